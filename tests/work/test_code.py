@@ -346,3 +346,13 @@ def test_registers_in_the_header_of_a_section_count():
     assert same_function(base, with_section(base, ".text.scale", info=info + (1 << 24)), "scale") == (
         "its machine code differs"
     )
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+def test_attributes_that_name_no_table_of_symbols_are_of_the_only_one(architecture):
+    """As cuBLAS's own assembler writes them."""
+    written = cubin(architecture, "base")
+    bare = with_section(written, ".nv.info", link=0)
+    for name in ("scale", "chooses"):
+        assert same_function(bare, bare, name) == same_function(written, written, name)
+        assert same_function(written, bare, name) == same_function(written, written, name)

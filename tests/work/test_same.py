@@ -189,8 +189,14 @@ def test_what_is_not_known_is_not_the_same(change: dict, words: str) -> None:
 
 
 def test_code_that_was_not_recorded_is_not_the_same() -> None:
-    works = of(simple(), simple())
+    works = of(simple(own=True), simple(own=True))
     assert "was not recorded" in why_not_same(works, [Recorded(one.work, {}) for one in works], same_function)
+    assert "was not recorded" in told([simple(image="")] * 2, [simple(image="")] * 2)
+    works = of(simple(), simple())
+    without = [Recorded(one.work, {}) for one in works]
+    assert why_not_same(without, without, same_function) == "", "a library's need not be: it is the same file"
+    other = [Recorded(one.work, {}) for one in of(*[simple(image="cd" * 32)] * 2)]
+    assert "it is of another library" in why_not_same(without, other, same_function)
     assert "parameters of kernel `f` were not recorded" in told([simple(parameters=None)] * 2, [simple()] * 2)
 
 

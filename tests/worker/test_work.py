@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.worker.work.elf import functions, variables
-from perfci.worker.work.record import _loosen, demangled
+from perfci.worker.work.record import _padding, _Values, demangled
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -31,32 +31,36 @@ def test_damaged_images_name_something_or_nothing(image: bytes, data: st.DataObj
     assert isinstance(variables(bytes(damaged)), list)
 
 
-def kernel(held: str, **more: object) -> dict:
-    parameter = {"offset": 0, "bytes": held, "places": [], "host": []}
-    return {"kind": "kernel", "function": "f", "own": False, "parameters": [parameter], **more}
+def values(held: str, *addresses: int, function: str = "f") -> _Values:
+    return _Values(function, [bytes.fromhex(held)], [set(addresses)])
+
+
+ADDRESS, NUMBER = "00" * 8, "11" * 8
 
 
 @pytest.mark.parametrize(
-    ("again", "loose"),
+    ("captures", "padding"),
     [
-        (kernel("00ff22"), [1]),
-        (kernel("ff1122"), [0]),
-        (kernel("001122"), []),
-        (kernel("00ff22", function="g"), None),
-        (kernel("00ff2233"), None),
-        ({"kind": "memset"}, None),
+        ([values("001122"), values("00ff22"), values("001122")], [(set(), {1})]),
+        ([values("001122"), values("001122")], [(set(), set())]),
+        # Always an address: data, wherever it leads to.
+        ([values(ADDRESS, 0), values(NUMBER, 0)], [(set(), set())]),
+        # An address in one, and none in the other.
+        ([values(ADDRESS, 0), values(NUMBER)], [({0}, set(range(8)))]),
+        ([values(ADDRESS + ADDRESS, 0, 8), values(ADDRESS + ADDRESS, 0)], [({8}, set())]),
+        # Another launch, or one of the side's own.
+        ([values("001122"), values("00ff22", function="g")], None),
+        ([values("001122"), values("00ff2233")], None),
+        ([values("001122"), None], None),
+        ([None, None], None),
     ],
 )
-def test_bytes_that_differ_from_capture_to_capture_are_noted(again: dict, loose: list[int] | None) -> None:
-    first = kernel("001122")
-    _loosen({"nodes": [first]}, {"nodes": [again]})
-    assert first["parameters"][0].get("loose") == loose
+def test_padding_is_what_differs_from_capture_to_capture(captures: list, padding: list | None) -> None:
+    assert _padding([[one] for one in captures]) == [padding]
 
 
-def test_own_kernels_have_no_padding() -> None:
-    first = kernel("001122", own=True)
-    _loosen({"nodes": [first]}, {"nodes": [kernel("00ff22", own=True)]})
-    assert "loose" not in first["parameters"][0]
+def test_a_capture_that_ends_early_has_no_padding_behind_its_end() -> None:
+    assert _padding([[values("00"), values("00")], [values("01")]]) == [[(set(), {0})]]
 
 
 def test_names_of_cpp_are_written_for_people() -> None:

@@ -63,7 +63,7 @@ def _read(folder: Path) -> Recorded | str:
     try:
         work = WorkList.model_validate_json(_bytes(folder / FILE))
         images = {}
-        for digest in {one for _, node in walk(work) if (one := node.image)}:
+        for digest in {one for _, node in walk(work) if (one := node.image) and node.own is not False}:
             images[digest] = _bytes(folder / digest)
             if hashlib.sha256(images[digest]).hexdigest() != digest:
                 return "its machine code is not what it was recorded as"

@@ -35,7 +35,7 @@ _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 _AT_ONCE = 16
 """Cases whose lists are compared in one process: bounds are of that."""
 _ONE = Setup("hot", 1, 1, 1, 1)
-"""What is recorded of a case that is not to be timed: one execution."""
+"""One execution: of a case that is not to be timed."""
 
 
 def prove_work(cases: Sequence[Case], place: Place, plan: Plan, lot: str, note: Callable[[str], None]) -> None:

@@ -37,8 +37,8 @@ FILE = "work.json"
 
 def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder: Path, own: Sequence[str]) -> None:
     """Write the work list of a graph of `batch` executions, a multiple of the number of `fns`, to FILE in `folder`, and
-    beside it the images that it launches, each in a file named by its SHA-256. What cannot be read is said under
-    `unread`.
+    beside it the images that it launches of what may be the side's own, each in a file named by its SHA-256. What
+    cannot be read is said under `unread`.
 
     `own`: folders in which the side's own libraries may lie. Raises Unreadable, what capture raises, OSError.
     """
@@ -62,7 +62,7 @@ def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder:
     found = recorder.graph(graph)
     for address in held:
         _LIBC.free(ctypes.c_void_p(address))
-    for digest in recorder.used:
+    for digest in recorder.images_of_own:
         (folder / digest).write_bytes(images.held[digest])
     whole = {
         **found,
@@ -161,7 +161,7 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
 
 
 class _Function(NamedTuple):
-    """What is known of a function that is launched."""
+    """A function that is launched."""
 
     name: str
     title: str
@@ -186,6 +186,7 @@ class _Recorder:
         self.known = known
         self.used: dict[str, int] = {}
         """Image → a module of it."""
+        self.images_of_own: set[str] = set()
         self.unread: set[str] = set()
         """Why the list is not whole, each reason once."""
         self.count = self.launches = 0
@@ -264,6 +265,7 @@ class _Recorder:
         name, title, module, image, own, attributes = self.function(params)
         if image:
             self.used[image] = module
+            self.images_of_own |= {image} if own else set()
         else:
             self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
         launch = self.driver.launch_attributes(handle)
