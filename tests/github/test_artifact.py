@@ -88,6 +88,10 @@ def proved(**fields: Any) -> str:
 
 FAILED = {name: one | {"status": "failed"} for name, one in json.loads(GOOD)["cases"][0]["sides"].items()}
 CODE = {"by": "code", "reason": "it reads nothing that differs"}
+_SIDES = json.loads(GOOD)["cases"][0]["sides"]
+COLD = {name: one | {"timing": one["timing"] | {"mode": "cold"}} for name, one in _SIDES.items()}
+OTHER = _SIDES | {"head": _SIDES["head"] | {"inputs": "cd" * 32}}
+WORK = {"by": "work", "reason": "base and head give the GPU the same work"}
 FILES = {"by": "files", "reason": "base and head are the same files"}
 LOOKS = json.loads(GOOD)["plan"]["looks"]
 ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
@@ -141,6 +145,14 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "proved and failed": (lambda: archive({"results.json": proved(sides=FAILED)}), "calls a case proved that cannot"),
     "proved by files that differ": (lambda: archive({"results.json": proved(proof=FILES)}), "its files differ"),
+    "proved by work under a timing mode without graphs": (
+        lambda: archive({"results.json": proved(proof=WORK, sides=COLD)}),
+        "none can have been compared",
+    ),
+    "proved by work, and asks something else": (
+        lambda: archive({"results.json": proved(proof=WORK, sides=OTHER)}),
+        "none can have been compared",
+    ),
     "proved, and shares α": (
         lambda: archive({"results.json": json.dumps(json.loads(proved()) | {"plan": json.loads(GOOD)["plan"]})}),
         "error rates",

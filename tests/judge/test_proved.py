@@ -42,6 +42,19 @@ def test_where_all_is_proved_nothing_has_to_be_measured() -> None:
     assert "1 of 2 cases proved unchanged, and not measured: base and head are the same files" in report.notes
 
 
+def test_a_case_that_is_proved_by_its_work_shares_alpha_as_it_was_planned() -> None:
+    """It was checked and settled before it was proved, so that its sides are known."""
+    same = case(pairs=[], proof=Proof(by="work", reason="base and head give the GPU the same work"))
+    made = results([same, proved("b"), case("other")])
+    made.plan.m = 2
+    report = judge(made)
+    assert report.verdict == "pass" and not report.exploratory
+    assert report.sentence == "No regression: 3 cases unchanged (2 proved)"
+    assert "1 of 3 cases proved unchanged, and not measured: they give the GPU the same work" in report.notes
+    made.plan.m = 3
+    assert judge(made).exploratory or judge(made).verdict == "pass"
+
+
 @pytest.mark.parametrize(
     "metric, kind", [("registers", "regression"), ("registers", "max"), ("launches", "regression")]
 )

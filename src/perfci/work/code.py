@@ -162,7 +162,7 @@ class Code:
         for moving in self.cubin.relocating.get(number, []):
             linked += [moving.name, moving.kind, moving.flags, moving.alignment]
             for offset, kind, symbol, addend in self.image.relocations(moving):
-                named.append(self.cubin.named(moving.link, symbol))
+                named.append(self.cubin.named(self.cubin.symbols_of(moving), symbol))
                 moves.append((offset, kind, addend, named[-1]))
         if out := next((one.place for one in named if LEFT_OUT.fullmatch(one.place)), ""):
             raise Unknown(f"section {brief(section.name)} refers to {brief(out)}")

@@ -171,6 +171,12 @@ class Cubin:
             raise Unknown("a table of the image is relocated")
         return [self.image.sections[number] for number in found]
 
+    def symbols_of(self, section: Section) -> int:
+        """Return the index of the table of symbols that a section names. cuBLAS's own assembler does not name the only
+        one."""
+        (only,) = self.image.symbols if len(self.image.symbols) == 1 else (0,)
+        return section.link or only
+
     def named(self, table: int, number: int) -> Named:
         """Return symbol `number` of the table that is section `table`."""
         name, info, other, section, value, size = self.image.symbol(table, number)
@@ -181,9 +187,7 @@ class Cubin:
     def attributes(self, section: Section) -> Iterator[Attribute]:
         """Read `.nv.info`: a byte of format, one that says of what, and two of the value or of its size in bytes."""
         content = self.image.content(section)
-        table = section.link
-        if not table and len(self.image.symbols) == 1:  # cuBLAS's own assembler does not name the only one
-            (table,) = self.image.symbols
+        table = self.symbols_of(section)
         at = 0
         while at < len(content):
             if at + 4 > len(content):
@@ -217,11 +221,11 @@ class Cubin:
             for first, second in self._pairs(section):
                 if first and part:
                     by_name = part in (DIRECT, TAKES)
-                    caller = self.named(section.link, first)
+                    caller = self.named(self.symbols_of(section), first)
                     yield (
                         part,
                         caller,
-                        (self.named(section.link, second) if by_name else self._prototype(section, second)),
+                        (self.named(self.symbols_of(section), second) if by_name else self._prototype(section, second)),
                     )
                 elif not first and second in (DIRECT, ADDRESS_TAKEN, INDIRECT, TAKES):
                     part = second
