@@ -56,5 +56,5 @@ def _symbols(image: bytes) -> list[tuple[str, int, int, int]]:
                     words = text[name : text.index(b"\0", name)].decode("utf-8", "surrogateescape")
                     found.append((words, info & 15, other, size))
         return found
-    except (struct.error, IndexError, ValueError):
+    except (struct.error, IndexError, ValueError, OverflowError):
         return []
