@@ -4,9 +4,10 @@ A ratio is of two commits measured in turns on one machine. A stored value is sh
 drivers and machines of other nights are others.
 """
 
+from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from perfci.model.base import Amount, DeviceKind, Document, Finite, Items
 from perfci.model.report import Class
@@ -14,7 +15,18 @@ from perfci.model.report import Class
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 Text = Annotated[str, Field(max_length=1000)]
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
-Instant = Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|\+00:00)$")]
+
+
+def _real(text: str) -> str:
+    datetime.fromisoformat(text)  # there is no 31 February
+    return text
+
+
+Instant = Annotated[
+    str,
+    Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|\+00:00)$"),
+    AfterValidator(_real),
+]
 """Of UTC, as ISO 8601 has it."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -46,6 +58,12 @@ class Ratio(Document):
     """Exact coverage of the interval."""
     pairs: Annotated[int, Field(ge=0)]
     """Worker pairs; 0 of a ratio that a proof gives: 1, without a width."""
+
+    @model_validator(mode="after")
+    def _ends_in_order(self) -> "Ratio":
+        if self.low > self.high:
+            raise ValueError("the interval ends before it begins")
+        return self
 
 
 class Compared(Document):
@@ -114,3 +132,10 @@ class Night(Document):
     error: Text = ""
     """Why the run has no answer; then points are those that it had."""
     points: Items[Point]
+    """One of each case, device and metric."""
+
+    @model_validator(mode="after")
+    def _points_differ(self) -> "Night":
+        if len({(point.case, point.device, point.metric) for point in self.points}) != len(self.points):
+            raise ValueError("two points are of the same case, device and metric")
+        return self

@@ -54,12 +54,15 @@ _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 """A whole hash, or as much of its beginning as git takes."""
 
 
-def git_environment(caller: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of every git call: quiet, English, without locks, and bound to no other repository."""
+def git_environment(caller: Mapping[str, str], settings: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
+    """Return the environment of every git call: quiet, English, without locks, and bound to no other repository.
+
+    `settings`: key and value of further ones, which the list of processes does not show.
+    """
     env = {name: value for name, value in caller.items() if not name.startswith("GIT_") or name in _KEEP}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    env["GIT_CONFIG_COUNT"] = str(len(_CONFIG))
-    for index, (key, value) in enumerate(_CONFIG):
+    env["GIT_CONFIG_COUNT"] = str(len(_CONFIG) + len(settings))
+    for index, (key, value) in enumerate((*_CONFIG, *settings)):
         env[f"GIT_CONFIG_KEY_{index}"] = key
         env[f"GIT_CONFIG_VALUE_{index}"] = value
     return env
@@ -74,8 +77,10 @@ def run_git(
     stdin: bytes = b"",
     timeout: float = TIMEOUT,
     allow: Sequence[int] = (0,),
+    hidden: Sequence[tuple[str, str]] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `git ARGS` in `cwd`, with `env` added to its environment and the settings `config` (`key=value`).
+    """Run `git ARGS` in `cwd`, with `env` added to its environment and the settings `config` (`key=value`), and those
+    that may hold secrets, `hidden`.
 
     Raises UsageError where git is missing or refuses the folder's owner, MachineError where it takes longer
     than `timeout` seconds or ends with a status that is not in `allow`.
@@ -85,7 +90,7 @@ def run_git(
         done = subprocess.run(
             command,
             cwd=cwd,
-            env=git_environment(os.environ) | dict(env or {}),
+            env=git_environment(os.environ, hidden) | dict(env or {}),
             input=stdin,
             capture_output=True,
             timeout=timeout,

@@ -88,6 +88,31 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         _sync_folder(path.parent)
 
 
+def write_new(path: Path, data: bytes) -> bool:
+    """Write a whole file where there is none of this name; return False where there is one, whatever it holds.
+
+    Of several writers one wins, and a killed one leaves nothing under that name. Raises MachineError where the disk
+    refuses.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    with disk_errors("written", path):
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(fd, "wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(fd)
+            try:
+                os.link(temporary, path)  # which, unlike a rename, takes no other's place
+            except FileExistsError:
+                return False
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    return True
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename durable. File systems that cannot do this for a folder answer EINVAL."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

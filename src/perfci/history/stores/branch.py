@@ -1,0 +1,317 @@
+"""A store on a branch of a git repository, that one stands in or another: one commit a night, pushed and never forced.
+
+git works in a bare clone of its own below the user's cache folder, which holds the last state of the branch and can be
+deleted; the user's checkout, index and configuration stay untouched.
+"""
+
+import fcntl
+import hashlib
+import os
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, Listed, Store, Unreadable, cache_folder, made
+from perfci.model.base import MachineError, UsageError
+from perfci.model.text import count, escaped
+from perfci.sources.git import Repository, git_environment, run_git
+from perfci.system.files import disk_errors
+
+TRIES = 30
+"""Pushes at most: each that is lost to another writer is one that the other has won."""
+_STUCK = 4
+"""Pushes that are refused although nobody else has pushed meanwhile, before that is an error."""
+_PATIENCE = 600.0
+"""Seconds for one call of git that reaches a remote."""
+_BACKOFF = 2.0
+"""Seconds that a writer waits at most before it pushes again."""
+HEAVY = 200 * 2**20
+"""Bytes that a branch may take in git's files before its owner is told."""
+_TIP = "refs/perfci/tip"
+_CLONE = "clone.git"
+_LISTING = 64 * 2**20
+"""Bytes of a listing of one level that are read."""
+_MOST_YEARS = 100
+_README = re.compile(rb"(README|LICENSE|\.gitattributes|\.gitignore)[^/]*")
+"""Files that may stand beside the nights in the root of their branch."""
+_SECRET = re.compile(r"(?<=://)[^/@\s]+@")
+_TRANSPORT = r"^(http|credential|url|ssh)\.|^core\.(sshcommand|askpass)$"
+"""Settings of a repository that say how its remote is reached."""
+_PROTOCOLS = "file:git:http:https:ssh"
+"""Others start programs that the address names."""
+
+
+def open_branch(text: str, where: Path) -> "BranchStore":
+    """Return the store `BRANCH` of the repository around `where`, at its remote origin if it has one, or `URL#BRANCH`.
+
+    Raises UsageError.
+    """
+    url, mark, branch = text.rpartition("#")
+    shown = escaped(_SECRET.sub("", text), 200)
+    if run_git(["check-ref-format", f"refs/heads/{branch}"], cwd=where, allow=(0, 1)).returncode or branch[:1] == "-":
+        raise UsageError(f"git:{shown}: names no branch: write git:BRANCH, or git:URL#BRANCH")
+    if mark:
+        if not url or url.startswith("-"):
+            raise UsageError(f"git:{shown}: names no repository: write git:URL#BRANCH")
+        return BranchStore(f"git:{shown}", _absolute(url, where), branch, [])
+    repo = Repository.find(where)
+    if repo is None:
+        raise UsageError(f"git:{shown}: {escaped(where)} is in no git repository: write git:URL#BRANCH")
+    if not repo.has_origin():
+        return BranchStore(f"git:{shown}", str(repo.common_dir), branch, [])
+    url = os.fsdecode(repo.git("remote", "get-url", "--push", "origin").stdout).removesuffix("\n")
+    told = repo.git("config", "--local", "--includes", "-z", "--get-regexp", _TRANSPORT, allow=(0, 1)).stdout
+    pairs = [os.fsdecode(one).partition("\n") for one in told.split(b"\0") if one]
+    return BranchStore(f"git:{shown}", _absolute(url, repo.root), branch, [(key, value) for key, _, value in pairs])
+
+
+def _absolute(url: str, where: Path) -> str:
+    """Return the address of a repository, of a path seen from `where`."""
+    remote = "://" in url or "::" in url or re.match(r"[^/]+:", url)
+    return url if remote else str((where / url).resolve())
+
+
+class BranchStore(Store):
+    """The nights of a branch, which need not be there yet: the first one begins it, without a parent."""
+
+    def __init__(self, text: str, url: str, branch: str, settings: Sequence[tuple[str, str]]) -> None:
+        super().__init__(text)
+        self.url, self.branch, self._settings = url, branch, settings
+        self._tip: str | None = None
+        self._listed: dict[str, str] = {}
+
+    @property
+    def key(self) -> str:
+        """Address and branch."""
+        return f"git:{self.url}#{self.branch}"
+
+    # ---------------------------------------------------------------- reading
+
+    def _list(self) -> list[Listed]:
+        with self._clone() as clone:
+            self._tip = self._update(clone)
+            self._listed = {}
+            return list(self._tree(clone, self._tip)) if self._tip is not None else []
+
+    def _tree(self, clone: Path, tip: str) -> Iterator[Listed]:
+        """Yield the documents of a commit, level by level: a tree can hold itself many times over."""
+        years = [one for one in self._level(clone, tip, [TOP]) if one[0] == b"tree" and re.fullmatch(rb"\d{4}", one[3])]
+        months = self._level(clone, tip, sorted(f"{TOP}/{name.decode()}" for _, _, _, name in years)[-_MOST_YEARS:])
+        folders = sorted(path for kind, _, path, name in months if kind == b"tree" and re.fullmatch(rb"\d{2}", name))
+        number = 0
+        for kind, facts, path, _ in self._level(clone, tip, [os.fsdecode(folder) for folder in folders]):
+            number += 1
+            if number > MOST_LISTED:
+                self.fault(TOP, f"holds more than {MOST_LISTED} names: the others were not read")
+                return
+            name = os.fsdecode(path)
+            if kind != b"blob" or facts[0] not in (b"100644", b"100755"):
+                self.fault(name, "is no ordinary file")
+                continue
+            self._listed[name] = facts[2].decode()
+            yield Listed(name, int(facts[3]), facts[2].decode())
+
+    def _level(
+        self, clone: Path, tip: str, folders: Sequence[str]
+    ) -> list[tuple[bytes, tuple[bytes, ...], bytes, bytes]]:
+        """Return kind, facts (mode, kind, hash, size), path and name of all that lies right below these folders."""
+        if not folders:
+            return []
+        args = ["ls-tree", "-z", "-l", "--full-tree", tip, "--", *(f"{folder}/" for folder in folders)]
+        found = []
+        for line in _bounded(args, clone, _LISTING).split(b"\0"):
+            facts, _, path = line.partition(b"\t")
+            if path:
+                mode, kind, *rest = facts.split()
+                found.append((kind, (mode, kind, *rest), path, path.rpartition(b"/")[2]))
+        return found
+
+    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | Unreadable]:
+        request = "".join(f"{self._listed[name]}\n" for name in names).encode()
+        answer = _bounded(["cat-file", "--batch"], self._folder() / _CLONE, len(names) * (LARGEST + 200), request)
+        at = 0
+        for _ in names:
+            end = answer.index(b"\n", at)
+            facts = answer[at:end].split()
+            at = end + 1
+            if len(facts) != 3 or facts[1] != b"blob":
+                yield Unreadable("is not in the repository")
+                continue
+            size = int(facts[2])
+            yield answer[at : at + size]
+            at += size + 1
+
+    def _content(self, name: str) -> bytes:
+        if name not in self._listed:
+            raise Unreadable("is no ordinary file")
+        (content,) = self._fetch([name])
+        if isinstance(content, Unreadable):
+            raise content
+        return content
+
+    # ---------------------------------------------------------------- writing
+
+    def _create(self, name: str, content: bytes) -> bool:
+        stuck, refused = 0, ""
+        for tried in range(TRIES):
+            with self._clone() as clone:
+                tip = self._update(clone)
+                stuck = stuck + 1 if tried and tip == self._tip else 0
+                self._tip, self._listed = tip, {}
+                if tip is not None:
+                    self._require_store(clone, tip)
+                    if self._holds(clone, tip, name):
+                        return bool(tried) and self._content(name) == content
+                if stuck == _STUCK:
+                    break
+                refused = self._push(clone, tip, name, content)
+                if not refused:
+                    self._weigh(clone)
+                    return True
+            time.sleep(random.uniform(0, _BACKOFF * min(1.0, (tried + 1) / 4)))
+        raise MachineError(f"{self.text}: cannot be pushed to: {refused}: see that the token may write this branch")
+
+    def _holds(self, clone: Path, tip: str, name: str) -> bool:
+        """Return whether something of this name is there."""
+        self._listed = {path.decode(): facts[2].decode() for _, facts, path, _ in self._exact(clone, tip, name)}
+        return bool(self._listed)
+
+    def _exact(self, clone: Path, tip: str, name: str) -> list[tuple[bytes, tuple[bytes, ...], bytes, bytes]]:
+        folder = name.rpartition("/")[0]
+        return [one for one in self._level(clone, tip, [folder]) if os.fsdecode(one[2]) == name]
+
+    def _require_store(self, clone: Path, tip: str) -> None:
+        """Refuse a branch of something else, such as main: nights are kept on a branch of their own."""
+        entries = [
+            line for line in _bounded(["ls-tree", "-z", "--name-only", tip], clone, _LISTING).split(b"\0") if line
+        ]
+        others = [entry for entry in entries if entry != TOP.encode() and not _README.fullmatch(entry)]
+        if others and TOP.encode() not in entries:
+            raise UsageError(
+                f"{self.text}: that branch holds other things ({escaped(os.fsdecode(others[0]), 60)}): "
+                "name a branch for the history alone; one that is not there yet is begun"
+            )
+
+    def _push(self, clone: Path, tip: str | None, name: str, content: bytes) -> str:
+        """Commit a document upon `tip` and push that; return what git says where it was refused."""
+        index = clone / "index"
+        env = {"GIT_INDEX_FILE": str(index)}
+        for who in ("AUTHOR", "COMMITTER"):
+            env |= {f"GIT_{who}_NAME": "perfci", f"GIT_{who}_EMAIL": "perfci@localhost"}
+
+        def git(*args: str, stdin: bytes = b"") -> str:
+            return run_git(args, cwd=clone, env=env, stdin=stdin).stdout.decode().strip()
+
+        blob = git("hash-object", "-w", "--stdin", stdin=content)
+        git("read-tree", *([tip] if tip else ["--empty"]))
+        git("update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+        tree = git("write-tree")
+        message = f"Record {name.rpartition('/')[2].removesuffix('.json')}"
+        commit = git("commit-tree", "--no-gpg-sign", *(["-p", tip] if tip else []), tree, stdin=message.encode())
+        index.unlink(missing_ok=True)
+        args = ["push", "--no-verify", "--porcelain", "--", self.url, f"{commit}:refs/heads/{self.branch}"]
+        try:
+            done = self._remote(clone, args, allow=(0, 1, 128))
+        except MachineError as error:  # whether it came through is seen at the next try
+            return _SECRET.sub("", str(error))
+        if done.returncode == 0:
+            run_git(["update-ref", _TIP, commit], cwd=clone)
+            self._tip = commit
+            return ""
+        lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
+        told = [line.strip() for line in lines if line.startswith(("!", "fatal:", "error:", "remote: error"))]
+        return _SECRET.sub("", escaped((told or ["git says nothing"])[0], 200))
+
+    def _weigh(self, clone: Path) -> None:
+        """Warn where the branch has grown heavy: who clones it takes all of it."""
+        assert self._tip is not None
+        listed = list(self._tree(clone, self._tip))
+        request = "".join(f"{one.mark}\n" for one in listed).encode()
+        told = _bounded(["cat-file", "--batch-check=%(objectsize:disk)"], clone, _LISTING, request)
+        size = sum(int(one) for one in told.split() if one.isdigit())
+        if size > HEAVY:
+            self.warnings = [
+                f"{self.text}: {count(len(listed), 'night')} take {size >> 20} MiB: begin a new branch by naming "
+                f"another one, such as {self.text}-2; this one stays readable"
+            ]
+
+    # ---------------------------------------------------------------- the clone
+
+    def _folder(self) -> Path:
+        return made(cache_folder() / "git" / hashlib.sha256(self.key.encode()).hexdigest()[:24], private=True)
+
+    @contextmanager
+    def _clone(self) -> Iterator[Path]:
+        """Yield the bare clone, for this thread alone; reading objects needs no such turn."""
+        folder = self._folder()
+        with disk_errors("locked", folder), (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            clone = folder / _CLONE
+            if not (clone / "HEAD").exists():
+                _begin(clone)
+            yield clone
+
+    def _update(self, clone: Path) -> str | None:
+        """Fetch the branch as it stands now, without its past; return its commit, None where there is none."""
+        ref = f"refs/heads/{self.branch}"
+        told = self._remote(clone, ["ls-remote", "--", self.url, ref]).stdout.decode(errors="replace").split()
+        if not told:
+            return None
+        tip = told[0]
+        try:
+            whole = run_git(["rev-parse", "--verify", "--quiet", f"{_TIP}^{{tree}}"], cwd=clone, allow=(0, 1, 128))
+            if whole.returncode == 0 and run_git(["rev-parse", _TIP], cwd=clone).stdout.decode().strip() == tip:
+                return tip
+            self._get(clone, ref)
+        except MachineError:  # a clone that a kill or a full disk has damaged is made anew
+            shutil.rmtree(clone, ignore_errors=True)
+            _begin(clone)
+            self._get(clone, ref)
+        return run_git(["rev-parse", _TIP], cwd=clone).stdout.decode().strip()
+
+    def _get(self, clone: Path, ref: str) -> None:
+        self._remote(clone, ["fetch", "--quiet", "--no-tags", "--depth=1", "--", self.url, f"+{ref}:{_TIP}"])
+
+    def _remote(
+        self, clone: Path, args: Sequence[str], allow: Sequence[int] = (0,)
+    ) -> "subprocess.CompletedProcess[bytes]":
+        env = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS}
+        try:
+            return run_git(args, cwd=clone, env=env, allow=allow, timeout=_PATIENCE, hidden=self._settings)
+        except MachineError as error:
+            raise MachineError(_SECRET.sub("", str(error))) from None
+
+
+def _begin(clone: Path) -> None:
+    made(clone.parent)
+    run_git(["init", "--quiet", "--bare", "--template=", str(clone)], cwd=clone.parent)
+    run_git(["config", "gc.autoDetach", "false"], cwd=clone)
+
+
+def _bounded(args: Sequence[str], cwd: Path, most: int, stdin: bytes = b"") -> bytes:
+    """Return what a git that only reads this clone prints. Raises MachineError for more than `most` bytes."""
+    with tempfile.TemporaryFile() as asked:
+        asked.write(stdin)
+        asked.seek(0)
+        with subprocess.Popen(
+            ["git", *args],
+            cwd=cwd,
+            env=git_environment(os.environ),
+            stdin=asked,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            answer = process.stdout.read(most + 1)
+            if len(answer) > most:
+                process.kill()
+                raise MachineError(f"git {args[0]}: says more than {most >> 20} MiB of a history: see who wrote it")
+    if process.returncode:
+        raise MachineError(f"git {args[0]}: fails in {escaped(cwd)}: delete that folder, which is fetched anew")
+    return answer

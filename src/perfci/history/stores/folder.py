@@ -1,0 +1,83 @@
+"""A store in a folder: files that are linked into their place once they are on the disk."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, Listed, Store, Unreadable, made
+from perfci.model.base import MachineError
+from perfci.model.text import escaped
+from perfci.system.files import disk_errors, write_new
+
+_LITTER = re.compile(r"\.[0-9a-f]{16}\.tmp")
+"""A file that a killed writer left."""
+_DEEPEST = 3
+"""Levels of a store: `nights`, a year, a month."""
+
+
+class FolderStore(Store):
+    """The nights below a folder, which need not be there yet. Links in it are never followed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
+
+    @property
+    def key(self) -> str:
+        """Its path."""
+        return f"folder:{self.folder.resolve()}"
+
+    def _list(self) -> Iterator[Listed]:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise MachineError(f"{escaped(self.folder)}: is no folder: name one for the history")
+        yield from self._within(TOP, 1)
+
+    def _within(self, name: str, depth: int) -> Iterator[Listed]:
+        path = self.folder / name
+        with disk_errors("read", path):
+            if path.is_symlink():
+                self.fault(name, "is a link, and links are not followed")
+                return
+            if depth == 1 and not path.exists():
+                return
+            with os.scandir(path) as entries:
+                for number, entry in enumerate(entries):
+                    if number == MOST_LISTED:
+                        self.fault(name, f"holds more than {MOST_LISTED} names: the others were not read")
+                        return
+                    inner = f"{name}/{entry.name}"
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode) and depth < _DEEPEST:
+                        yield from self._within(inner, depth + 1)
+                    elif stat.S_ISREG(status.st_mode) and not _LITTER.fullmatch(entry.name):
+                        yield Listed(inner, status.st_size, f"{status.st_mtime_ns}-{status.st_ino}-{status.st_size}")
+                    elif not stat.S_ISREG(status.st_mode):
+                        self.fault(inner, "is no ordinary file")
+
+    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | Unreadable]:
+        for name in names:
+            try:
+                yield self._content(name)
+            except Unreadable as why:
+                yield why
+
+    def _content(self, name: str) -> bytes:
+        try:
+            # A pipe under that name must not block, nor a link lead elsewhere.
+            fd = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(fd, "rb") as file:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise Unreadable("is no ordinary file")
+                return file.read(LARGEST + 1)
+        except OSError as error:
+            raise Unreadable(f"cannot be read ({error.strerror})") from None
+
+    def _create(self, name: str, content: bytes) -> bool:
+        path = self.folder / name
+        for folder in reversed(path.relative_to(self.folder).parents):
+            if (self.folder / folder).is_symlink() and folder != Path():
+                raise MachineError(f"{escaped(self.folder / folder)}: is a link: put a folder in its place")
+        made(path.parent)
+        return write_new(path, content)
