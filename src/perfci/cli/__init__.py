@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 import perfci
-from perfci.cli import options
+from perfci.cli import history, options
 from perfci.cli.options import HERE, OUT, taking
 from perfci.model.base import PerfciError, UsageError
 
@@ -348,6 +348,9 @@ def publish(debug: options.Debug = False, **asked: Any) -> None:
     from perfci.cli.publish import publish_run
 
     publish_run((asked.pop("base"), asked.pop("cases"), asked.pop("device"), asked.pop("models")), **asked)
+
+
+app.add_typer(history.app, name="history", cls=Verbs)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
 import typer
 from pydantic import ValidationError
@@ -19,7 +19,7 @@ from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import By
 from perfci.measure.imported.files import import_files
 from perfci.measure.options import OUT
-from perfci.model.base import Side, UsageError
+from perfci.model.base import Document, Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.report import Report
@@ -185,22 +185,36 @@ LARGEST = 64 * 2**20
 
 def read_results(path: Path) -> Results:
     """Read a results document. Raises UsageError for anything else."""
+    return _read(path, Results, "results")
+
+
+def read_report(path: Path) -> Report:
+    """Read a report. Raises UsageError for anything else."""
+    return _read(path, Report, "report")
+
+
+D = TypeVar("D", bound=Document)
+_MOST_ERRORS = 1000
+"""Errors of a document, each of which takes memory to tell, of which the first one is told."""
+
+
+def _read(path: Path, kind: type[D], name: str) -> D:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:  # a pipe would block
             text = f"is no ordinary file of at most {LARGEST >> 20} MiB"
-            raise UsageError(f"{path}: {text}: name a results.json, or measure first")
+            raise UsageError(f"{path}: {text}: name a {name}.json, or measure first")
         content = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}): name a results.json, or measure first") from None
+        raise UsageError(f"{path}: cannot be read ({error.strerror}): name a {name}.json, or measure first") from None
     try:
-        return Results.model_validate_json(content)
+        return kind.model_validate_json(content)
     except ValidationError as error:
+        if error.error_count() > _MOST_ERRORS:
+            raise UsageError(f"{path}: is no {name} document of this version ({error.error_count()} errors)") from None
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise UsageError(
-            f"{path}: is no results document of this version ({field or 'JSON'}: {first['msg']})"
-        ) from None
+        raise UsageError(f"{path}: is no {name} document of this version ({field or 'JSON'}: {first['msg']})") from None
 
 
 def _read_policy(policy: Path) -> Policy:

@@ -130,6 +130,13 @@ class Surroundings(BaseModel):
     GITHUB_SERVER_URL: Annotated[str, Field(pattern=r"^https?://[A-Za-z0-9.:-]+$")] = "https://github.com"
 
 
+def surroundings(env: Mapping[str, str]) -> Surroundings | None:
+    """Return what the runner says of this run; None outside GitHub Actions. Raises UsageError."""
+    if env.get("GITHUB_ACTIONS") != "true":
+        return None
+    return _read(Surroundings, env, "environment")
+
+
 @dataclass(frozen=True)
 class Context:
     """The change to measure, and on whose word."""

@@ -1,0 +1,124 @@
+"""`perfci history`: the verbs of the history. Each names its options here and loads what it needs when it is called."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfci.cli import options
+from perfci.cli.options import HERE, OUT
+from perfci.model.base import UsageError
+
+app = typer.Typer(
+    help="Keep what comparisons of main said, night by night, and show it.", no_args_is_help=True, rich_markup_mode=None
+)
+
+StoreName = Annotated[
+    str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX.")
+]
+
+
+@app.command()
+def record(
+    store: StoreName,
+    outs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="OUT",
+            help="Output folders of one run on main: against the commit recorded last, and against the reference.",
+            show_default=str(OUT),
+        ),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(metavar="REF", help="The reference, such as the last release's tag: the comparison with it.")
+    ] = "",
+    seam_from: Annotated[
+        str,
+        typer.Option(
+            metavar="REF", help="The reference before: a comparison of the new one with it joins the two epochs."
+        ),
+    ] = "",
+    run: Annotated[
+        str, typer.Option(metavar="NAME", help="The run's name.", show_default="GitHub's run and the device")
+    ] = "",
+    attempt: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=10_000, help="The run's attempt.", show_default="GitHub's, or 1"),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where the run can be read.", show_default="GitHub's page of it")
+    ] = None,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A fact that begins an epoch where it changes, such as image=sha256:…; may be given again.",
+        ),
+    ] = None,
+    where: options.Where = HERE,
+    debug: options.Debug = False,
+) -> None:
+    """Record a run on main: one document, which is never changed.
+
+    The repository tells the commits' dates and titles. Nothing of the code under test runs.
+    """
+    from perfci.cli.report import read_report
+    from perfci.github.event import surroundings
+    from perfci.history.record import Asked, Comparison, night_of
+    from perfci.history.store import open_store
+    from perfci.history.stores.base import name_of
+    from perfci.model.text import escaped
+    from perfci.render.history import recorded
+    from perfci.sources.git import Repository
+
+    folders = outs or [OUT]
+    repo = Repository.find(where)
+    if repo is None:
+        raise UsageError(
+            f"{escaped(where)}: is in no git repository, which tells dates and titles: name one with --repo"
+        )
+    comparisons = [
+        Comparison(escaped(one), read_report(one / "report.json" if one.is_dir() else one)) for one in folders
+    ]
+    of_github = surroundings(os.environ)
+    first = comparisons[0].report
+    if not run:
+        names = first.fingerprint.devices
+        run = (
+            first.run
+            if of_github is None
+            else f"{of_github.GITHUB_RUN_ID}.{_slug(names.get('cuda') or names.get('cpu', ''))}"
+        )
+    if url is None:
+        url = (
+            ""
+            if of_github is None
+            else f"{of_github.GITHUB_SERVER_URL}/{of_github.GITHUB_REPOSITORY}/actions/runs/{of_github.GITHUB_RUN_ID}"
+        )
+        url = url if url.startswith("https://") else ""
+    if attempt is None:
+        attempt = 1 if of_github is None else of_github.GITHUB_RUN_ATTEMPT
+    opened = open_store(store, where)
+    asked = Asked(run, attempt, url, reference, seam_from, _facts(fact or []))
+    night = night_of(comparisons, asked, repo)
+    new = opened.add(night)
+    typer.echo(recorded(night, name_of(night), new=new))
+    for warning in opened.warnings:
+        typer.echo(f"perfci: {warning}", err=True)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "device"
+
+
+def _facts(texts: list[str]) -> dict[str, str]:
+    """Return the facts that `--fact` names. Raises UsageError."""
+    found = {}
+    for text in texts:
+        name, mark, value = text.partition("=")
+        if not (mark and name and value):
+            raise UsageError(f"--fact {text}: write NAME=VALUE, such as image=sha256:1a2b")
+        found[name] = value
+    return found

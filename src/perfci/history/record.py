@@ -1,0 +1,367 @@
+"""Make a night of the comparisons of one run: against the commit recorded last, against the reference, and, where a
+new reference begins an epoch, the new one against the old."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import numpy as np
+from pydantic import ValidationError
+
+from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference, Seam
+from perfci.model.base import DeviceKind, UsageError
+from perfci.model.metrics import known_metric
+from perfci.model.report import CLASSES, Class, Report, Row
+from perfci.model.text import escaped, one_line
+from perfci.sources.git import Repository
+
+_INCOMPARABLE: frozenset[Class] = frozenset({"added", "changed", "skipped", "missing"})
+"""Classes of a case that the reference lacks, or asks otherwise: then there is no ratio to it, on this night and those
+that follow."""
+_WHOLE = "time"
+"""The metric under which a case is recorded that fails as a whole."""
+Key = tuple[str, DeviceKind, str]
+"""Case, device, metric."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A report and where it lies."""
+
+    place: str
+    report: Report
+
+    def commit(self, side: str) -> str:
+        """Return the full hash of a side's commit; empty where it has none."""
+        return next((code.commit or "" for name, code in self.report.sides.items() if name == side), "")
+
+
+@dataclass
+class Asked:
+    """A run as the command line describes it."""
+
+    run: str
+    attempt: int
+    url: str = ""
+    reference: str = ""
+    """A name that git resolves; empty for none."""
+    seam_from: str = ""
+    """The reference before, likewise."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Further facts across which nothing is concluded, such as an image's digest."""
+
+
+@dataclass
+class _Roles:
+    """The comparisons of a night, by what they are for."""
+
+    alone: Comparison | None = None
+    """Without a base."""
+    last: Comparison | None = None
+    reference: Comparison | None = None
+    seam: Comparison | None = None
+
+    @property
+    def of_main(self) -> list[Comparison]:
+        return [one for one in (self.reference, self.last, self.alone) if one is not None]
+
+
+def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) -> Night:
+    """Return the night that these comparisons of one run make.
+
+    Which is which follows from their commits. Raises UsageError for what is no run on one commit, on one machine.
+    """
+    for one in comparisons:
+        _require_committed(one)
+    if asked.seam_from and not asked.reference:
+        raise UsageError("--seam-from: names the reference before: name the new one with --reference")
+    name, new = _named(repo, asked.reference, comparisons) if asked.reference else ("", "")
+    old_name, old = _named(repo, asked.seam_from, comparisons) if asked.seam_from else ("", "")
+    roles = _roles(comparisons, new, old, asked)
+    main = roles.of_main
+    if not main:
+        raise UsageError(f"{comparisons[0].place}: says nothing of main: name its comparison, too")
+    _require_one_machine([*main, *([roles.seam] if roles.seam else [])])
+    if new and roles.reference is None and main[0].commit("head") != new:
+        raise UsageError(
+            f"--reference {escaped(asked.reference, 100)}: none of these folders compares main with it: "
+            "`perfci compare --base` it, too"
+        )
+    devices = _devices(main)
+    environment = _environment(main[0]) | asked.environment
+    reference = Reference(name=name, commit=_commit(repo, new)) if new else None
+    identity = [new, sorted(devices.items()), sorted(environment.items())]
+    try:
+        return Night(
+            run=asked.run,
+            attempt=asked.attempt,
+            url=asked.url,
+            started=min(_instant(one) for one in main),
+            commit=_commit(repo, main[0].commit("head")),
+            last=_commit(repo, roles.last.commit("base")) if roles.last else None,
+            reference=reference,
+            devices=devices,
+            environment=environment,
+            epoch=hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16],
+            seam=_seam(repo, roles.seam, old_name) if roles.seam else None,
+            error=_error(roles),
+            points=_points(roles),
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        at = escaped(".".join(map(str, first["loc"])), 100)
+        raise UsageError(f"{main[0].place}: cannot be recorded ({at}: {first['msg']})") from None
+
+
+def _require_committed(one: Comparison) -> None:
+    """Refuse a comparison of what no commit holds: it could not be found again."""
+    for side, code in one.report.sides.items():
+        if code.commit is None:
+            raise UsageError(f"{one.place}: its {side} is no commit: measure a clone of the repository, as committed")
+        if code.dirty:
+            raise UsageError(f"{one.place}: its {side} has uncommitted changes: measure with --committed")
+    if one.report.environments is not None and one.report.environments.asked:
+        raise UsageError(f"{one.place}: compares environments, not commits: leave out --base-python and --base-env")
+
+
+def _named(repo: Repository, name: str, comparisons: Sequence[Comparison]) -> tuple[str, str]:
+    """Return the name and the commit that a comparison with it was made with: its own, or where it is on another line
+    than head, the one where they part, which `perfci compare --base` takes. Raises UsageError."""
+    own = repo.commit(name).sha
+    bases = {one.commit("base"): one for one in comparisons}
+    heads = {one.commit("head") for one in comparisons}
+    if own in bases or own in heads:
+        return name, own
+    for base, one in bases.items():
+        if base and repo.git("merge-base", own, one.commit("head"), allow=(0, 1, 128)).stdout.decode().strip() == base:
+            return name, base
+    raise UsageError(
+        f"{escaped(name, 100)}: none of these folders compares with it ({own[:10]}): `perfci compare --base` it, too"
+    )
+
+
+def _roles(comparisons: Sequence[Comparison], new: str, old: str, asked: Asked) -> _Roles:
+    roles = _Roles()
+    for one in comparisons:
+        base, head = one.commit("base"), one.commit("head")
+        if one.report.mode == "run" or not base:
+            role = "alone"
+        elif old and (base, head) == (old, new):
+            role = "seam"
+        else:
+            role = "reference" if base == new else "last"
+        if (other := getattr(roles, role)) is not None:
+            what = {
+                "alone": "both have no base",
+                "seam": f"both compare {escaped(asked.reference, 60)} with {escaped(asked.seam_from, 60)}",
+                "reference": f"both compare with {escaped(asked.reference, 60)}",
+                "last": "none compares with the reference: name it with --reference",
+            }[role]
+            raise UsageError(f"{other.place} and {one.place}: {what}")
+        setattr(roles, role, one)
+    heads = {one.commit("head"): one for one in roles.of_main}
+    if len(heads) > 1:
+        told = " and ".join(f"{one.place} ({head[:10]})" for head, one in heads.items())
+        raise UsageError(f"{told}: are of two commits: record one run on one commit of main")
+    if old and roles.seam is None:
+        before, after = escaped(asked.seam_from, 100), escaped(asked.reference, 100)
+        raise UsageError(
+            f"--seam-from {before}: none of these folders compares {after} with it: "
+            f"`perfci compare --base {before}` in a checkout of {after}"
+        )
+    return roles
+
+
+def _require_one_machine(comparisons: Sequence[Comparison]) -> None:
+    first = comparisons[0]
+    for one in comparisons[1:]:
+        for what, mine, theirs in [
+            ("device", first.report.fingerprint.devices, one.report.fingerprint.devices),
+            ("environment", _environment(first), _environment(one)),
+        ]:
+            both = mine.keys() & theirs.keys() if what == "device" else mine.keys() | theirs.keys()
+            if other := [name for name in both if mine.get(name) != theirs.get(name)]:
+                told = f"{mine.get(other[0], 'none')} and {theirs.get(other[0], 'none')}"
+                raise UsageError(
+                    f"{first.place} and {one.place}: differ in {other[0]} ({escaped(told, 200)}): "
+                    "record what one machine measured"
+                )
+
+
+def _environment(one: Comparison) -> dict[str, str]:
+    """Return the facts that ratios of two nights may not be chained across."""
+    facts = one.report.fingerprint
+    known = {"python": facts.python, "torch": facts.torch, "cuda": facts.cuda, "driver": facts.driver}
+    return {name: one_line(value, 200) for name, value in known.items() if value}
+
+
+def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
+    """Return the devices that were measured with their names; all of the machine where nothing was."""
+    known = main[0].report.fingerprint.devices
+    kinds = {facts.device for one in main for facts in one.report.facts}
+    both: tuple[DeviceKind, ...] = ("cuda", "cpu")
+    found = {kind: one_line(known.get(kind, ""), 400) for kind in both if kind in (kinds or known)}
+    if unnamed := [kind for kind, name in found.items() if not name]:
+        raise UsageError(f"{main[0].place}: does not tell the name of its {unnamed[0]} device: measure it anew")
+    return found
+
+
+def _instant(one: Comparison) -> str:
+    try:
+        at = datetime.fromisoformat(one.report.started)
+    except ValueError:
+        raise UsageError(f"{one.place}: does not tell when it began: measure it anew") from None
+    return f"{(at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _commit(repo: Repository, sha: str) -> Commit:
+    """Return a commit with its date and title. Raises UsageError where the clone lacks it."""
+    done = repo.git("cat-file", "-e", f"{sha}^{{commit}}", allow=(0, 1, 128))
+    if done.returncode:
+        raise UsageError(f"{sha[:10]}: is not in this clone: check out with `fetch-depth: 0`, or `git fetch` it")
+    args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%ct%n%s", sha)
+    told = repo.git(*args).stdout.decode(errors="replace")
+    seconds, _, title = told.partition("\n")
+    try:
+        at = datetime.fromtimestamp(int(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{sha[:10]}: has no date that a calendar knows ({escaped(seconds, 40)})") from None
+    return Commit(sha=sha, date=f"{at:%Y-%m-%dT%H:%M:%SZ}", title=escaped(title.rstrip("\n"), 200))
+
+
+def _seam(repo: Repository, one: Comparison, name: str) -> Seam:
+    """Return how the new reference stands to the old."""
+    before = Reference(name=name, commit=_commit(repo, one.commit("base")))
+    points = [point.model_copy(update={"reference": None}) for point in _points(_Roles(last=one))]
+    return Seam(before=before, points=[one for one in points if one.last is not None])
+
+
+def _error(roles: _Roles) -> str:
+    """Return why the run has no answer; empty where it has one."""
+    told = {"against the reference": roles.reference, "against the commit before": roles.last, "main": roles.alone}
+    said = [
+        f"{what}: {one.report.sentence}"
+        for what, one in told.items()
+        if one is not None and one.report.verdict == "error"
+    ]
+    return one_line("; ".join(said), 1000)
+
+
+# ---------------------------------------------------------------- points
+
+
+def _points(roles: _Roles) -> list[Point]:
+    """Return the points of all comparisons, by case, device and metric."""
+    parts = {name: _Part(one) for name, one in vars(roles).items() if one is not None and name != "seam"}
+    keys = sorted({key for part in parts.values() for key in part.named()})
+    return [point for key in keys if (point := _point(key, parts)) is not None]
+
+
+def _point(key: Key, parts: "Mapping[str, _Part]") -> Point | None:
+    case, device, metric = key
+    last = parts["last"].compared(key) if "last" in parts else None
+    reference = parts["reference"].compared(key) if "reference" in parts else None
+    if reference is not None and reference.ratio is None and reference.class_ in _INCOMPARABLE:
+        reference = None
+    order = [parts[name] for name in ("reference", "last", "alone") if name in parts]
+    value = next((found for part in order if (found := part.value(key)) is not None), None)
+    if value is None and last is None and reference is None:
+        return None
+    return Point(
+        case=case,
+        device=device,
+        metric=metric,
+        unit=next((unit for part in order if (unit := part.unit(key))), ""),
+        timing=next((timing for part in order if (timing := part.timing(key))), ""),
+        value=value,
+        scatter=next((found for part in order if (found := part.scatter(key)) is not None), None),
+        last=last,
+        reference=reference,
+    )
+
+
+class _Part:
+    """The answers of one report, by case, device and metric."""
+
+    def __init__(self, one: Comparison) -> None:
+        report = one.report
+        self._facts = {(facts.case, facts.device): facts for facts in report.facts}
+        self._measured = {(it.case, it.device, it.metric): it for it in report.measured}
+        self._trails = {(it.case, it.device, it.metric): it for it in report.trails}
+        self._rows: dict[Key, list[Row]] = {}
+        told = {(row.case, row.device) for row in report.rows if row.kind != "presence"}
+        for row in report.rows:
+            whole = row.kind == "presence"
+            # A file that does not import is no case; and what a case's limits say counts more than the case as a whole.
+            if (row.case, row.device) in self._facts and not (whole and (row.case, row.device) in told):
+                self._rows.setdefault((row.case, row.device, row.metric or _WHOLE), []).append(row)
+
+    def named(self) -> Iterator[Key]:
+        """Yield all that it speaks of."""
+        yield from self._measured
+        yield from self._rows
+
+    def compared(self, key: Key) -> Compared | None:
+        """Return the answer of the metric's limits; None where none was asked."""
+        if not (rows := self._rows.get(key)):
+            return None
+        worst = min(rows, key=lambda row: CLASSES.index(row.class_))
+        relative = next((row for row in rows if row.against == "base"), None)
+        ratio, why = _ratio(relative) if relative is not None else (None, "")
+        limit = relative.limit if relative is not None else None
+        return Compared(
+            **{"class": worst.class_},
+            reason=one_line("; ".join(filter(None, [worst.reason, why])), 1000),
+            ratio=ratio,
+            limit=limit if limit is not None and math.isfinite(limit) else None,
+        )
+
+    def value(self, key: Key) -> float | None:
+        """Return head's value: the median of its workers, or what was seen once."""
+        found = self._measured.get(key)
+        if found is not None and "head" in found.sides:
+            value: float | None = found.sides["head"].median
+        else:
+            value = next((row.head for row in self._rows.get(key, []) if row.head is not None), None)
+        return value if value is not None and math.isfinite(value) else None
+
+    def unit(self, key: Key) -> str:
+        """Return the metric's unit."""
+        if key in self._measured:
+            return one_line(self._measured[key].unit, 50)
+        return next((one_line(row.unit, 50) for row in self._rows.get(key, []) if row.unit), "")
+
+    def timing(self, key: Key) -> str:
+        """Return the case's timing mode; empty where nothing was timed."""
+        facts = self._facts.get(key[:2])
+        return facts.timing.mode if facts is not None and facts.timing is not None and key in self._measured else ""
+
+    def scatter(self, key: Key) -> float | None:
+        """Return the standard deviation of the logarithms of the pairs' ratios; None with fewer than two."""
+        trail = self._trails.get(key)
+        ratios = [one for one in trail.ratios if one is not None and 0 < one < math.inf] if trail else []
+        if trail is None or len(ratios) < 2 or len(ratios) != len(trail.ratios):
+            return None
+        return float(np.std(np.log(ratios), ddof=1))
+
+
+def _ratio(row: Row) -> tuple[Ratio | None, str]:
+    """Return the ratio head/base of a relative row, else why there is none, as a clause."""
+    if row.proved:
+        return Ratio(ratio=1, low=1, high=1, level=1, pairs=0), ""
+    if row.change is None:
+        return None, ""
+    if not 0 < row.change < math.inf:
+        return None, "its ratio is no finite number above 0"
+    known = known_metric(row.metric)
+    if row.interval is None and known is not None and known.exact:
+        return Ratio(ratio=row.change, low=row.change, high=row.change, level=1, pairs=1), ""
+    if row.interval is None:
+        return None, "seen once in base and in head, it has no interval"
+    low, high, level = row.interval.low, row.interval.high, row.interval.level
+    if not (0 < low <= high < math.inf and 0 <= level <= 1):
+        return None, "its interval has no end"
+    return Ratio(ratio=row.change, low=low, high=high, level=level, pairs=row.pairs), ""

@@ -1,0 +1,393 @@
+"""`perfci history record`: reports of comparisons become a night."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from perfci.history.document import Night
+from perfci.history.record import Asked, Comparison, night_of
+from perfci.history.store import open_store
+from perfci.model.base import UsageError
+from perfci.model.fingerprint import Environments
+from perfci.model.report import CaseFacts, Interval, Report, Row, Trail
+from perfci.model.results import SideCode
+from perfci.sources.git import Repository
+from tests.render.build import SDPA, facts, presence, report, row
+
+
+class Repo:
+    """A repository with a commit for each release and each night, at fixed dates."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir()
+        self.git("init", "-q", "-b", "main")
+        self.commits = {name: self.commit(name) for name in ("v1", "v2", "before", "main")}
+        for name in ("v1", "v2"):
+            self.git("tag", name, self.commits[name])
+
+    def git(self, *args: str) -> str:
+        env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+        for who in ("AUTHOR", "COMMITTER"):
+            env |= {
+                f"GIT_{who}_NAME": "t",
+                f"GIT_{who}_EMAIL": "t@e.org",
+                f"GIT_{who}_DATE": "2026-11-18T02:00:00+02:00",
+            }
+        return subprocess.run(
+            ["git", *args], cwd=self.root, env=env, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit(self, title: str) -> str:
+        self.git("commit", "-q", "--allow-empty", "-m", f"Title of {title}")
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return Repo(tmp_path / "repo")
+
+
+Make = Callable[..., Comparison]
+
+
+@pytest.fixture
+def make(repo: Repo) -> Make:
+    def compare(
+        base: str | None, head: str = "main", rows: list[Row] | None = None, dirty: bool = False, **fields: Any
+    ) -> Comparison:
+        found = [row("sdpa/n=1")] if rows is None else rows
+        code = {
+            name: SideCode(commit=repo.commits.get(ref, ref), dirty=dirty and name == "head")
+            for name, ref in (("base", base), ("head", head))
+            if ref is not None
+        }
+        known: list[CaseFacts] = [facts(case, SDPA) for case in dict.fromkeys(one.case for one in found)]
+        mode = {"mode": "compare" if base else "run"}
+        return Comparison(f"out-{base}", report(found, "said", facts=known, sides=code, **{**mode, **fields}))
+
+    return compare
+
+
+def night(repo: Repo, *comparisons: Comparison, **asked: Any) -> Night:
+    found = Repository.find(repo.root)
+    assert found is not None
+    return night_of(comparisons, Asked(**{"run": "7391.h200", "attempt": 1, **asked}), found)
+
+
+def test_two_comparisons_make_a_night(repo: Repo, make: Make) -> None:
+    rows = [row("sdpa/n=1", "regression", ratio=1.031, reason="3.1 % slower")]
+    trail = Trail(case="sdpa/n=1", device="cuda", metric="time", ratios=[1.03, 1.032, 1.031])
+    found = night(repo, make("before"), make("v1", rows=rows, trails=[trail]), reference="v1")
+    assert found.commit.model_dump() == {
+        "sha": repo.commits["main"],
+        "date": "2026-11-18T00:00:00Z",
+        "title": "Title of main",
+    }
+    assert found.last is not None
+    assert found.last.sha == repo.commits["before"]
+    assert found.reference is not None
+    assert (found.reference.name, found.reference.commit.sha) == ("v1", repo.commits["v1"])
+    assert found.devices == {"cuda": "NVIDIA H200"}
+    assert found.environment == {"python": "3.12.4", "torch": "2.11.0", "cuda": "13.0", "driver": "580.159"}
+    (point,) = [one for one in found.points if one.metric == "time"]
+    assert point.last is not None
+    assert point.last.class_ == "unchanged"
+    assert point.reference is not None
+    assert (point.reference.class_, point.reference.limit, point.reference.reason) == (
+        "regression",
+        0.02,
+        "3.1 % slower",
+    )
+    assert point.reference.ratio is not None
+    assert (point.reference.ratio.ratio, point.reference.ratio.pairs) == (1.031, 16)
+    assert point.timing == "cold"
+    assert point.value == pytest.approx(48.5e-6 * 1.031)
+    logs = [math.log(one) for one in trail.ratios if one]
+    assert point.scatter == pytest.approx(math.sqrt(sum((x - sum(logs) / 3) ** 2 for x in logs) / 2))
+    others = [one for one in found.points if one.metric != "time"]
+    assert {one.metric for one in others} == {"tflops", "bandwidth"}
+    assert all(one.value and one.last is None and one.reference is None for one in others)
+
+
+def test_the_first_night_has_the_reference_alone_or_nothing_to_compare_with(repo: Repo, make: Make) -> None:
+    found = night(repo, make("v1"), reference="v1")
+    assert found.last is None
+    assert [one.metric for one in found.points if one.reference] == ["time"]
+    alone = night(repo, make(None))
+    assert alone.last is None
+    assert alone.reference is None
+    assert all(point.last is None and point.value for point in alone.points)
+    assert alone.epoch != found.epoch
+
+
+def test_an_epoch_is_of_reference_devices_and_environment(repo: Repo, make: Make) -> None:
+    one = night(repo, make("v1"), reference="v1").epoch
+    assert one == night(repo, make("v1", rows=[]), make("before"), reference="v1", run="other").epoch
+    facts = make("v1").report.fingerprint
+    others = [
+        night(repo, make("v2"), reference="v2"),
+        night(repo, make("v1"), reference="v1", environment={"image": "sha256:1a"}),
+        night(repo, make("v1", fingerprint=facts.model_copy(update={"driver": "590.1"})), reference="v1"),
+        night(
+            repo, make("v1", fingerprint=facts.model_copy(update={"devices": {"cuda": "NVIDIA B200"}})), reference="v1"
+        ),
+    ]
+    assert len({one, *(other.epoch for other in others)}) == 5
+
+
+def test_a_new_reference_against_the_old_is_the_seam(repo: Repo, make: Make) -> None:
+    found = night(repo, make("v2"), make("before"), make("v1", head="v2"), reference="v2", seam_from="v1")
+    assert found.seam is not None
+    assert found.seam.before.commit.sha == repo.commits["v1"]
+    assert [(one.metric, one.last is not None, one.reference) for one in found.seam.points] == [("time", True, None)]
+    assert found.last is not None
+    with pytest.raises(UsageError, match="v1: none of these folders compares with it"):
+        night(repo, make("v2"), reference="v2", seam_from="v1")
+    with pytest.raises(UsageError, match="--seam-from v1: none of these folders compares v2 with it"):
+        night(repo, make("v2"), make("v1"), reference="v2", seam_from="v1")
+    with pytest.raises(UsageError, match="none of these folders compares main with it"):
+        night(repo, make("before"), make("v1", head="v2"), reference="v2", seam_from="v1")
+
+
+def test_a_release_on_a_line_of_its_own_is_taken_where_it_parted(repo: Repo, make: Make) -> None:
+    repo.git("checkout", "-q", "-b", "release", "v2")
+    repo.commit("v2.1")
+    repo.git("tag", "v2.1")
+    repo.git("checkout", "-q", "main")
+    found = night(repo, make("v2"), reference="v2.1")
+    assert found.reference is not None
+    assert (found.reference.name, found.reference.commit.sha) == ("v2.1", repo.commits["v2"])
+
+
+def test_what_a_proof_answers_has_ratio_1_without_pairs(repo: Repo, make: Make) -> None:
+    proved = row("sdpa/n=1", base=None, ratio=None, interval=None, pairs=0, proved=True, reason="proved: same files")
+    (point,) = night(repo, make("before", rows=[proved])).points
+    assert point.value is None
+    assert point.last is not None
+    assert point.last.ratio is not None
+    assert point.last.ratio.model_dump() == {"ratio": 1, "low": 1, "high": 1, "level": 1, "pairs": 0}
+
+
+def test_a_case_that_the_reference_lacks_or_asks_otherwise_has_no_ratio_to_it(repo: Repo, make: Make) -> None:
+    added = presence("new/n=1", "added", "in head, not in base")
+    changed = presence("sdpa/n=1", "changed", "parameter n")
+    gone = presence("old/n=1", "missing", "in base, not in head")
+    found = night(
+        repo,
+        make("v1", rows=[added, changed, gone]),
+        make("before", rows=[row("new/n=1"), row("sdpa/n=1")]),
+        reference="v1",
+    )
+    points = {point.case: point for point in found.points if point.metric == "time"}
+    assert points.keys() == {"new/n=1", "sdpa/n=1"}
+    assert all(point.reference is None and point.last is not None for point in points.values())
+
+
+def test_failed_and_missing_cases_are_recorded_without_numbers(repo: Repo, make: Make) -> None:
+    rows = [
+        presence("a", "failed", "wrong result"),
+        presence("b", "missing", "in base, not in head"),
+        row("c", "inconclusive", ratio=1.01),
+        row("d", "invalid", base=None, ratio=None, pairs=1),
+        row("e", "regression", ratio=math.inf, interval=Interval(low=2.0, high=math.inf, level=0.9)),
+        row("f", "regression", interval=Interval(low=0.0, high=math.inf, level=0.9)),
+    ]
+    found = {one.case: one for one in night(repo, make("before", rows=rows)).points if one.metric == "time"}
+    told = {case: (one.last.class_, one.last.ratio is not None) for case, one in found.items() if one.last}
+    assert told == {
+        "a": ("failed", False), "b": ("missing", False), "c": ("inconclusive", True), "d": ("invalid", False),
+        "e": ("regression", False), "f": ("regression", False),
+    }  # fmt: skip
+
+
+def test_the_worst_of_a_metric_s_limits_is_its_class_and_its_change_is_kept(repo: Repo, make: Make) -> None:
+    rows = [row("a", "violation", kind="max", limit=1e-6, change=None, reason="over 1 µs"), row("a", ratio=1.001)]
+    point = next(one for one in night(repo, make("before", rows=rows)).points if one.metric == "time")
+    assert point.last is not None
+    assert (point.last.class_, point.last.limit) == ("violation", 0.02)
+    assert point.last.ratio is not None
+
+
+def test_what_is_seen_once_has_a_ratio_where_it_is_exact(repo: Repo, make: Make) -> None:
+    once = {"interval": None, "pairs": 0, "base": 40.0, "ratio": 1.1}
+    rows = [
+        row("a", "regression", metric="registers", unit="", **once),
+        row("a", metric="dram_bytes", unit="B", **once),
+    ]
+    found = {one.metric: one.last for one in night(repo, make("before", rows=rows)).points if one.last}
+    registers, traffic = found["registers"], found["dram_bytes"]
+    assert registers.ratio is not None
+    assert (registers.ratio.low, registers.ratio.high, registers.ratio.level) == (1.1, 1.1, 1)
+    assert traffic.ratio is None
+    assert "it has no interval" in traffic.reason
+
+
+def test_an_error_is_recorded_as_one(repo: Repo, make: Make) -> None:
+    found = night(repo, make("before", rows=[], verdict="error"), make("v1"), reference="v1")
+    assert found.error == "against the commit before: said"
+    assert found.points
+
+
+def test_a_file_that_does_not_import_is_no_case(repo: Repo, make: Make) -> None:
+    one = make("before", rows=[row("a"), presence("kernels/b.py", "failed", "does not import")])
+    one.report.facts[:] = [it for it in one.report.facts if it.case == "a"]
+    assert {point.case for point in night(repo, one).points} == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("comparisons", "asked", "reason"),
+    [
+        ([("before",), ("v1",)], {}, "none compares with the reference: name it with --reference"),
+        ([("v1",), ("v1",)], {"reference": "v1"}, "both compare with v1"),
+        ([("before",)], {"reference": "v1"}, "v1: none of these folders compares with it"),
+        ([("before",)], {"reference": "v9"}, "'v9': no such branch, tag or commit here"),
+        ([("before",), ("v1", "v2")], {"reference": "v1"}, "are of two commits: record one run on one commit of main"),
+        ([("before",)], {"seam_from": "v1"}, "name the new one with --reference"),
+        ([("before", "main", None, True)], {}, "out-before: its head has uncommitted changes: measure with --committed"),
+        ([("before", "f" * 40)], {}, "ffffffffff: is not in this clone: check out with `fetch-depth: 0`"),
+        ([("v1", "v2")], {"reference": "v2", "seam_from": "v1"}, "says nothing of main"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_on_one_commit_is_refused(
+    repo: Repo, make: Make, comparisons: list[tuple[Any, ...]], asked: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        night(repo, *(make(*one) for one in comparisons), **asked)
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_two_machines_measured_is_refused(repo: Repo, make: Make) -> None:
+    for change in ({"driver": "590.1"}, {"devices": {"cuda": "NVIDIA B200"}}, {"torch": None}):
+        other = make("v1", fingerprint=make("v1").report.fingerprint.model_copy(update=change))
+        with pytest.raises(UsageError, match=r"out-v1 and out-before: differ in .*: record what one machine measured"):
+            night(repo, other, make("before"), reference="v1")
+
+
+def test_a_comparison_of_environments_or_without_a_commit_is_refused(repo: Repo, make: Make) -> None:
+    with pytest.raises(UsageError, match="compares environments, not commits"):
+        night(repo, make("before", environments=Environments(asked=True, interpreters={})))
+    bare = make("before")
+    bare.report.sides["head"].commit = None
+    with pytest.raises(UsageError, match="its head is no commit"):
+        night(repo, bare)
+
+
+def test_a_name_too_long_to_keep_is_refused(repo: Repo, make: Make) -> None:
+    with pytest.raises(UsageError, match=r"out-before: cannot be recorded \(case: String should have at most 500"):
+        night(repo, make("before", rows=[row("x" * 501)]))
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def perfci(root: Path, *args: str, code: int = 0, **env: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "perfci", *args],
+        cwd=root,
+        env={**clean, "NO_COLOR": "1", "COLUMNS": "160", **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def write(repo: Repo, name: str, one: Report) -> None:
+    (repo.root / name).mkdir()
+    (repo.root / name / "report.json").write_text(one.model_dump_json())
+
+
+def test_the_verb_records_once_under_the_name_of_github_s_run(repo: Repo, make: Make) -> None:
+    write(repo, "out-ref", make("v1").report)
+    write(repo, "out-last", make("before").report)
+    told = {
+        "GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "7391", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_REPOSITORY": "org/kernels",
+        "GITHUB_SHA": repo.commits["main"], "GITHUB_REF": "refs/heads/main",
+    }  # fmt: skip
+    args = ("history", "record", "out-last", "out-ref", "--reference", "v1", "--store", "store")
+    name = "nights/2026/01/20260105T101500Z-7391.nvidia-h200-2.json"
+    line = f"{repo.commits['main'][:10]} Title of main: 1 case against v1 and {repo.commits['before'][:10]} · {name}\n"
+    assert perfci(repo.root, *args, **told) == f"recorded {line}"
+    assert perfci(repo.root, *args, **told) == f"was recorded already: {line}"
+    (found,) = open_store("store", repo.root).nights()
+    assert found.url == "https://github.com/org/kernels/actions/runs/7391"
+    other = perfci(repo.root, *args[:3], "--store", "store", code=2, **told)
+    assert f"{name} is there with other content, and what is recorded is never changed" in other
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{}", "is no report document of this version (run: Field required)"),
+        ("[" * 100_000, "is no report document of this version"),
+        (json.dumps({f"x{n}": 0 for n in range(50_000)}), "is no report document of this version (50"),
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line(repo: Repo, content: str, reason: str) -> None:
+    (repo.root / "report.json").write_text(content)
+    told = perfci(repo.root, "history", "record", "report.json", "--store", "store", code=2)
+    assert reason in told
+    assert told.count("\n") == 1
+    assert not (repo.root / "store").exists()
+
+
+@pytest.mark.slow
+def test_nights_that_were_measured(tmp_path: Path) -> None:
+    """Two nights of a real suite: the first against a release, the second against that night's commit, too."""
+    repo = Repo(tmp_path / "repo")
+    (repo.root / "kernels").mkdir()
+    policy = f"version: 1\nsuite: [kernels/*.py]\npython: {sys._base_executable}\ndevices: [cpu]\nlimits: [{{cases: '*', metric: time, regression: 20%}}]\n"
+    (repo.root / "perfci.yaml").write_text(policy)
+
+    def commit(loops: int, title: str) -> str:
+        text = f"""
+            import perfci
+
+            @perfci.kernel(params={{"n": [20000]}}, devices=["cpu"])
+            def adding(bench, n):
+                data = list(range(n))
+                return lambda: [sum(data) for _ in range({loops})][0]
+        """
+        (repo.root / "kernels/adding.py").write_text(dedent(text))
+        repo.git("add", "-A")
+        return repo.commit(title)
+
+    commit(2, "v3")
+    repo.git("tag", "v3")
+    store = f"{tmp_path}/store"
+    for loops in (3, 3):
+        commit(loops, "night")
+        outs = ["ref"]
+        perfci(repo.root, "compare", "--quick", "--committed", "--base", "v3", "--out", "ref", code=1)
+        if Path(store).exists():
+            perfci(repo.root, "compare", "--quick", "--committed", "--measure-all", "--base", "HEAD~1", "--out", "last")
+            outs.append("last")
+        assert perfci(repo.root, "history", "record", *outs, "--reference", "v3", "--store", store).startswith(
+            "recorded "
+        )
+        (repo.root / "README").write_text("another commit\n")
+    first, second = open_store(store).nights()
+    assert first.epoch == second.epoch
+    for one in (first, second):
+        (point,) = one.points
+        assert point.reference is not None
+        assert point.reference.class_ == "regression"
+        assert point.reference.ratio is not None
+        assert (
+            point.reference.ratio.low < 1.5 < point.reference.ratio.high or abs(point.reference.ratio.ratio - 1.5) < 0.2
+        )
+    assert second.last is not None
+    assert second.last.sha == first.commit.sha
+    assert second.points[0].last is not None
