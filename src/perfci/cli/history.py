@@ -109,6 +109,46 @@ def record(
         typer.echo(f"perfci: {warning}", err=True)
 
 
+@app.command()
+def show(
+    cases: Annotated[str, typer.Argument(metavar="CASE", help="A glob on case ids: 'sdpa/*'.")],
+    store: StoreName,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="Which metric.")] = "time",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", "-d", metavar="cuda|cpu|NAME", help="A kind, or a glob on names: '*H200*'."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Nights of each case and device, the last ones.")] = 20,
+    json: Annotated[bool, typer.Option("--json", help="Print the nights as JSON and nothing else.")] = False,
+    where: options.Where = HERE,
+    debug: options.Debug = False,
+) -> None:
+    """Show the last commits of a case: the ratio to the reference and to the commit before, with a sparkline.
+
+    What is stored is shown, never judged against.
+    """
+    import json as jsonlib
+
+    from rich.console import Console
+
+    from perfci.history.cache import open_cache
+    from perfci.history.store import open_store
+    from perfci.render.history import as_json, fault_lines, no_series, print_series
+
+    opened = open_store(store, where)
+    with open_cache(opened) as cache:
+        found = cache.series(cases, metric=metric, device=device, limit=limit)
+        known = [] if found else sorted({one[0] for one in cache.names()})
+    if json:
+        typer.echo(jsonlib.dumps(as_json(found, opened.faults), indent=1))
+        return
+    print_series(found, Console())
+    for line in fault_lines(opened.faults):
+        typer.echo(f"perfci: {line}", err=True)
+    if not found:
+        raise UsageError(f"{cases}: {no_series(cases, known)}")
+
+
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "device"
 

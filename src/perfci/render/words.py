@@ -63,12 +63,13 @@ def because(row: Row) -> str:
 
 def half_width(row: Row) -> str:
     """Return `±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
-    if row.against != "base" or row.interval is None:
-        return ""
-    points = (row.interval.high - row.interval.low) / 2 * 100
-    if not math.isfinite(points):
-        return ""
-    return f"±{_points(points)}"
+    return half(row.interval.low, row.interval.high) if row.against == "base" and row.interval is not None else ""
+
+
+def half(low: float, high: float) -> str:
+    """Return `±0.4`: half of an interval of a ratio, in percentage points; empty where it has no end."""
+    points = (high - low) / 2 * 100
+    return f"±{_points(points)}" if math.isfinite(points) else ""
 
 
 def _points(points: float) -> str:

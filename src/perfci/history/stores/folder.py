@@ -68,9 +68,10 @@ class FolderStore(Store):
             # A pipe under that name must not block, nor a link lead elsewhere.
             fd = os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             with os.fdopen(fd, "rb") as file:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
                     raise Unreadable("is no ordinary file")
-                return file.read(LARGEST + 1)
+                return file.read(min(status.st_size, LARGEST) + 1)  # which takes memory for as much as is asked for
         except OSError as error:
             raise Unreadable(f"cannot be read ({error.strerror})") from None
 
