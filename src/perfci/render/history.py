@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perfci.history.cache import Answer, Entry, Series
 from perfci.history.document import Night
-from perfci.history.stores.base import Fault
+from perfci.history.store import Fault
 from perfci.model.text import count, listed, shorten
 from perfci.model.units import show, show_change
 from perfci.render.escape import visible
