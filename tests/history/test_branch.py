@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from perfci.history.cache import open_cache
 from perfci.history.store import open_store
 from perfci.history.stores import branch as module
 from perfci.history.stores.base import name_of
@@ -113,6 +117,40 @@ def test_a_secret_in_an_address_is_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in str(error.value)
 
 
+class Asked(BaseHTTPRequestHandler):
+    """A server that knows no repository, and keeps what it was asked with."""
+
+    seen: ClassVar[list[tuple[str, list[str]]]] = []
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get_all("Authorization") or []))
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_repository_s_own_way_to_its_remote_is_taken(tmp_path: Path) -> None:
+    """As a checkout in a job leaves it: a header with a token, in a file that the repository's settings include."""
+    Asked.seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Asked)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    git(tmp_path, "init", "--quiet", "work")
+    work = tmp_path / "work"
+    git(work, "remote", "add", "origin", f"{url}/org/kernels")
+    git(work, "config", "--file", str(tmp_path / "token"), f"http.{url}/.extraheader", "Authorization: basic hunter2")
+    git(work, "config", f"includeIf.gitdir:{work.resolve()}/.git.path", str(tmp_path / "token"))
+    try:
+        with pytest.raises(MachineError, match="not found") as error:
+            list(open_store("git:history", work).nights())
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert Asked.seen == [("/org/kernels/info/refs?service=git-upload-pack", ["basic hunter2"])]
+    assert "hunter2" not in str(error.value)
+
+
 WRITER = """
 import sys
 from perfci.history.store import open_store
@@ -202,6 +240,14 @@ def test_links_trees_without_end_and_foreign_files_are_faults(bare: Path) -> Non
     assert faults["nights/2026/11/20261105T031500Z-link-1.json"] == "is no ordinary file"
     assert faults["nights/2026/11/bomb"] == "is no ordinary file"
     assert faults["nights/2026/11/notes.txt"] == "is no document of a history"
+
+
+def test_series_come_from_a_branch_too(bare: Path) -> None:
+    store = open_store(f"git:{bare}#history")
+    for day in range(3):
+        store.add(night(day))
+        with open_cache(open_store(f"git:{bare}#history")) as cache:
+            assert len(cache.series()[0].entries) == day + 1
 
 
 def test_a_heavy_branch_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from perfci.history.cache import open_cache
 from perfci.history.store import open_store
 from perfci.history.stores import bucket as module
 from perfci.history.stores.base import LARGEST, Store, content_of, name_of
 from perfci.model.base import MachineError, UsageError
 from tests.history.nights import night, point
-
-moto_server = pytest.importorskip("moto.server", reason="moto is in perfci[dev]")
 
 URL = "s3://nights-of-main/team/perf"
 
@@ -82,7 +81,9 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    from moto.server import ThreadedMotoServer  # which takes a second to import
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     yield "{}:{}".format(*server.get_host_and_port())
     server.stop()
@@ -292,6 +293,16 @@ def test_listings_of_many_pages_are_read_whole(store: Store, proxy: Proxy) -> No
     proxy.fault = short
     assert len(list(store.nights())) == 5
     assert len([one for one in proxy.requests if "continuation-token" in one]) == 2
+
+
+@pytest.mark.slow
+def test_series_come_from_a_bucket_too(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for day in range(3):
+        store.add(night(day))
+    for _ in range(2):
+        with open_cache(store) as cache:
+            assert [entry.run for entry in cache.series()[0].entries] == ["run0", "run1", "run2"]
 
 
 @pytest.mark.parametrize(

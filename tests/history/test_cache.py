@@ -166,13 +166,28 @@ def test_a_damaged_cache_is_made_anew(store: Store, folder: Path, name: str, how
     assert shown(store) == whole
 
 
-def test_a_cache_of_another_version_is_made_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_of_another_layout_is_made_anew(store: Store, folder: Path) -> None:
     store.add(night(0))
     whole = shown(store)
-    monkeypatch.setattr(module, "_VERSION", 2)
-    monkeypatch.setitem(module._POINT, "more", "str")
-    rows = module._point_rows
-    monkeypatch.setattr(module, "_point_rows", lambda *args: ((*row, "") for row in rows(*args)))
+    (path,) = folder.rglob("tables.json")
+    manifest = json.loads(path.read_text())
+    manifest["layout"][1].pop()
+    path.write_text(json.dumps(manifest))
+    assert shown(store) == whole
+    assert len(json.loads(next(folder.rglob("tables.json")).read_text())["layout"][1]) == len(module._POINT)
+
+
+def test_damage_that_only_shows_when_asked_is_found(store: Store, folder: Path) -> None:
+    """Bits that flip on the disk change neither a file's size nor its time."""
+    for day in range(3):
+        store.add(night(day))
+    whole = shown(store)
+    for path in folder.rglob("*.parquet"):
+        status = path.stat()
+        content = bytearray(path.read_bytes())
+        content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+        path.write_bytes(content)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert shown(store) == whole
 
 
@@ -185,7 +200,7 @@ def test_two_stores_have_two_caches(store: Store, tmp_path: Path) -> None:
 
 def test_the_tables_reach_nothing_but_their_folder(tmp_path: Path) -> None:
     (tmp_path / "secret.csv").write_text("a\n1\n")
-    cache = Cache(tmp_path / "tables")
+    cache = Cache(tmp_path / "tables", open_store("store", tmp_path), [])
     for query in (
         f"SELECT * FROM '{tmp_path}/secret.csv'",
         f"COPY (SELECT 1) TO '{tmp_path}/out.csv'",

@@ -11,13 +11,13 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,8 +27,6 @@ from perfci.model.base import MachineError, UsageError, matches
 from perfci.model.text import escaped
 from perfci.system.files import disk_errors, remove_tree, write_atomic
 
-_VERSION = 1
-"""Of the tables; those of another one are made anew."""
 _MANIFEST = "tables.json"
 _BATCH = 250
 _BATCH_BYTES = 32 * 2**20
@@ -36,6 +34,9 @@ _BATCH_BYTES = 32 * 2**20
 _MOST_FILES = 16
 """Files of points that are kept before they become one."""
 _MEMORY = "1GB"
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OSError)
+"""Errors beside DuckDB's that tables raise which something else has written to."""
+T = TypeVar("T")
 _NIGHT = {
     "id": "int64", "name": "str", "mark": "str", "started": "str", "run": "str", "attempt": "int64", "url": "str",
     "sha": "str", "date": "str", "title": "str", "epoch": "str", "reference": "str", "reference_sha": "str",
@@ -52,6 +53,8 @@ _POINT = {
 }  # fmt: skip
 """Columns and their types. DuckDB makes a missing number of a NaN, which no document can hold; an empty class stands
 for no answer."""
+_LAYOUT = [list(_NIGHT.items()), list(_POINT.items())]
+"""Tables of another one are made anew."""
 _UNSHOWN = frozenset({"id", "name", "mark", "night", "at"})
 
 
@@ -107,9 +110,9 @@ class Series:
 class Cache:
     """The tables of a store, brought up to date. For use within `open_cache`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._connection = _connect(folder)
+    def __init__(self, folder: Path, store: Store, listed: Sequence[Listed]) -> None:
+        self._folder, self._store, self._listed = folder, store, listed
+        self._connection = _connect(made(folder, private=True))
 
     def close(self) -> None:
         """Close the tables."""
@@ -119,6 +122,9 @@ class Cache:
 
     def names(self) -> list[tuple[str, str, str, str]]:
         """Return case, kind of device, name of device and metric of all series, sorted."""
+        return self._sure(self._names)
+
+    def _names(self) -> list[tuple[str, str, str, str]]:
         if not self._files("points"):
             return []
         query = 'SELECT DISTINCT "case", device, device_name, metric FROM read_parquet($files) ORDER BY ALL'
@@ -131,9 +137,12 @@ class Cache:
 
         `device`: a kind, or a glob on names of devices. `limit`: nights of each, the last ones.
         """
+        return self._sure(lambda: self._series(pattern, metric, device, limit))
+
+    def _series(self, pattern: str, metric: str | None, device: str | None, limit: int | None) -> list[Series]:
         chosen = [
             one
-            for one in self.names()
+            for one in self._names()
             if matches(pattern, one[0])
             and (metric is None or one[3] == metric)
             and (device is None or device == one[1] or matches(device, one[2]))
@@ -177,7 +186,46 @@ class Cache:
         rows: list[tuple[Any, ...]] = self._connection.execute(query, values).fetchall()
         return rows
 
+    def _sure(self, step: Callable[[], T]) -> T:
+        """Do a step that only asks; where the tables turn out to be damaged, make them anew and do it once more."""
+        import duckdb
+
+        try:
+            return step()
+        except (duckdb.Error, *_DAMAGE):
+            self.fill(anew=True)
+            return step()
+
     # ---------------------------------------------------------------- filling
+
+    def fill(self, *, anew: bool = False) -> None:
+        """Take in what the tables lack of the documents; make them anew where they hold others or are damaged.
+
+        Raises MachineError where the store cannot be reached or the disk refuses.
+        """
+        import duckdb
+
+        try:
+            if anew:
+                raise ValueError("damaged")
+            self._take_missing()
+        except (duckdb.Error, *_DAMAGE):
+            with disk_errors("removed", self._folder):
+                remove_tree(self._folder)
+            made(self._folder, private=True)
+            self._listed = self._store.names()
+            try:
+                self._take_missing()
+            except (duckdb.Error, *_DAMAGE) as error:
+                told = escaped(error, 200)
+                raise MachineError(f"{escaped(self._folder)}: cannot hold the cache: {told}") from None
+
+    def _take_missing(self) -> None:
+        known, wanted = self.known(), {one.name: one.mark for one in self._listed}
+        if any(wanted.get(name) != mark for name, mark in known.items()):
+            raise ValueError("holds documents that are no more")
+        with _uncollected():
+            self.take(self._store.read(one for one in self._listed if one.name not in known))
 
     def _files(self, table: str) -> list[str]:
         return [str(self._folder / name) for name in self._manifest().get(table, [])]
@@ -185,10 +233,10 @@ class Cache:
     def _manifest(self) -> dict[str, Any]:
         path = self._folder / _MANIFEST
         if not path.exists():
-            return {"version": _VERSION, "next": 0, "nights": [], "points": [], "sizes": {}}
+            return {"layout": _LAYOUT, "next": 0, "nights": [], "points": [], "sizes": {}}
         found: dict[str, Any] = json.loads(path.read_bytes())
-        if found["version"] != _VERSION:
-            raise ValueError("of another version")
+        if found["layout"] != json.loads(json.dumps(_LAYOUT)):
+            raise ValueError("of another layout")
         for name, size in found["sizes"].items():
             status = (self._folder / name).stat()
             if [status.st_size, status.st_mtime_ns] != size:
@@ -289,41 +337,12 @@ def open_cache(store: Store) -> Iterator[Cache]:
     folder = made(cache_folder() / "tables" / hashlib.sha256(store.key.encode()).hexdigest()[:24], private=True)
     with disk_errors("locked", folder), (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        listed = store.names()
-        tables = folder / "tables"
-        cache = _filled(tables, store, listed)
+        cache = Cache(folder / "tables", store, store.names())
         try:
+            cache.fill()
             yield cache
         finally:
             cache.close()
-
-
-def _filled(folder: Path, store: Store, listed: Sequence[Listed]) -> Cache:
-    """Return the tables with all of these documents, made anew where they hold others or are damaged."""
-    import duckdb
-
-    for last in (False, True):
-        cache = Cache(made(folder, private=True))
-        try:
-            known = cache.known()
-            wanted = {one.name: one.mark for one in listed}
-            if any(wanted.get(name) != mark for name, mark in known.items()):
-                raise ValueError("holds documents that are no more")
-            with _uncollected():
-                cache.take(store.read(one for one in listed if one.name not in known))
-            cache.names()
-        except (duckdb.Error, ValueError, KeyError, TypeError, OSError) as error:
-            cache.close()
-            with disk_errors("removed", folder):
-                remove_tree(folder)
-            if last:
-                raise MachineError(f"{escaped(folder)}: cannot hold the cache: {escaped(error, 200)}") from None
-        except BaseException:
-            cache.close()
-            raise
-        else:
-            return cache
-    raise AssertionError("the second try returns or raises")
 
 
 def _batches(nights: Iterator[tuple[Listed, Night]]) -> Iterator[list[tuple[Listed, Night]]]:

@@ -54,7 +54,8 @@ def open_branch(text: str, where: Path) -> "BranchStore":
     """
     url, mark, branch = text.rpartition("#")
     shown = escaped(_SECRET.sub("", text), 200)
-    if run_git(["check-ref-format", f"refs/heads/{branch}"], cwd=where, allow=(0, 1)).returncode or branch[:1] == "-":
+    fits = run_git(["check-ref-format", f"refs/heads/{branch}"], cwd=Path.cwd(), allow=(0, 1)).returncode == 0
+    if not fits or branch.startswith("-"):
         raise UsageError(f"git:{shown}: names no branch: write git:BRANCH, or git:URL#BRANCH")
     if mark:
         if not url or url.startswith("-"):
