@@ -1,9 +1,12 @@
 """A history on a branch of a git repository."""
 
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -219,6 +222,35 @@ def test_a_damaged_clone_is_made_anew(bare: Path, cache: Path) -> None:
             path.chmod(0o644)
             path.write_bytes(b"damaged")
     assert [one.run for one in open_store(f"git:{bare}#history").nights()] == ["run0"]
+
+
+def test_locks_of_a_killed_writer_are_in_nobody_s_way(bare: Path, cache: Path) -> None:
+    store = open_store(f"git:{bare}#history")
+    store.add(night(0))
+    (clone,) = cache.rglob("clone.git")
+    for name in ("index.lock", "shallow.lock", "refs/perfci/tip.lock", "config.lock"):
+        (clone / name).touch()
+    assert open_store(f"git:{bare}#history").add(night(1))
+    assert len(list(store.nights())) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_a_killed_writer_leaves_a_branch_that_is_whole(bare: Path, seed: int) -> None:
+    root = Path(__file__).parents[2]
+    draw = random.Random(seed)
+    for writer in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, f"git:{bare}#history", str(writer), "100"], cwd=root, start_new_session=True
+        ) as process:
+            time.sleep(draw.uniform(0.8, 2.5))
+            os.killpg(process.pid, signal.SIGKILL)
+    store = open_store(f"git:{bare}#history")
+    assert store.add(night(50))
+    found = list(store.nights())
+    assert not store.faults
+    assert git(bare, "rev-list", "--count", "history") == str(len(found))
+    git(bare, "fsck", "--strict")
 
 
 def test_links_trees_without_end_and_foreign_files_are_faults(bare: Path) -> None:

@@ -72,7 +72,7 @@ def make(repo: Repo) -> Make:
         }
         known: list[CaseFacts] = [facts(case, SDPA) for case in dict.fromkeys(one.case for one in found)]
         mode = {"mode": "compare" if base else "run"}
-        return Comparison(f"out-{base}", report(found, "said", facts=known, sides=code, **{**mode, **fields}))
+        return Comparison(f"out-{base}", report(found, "said", **{"facts": known, "sides": code, **mode, **fields}))
 
     return compare
 
@@ -280,6 +280,8 @@ def test_a_comparison_of_environments_or_without_a_commit_is_refused(repo: Repo,
     bare.report.sides["head"].commit = None
     with pytest.raises(UsageError, match="its head is no commit"):
         night(repo, bare)
+    with pytest.raises(UsageError, match="out-before: ended before it knew what it measures: said"):
+        night(repo, make("before", sides={}, verdict="error"))
 
 
 def test_a_name_too_long_to_keep_is_refused(repo: Repo, make: Make) -> None:

@@ -118,6 +118,8 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
 
 def _require_committed(one: Comparison) -> None:
     """Refuse a comparison of what no commit holds: it could not be found again."""
+    if "head" not in one.report.sides:
+        raise UsageError(f"{one.place}: ended before it knew what it measures: {one_line(one.report.sentence)}")
     for side, code in one.report.sides.items():
         if code.commit is None:
             raise UsageError(f"{one.place}: its {side} is no commit: measure a clone of the repository, as committed")

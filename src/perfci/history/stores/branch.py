@@ -215,14 +215,13 @@ class BranchStore(Store):
         tree = git("write-tree")
         message = f"Record {name.rpartition('/')[2].removesuffix('.json')}"
         commit = git("commit-tree", "--no-gpg-sign", *(["-p", tip] if tip else []), tree, stdin=message.encode())
-        index.unlink(missing_ok=True)
         args = ["push", "--no-verify", "--porcelain", "--", self.url, f"{commit}:refs/heads/{self.branch}"]
         try:
             done = self._remote(clone, args, allow=(0, 1, 128))
         except MachineError as error:  # whether it came through is seen at the next try
             return _SECRET.sub("", str(error))
         if done.returncode == 0:
-            run_git(["update-ref", _TIP, commit], cwd=clone)
+            run_git(["update-ref", _TIP, commit], cwd=clone, allow=(0, 1, 128))  # else it is fetched the next time
             self._tip = commit
             return ""
         lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
@@ -254,6 +253,8 @@ class BranchStore(Store):
         with disk_errors("locked", folder), (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             clone = folder / _CLONE
+            for path in (clone / "index", *clone.glob("*.lock"), *(clone / "refs").rglob("*.lock")):
+                path.unlink(missing_ok=True)  # of a writer that was killed: none lives that holds this turn
             if not (clone / "HEAD").exists():
                 _begin(clone)
             yield clone
