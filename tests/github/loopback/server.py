@@ -49,8 +49,11 @@ type Minimizable { isMinimized: Boolean! minimizedReason: String }
 SCHEMA = build_schema(SDL)
 REPOSITORY = "octo/kernels"
 LONGEST_COMMENT = 65_536
+FIRST_ISSUE = 500
+"""Lower numbers are pull requests."""
 BOT = "github-actions[bot]"
 PERMISSIONS = [
+    (rf"/repos/{REPOSITORY}/issues(/5\d\d(/comments)?)?$", "issues"),
     (rf"/repos/{REPOSITORY}/actions/", "actions"),
     (rf"/repos/{REPOSITORY}/(commits/[^/]+/)?check-runs", "checks"),
     (rf"/repos/{REPOSITORY}/(issues|pulls)", "pull-requests"),
@@ -144,6 +147,7 @@ class GitHub:
         self.artifacts: list[Stored] = []
         self.comments: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
+        self.issues: list[dict[str, Any]] = []
         self.files: dict[tuple[str, str], bytes] = {}
         self.branches: dict[str, str] = {"main": MAIN}
         self.protected: set[str] = set()
@@ -161,7 +165,7 @@ class GitHub:
         self.changed: list[str] = ["kernels/suite.py"]
         self.renamed: list[tuple[str, str]] = []
         self.readonly: set[str] = set()
-        """Of `comments`, `checks`, `minimize`: what the token may not."""
+        """Of `comments`, `checks`, `issues`, `minimize`: what the token may not."""
         self.granted: dict[str, str] | None = None
         """`permissions:` of the job whose token it is, each `read` or `write`; None: all."""
         self.faults: list[tuple[str, str, Answer]] = []
@@ -211,6 +215,20 @@ class GitHub:
                 "html_url": f"https://github.com/{REPOSITORY}/pull/{number}#issuecomment-{ident}",
             }  # fmt: skip
             self.comments.append(made)
+            return made
+
+    def issue(self, login: str, title: str, body: str, state: str = "open") -> dict[str, Any]:
+        with self.lock:
+            number = FIRST_ISSUE + len(self.issues)
+            url = f"{self.api}/repos/{REPOSITORY}/issues/{number}"
+            made = {k: v for k, v in example("issue").items() if k not in ("pull_request", "closed_by")}
+            made |= {
+                "id": next(self.ids), "node_id": f"I_{number}", "number": number, "title": title, "body": body,
+                "user": user(login), "state": state, "state_reason": None, "closed_at": None, "comments": 0,
+                "url": url, "comments_url": f"{url}/comments", "events_url": f"{url}/events",
+                "html_url": f"https://github.com/{REPOSITORY}/issues/{number}",
+            }  # fmt: skip
+            self.issues.append(made)
             return made
 
     def label(self, pull: Pull, name: str, by: str, at: datetime) -> None:
@@ -550,6 +568,37 @@ def _(hub, path, query, body):
 @route("GET", "/pulls/{number}/files")
 def _(hub, path, query, body):
     return _page(f"/repos/{REPOSITORY}/pulls/{path['number']}/files", query, _files(hub)[:3000], api=hub.api)
+
+
+@route("GET", "/issues")
+def _(hub, path, query, body):
+    rows = [
+        one
+        for one in hub.issues[::-1]
+        if query.get("state", "open") in ("all", one["state"]) and query.get("creator") in (None, one["user"]["login"])
+    ]
+    return _page(f"/repos/{REPOSITORY}/issues", query, rows, api=hub.api)
+
+
+@route("POST", "/issues")
+def _(hub, path, query, body):
+    if "issues" in hub.readonly:
+        return DENIED
+    return _too_long(hub, body["body"]) or (201, hub.issue(BOT, body["title"], body["body"]), {})
+
+
+@route("PATCH", "/issues/{number}")
+def _(hub, path, query, body):
+    if "issues" in hub.readonly:
+        return DENIED
+    found = next((one for one in hub.issues if one["number"] == int(path["number"])), None)
+    if found is None:
+        return MISSING
+    assert found["user"]["login"] == BOT, "perfci edits an issue of somebody else"
+    if (refused := _too_long(hub, body.get("body", ""))) is not None:
+        return refused
+    found |= {key: body[key] for key in ("title", "body", "state", "state_reason") if key in body}
+    return 200, found, {}
 
 
 @route("GET", "/issues/{number}/comments")

@@ -27,6 +27,8 @@ OPERATIONS = {
     f"{REPO}/contents/{{path}}": ["get"],
     f"{REPO}/git/commits/{{commit_sha}}": ["get"],
     f"{REPO}/git/matching-refs/{{ref}}": ["get"],
+    f"{REPO}/issues": ["get", "post"],
+    f"{REPO}/issues/{{issue_number}}": ["patch"],
     f"{REPO}/issues/{{issue_number}}/comments": ["get", "post"],
     f"{REPO}/issues/{{issue_number}}/events": ["get"],
     f"{REPO}/issues/comments/{{comment_id}}": ["patch", "delete"],
