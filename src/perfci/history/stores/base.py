@@ -201,6 +201,16 @@ class Store(ABC):
         for _, night in self.read(self.names(since)):
             yield night
 
+    def runs(self) -> Iterator[Night]:
+        """Yield the nights as nights() does, of each run its highest attempt alone."""
+        highest: dict[str, Listed] = {}
+        for listed in self.names():
+            run, attempt = _run(listed)
+            if run not in highest or attempt > _run(highest[run])[1]:
+                highest[run] = listed
+        for _, night in self.read(sorted(highest.values(), key=_order)):
+            yield night
+
     def add(self, night: Night) -> bool:
         """Keep a night for good; return False where it is there already, to the byte.
 
@@ -232,6 +242,12 @@ class Store(ABC):
 def _instant(at: datetime) -> str:
     utc = at.astimezone(UTC) if at.tzinfo else at
     return f"{utc:%Y%m%dT%H%M%SZ}"
+
+
+def _run(listed: Listed) -> tuple[str, int]:
+    match = _NAME.fullmatch(listed.name)
+    assert match is not None  # names() leaves others out
+    return match["run"], int(match["attempt"])
 
 
 def _order(listed: Listed) -> str:
