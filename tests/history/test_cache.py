@@ -298,7 +298,7 @@ def test_faults_are_told_and_counted(store: Store, tmp_path: Path) -> None:
     shown(store)
     lines = fault_lines(store.faults)
     assert lines[0] == "left out: nights/2026/11/\\x1b[2J00 is no document of a history"
-    assert lines[-1] == "left out: 3 documents more (--json names them)"
+    assert lines[-1] == "left out: 3 documents more (history show --json names them)"
     assert len(lines) == 11
 
 

@@ -149,6 +149,29 @@ def show(
         raise UsageError(f"{cases}: {no_series(cases, known)}")
 
 
+@app.command()
+def alert(
+    store: StoreName,
+    repository: Annotated[
+        str, typer.Option(metavar="OWNER/NAME", envvar="GITHUB_REPOSITORY", help="The repository on GitHub.")
+    ],
+    suite: Annotated[
+        str, typer.Option(metavar="NAME", help="Of several suites of a repository, each has its own issues.")
+    ] = "perfci",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what issues would say, without GitHub.")] = False,
+    where: options.Where = HERE,
+    debug: options.Debug = False,
+) -> None:
+    """Tell once when main slips: an issue per device, opened after two nights over a limit, closed after two within.
+
+    GITHUB_TOKEN needs issues: write and nothing else; it is read from the environment. None of the repository's code
+    runs.
+    """
+    from perfci.cli.alert import keep_issues
+
+    keep_issues(store, repository, suite, where, dry_run=dry_run)
+
+
 def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:60] or "device"
 

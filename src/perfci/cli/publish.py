@@ -40,10 +40,7 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
         from perfci.github.publish import publish
         from perfci.github.source import Wanted
     except ModuleNotFoundError as error:
-        if (error.name or "perfci").partition(".")[0] == "perfci":
-            raise
-        name = _PACKAGES.get(error.name or "", error.name)
-        raise UsageError(f'publish: {name} is not installed here: pip install "perfci[github]"') from None
+        raise not_installed("publish", error) from None
 
     base, cases, named, models = measuring
     if unknown := set(named.split()) - set(get_args(DeviceKind)):
@@ -52,8 +49,7 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
         raise UsageError(f"--models {models}: write a number from 1 to {MOST_MODELS}")
     devices = tuple(device for device in get_args(DeviceKind) if device in named.split())
     wanted = Wanted(scope=Scope(base, tuple(cases.split()), devices, models), **options)
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", wanted.suite) or len(wanted.suite) > 60:
-        raise UsageError(f"--suite {wanted.suite!r}: use lower-case letters and digits, with single hyphens between")
+    require_suite(wanted.suite)
     if wanted.policy.startswith(("/", "~")) or ".." in wanted.policy.split("/"):
         raise UsageError(f"--policy {wanted.policy!r}: must be a path inside the repository")
     env = os.environ
@@ -69,11 +65,11 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
     outcome = publish(found, _action(env), wanted, api)
     report = outcome.publication
     if outcome.waiting:
-        typer.echo(_line(f"nothing to publish: {outcome.waiting}"))
+        typer.echo(log_line(f"nothing to publish: {outcome.waiting}"))
         for line in outcome.notes:
-            typer.echo(_line(f"- {line}"))
+            typer.echo(log_line(f"- {line}"))
         if outcome.stale:
-            typer.echo(_line("the checks of the commit may say what does not hold any more: run this job again"))
+            typer.echo(log_line("the checks of the commit may say what does not hold any more: run this job again"))
         files.summary([f"Nothing to publish: {outcome.waiting}.\n{_notes(outcome.notes)}"])
         raise typer.Exit(outcome.exit_code)
 
@@ -82,12 +78,26 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
     verdict = {0: "undecided" if report.undecided else "pass", 1: "fail"}.get(outcome.exit_code, "error")
     url = outcome.comment.url if outcome.comment else ""
     files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
-    typer.echo(_line(comment.render_check(report).title))
+    typer.echo(log_line(comment.render_check(report).title))
     for line in [*report.missing, *outcome.notes]:
-        typer.echo(_line(f"- {line}"))
+        typer.echo(log_line(f"- {line}"))
     if outcome.comment is not None:
-        typer.echo(_line(f"comment: {outcome.comment.state} {url}"))
+        typer.echo(log_line(f"comment: {outcome.comment.state} {url}"))
     raise typer.Exit(outcome.exit_code)
+
+
+def require_suite(name: str) -> None:
+    """Raise UsageError for what is no name of a suite: it stands in markers, and begins the names of checks."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 60:
+        raise UsageError(f"--suite {name!r}: use lower-case letters and digits, with single hyphens between")
+
+
+def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:
+    """Return the error that says what a verb needs. Raises `error` where it is of perfci's own modules."""
+    if (error.name or "perfci").partition(".")[0] == "perfci":
+        raise error
+    name = _PACKAGES.get(error.name or "", error.name)
+    return UsageError(f'{verb}: {name} is not installed here: pip install "perfci[github]"')
 
 
 def _comment(
@@ -108,14 +118,16 @@ def _comment(
         workflow.tell(workflow.annotation("error", f"no comment was written: {error}", title="perfci"), sys.stdout)
         raise
     files.outputs({"comment-url": posted.url if posted else ""})
-    typer.echo(_line(f"comment: {posted.state} {posted.url}" if posted else "no pull request: nothing to comment on"))
+    typer.echo(
+        log_line(f"comment: {posted.state} {posted.url}" if posted else "no pull request: nothing to comment on")
+    )
 
 
 def _notes(notes: Sequence[str]) -> str:
     return "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in notes)
 
 
-def _line(text: str) -> str:
+def log_line(text: str) -> str:
     """Return one line of the log that the runner does not take for a command."""
     return " " + visible(text).replace("##[", "## [")
 

@@ -95,7 +95,7 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
     if best.age(head) > marker.age(head):
         kept = next(comment for comment, one in own if one == best)
         surplus = [comment for comment, one in own if one == marker]
-    elif told != marker or _plain(kept.body) not in map(_plain, texts):
+    elif told != marker or plain(kept.body) not in map(plain, texts):
         _write(kept.edit, texts)
         return None
     else:
@@ -118,7 +118,7 @@ def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Mar
     return sorted(found, key=lambda one: one[0].id)
 
 
-def _plain(body: str) -> str:
+def plain(body: str) -> str:
     """Return a comment's text without what GitHub may change: line ends, spaces at the end."""
     return body.replace("\r\n", "\n").rstrip()
 

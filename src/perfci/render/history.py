@@ -75,7 +75,7 @@ def fault_lines(faults: Sequence[Fault]) -> list[str]:
     """Return a line for each document that was left out, the first ones."""
     lines = [f"left out: {one.name} {visible(one.reason)}" for one in faults[:_MOST_FAULTS]]
     more = len(faults) - _MOST_FAULTS
-    return [*lines, f"left out: {count(more, 'document')} more (--json names them)"] if more > 0 else lines
+    return [*lines, f"left out: {count(more, 'document')} more (history show --json names them)"] if more > 0 else lines
 
 
 def _why(before: Entry, after: Entry) -> str:

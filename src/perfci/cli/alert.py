@@ -1,0 +1,85 @@
+"""`perfci history alert`: what main is over on two nights in a row, as one issue per device."""
+
+import os
+import re
+from pathlib import Path
+
+import typer
+
+from perfci.cli.publish import log_line, not_installed, require_suite
+from perfci.history.alert import Alerts, find_alerts
+from perfci.history.store import open_store
+from perfci.model.base import MachineError, UsageError
+from perfci.model.text import count
+from perfci.render import alert as words
+from perfci.render.history import fault_lines
+
+_SITE, _API = "https://github.com", "https://api.github.com"
+_MOST = 16
+"""Devices with an alert: a store that names more is another thing than a few machines."""
+_REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}")
+
+
+def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run: bool) -> None:
+    """Open, update or close the issue of each device that the store has nights of; `dry_run`: print what it would say.
+
+    Ends the process with 0. Raises UsageError for what is asked wrongly, MachineError where the store or GitHub fails.
+    """
+    require_suite(suite)
+    if not _REPOSITORY.fullmatch(repository):
+        raise UsageError(f"--repository {repository!r}: write owner/name")
+    token = os.environ.get("GITHUB_TOKEN", "")
+    if not token and not dry_run:
+        raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`, or take --dry-run")
+    opened = open_store(store, where)
+    found = find_alerts(opened.runs())
+    for line in (*fault_lines(opened.faults), *opened.warnings):
+        typer.echo(log_line(line))
+    if not found:
+        typer.echo(log_line(f"{opened.text}: has no nights yet: `perfci history record` keeps them"))
+    if (many := sum(bool(one.open) for one in found)) > _MOST:
+        raise MachineError(f"{opened.text}: names {many} devices with alerts, more than {_MOST}: see who writes to it")
+    address = f"{os.environ.get('GITHUB_SERVER_URL') or _SITE}/{repository}"
+    if dry_run:
+        for one in found:
+            _show(one, suite, address)
+    elif found:
+        _settle(found, suite, address, repository, token)
+    raise typer.Exit(0)
+
+
+def _settle(found: list[Alerts], suite: str, address: str, repository: str, token: str) -> None:
+    """Make GitHub's issues say what was found, and tell what became of each."""
+    try:
+        from perfci.github.alert import settle
+        from perfci.github.api import Api, ApiError, Forbidden
+    except ModuleNotFoundError as error:
+        raise not_installed("history alert", error) from None
+    api = Api(token, repository, os.environ.get("GITHUB_API_URL") or _API)
+    for one in found:
+        try:
+            settled = settle(one, suite, address, api)
+        except Forbidden as error:
+            raise ApiError(f"{error}: give the job `permissions: {{issues: write}}`", error.status) from None
+        issue = {"none": "no issue", "left open": "left open, since the store does not tell how it goes on:"}
+        state = issue.get(settled.state, settled.state)
+        typer.echo(log_line(f"{one.name}: {' '.join(filter(None, [state, settled.url]))}"))
+        if settled.retired:
+            typer.echo(log_line(f"  closed as duplicates: {', '.join(f'#{number}' for number in settled.retired)}"))
+        _tell(one)
+
+
+def _show(one: Alerts, suite: str, address: str) -> None:
+    """Print what the issue of a device would say."""
+    state = "open" if one.open else "closed, if there is one" if one.ended else "none"
+    typer.echo(log_line(f"{one.name}: the issue would be {state}"))
+    _tell(one)
+    if one.open or one.ended:
+        typer.echo(log_line(f"  {count(len(one.open), 'alert')}, titled: {words.title(one, suite)}"))
+        for line in words.render(one, address).splitlines():
+            typer.echo(f"  {log_line(line)}".rstrip())
+
+
+def _tell(one: Alerts) -> None:
+    for line in words.lines(one):
+        typer.echo(f"  {log_line(line)}")

@@ -1,0 +1,147 @@
+"""The one issue of a device's alerts: opened, kept true, closed, and opened again.
+
+Nothing but `issues: write` is needed. Each device is settled in one step that may be repeated: it reads the issues
+again before it writes, so that an answer that was lost makes no second issue and no second comment.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from github.Issue import Issue
+
+from perfci.github.api import Api
+from perfci.github.sticky import plain
+from perfci.history.alert import Alerts, moment
+from perfci.model.text import shorten
+from perfci.render import alert as words
+from perfci.render.escape import visible
+
+_MARKER = re.compile(
+    r"<!-- perfci alert suite=(?P<suite>[a-z0-9-]{1,60}) device=(?P<device>[a-z]{1,10}-[0-9a-f]{16})"
+    r" begun=(?P<begun>[0-9T:Z-]{20}) told=(?P<told>[0-9T:Z-]{20}) -->\s*\Z"
+)
+_RETIRED = "Closed as a duplicate of #{number}, which goes on.\n"
+
+
+@dataclass(frozen=True)
+class Marker:
+    """Hidden at the very end of an issue: whose alerts it tells of, and up to when."""
+
+    suite: str
+    device: str
+    """Kind, and a hash of the name: a device's name is data."""
+    begun: str
+    """The instant at which the newest alert began that the issue was opened, or opened again, for."""
+    told: str
+    """The newest night that it tells of."""
+
+    @classmethod
+    def of(cls, suite: str, found: Alerts) -> "Marker":
+        """Return the marker of what is to be said."""
+        hashed = hashlib.sha256(found.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return cls(suite, f"{found.device}-{hashed}", moment(found.begun), moment(found.told))
+
+    @classmethod
+    def read(cls, body: str) -> "Marker | None":
+        """Return the marker of an issue's text; None where it has none at its end."""
+        found = _MARKER.search(body)
+        return None if found is None else cls(found["suite"], found["device"], found["begun"], found["told"])
+
+    def __str__(self) -> str:
+        return f"<!-- perfci alert suite={self.suite} device={self.device} begun={self.begun} told={self.told} -->"
+
+
+State = Literal[
+    "opened", "updated", "unchanged", "closed", "opened again", "left closed", "left open", "superseded", "none"
+]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The outcome of keeping the issue of a device."""
+
+    state: State
+    url: str = ""
+    retired: tuple[int, ...] = ()
+    """Numbers of duplicates that were closed."""
+
+
+def settle(found: Alerts, suite: str, repository: str, api: Api) -> Settled:
+    """Make the issue of a device say what is known of its alerts; `repository`: its address.
+
+    An issue counts as ours where the token's own account wrote it and it ends with the marker. The lowest number that
+    is open stays, others are closed. What a person closed stays closed until another alert begins; what the store does
+    not tell of stays as it is. Raises Forbidden, ApiError.
+    """
+    me = api.call("whose the token is", api.viewer)
+    what = f"the issue of {shorten(visible(found.name), 100)}"
+    return api.call(what, lambda: _settle(found, Marker.of(suite, found), repository, me, api))
+
+
+def _settle(found: Alerts, marker: Marker, repository: str, me: str, api: Api) -> Settled:
+    own = _own(me, marker, api)
+    if not own:
+        if not found.open:
+            return Settled("none")
+        made = api.repository.create_issue(words.title(found, marker.suite), _body(found, marker, repository))
+        return Settled("opened", made.html_url)
+    (kept, told), *others = own
+    surplus = [issue for issue, _ in others if issue.state == "open"]
+    for issue in surplus:
+        issue.edit(body=_RETIRED.format(number=kept.number), state="closed", state_reason="not_planned")
+    return Settled(
+        _keep(kept, told, found, marker, repository, me), kept.html_url, tuple(one.number for one in surplus)
+    )
+
+
+def _keep(kept: Issue, told: Marker, found: Alerts, marker: Marker, repository: str, me: str) -> State:
+    """Change our issue where it is not as it must be; its title is whoever's who changed it."""
+    is_open = kept.state == "open"
+    if not found.begun:  # the store that it was written from is another one, or reached further back
+        return "left open" if is_open else "none"
+    if told.told > marker.told:
+        return "superseded"
+    if not found.open and not is_open:
+        return "none"
+    if not found.open and marker.begun < told.begun:
+        return "left open"
+    if found.open and not is_open and marker.begun <= told.begun:
+        return "left closed"
+    body = _body(found, marker, repository)
+    if found.open and is_open:
+        if plain(kept.body or "") == plain(body):
+            return "unchanged"
+        kept.edit(body=body)
+        return "updated"
+    if found.open:
+        _say(kept, words.reopening(found), f"<!-- perfci alert again={marker.begun} -->", me)
+        kept.edit(body=body, state="open")
+        return "opened again"
+    _say(kept, words.closing(found), f"<!-- perfci alert ended={marker.told} -->", me)
+    kept.edit(body=body, state="closed", state_reason="completed")
+    return "closed"
+
+
+def _body(found: Alerts, marker: Marker, repository: str) -> str:
+    return f"{words.render(found, repository)}\n{marker}"
+
+
+def _own(me: str, marker: Marker, api: Api) -> list[tuple[Issue, Marker]]:
+    """Return our issues of the device, those that are open first, oldest first: anyone can write a marker, so the
+    author counts, too."""
+    found = []
+    for issue in api.repository.get_issues(state="all", creator=cast(Any, me)):  # a login, as its docstring has it
+        # GitHub lists pull requests, too, and PyGithub would ask again for each issue that none is.
+        if issue.user is not None and issue.user.login == me and issue.html_url.split("/")[-2] == "issues":
+            told = Marker.read(issue.body or "")
+            if told is not None and (told.suite, told.device) == (marker.suite, marker.device):
+                found.append((issue, told))
+    return sorted(found, key=lambda one: (one[0].state != "open", one[0].number))
+
+
+def _say(issue: Issue, text: str, mark: str, me: str) -> None:
+    """Comment, unless our comment is there already: the writing after it may have failed."""
+    if not any(one.user is not None and one.user.login == me and mark in one.body for one in issue.get_comments()):
+        issue.create_comment(f"{text}\n{mark}")
