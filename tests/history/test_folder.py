@@ -144,6 +144,7 @@ NAME = name_of(night(0))
         (content_of(night(0)).replace(b'"value":0.00101', b'"value":NaN'), "is damaged"),
         (content_of(night(0)).replace(b'"value":0.00101', b'"value":1e999'), "points.0.value: Input should be a finite"),
         (content_of(night(0)).replace(b'"low":0.998', b'"low":7'), "the interval ends before it begins"),
+        (content_of(night(0)).replace(b'"pairs":24', b'"pairs":' + b"9" * 40), "ratio.pairs: Input should be less than"),
         (b" " * (8 * 2**20 + 1), "has 8 MiB, more than the 8 that are read"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",

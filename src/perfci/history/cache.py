@@ -266,11 +266,11 @@ class Cache:
     def _add(
         self, manifest: dict[str, Any], table: str, columns: Mapping[str, str], rows: list[tuple[Any, ...]]
     ) -> None:
-        kinds = {"str": object, "int64": np.int64, "float64": np.float64}
-        data = dict(zip(columns, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(columns, ())
-        arrays = {name: np.array(data[name], dtype=kinds[kind]) for name, kind in columns.items()}
         if not rows:
             return
+        kinds = {"str": object, "int64": np.int64, "float64": np.float64}
+        data = zip(columns.items(), zip(*rows, strict=True), strict=True)
+        arrays = {name: np.array(values, dtype=kinds[kind]) for (name, kind), values in data}
         self._connection.register("taken", arrays)
         order = 'ORDER BY "case", device_name, metric, "at"' if table == "points" else "ORDER BY started"
         manifest[table].append(self._copy(f"SELECT * FROM taken {order}", table, manifest))

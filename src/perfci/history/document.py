@@ -56,7 +56,7 @@ class Ratio(Document):
     high: Positive
     level: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     """Exact coverage of the interval."""
-    pairs: Annotated[int, Field(ge=0)]
+    pairs: Annotated[int, Field(ge=0, le=1_000_000_000)]
     """Worker pairs; 0 of a ratio that a proof gives: 1, without a width."""
 
     @model_validator(mode="after")
