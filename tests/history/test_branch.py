@@ -213,6 +213,16 @@ def test_a_push_that_came_through_though_it_failed_is_found_again(bare: Path) ->
     assert [one.run for one in store.nights()] == ["run0"]
 
 
+def test_a_branch_whose_name_ends_alike_is_another(bare: Path) -> None:
+    blob = git(bare, "hash-object", "-w", "--stdin", stdin=b"x")
+    tree = git(bare, "mktree", stdin=f"100644 blob {blob}\tREADME\n".encode())
+    git(bare, "update-ref", "refs/heads/a/refs/heads/history", git(bare, "commit-tree", tree, "-m", "Other"))
+    store = open_store(f"git:{bare}#history")
+    assert list(store.nights()) == []
+    assert store.add(night(0))
+    assert [one.run for one in store.nights()] == ["run0"]
+
+
 def test_a_damaged_clone_is_made_anew(bare: Path, cache: Path) -> None:
     store = open_store(f"git:{bare}#history")
     store.add(night(0))

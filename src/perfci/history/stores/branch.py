@@ -262,10 +262,11 @@ class BranchStore(Store):
     def _update(self, clone: Path) -> str | None:
         """Fetch the branch as it stands now, without its past; return its commit, None where there is none."""
         ref = f"refs/heads/{self.branch}"
-        told = self._remote(clone, ["ls-remote", "--", self.url, ref]).stdout.decode(errors="replace").split()
-        if not told:
+        told = self._remote(clone, ["ls-remote", "--", self.url, ref]).stdout.decode(errors="replace").splitlines()
+        # It lists what ends so, too, such as a branch `other/refs/heads/history`.
+        tip = next((line.partition("\t")[0] for line in told if line.partition("\t")[2] == ref), None)
+        if tip is None:
             return None
-        tip = told[0]
         try:
             whole = run_git(["rev-parse", "--verify", "--quiet", f"{_TIP}^{{tree}}"], cwd=clone, allow=(0, 1, 128))
             if whole.returncode == 0 and run_git(["rev-parse", _TIP], cwd=clone).stdout.decode().strip() == tip:
