@@ -19,7 +19,7 @@ from perfci.history.cache import Answer, Cache, Entry, Series, open_cache
 from perfci.history.document import Commit, Compared, Night, Reference
 from perfci.history.store import Store, open_store
 from perfci.history.stores.base import content_of, name_of
-from perfci.render.history import fault_lines, print_series, sparkline
+from perfci.render.history import fault_lines, no_series, print_series, sparkline
 from tests.history.nights import at, commit, compared, night, point, ratio
 
 ROOT = Path(__file__).parents[2]
@@ -325,11 +325,17 @@ def test_the_verb_shows_a_case_and_names_what_it_left_out(store: Store, tmp_path
     assert json.loads(out)["faults"][0]["name"] == "nights/2026/11/junk"
 
 
+def test_what_is_not_there_is_told_with_what_is() -> None:
+    assert "nothing is recorded there yet: `perfci history record`" in no_series("x", [])
+    known = [("sdpa/n=128", "cuda", "NVIDIA H200", "time"), ("gemm\x1b", "cuda", "NVIDIA H200", "time")]
+    assert no_series("x", known) == "no recorded case matches 'x': there is sdpa/n=128, gemm\\u001b"
+    told = "no such metric or device is recorded of it: there is time on NVIDIA H200"
+    assert no_series("sdpa/*", known) == told
+
+
 @pytest.mark.slow
-def test_a_case_that_is_not_there_is_told_with_those_that_are(store: Store) -> None:
-    assert (
-        "nothing is recorded there yet: `perfci history record`"
-        in perfci("show", "x", "--store", store.text, code=2)[1]
-    )
+def test_nothing_to_show_is_an_error_of_usage(store: Store) -> None:
+    assert "x: nothing is recorded there yet" in perfci("show", "x", "--store", store.text, code=2)[1]
     store.add(night(0))
-    assert "no recorded case matches 'x': there is sdpa/n=128" in perfci("show", "x", "--store", store.text, code=2)[1]
+    told = perfci("show", "sdpa/*", "--store", store.text, "--metric", "registers", code=2)[1]
+    assert told == "perfci: sdpa/*: no such metric or device is recorded of it: there is time on AMD EPYC 9654\n"

@@ -255,6 +255,7 @@ def test_a_file_that_does_not_import_is_no_case(repo: Repo, make: Make) -> None:
         ([("before",)], {"seam_from": "v1"}, "name the new one with --reference"),
         ([("before", "main", None, True)], {}, "out-before: its head has uncommitted changes: measure with --committed"),
         ([("before", "f" * 40)], {}, "ffffffffff: is not in this clone: check out with `fetch-depth: 0`"),
+        ([("before", "--output=x")], {}, "out-before: its head is no full hash of a commit (--output=x)"),
         ([("v1", "v2")], {"reference": "v2", "seam_from": "v1"}, "says nothing of main"),
     ],
 )  # fmt: skip

@@ -138,7 +138,7 @@ def show(
     opened = open_store(store, where)
     with open_cache(opened) as cache:
         found = cache.series(cases, metric=metric, device=device, limit=limit)
-        known = [] if found else sorted({one[0] for one in cache.names()})
+        known = [] if found else cache.names()
     if json:
         typer.echo(jsonlib.dumps(as_json(found, opened.faults), indent=1))
         return

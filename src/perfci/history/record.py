@@ -4,6 +4,7 @@ new reference begins an epoch, the new one against the old."""
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ _INCOMPARABLE: frozenset[Class] = frozenset({"added", "changed", "skipped", "mis
 that follow."""
 _WHOLE = "time"
 """The metric under which a case is recorded that fails as a whole."""
+_SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 Key = tuple[str, DeviceKind, str]
 """Case, device, metric."""
 
@@ -123,6 +125,8 @@ def _require_committed(one: Comparison) -> None:
     for side, code in one.report.sides.items():
         if code.commit is None:
             raise UsageError(f"{one.place}: its {side} is no commit: measure a clone of the repository, as committed")
+        if not _SHA.fullmatch(code.commit):
+            raise UsageError(f"{one.place}: its {side} is no full hash of a commit ({escaped(code.commit, 60)})")
         if code.dirty:
             raise UsageError(f"{one.place}: its {side} has uncommitted changes: measure with --committed")
     if one.report.environments is not None and one.report.environments.asked:

@@ -14,6 +14,7 @@ from rich.text import Text
 from perfci.history.cache import Answer, Entry, Series
 from perfci.history.document import Night
 from perfci.history.store import Fault
+from perfci.model.base import matches
 from perfci.model.text import count, listed, shorten
 from perfci.model.units import show, show_change
 from perfci.render.escape import visible
@@ -163,11 +164,15 @@ def sparkline(found: Sequence[Answer | None]) -> str:
     return f"{drawn} {show_change(math.exp(low))} to {show_change(math.exp(high))}"
 
 
-def no_series(pattern: str, known: Sequence[str]) -> str:
-    """Return why nothing is shown, in one line."""
+def no_series(pattern: str, known: Sequence[tuple[str, str, str, str]]) -> str:
+    """Return why nothing is shown, in one line. `known`: case, device, its name and metric of all that is recorded."""
     if not known:
         return "nothing is recorded there yet: `perfci history record` does it, after a run on main"
-    return f"no recorded case matches {visible(pattern)!r}: there is {listed(map(visible, known))}"
+    if of_case := [one for one in known if matches(pattern, one[0])]:
+        told = dict.fromkeys(f"{visible(metric)} on {visible(name)}" for _, _, name, metric in of_case)
+        return f"no such metric or device is recorded of it: there is {listed(told)}"
+    cases = dict.fromkeys(visible(case) for case, _, _, _ in known)
+    return f"no recorded case matches {visible(pattern)!r}: there is {listed(cases)}"
 
 
 def _put(console: Console, text: Text) -> None:
