@@ -19,6 +19,7 @@ from perfci.history.cache import Answer, Cache, Entry, Series, open_cache
 from perfci.history.document import Commit, Compared, Night, Reference
 from perfci.history.store import Store, open_store
 from perfci.history.stores.base import content_of, name_of
+from perfci.model.base import UsageError
 from perfci.render.history import fault_lines, no_series, print_series, sparkline
 from tests.history.nights import at, commit, compared, night, point, ratio
 
@@ -214,6 +215,15 @@ def test_the_tables_reach_nothing_but_their_folder(tmp_path: Path) -> None:
         with pytest.raises(duckdb.Error):
             cache._ask(query)
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_without_the_extra_it_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(UsageError, match=r'DuckDB is not installed here: pip install "perfci\[history\]"'):
+        shown(store)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(UsageError, match=r's3fs is not installed here: pip install "perfci\[history\]"'):
+        open_store("s3://bucket/history")
 
 
 @settings(max_examples=20)
