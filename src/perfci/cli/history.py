@@ -3,13 +3,16 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfci.cli import options
 from perfci.cli.options import HERE, OUT
-from perfci.model.base import UsageError
+from perfci.model.base import MachineError, UsageError
+
+if TYPE_CHECKING:
+    from perfci.history.series import Device
 
 app = typer.Typer(
     help="Keep what comparisons of main said, night by night, and show it.", no_args_is_help=True, rich_markup_mode=None
@@ -17,6 +20,14 @@ app = typer.Typer(
 
 StoreName = Annotated[
     str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX.")
+]
+Creep = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="How far a metric may stand from the reference on its worse side.",
+        show_default="the limits that were asked about",
+    ),
 ]
 
 
@@ -170,6 +181,60 @@ def alert(
     from perfci.cli.alert import keep_issues
 
     keep_issues(store, repository, suite, where, dry_run=dry_run)
+
+
+@app.command()
+def check(
+    store: StoreName,
+    creep: Creep = None,
+    last: Annotated[int, typer.Option(metavar="N", min=1, help="Nights of a device whose proposals are told.")] = 30,
+    json: options.Json = False,
+    where: options.Where = HERE,
+    debug: options.Debug = False,
+) -> None:
+    """Say where main has changed since when, and how far it stands from the reference.
+
+    Changes are proposed, and a bisect decides: each comes with its command. Ends with 1 where something is proposed or
+    over its limit, 3 where the store cannot be read.
+    """
+    from perfci.history.check import check
+    from perfci.render.changes import render
+
+    limit = _percent("--creep", creep)
+    devices, left_out = _collected(store, where)
+    found = check(devices, left_out, limit, last)
+    typer.echo(found.model_dump_json(indent=1) if json else render(found).rstrip("\n"))
+    raise typer.Exit(found.exit_code)
+
+
+def _collected(store: str, where: Path) -> tuple[list["Device"], list[tuple[str, str]]]:
+    """Return the series of a store, and what was left out of it. Raises MachineError where it has no night."""
+    from perfci.history.series import collect
+    from perfci.history.store import open_store
+    from perfci.model.text import count
+
+    opened = open_store(store, where)
+    devices = collect(opened.nights())
+    left_out = [(fault.name, fault.reason) for fault in opened.faults]
+    for warning in opened.warnings:
+        typer.echo(f"perfci: {warning}", err=True)
+    if not devices:
+        why = (
+            f"{count(len(left_out), 'document')} left out, such as {left_out[0][0]}, which {left_out[0][1]}"
+            if left_out
+            else ""
+        )
+        raise MachineError(f"{opened.text}: has no night ({why or 'it is empty'}): `perfci history record` adds one")
+    return devices, left_out
+
+
+def _percent(option: str, text: str | None) -> float | None:
+    from perfci.model.units import parse_percent
+
+    try:
+        return None if text is None else parse_percent(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from None
 
 
 def _slug(name: str) -> str:

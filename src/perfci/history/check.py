@@ -1,0 +1,274 @@
+"""The state of a history: where series changed, and how far they stand from the reference.
+
+Device by device and epoch by epoch: nothing is concluded across epochs. Nothing is accused: a bisect between the two
+commits that a change names decides.
+"""
+
+import glob
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfci.history.series import Device, Key, Trace
+from perfci.model.base import DeviceKind, Document
+from perfci.model.metrics import resolve
+from perfci.stats.changes import RECENT, Change, Scanned, scan
+from perfci.stats.decide import margin
+from perfci.stats.segments import LEVEL
+
+LAST = 30
+"""Nights of a device whose proposals are told."""
+
+State = Literal["over", "within", "undecided", "silent", "unlimited"]
+
+
+class Proposal(Document):
+    """A change that is proposed."""
+
+    case: str
+    metric: str
+    device: DeviceKind
+    device_name: str
+    epoch: str
+    reference: str
+    kind: Literal["step", "drift"]
+    """A drift is no single commit's."""
+    worse: bool | None
+    """None of a metric whose better direction is not known."""
+    change: float
+    """Ratio of the level after to that before."""
+    low: float
+    high: float
+    level: float
+    """Coverage of the interval."""
+    good: str
+    """The last commit recorded before it."""
+    bad: str
+    """The first commit recorded behind it."""
+    since: str
+    """When `bad` was measured."""
+    known: str
+    """The night on which it was proposed first."""
+    command: list[str]
+    """The bisect that decides, as words."""
+
+
+class Standing(Document):
+    """Where a metric of a case stands to the reference."""
+
+    case: str
+    metric: str
+    device: DeviceKind
+    device_name: str
+    reference: str
+    state: State
+    """`over` or `within` its limit with the whole interval; `silent` without an answer of late, `unlimited` without a
+    limit."""
+    ratio: float | None = None
+    """To the reference, by its last answers since the last change; None where it has none in this epoch."""
+    low: float | None = None
+    high: float | None = None
+    level: float = LEVEL
+    limit: float | None
+    """Relative, on the worse side; None where none was asked about."""
+    nights: int = 0
+    """Answers that it rests on."""
+    answered: str = ""
+    """The night of the last answer."""
+    commit: str = ""
+    """Main on that night."""
+    reason: str = ""
+    """Why there is no answer of late."""
+
+
+class Silent(Document):
+    """A metric of a case without an answer on the last night of its device."""
+
+    case: str
+    metric: str
+    device: DeviceKind
+    device_name: str
+    nights: int
+    """Nights of the epoch without an answer since its last one."""
+    reason: str
+
+
+class Left(Document):
+    """A document of the store that was left out."""
+
+    name: str
+    reason: str
+
+
+class Checked(Document):
+    """The answer of `perfci history check`."""
+
+    kind: Literal["perfci-history-check"] = "perfci-history-check"
+    version: Literal[1] = 1
+    nights: int
+    series: int
+    """Metrics of cases on devices."""
+    answers: int
+    unanswered: int
+    """Answers that nights of the last epochs do not have."""
+    changes: list[Proposal]
+    """Latest first."""
+    standings: list[Standing]
+    """Of every series; those over a limit first."""
+    silent: list[Silent]
+    left_out: list[Left]
+
+    @property
+    def exit_code(self) -> Literal[0, 1]:
+        """1 where something is proposed or over its limit."""
+        return 1 if self.changes or any(one.state == "over" for one in self.standings) else 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A series of one epoch with what is proposed of it; nights are those of its device."""
+
+    trace: Trace
+    scanned: Scanned
+    nights: Sequence[int]
+    """Of the epoch: columns of what was scanned."""
+
+    def night(self, column: int) -> int:
+        """Return the night of a column."""
+        return self.nights[column]
+
+
+def epochs(device: Device) -> dict[str, list[int]]:
+    """Return the nights of each epoch, in the order of their first nights."""
+    found: dict[str, list[int]] = {}
+    for index, head in enumerate(device.heads):
+        found.setdefault(head.epoch, []).append(index)
+    return found
+
+
+def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
+    """Yield every series of every epoch in which it has an answer."""
+    metrics = sorted({metric for _, metric in device.traces})
+    for epoch, nights in epochs(device).items():
+        place = {night: column for column, night in enumerate(nights)}
+        for metric in metrics:
+            own = [
+                (key, trace) for key, trace in sorted(device.traces.items())
+                if key[1] == metric and any(night in place for night in trace.nights)
+            ]  # fmt: skip
+            x = np.full((len(own), len(nights)), np.nan)
+            error = x.copy()
+            for row, (_, trace) in enumerate(own):
+                for night, value, spread in zip(trace.nights, trace.x, trace.error, strict=True):
+                    if night in place:
+                        x[row, place[night]], error[row, place[night]] = value, spread
+            for (key, trace), told in zip(own, scan(x, error), strict=True):
+                yield epoch, key, Found(trace, told, nights)
+
+
+def check(
+    devices: Iterable[Device], left_out: Iterable[tuple[str, str]] = (), creep: float | None = None, last: int = LAST
+) -> Checked:
+    """Return what the history says.
+
+    creep: relative limit of the distance to the reference, in place of those that the nights have. last: nights of a
+    device whose proposals are told.
+    """
+    found = Checked(
+        nights=0, series=0, answers=0, unanswered=0, changes=[], standings=[], silent=[],
+        left_out=[Left(name=name, reason=reason) for name, reason in left_out],
+    )  # fmt: skip
+    for device in devices:
+        found.nights += len(device.heads)
+        found.series += len(device.traces)
+        found.answers += sum(len(trace.nights) for trace in device.traces.values())
+        latest = device.heads[-1].epoch
+        recent = len(device.heads) - last
+        standing: set[Key] = set()
+        for epoch, key, one in scanned(device):
+            found.changes += [
+                _change(device, one, change) for change in one.scanned.changes if one.night(change.known) >= recent
+            ]
+            if epoch == latest:
+                standing.add(key)
+                _stand(found, device, one.trace, one, creep)
+        for key in sorted(device.traces.keys() - standing):
+            _stand(found, device, device.traces[key], None, creep)
+    found.changes.sort(key=lambda one: (one.known, abs(math.log(one.change))), reverse=True)
+    order: dict[State, int] = {"over": 0, "silent": 1, "undecided": 2, "within": 3, "unlimited": 4}
+    found.standings.sort(key=lambda one: (order[one.state], -abs(math.log(one.ratio or 1)), one.case))
+    return found
+
+
+def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, creep: float | None) -> None:
+    """Say where a series stands in the latest epoch, and which nights of it have no answer."""
+    nights = epochs(device)[device.heads[-1].epoch]
+    have = set(trace.nights)
+    seen = sorted(night for night in {*have, *trace.silent, *trace.values} if night in set(nights))
+    begun = [night for night in nights if seen and night >= seen[0]]
+    found.unanswered += sum(night not in have for night in begun) if begun else len(nights)
+    answers = [night for night in nights if night in have]
+    since = [night for night in nights if not answers or night > answers[-1]]
+    reason = ""
+    if since:
+        reason = trace.silent.get(since[-1], "the night has nothing of it")
+        found.silent.append(
+            Silent(
+                case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
+                nights=len(since), reason=reason,
+            )
+        )  # fmt: skip
+    limit = creep if creep is not None else trace.limit
+    told = Standing(
+        case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
+        reference=device.heads[-1].reference, state="silent", limit=limit, reason=reason,
+    )  # fmt: skip
+    found.standings.append(told)
+    if one is None or one.scanned.now is None:
+        return
+    now, head = one.scanned.now, device.heads[answers[-1]]
+    told.ratio, told.low, told.high = (math.exp(value) for value in (now.value, now.low, now.high))
+    told.nights, told.answered, told.commit = now.nights, head.started, head.sha
+    if len(since) < RECENT:
+        told.state = "unlimited" if limit is None else _state(trace.metric, now.low, now.high, limit)
+
+
+def _state(metric: str, low: float, high: float, limit: float) -> State:
+    """Compare the interval of a log ratio with a limit on the worse side; on both where none is known to be worse."""
+    better = direction(metric)
+    if better is None:
+        least, most = (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
+        bound = margin(limit, "lower")
+    else:
+        least, most = (low, high) if better == "lower" else (-high, -low)
+        bound = margin(limit, better)
+    if math.isnan(bound):
+        return "undecided"  # no such change can be
+    return "over" if least > bound else "within" if most <= bound else "undecided"
+
+
+def direction(metric: str) -> Literal["lower", "higher"] | None:
+    """Return which values of a metric are better; None where that is not known."""
+    try:
+        return resolve(metric, {}).better
+    except KeyError:
+        return None  # the policy's own, of which a night does not say it
+
+
+def _change(device: Device, one: Found, change: Change) -> Proposal:
+    good, bad = (device.heads[one.night(column)] for column in (change.before, change.after))
+    better = direction(one.trace.metric)
+    command = ["perfci", "bisect", good.sha, bad.sha, glob.escape(one.trace.case), "--device", device.kind]
+    if one.trace.metric != "time":
+        command += ["--metric", one.trace.metric]
+    return Proposal(
+        case=one.trace.case, metric=one.trace.metric, device=device.kind, device_name=device.name,
+        epoch=bad.epoch, reference=bad.reference, kind=change.kind,
+        worse=None if better is None else (change.size > 0) == (better == "lower"),
+        change=math.exp(change.size), low=math.exp(change.low), high=math.exp(change.high), level=LEVEL,
+        good=good.sha, bad=bad.sha, since=bad.started, known=device.heads[one.night(change.known)].started,
+        command=command,
+    )  # fmt: skip

@@ -1,0 +1,86 @@
+"""The state of a history, as lines for people."""
+
+import math
+from collections.abc import Iterator
+
+from perfci.history.check import Checked, Proposal, Standing
+from perfci.model.base import DeviceKind
+from perfci.model.text import count, shell
+from perfci.model.units import limit_percent, show_change, significant
+from perfci.render.escape import visible
+
+MOST = 100
+"""Entries of a list; JSON has all."""
+
+
+def render(found: Checked) -> str:
+    """Return the answer of a check as plain lines."""
+    return "\n".join(_lines(found)) + "\n"
+
+
+def span(ratio: float, low: float, high: float) -> str:
+    """Return `+1.9 % (± 0.3)`: half of the interval in percentage points, of the wider side."""
+    points = max(high - ratio, ratio - low) * 100
+    return f"{show_change(ratio)} (± {significant(points, 1 if points < 1 else 2)})"
+
+
+def change(one: Proposal) -> str:
+    """Return a proposal in a few words: `+1.9 % (± 0.3), for the worse`."""
+    way = "" if one.worse is None else ", for the worse" if one.worse else ", for the better"
+    return f"{span(one.change, one.low, one.high)}{way}"
+
+
+def _lines(found: Checked) -> Iterator[str]:
+    over = [one for one in found.standings if one.state == "over"]
+    yield (
+        f"{count(found.nights, 'night')}, {found.series} series with {count(found.answers, 'answer')}, "
+        f"{found.unanswered} without in the latest epoch: "
+        f"{count(len(found.changes), 'change')} proposed, {len(over)} over a limit"
+    )
+    for one in found.changes[:MOST]:
+        yield ""
+        mark, moves = ("~", "drifts") if one.kind == "drift" else (">", "steps")
+        yield f"{mark} {_name(one.case, one.metric, one.device, one.device_name)}: {change(one)}"
+        yield f"  {moves} between {one.good[:10]} and {one.bad[:10]}, proposed {one.known[:10]}; to decide:"
+        yield f"  {shell(one.command)}"
+    yield from _rest(len(found.changes))
+    told = [one for one in found.standings if one.limit is not None and one.state in ("over", "silent")]
+    if told:
+        yield ""
+    yield from map(_standing, told[:MOST])
+    yield from _rest(len(told))
+    undecided = sum(one.state == "undecided" for one in found.standings)
+    if undecided:
+        yield f"{undecided} stand too near their limit to say on which side"
+    if found.silent:
+        yield ""
+        yield f"{len(found.silent)} series without an answer on the last night:"
+        for silent in found.silent[:MOST]:
+            name = _name(silent.case, silent.metric, silent.device, silent.device_name)
+            yield f"? {name}: {count(silent.nights, 'night')}: {visible(silent.reason)}"
+        yield from _rest(len(found.silent))
+    if found.left_out:
+        yield ""
+        yield f"{count(len(found.left_out), 'document')} of the store left out:"
+        for left in found.left_out[:MOST]:
+            yield f"! {visible(left.name)} {visible(left.reason)}"
+        yield from _rest(len(found.left_out))
+
+
+def _rest(number: int) -> Iterator[str]:
+    if number > MOST:
+        yield f"… and {number - MOST} more: --json has all"
+
+
+def _name(case: str, metric: str, device: DeviceKind, name: str) -> str:
+    return f"{visible(case)} · {visible(metric)} · {visible(name)} ({device})"
+
+
+def _standing(one: Standing) -> str:
+    name = _name(one.case, one.metric, one.device, one.device_name)
+    if one.ratio is None or one.low is None or one.high is None or not math.isfinite(one.ratio):
+        return f"? {name}: no answer against {visible(one.reference) or 'a reference'}: {visible(one.reason)}"
+    where = f"{span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {one.commit[:10]}"
+    if one.state == "silent":
+        return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
+    return f"> {name}: {where}, over its limit of {limit_percent(one.limit or 0)}"

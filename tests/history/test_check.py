@@ -1,0 +1,238 @@
+"""What is said of a history: nothing across epochs, nothing that is not known, and each proposal with its bisect."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.history.simulate import WHITE, documents
+from perfci.history.check import check
+from perfci.history.document import Compared, Night, Ratio
+from perfci.history.series import answered, collect
+from perfci.history.stores.base import content_of, name_of
+from perfci.render.changes import render
+from tests.history.nights import commit, compared, night, point
+
+EPOCHS = ("0123456789abcdef", "fedcba9876543210")
+
+
+def nights(ratios, case="sdpa/n=128", epoch=lambda day: EPOCHS[0], **also):
+    """A night for each ratio; None for one without an answer."""
+    found = []
+    for day, value in enumerate(ratios):
+        own = (
+            point(case, reference=Compared(class_="inconclusive", reason="the budget ended"), **also)
+            if value is None
+            else point(case, value, reference=compared(value, limit=0.05), **also)
+        )
+        found.append(night(day, epoch=epoch(day), points=[own]))
+    return found
+
+
+def wobble(level, number):
+    """Ratios about a level, as quiet as a good machine."""
+    return [level * (1 + 0.001 * math.sin(7 * day)) for day in range(number)]
+
+
+def checked(found, **also):
+    return check(collect(found), **also)
+
+
+def test_a_step_names_case_metric_size_commits_and_the_bisect_that_decides():
+    found = checked(nights(wobble(1.0, 30) + wobble(1.03, 6)))
+    (one,) = found.changes
+    assert (one.case, one.metric, one.device, one.device_name) == ("sdpa/n=128", "time", "cpu", "AMD EPYC 9654")
+    assert one.low < 1.03 < one.high
+    assert one.kind == "step"
+    assert one.worse is True
+    assert (one.good, one.bad) == (commit(29).sha, commit(30).sha)
+    assert one.command == ["perfci", "bisect", commit(29).sha, commit(30).sha, "sdpa/n=128", "--device", "cpu"]
+    assert found.exit_code == 1
+
+
+def test_the_words_of_a_check():
+    """PERFCI_UPDATE_GOLDEN=1 writes them anew."""
+    drift = [1 + 0.0006 * max(0, day - 20) + 0.001 * math.sin(7 * day) for day in range(100)]
+    found = [
+        one.model_copy(update={"points": [*one.points, *other.points, *gone.points]})
+        for one, other, gone in zip(
+            nights([*wobble(1.0, 90), *wobble(1.03, 10)], case="sdpa/seq=512 causal"),
+            nights(drift, case="softmax/rows=64"),
+            nights([*wobble(0.98, 80), *[None] * 20], case="lost`\u202e/<b>"),
+            strict=True,
+        )
+    ]
+    told = check(collect(found), [("nights/x\x1b.json", "is damaged")], last=100)
+    path = Path(__file__).parent / "golden/check.txt"
+    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(render(told))
+    assert render(told) == path.read_text()
+
+
+def test_the_command_means_the_case_alone_and_its_metric():
+    (one,) = checked(nights(wobble(1.0, 30) + wobble(0.9, 6), case="a[b]*c d", metric="bandwidth", unit="B/s")).changes
+    assert one.command[4] == "a[[]b][*]c d"
+    assert one.command[-2:] == ["--metric", "bandwidth"]
+    assert one.worse is True  # less bandwidth
+    assert "'a[[]b][*]c d'" in render(checked(nights(wobble(1.0, 30) + wobble(0.9, 6), case="a[b]*c d")))
+
+
+def test_a_metric_whose_better_direction_is_not_known_is_told_without_one():
+    (one,) = checked(nights(wobble(1.0, 30) + wobble(0.9, 6), metric="own", unit="x")).changes
+    assert one.worse is None
+
+
+def test_nothing_is_concluded_across_epochs():
+    ratios = wobble(1.0, 20) + wobble(1.03, 20)
+    found = checked(nights(ratios, epoch=lambda day: EPOCHS[day >= 20]))
+    assert found.changes == []
+    (standing,) = found.standings
+    assert standing.low < 1.03 < standing.high
+
+
+def test_an_epoch_that_comes_again_goes_on():
+    ratios = wobble(1.0, 20) + wobble(1.5, 10) + wobble(1.03, 10)
+    (one,) = checked(nights(ratios, epoch=lambda day: EPOCHS[20 <= day < 30])).changes
+    assert (one.good, one.bad) == (commit(19).sha, commit(30).sha)
+
+
+def test_old_proposals_are_not_told_again():
+    ratios = wobble(1.0, 30) + wobble(1.02, 60)
+    assert checked(nights(ratios)).changes == []
+    assert len(checked(nights(ratios), last=90).changes) == 1
+
+
+@pytest.mark.parametrize(("level", "state"), [(1.09, "over"), (1.0, "within"), (1.05, "undecided"), (0.9, "within")])
+def test_the_distance_to_the_reference_is_told_against_its_limit(level, state):
+    found = checked(nights(wobble(level, 20)))
+    (one,) = found.standings
+    assert one.state == state
+    assert one.limit == 0.05
+    assert one.low < level < one.high
+    assert found.exit_code == (state == "over")
+
+
+def test_creep_in_place_of_the_recorded_limit():
+    assert [one.state for one in checked(nights(wobble(1.02, 20)), creep=0.01).standings] == ["over"]
+
+
+def test_five_changes_of_less_than_two_percent_are_over_a_limit_of_five():
+    ratios = [ratio for step in range(6) for ratio in wobble(1.018**step, 15)]
+    found = checked(nights(ratios), last=100)
+    assert len(found.changes) == 5
+    assert [one.state for one in found.standings] == ["over"]
+
+
+def test_nights_without_an_answer_are_counted_and_the_case_is_named():
+    found = checked(nights([*wobble(1.0, 10), *[None] * 8]))
+    assert (found.answers, found.unanswered) == (10, 8)
+    (one,) = found.silent
+    assert (one.nights, one.reason) == (8, "the budget ended")
+    (standing,) = found.standings
+    assert standing.state == "silent"
+    assert "the budget ended" in render(found)
+
+
+def test_a_case_that_is_gone_is_silent():
+    found = checked([*nights(wobble(1.0, 10)), night(10, points=[])])
+    assert [one.reason for one in found.silent] == ["the night has nothing of it"]
+
+
+def test_a_case_without_an_answer_in_the_last_epoch_stands_nowhere():
+    ratios = [*wobble(1.0, 10), *[None] * 3]
+    found = checked(nights(ratios, epoch=lambda day: EPOCHS[day >= 10]))
+    (one,) = found.standings
+    assert (one.state, one.ratio) == ("silent", None)
+    assert found.unanswered == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (None, "no answer"),
+        (Compared(class_="missing", reason="the reference lacks it"), "lacks it"),
+        (Compared(class_="invalid", reason="outputs differ", ratio=Ratio(ratio=1, low=1, high=1, level=1, pairs=3)), "differ"),
+        (Compared(class_="unchanged", ratio=Ratio(ratio=2, low=1, high=1.5, level=0.99, pairs=9)), "does not hold"),
+        (Compared(class_="unchanged", ratio=Ratio(ratio=1, low=1, high=1, level=0, pairs=1)), "too few pairs"),
+        (Compared(class_="unchanged", ratio=Ratio(ratio=1, low=1e-300, high=1e300, level=0.9, pairs=9)), "no bounds"),
+        (Compared(class_="unchanged", ratio=Ratio(ratio=1, low=0.9, high=1.1, level=1, pairs=0)), "no pair"),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_says_why(one, why):
+    said = answered(one)
+    assert isinstance(said, str)
+    assert why in said
+
+
+def test_a_standard_error_is_that_of_the_interval():
+    one = Compared(
+        class_="unchanged", ratio=Ratio(ratio=1, low=math.exp(-0.01), high=math.exp(0.01), level=0.95, pairs=9)
+    )
+    assert answered(one) == pytest.approx((0, -0.01, 0.01, 0.01 / 1.959964))
+    proved = Compared(class_="unchanged", ratio=Ratio(ratio=1, low=1, high=1, level=1, pairs=0))
+    assert answered(proved) == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_machines_are_looked_at_apart():
+    first, second = nights(wobble(1.0, 30)), nights(wobble(1.03, 30))
+    both = [
+        one.model_copy(update={"devices": {"cpu": name}, "run": f"{name[:1]}{one.run}", "epoch": epoch})
+        for pair in zip(first, second, strict=True)
+        for one, name, epoch in zip(pair, ("Alpha", "Beta"), EPOCHS, strict=True)
+    ]
+    found = checked(both)
+    assert found.changes == []
+    assert [one.device_name for one in found.standings] == ["Beta", "Alpha"]
+
+
+def store(folder, found):
+    for one in found:
+        path = folder / name_of(one)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content_of(one))
+    return folder
+
+
+def perfci(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "perfci", *map(str, words)], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_verb_ends_with_what_it_found(tmp_path):
+    quiet = store(tmp_path / "quiet", nights(wobble(1.0, 20)))
+    code, out, _ = perfci("history", "check", "--store", quiet)
+    assert (code, out.splitlines()[0]) == (
+        0, "20 nights, 1 series with 20 answers, 0 without in the latest epoch: 0 changes proposed, 0 over a limit",
+    )  # fmt: skip
+    (quiet / "nights/2026/11/foreign.json").write_text("{}")
+    stepped = store(quiet, nights(wobble(1.0, 20) + wobble(1.1, 5)))
+    code, out, _ = perfci("history", "check", "--store", stepped, "--json")
+    told = json.loads(out)
+    assert code == 1
+    assert [one["name"] for one in told["left_out"]] == ["nights/2026/11/foreign.json"]
+    assert [one["state"] for one in told["standings"]] == ["over"]
+
+
+def test_a_store_without_a_night_and_a_creep_that_is_none_are_refused(tmp_path):
+    code, _, said = perfci("history", "check", "--store", tmp_path)
+    assert code == 3
+    assert said.startswith("perfci: ")
+    assert len(said.splitlines()) == 1
+    code, _, said = perfci("history", "check", "--store", tmp_path, "--creep", "5")
+    assert (code, said) == (2, "perfci: --creep '5' has no known unit: write it like '2%' (%)\n")
+
+
+def test_simulated_nights_are_documents_of_a_history():
+    found = [Night.model_validate(one) for one in documents(replace(WHITE, cases=50, nights=40), 1)]
+    assert len(found) == 40
+    told = checked(found)
+    assert told.series == 50
+    assert len(told.silent) == 0
