@@ -207,6 +207,36 @@ def check(
     raise typer.Exit(found.exit_code)
 
 
+@app.command()
+def html(
+    store: StoreName,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The site: index.html, and cases/ with a page of each.")],
+    creep: Creep = None,
+    where: options.Where = HERE,
+    debug: options.Debug = False,
+) -> None:
+    """Write the history as a static site, for GitHub Pages or any folder: an overview, and a page of each case."""
+    from perfci.history.check import check
+    from perfci.model.text import count
+    from perfci.render.html.history import site
+    from perfci.system.files import write_atomic
+
+    limit = _percent("--creep", creep)
+    devices, left_out = _collected(store, where)
+    found = check(devices, left_out, limit, last=max(len(device.heads) for device in devices))
+    pages = 0
+    for name, text in site(devices, found):
+        path = out / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MachineError(f"{path.parent}: cannot be made ({error.strerror})") from None
+        write_atomic(path, text)
+        pages += 1
+    left = f", {count(len(left_out), 'document')} left out" if left_out else ""
+    typer.echo(f"{out}/index.html: {count(found.nights, 'night')}, {count(pages - 1, 'case')}{left}")
+
+
 def _collected(store: str, where: Path) -> tuple[list["Device"], list[tuple[str, str]]]:
     """Return the series of a store, and what was left out of it. Raises MachineError where it has no night."""
     from perfci.history.series import collect

@@ -44,7 +44,7 @@ def render(report: Report, recorded: Recorded | None = None) -> str:
     shown = View(report)
     cases = _cases(shown)
     data = plots.page(report, recorded, [(case.case, case.device) for case in cases])
-    page = _environment().get_template("page.html.j2")
+    page = environment().get_template("page.html.j2")
     return page.render(
         view=shown,
         report=report,
@@ -54,9 +54,9 @@ def render(report: Report, recorded: Recorded | None = None) -> str:
         overview=data["overview"],
         hot=bool(data["moments"]),
         missing=recorded.missing,
-        policy=_policy(),
-        styles=[Markup(_asset(name)) for name in _STYLES],
-        scripts=[Markup(_asset(name)) for name in _SCRIPTS],
+        policy=policy(_SCRIPTS, _STYLES),
+        styles=[Markup(asset(name)) for name in _STYLES],
+        scripts=[Markup(asset(name)) for name in _SCRIPTS],
         data=Markup(plots.embed(data)),
     )
 
@@ -117,7 +117,7 @@ def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     """Return a file beside this one, as it stands in the page."""
     text = (_HERE / name).read_text(encoding="utf-8").strip()
     if re.search(r"</(script|style)|<!--", text, re.IGNORECASE):
@@ -126,21 +126,21 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _policy() -> str:
+def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
     """Return the content security policy: nothing is loaded, and only what was hashed here runs."""
 
     def hashes(names: Sequence[str]) -> str:
-        digests = (hashlib.sha256(_asset(name).encode()).digest() for name in names)
+        digests = (hashlib.sha256(asset(name).encode()).digest() for name in names)
         return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
 
     return (
-        f"default-src 'none'; script-src {hashes(_SCRIPTS)}; style-src {hashes(_STYLES)}; img-src data:; "
+        f"default-src 'none'; script-src {hashes(scripts)}; style-src {hashes(styles)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """Return the template, and what it may call."""
     found = templates(_HERE, _finalize, autoescape=True)
     found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}

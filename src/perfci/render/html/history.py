@@ -1,0 +1,245 @@
+"""The history as a site for Pages: an overview, and a page of every case; each runs nothing but its own script.
+
+Names come from strangers' documents: they enter pages as text, and file names only through a hash. A link is one only
+where the run's address is that of GitHub Actions, over https.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from perfci.history.check import Checked, Proposal, Standing, epochs
+from perfci.history.series import Device, Head, Trace
+from perfci.model.text import shell, shorten
+from perfci.model.units import limit_percent, show
+from perfci.render import changes as words
+from perfci.render.escape import visible
+from perfci.render.html import asset, environment, policy
+from perfci.render.html.plots import embed
+
+MOST_NIGHTS = 2000
+"""Nights of a device in a page: the last ones."""
+POINTS = 150
+"""Points of a sparkline."""
+_WIDTH, _HEIGHT = 220, 40
+_TITLE = 60
+_RUN = re.compile(r"(https://[A-Za-z0-9.-]+(?::[0-9]+)?/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)/actions/runs/[0-9]+")
+_SCRIPTS, _STYLES = ("uPlot.iife.min.js", "history.js"), ("uPlot.min.css", "style.css", "history.css")
+
+
+@dataclass(frozen=True)
+class Spark:
+    """A line of ratios with its band, as points of SVG."""
+
+    lines: list[str]
+    """One of each epoch."""
+    bands: list[str]
+    zero: float
+    """Where the ratio is 1."""
+    seams: list[float]
+    label: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A metric of a case on a device."""
+
+    device: Device
+    trace: Trace
+    standing: Standing | None
+    changes: list[Proposal] = field(default_factory=list)
+    """Latest first."""
+
+    @property
+    def page(self) -> str:
+        """The file of its case, from the overview."""
+        return page_name(self.trace.case)
+
+    @property
+    def state(self) -> str:
+        """Its state, as a class of CSS and a word."""
+        return self.standing.state if self.standing is not None else "silent"
+
+    @property
+    def now(self) -> str:
+        """Where it stands, with half of its interval."""
+        one = self.standing
+        if one is None or one.ratio is None or one.low is None or one.high is None:
+            return "no answer"
+        return words.span(one.ratio, one.low, one.high)
+
+    @property
+    def limit(self) -> str:
+        """Its limit; empty without one."""
+        return limit_percent(self.standing.limit) if self.standing and self.standing.limit is not None else ""
+
+    @property
+    def last(self) -> str:
+        """Its last change, and when."""
+        return f"{words.change(self.changes[0])}, {self.changes[0].since[:10]}" if self.changes else ""
+
+
+def page_name(case: str) -> str:
+    """Return the file name of a case's page: letters, digits and hyphens, and a hash of the case."""
+    plain = re.sub(r"[^a-z0-9]+", "-", case.lower()).strip("-")[:60]
+    return f"{plain or 'case'}-{hashlib.sha256(case.encode()).hexdigest()[:12]}.html"
+
+
+def site(devices: Sequence[Device], found: Checked) -> Iterator[tuple[str, str]]:
+    """Yield the files of the site: path below its folder, and text. `found` has the changes of all nights."""
+    entries = _entries(devices, found)
+    yield "index.html", _overview(devices, entries, found)
+    cases: dict[str, list[Entry]] = {}
+    for one in entries:
+        cases.setdefault(one.trace.case, []).append(one)
+    facts = {id(device): _nights(device) for device in devices}
+    for case, own in sorted(cases.items()):
+        yield f"cases/{page_name(case)}", _case(case, own, facts)
+
+
+def _entries(devices: Sequence[Device], found: Checked) -> list[Entry]:
+    standings = {(one.device, one.device_name, one.case, one.metric): one for one in found.standings}
+    changes: dict[tuple[str, str, str, str], list[Proposal]] = {}
+    for one in found.changes:
+        changes.setdefault((one.device, one.device_name, one.case, one.metric), []).append(one)
+    order = ("over", "undecided", "within", "unlimited", "silent")
+    entries = [
+        Entry(device, trace, standings.get(key), changes.get(key, []))
+        for device in devices for trace in device.traces.values()
+        for key in [(device.kind, device.name, trace.case, trace.metric)]
+    ]  # fmt: skip
+    return sorted(entries, key=lambda one: (order.index(one.state), one.trace.case, one.trace.metric, one.device.name))
+
+
+def _page(name: str, title: str, data: Any, **values: Any) -> str:
+    return environment().get_template(name).render(
+        title=title, policy=policy(_SCRIPTS, _STYLES), data=Markup(embed(data)),
+        styles=[Markup(asset(one)) for one in _STYLES], scripts=[Markup(asset(one)) for one in _SCRIPTS], **values,
+    )  # fmt: skip
+
+
+def _overview(devices: Sequence[Device], entries: Sequence[Entry], found: Checked) -> str:
+    last = max(head.started for device in devices for head in device.heads)
+    over = sum(one.state == "over" for one in entries)
+    return _page(
+        "history.html.j2", "History", {}, entries=entries, sparks=[_spark(one) for one in entries], found=found,
+        devices=devices, last=last[:10], over=over, shown=str(len(entries)),
+        faults=[(visible(one.name), visible(one.reason)) for one in found.left_out[: words.MOST]],
+    )  # fmt: skip
+
+
+def _spark(one: Entry) -> Spark:
+    """Return a sparkline of the ratio: of more answers than points, the middle one of each stretch."""
+    trace, nights = one.trace, max(1, len(one.device.heads) - 1)
+    index = range(0, len(trace.nights), max(1, math.ceil(len(trace.nights) / POINTS)))
+    ends = sorted([*(trace.x[i] for i in index), 0.0])
+    low, high = ends[0], ends[-1]
+    pad = max((high - low) * 0.15, 0.005)
+    low, high = low - pad, high + pad
+
+    def at(night: int) -> str:
+        return f"{night / nights * _WIDTH:.1f}"
+
+    def up(x: float) -> str:
+        return f"{(high - min(high, max(low, x))) / (high - low) * _HEIGHT:.1f}"
+
+    parts: dict[str, list[int]] = {}
+    for i in index:
+        parts.setdefault(one.device.heads[trace.nights[i]].epoch, []).append(i)
+    lines, bands = [], []
+    for part in parts.values():
+        lines.append(" ".join(f"{at(trace.nights[i])},{up(trace.x[i])}" for i in part))
+        upper = [f"{at(trace.nights[i])},{up(trace.high[i])}" for i in part]
+        bands.append(" ".join([*upper, *(f"{at(trace.nights[i])},{up(trace.low[i])}" for i in reversed(part))]))
+    seams = [float(at(night)) for night in _seams(one.device)]
+    label = f"Ratio to the reference over {len(one.device.heads)} nights, {len(trace.nights)} of them answered"
+    return Spark(lines, bands, float(up(0.0)), seams, label)
+
+
+def _seams(device: Device) -> list[int]:
+    """Return the nights on which another epoch begins than that of the night before."""
+    heads = device.heads
+    return [night for night in range(1, len(heads)) if heads[night].epoch != heads[night - 1].epoch]
+
+
+def _second(instant: str) -> int:
+    return int(datetime.fromisoformat(instant).timestamp())
+
+
+def _links(head: Head) -> tuple[str, str]:
+    """Return the addresses of a night's commit and run; empty where its run is not one of GitHub Actions."""
+    known = _RUN.fullmatch(head.url)
+    return (f"{known[1]}/commit/{head.sha}", head.url) if known else ("", "")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    first: int
+    """Night that a page begins with."""
+    data: dict[str, Any]
+
+
+def _nights(device: Device) -> _Facts:
+    """Return the nights of a device as pages have them."""
+    first = max(0, len(device.heads) - MOST_NIGHTS)
+    heads = device.heads[first:]
+    links = [_links(head) for head in heads]
+    places = sorted({commit.rpartition("/")[0] for commit, _ in links if commit})
+    of_epochs = {epoch: f"{device.heads[nights[0]].reference}" for epoch, nights in epochs(device).items()}
+    return _Facts(first, {
+        "at": [_second(head.started) for head in heads],
+        "sha": [head.sha for head in heads],
+        "title": [shorten(visible(head.title), _TITLE) for head in heads],
+        "commits": places,
+        "place": [places.index(commit.rpartition("/")[0]) if commit else -1 for commit, _ in links],
+        "run": [run.rpartition("/")[2] for _, run in links],
+        "seams": [
+            [night - first, visible(of_epochs[device.heads[night].epoch])] for night in _seams(device) if night >= first
+        ],
+    })  # fmt: skip
+
+
+def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
+    places = {key: number for number, key in enumerate({id(one.device): None for one in own})}
+    data = {
+        "nights": [facts[key].data for key in places],
+        "series": [_series(one, facts[id(one.device)].first, places[id(one.device)]) for one in own],
+    }
+    commands = [[shell(change.command) for change in one.changes] for one in own]
+    values = [_value(one.trace) for one in own]
+    return _page(
+        "series.html.j2", case, data, case=case, entries=own, commands=commands, values=values, change=words.change,
+    )  # fmt: skip
+
+
+def _value(trace: Trace) -> str:
+    return show(trace.values[max(trace.values)], trace.unit) if trace.values else "–"
+
+
+def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
+    """Return a series as its plot has it: percent to four decimals, a night of the page for each answer."""
+    trace = one.trace
+    begin = next((i for i, night in enumerate(trace.nights) if night >= first), len(trace.nights))
+
+    def points(values: Sequence[float]) -> list[float]:
+        return [round(math.expm1(x) * 100, 3) for x in values[begin:]]
+
+    order = {head.sha: night for night, head in reversed(list(enumerate(one.device.heads)))}
+    return {
+        "device": device,
+        "night": [night - first for night in trace.nights[begin:]],
+        "ratio": points(trace.x),
+        "low": points(trace.low),
+        "high": points(trace.high),
+        "changes": sorted(
+            [max(0, order[change.good] - first), max(0, order[change.bad] - first), change.kind == "drift"]
+            for change in one.changes if change.bad in order and order[change.bad] >= first
+        ),
+        "limit": None if one.standing is None or one.standing.limit is None else round(one.standing.limit * 100, 3),
+    }  # fmt: skip
