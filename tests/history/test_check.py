@@ -88,6 +88,14 @@ def test_a_metric_whose_better_direction_is_not_known_is_told_without_one():
     assert one.worse is None
 
 
+def test_no_bisect_is_offered_where_the_commit_stayed_the_same():
+    found = [one.model_copy(update={"commit": commit(0)}) for one in nights(wobble(1.0, 30) + wobble(1.03, 6))]
+    told = checked(found)
+    assert [one.command for one in told.changes] == [[]]
+    assert told.exit_code == 1
+    assert "no commit did it" in render(told)
+
+
 def test_nothing_is_concluded_across_epochs():
     ratios = wobble(1.0, 20) + wobble(1.03, 20)
     found = checked(nights(ratios, epoch=lambda day: EPOCHS[day >= 20]))

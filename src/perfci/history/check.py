@@ -53,7 +53,7 @@ class Proposal(Document):
     known: str
     """The night on which it was proposed first."""
     command: list[str]
-    """The bisect that decides, as words."""
+    """The bisect that decides, as words; empty where `good` is `bad`: what changed is no commit."""
 
 
 class Standing(Document):
@@ -270,5 +270,5 @@ def _change(device: Device, one: Found, change: Change) -> Proposal:
         worse=None if better is None else (change.size > 0) == (better == "lower"),
         change=math.exp(change.size), low=math.exp(change.low), high=math.exp(change.high), level=LEVEL,
         good=good.sha, bad=bad.sha, since=bad.started, known=device.heads[one.night(change.known)].started,
-        command=command,
+        command=command if good.sha != bad.sha else [],
     )  # fmt: skip

@@ -30,6 +30,13 @@ def change(one: Proposal) -> str:
     return f"{span(one.change, one.low, one.high)}{way}"
 
 
+def between(one: Proposal) -> str:
+    """Return between which commits a change lies."""
+    if not one.command:
+        return f"between two nights of {one.good[:10]}, so that no commit did it"
+    return f"between {one.good[:10]} and {one.bad[:10]}"
+
+
 def _lines(found: Checked) -> Iterator[str]:
     over = [one for one in found.standings if one.state == "over"]
     yield (
@@ -41,8 +48,9 @@ def _lines(found: Checked) -> Iterator[str]:
         yield ""
         mark, moves = ("~", "drifts") if one.kind == "drift" else (">", "steps")
         yield f"{mark} {_name(one.case, one.metric, one.device, one.device_name)}: {change(one)}"
-        yield f"  {moves} between {one.good[:10]} and {one.bad[:10]}, proposed {one.known[:10]}; to decide:"
-        yield f"  {shell(one.command)}"
+        yield f"  {moves} {between(one)}, proposed {one.known[:10]}{'; to decide:' if one.command else ''}"
+        if one.command:
+            yield f"  {shell(one.command)}"
     yield from _rest(len(found.changes))
     told = [one for one in found.standings if one.limit is not None and one.state in ("over", "silent")]
     if told:

@@ -215,6 +215,7 @@ def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
     values = [_value(one.trace) for one in own]
     return _page(
         "series.html.j2", case, data, case=case, entries=own, commands=commands, values=values, change=words.change,
+        between=words.between,
     )  # fmt: skip
 
 
@@ -230,16 +231,20 @@ def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
     def points(values: Sequence[float]) -> list[float]:
         return [round(math.expm1(x) * 100, 3) for x in values[begin:]]
 
-    order = {head.sha: night for night, head in reversed(list(enumerate(one.device.heads)))}
+    heads = one.device.heads
+    places = {head.started: night for night, head in enumerate(heads)}
+    shown = []
+    for change in one.changes:
+        bad = places[change.since]
+        good = next((night for night in range(bad - 1, -1, -1) if heads[night].sha == change.good), bad - 1)
+        if bad >= first:
+            shown.append([max(0, good - first), bad - first, change.kind == "drift"])
     return {
         "device": device,
         "night": [night - first for night in trace.nights[begin:]],
         "ratio": points(trace.x),
         "low": points(trace.low),
         "high": points(trace.high),
-        "changes": sorted(
-            [max(0, order[change.good] - first), max(0, order[change.bad] - first), change.kind == "drift"]
-            for change in one.changes if change.bad in order and order[change.bad] >= first
-        ),
+        "changes": sorted(shown),
         "limit": None if one.standing is None or one.standing.limit is None else round(one.standing.limit * 100, 3),
     }  # fmt: skip
