@@ -22,7 +22,7 @@ from perfci.worker.bench import Bench
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
-    *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md"), ROOT / "benchmarks/sensitivity/README.md"
+    *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/README.md"), *ROOT.glob("benchmarks/*/README.md")
 ]  # fmt: skip
 GITHUB = ROOT / "docs" / "github.md"
 PROFILING = ROOT / "docs" / "profiling.md"
