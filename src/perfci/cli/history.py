@@ -244,7 +244,7 @@ def _collected(store: str, where: Path) -> tuple[list["Device"], list[tuple[str,
     from perfci.model.text import count
 
     opened = open_store(store, where)
-    devices = collect(opened.nights())
+    devices = collect(opened.runs())  # a repeated run is no further night
     left_out = [(fault.name, fault.reason) for fault in opened.faults]
     for warning in opened.warnings:
         typer.echo(f"perfci: {warning}", err=True)
