@@ -24,7 +24,7 @@ from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
 from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
-from perfci.model.policy import PURPOSES, UNITS_OF, Policy, _as_list
+from perfci.model.policy import CHANGES, PURPOSES, UNITS_OF, Policy, _as_list
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.units import pattern
@@ -121,9 +121,12 @@ def _limits() -> dict[str, Any]:
     return {
         "allOf": [
             *rules,
-            {"if": of(sampled, spans), "then": {"properties": {"regression": {"type": "null"}}}},
-            {"if": {"not": of(exact, by_ncu)}, "then": {"properties": {"regression": {"not": nothing}}}},
-            {"if": given("min_change"), "then": {"allOf": [given("regression"), of({"const": "time"}, default=True)]}},
+            {"if": of(sampled, spans), "then": {"properties": {key: {"type": "null"} for key in CHANGES}}},
+            {"if": {"not": of(exact, by_ncu)}, "then": {"properties": {key: {"not": nothing} for key in CHANGES}}},
+            {
+                "if": given("min_change"),
+                "then": {"allOf": [{"anyOf": [given(name) for name in CHANGES]}, of({"const": "time"}, default=True)]},
+            },
         ]
     }
 

@@ -94,6 +94,7 @@ OTHER = _SIDES | {"head": _SIDES["head"] | {"inputs": "cd" * 32}}
 WORK = {"by": "work", "reason": "base and head give the GPU the same work"}
 FILES = {"by": "files", "reason": "base and head are the same files"}
 LOOKS = json.loads(GOOD)["plan"]["looks"]
+CRITERIA = json.loads(GOOD)["plan"]["criteria"]
 ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "above": (lambda: zipped(("results.json", GOOD), ("../../etc/passwd", "x")), "leads elsewhere"),
     "absolute": (lambda: zipped(("results.json", GOOD), ("/etc/passwd", "x")), "leads elsewhere"),
@@ -131,6 +132,15 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no commit": (lambda: archive({"results.json": changed(sides={})}), "which commit"),
     "another commit": (lambda: packed(measured(1.0, head="f" * 40)), "another commit"),
     "odd commit": (lambda: packed(measured(1.0, head="../../pulls/1")), "which commit"),
+    "of the reference": (
+        lambda: archive({"results.json": planned(purpose="reference")}),
+        "something else than a verdict",
+    ),
+    "one of several": (lambda: archive({"results.json": planned(comparisons=8)}), "something else than a verdict"),
+    "asks for creep": (
+        lambda: archive({"results.json": planned(criteria=[c | {"kind": "creep"} for c in CRITERIA])}),
+        "a limit that no pull request is asked",
+    ),
     "never slower": (lambda: archive({"results.json": planned(m=10**6)}), "error rates"),
     "no rate": (lambda: archive({"results.json": planned(looks=LOOKS | {"alpha": 0.0})}), "error rates"),
     "proved and measured": (

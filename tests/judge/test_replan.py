@@ -69,3 +69,30 @@ def test_a_bound_holds_for_what_head_alone_reports() -> None:
     serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=(None, values(1.0)[1])))
     report = judge_by(parse_policy(policy), results([serve], []))
     assert [(row.kind, row.class_) for row in report.rows if row.metric == "p99"] == [("max", "violation")]
+
+
+def test_a_comparison_with_the_reference_is_judged_by_creep() -> None:
+    """Main is 5 % behind it by changes of less than 2 % each."""
+    policy = POLICY.replace("regression: 2%", "regression: 2%, creep: 8%")
+    one = case(ratio=1.05)
+    asked = criteria(parse_policy(policy), [Subject(one.id, one.device)], purpose="reference")
+    made = results([one], asked)
+    made.plan.purpose = "reference"
+    report = judge_by(parse_policy(policy), made)
+    assert [(row.kind, row.class_, row.limit) for row in report.rows] == [("creep", "unchanged", 0.08)]
+    assert not report.exploratory
+    report = judge_by(parse_policy(policy.replace("8%", "3%")), made)
+    assert [(row.kind, row.class_, row.effect) for row in report.rows] == [("creep", "regression", "fail")]
+
+
+def test_a_case_that_the_reference_asks_otherwise_or_lacks_does_not_fail_a_night() -> None:
+    other = case("a/n=1", base=side(params={"n": 1}), head=side(params={"n": 2}))
+    new = case("b/n=1", base=side("absent", kind="absent"), ratio=None)
+    policy = POLICY.replace("regression: 2%", "creep: 8%") + "on_undecided: fail\n"
+    for purpose, effect in (("change", "fail"), ("reference", "warn")):
+        made = results([other, new], [])
+        made.plan.purpose = purpose
+        report = judge_by(parse_policy(policy), made)
+        assert {row.case: (row.class_, row.effect) for row in report.rows} == {
+            "a/n=1": ("changed", effect), "b/n=1": ("added", "pass"),
+        }  # fmt: skip

@@ -29,7 +29,7 @@ def test_a_value_on_its_limit_is_within_and_no_number_is_beyond(asked: Criterion
     assert asked.broken_by(math.nan)
 
 
-@pytest.mark.parametrize(("kind", "stricter"), [("regression", 1.0), ("max", 1.0), ("min", 3.0)])
+@pytest.mark.parametrize(("kind", "stricter"), [("regression", 1.0), ("creep", 1.0), ("max", 1.0), ("min", 3.0)])
 def test_a_kernels_own_limit_tightens_its_policys_and_never_loosens_it(kind: str, stricter: float) -> None:
     ours = limit(kind=kind, bound=2.0, severity="warn")
     tight = ours.tightened(limit(kind=kind, bound=stricter, source=OWN))
@@ -44,10 +44,10 @@ def test_every_kind_says_what_it_compares_with_and_how_it_reads() -> None:
         for kind in get_args(Kind)
     }
     assert {kind: one.against for kind, one in told.items()} == {
-        "regression": "base", "min": "bound", "max": "bound", "kernels": "names",
+        "regression": "base", "creep": "base", "min": "bound", "max": "bound", "kernels": "names",
     }  # fmt: skip
     assert [one.words() for one in told.values()] == [
-        "time within 2 %", "time min 20.0 ms", "time max 20.0 ms", "a kernel matches ",
+        "time within 2 %", "time within 2 % of the reference", "time min 20.0 ms", "time max 20.0 ms", "a kernel matches ",
     ]  # fmt: skip
     for one in told.values():
         assert not one.stricter_than(one)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.base import UsageError, matches
-from perfci.model.criteria import Criterion
+from perfci.model.criteria import Criterion, Purpose
 from perfci.model.limits import Subject, criteria, idle, names, nearest, told
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
@@ -250,3 +250,31 @@ def test_a_kernels_own_bound_needs_its_unit_too() -> None:
         criteria(policy("{regression: 2%}"), [own])
     zero = Subject("k", "cuda", own=[{"metric": "sm_throughput", "min": 0}], where="k.py:3")
     assert [one.bound for one in criteria(policy("{regression: 2%}"), [zero]) if one.observed] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("purpose", "kinds"),
+    [
+        ("change", {"regression", "max"}),
+        ("last", {"regression", "max"}),
+        ("reference", {"creep", "max"}),
+        ("seam", set()),
+    ],
+)
+def test_creep_is_asked_against_the_reference_alone_and_regression_never_there(
+    purpose: Purpose, kinds: set[str]
+) -> None:
+    written = policy("{cases: '*', regression: 2%, creep: 5%, min_change: 1us}", "{cases: '*', max: 5ms}")
+    own = replace(KERNEL, own=[{"creep": "3%"}])
+    found = {one.kind: one for one in criteria(written, [own], purpose=purpose)}
+    assert found.keys() == kinds
+    if "creep" in found:
+        assert (found["creep"].bound, found["creep"].relative) == (0.03, True)
+    assert "creep" not in {one.kind for one in criteria(written, [own], compared=False, purpose=purpose)}
+
+
+def test_a_limit_on_creep_that_waits_is_told_where_it_is_asked_alone() -> None:
+    written = policy("{cases: '*', creep: 5%, devices: cuda}")
+    assert not told(criteria(written, [KERNEL]))
+    (line,) = told(criteria(written, [KERNEL], purpose="reference"))
+    assert "it is for cuda" in line

@@ -101,7 +101,7 @@ def test_a_written_policy_is_valid(text):
 
 
 def test_a_limit_asks_by_each_field_that_may_be_left_out_and_has_no_default():
-    """`min_change` and `better` are of `regression`."""
+    """`min_change` and `better` are of `regression` and `creep`."""
     left_out = {name for name, field in Limit.model_fields.items() if field.default is None}
     assert left_out - {"min_change", "better"} == {*PURPOSES}
 
@@ -137,6 +137,8 @@ BOTH: list[dict[str, object]] = [
     limit(metric="sm_throughput", regression="2%"), limit(metric="device_time", regression="2%"), limit(metric="range:encode", regression="2%"),
     limit(metric="stall_wait", regression="2%", max=3), limit(regression="2%", min_change="2%"), limit(regression="2%", min_change="1m"),
     limit(regression="2%", min_change=5), limit(max="5ms", min_change="1us"), limit(metric="cycles", regression="2%", min_change="1us"),
+    limit(creep=0.05), limit(creep="0%"), limit(creep="-5%"), limit(metric="device_time", creep="5%"), limit(metric="cycles", creep="5%", min_change="1us"),
+    {"history": {"reference": "-v1"}}, {"history": {"reference": ""}}, {"history": {"referense": "v1"}}, {"history": []},
     limit(metric="sm__cycles_active.avg", regression="2%", better="up"), {"counters": []}, {"counters": ["a b"]}, {"counters": "SpeedOfLight"},
     # limits: bounds in the metric's unit
     limit(max=5), limit(min="5zz"), limit(max="5m"), limit(max="soon"), limit(max="5"), limit(max=True), limit(max=["5ms"]), limit(max="5%"),
@@ -221,8 +223,9 @@ def test_what_the_loader_takes_the_schema_takes(metric):
         schema, loader = refuses(limit(metric=metric.name, min=text))
         assert schema == loader, text
     for change in ("2%", "0%"):
-        schema, loader = refuses(limit(metric=metric.name, regression=change))
-        assert schema == loader, change
+        for name in ("regression", "creep"):
+            schema, loader = refuses(limit(metric=metric.name, **{name: change}))
+            assert schema == loader, (name, change)
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,15 @@ def compare(
     plan: options.PlanFile = None,
     shard: options.ShardOf = None,
     gpus: options.Gpus = None,
+    creep: options.Creep = False,
     debug: options.Debug = False,
     **asked: Any,
 ) -> None:
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
     if gpus is not None and (plan is not None or shard is not None):
         raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --plan and --shard")
+    if creep and (gpus is not None or plan is not None or shard is not None):
+        raise UsageError("--creep: is asked on one GPU in one job: leave out --gpus, --plan and --shard")
     if gpus is not None:
         from perfci.cli.gpus import compare_on_gpus
 
@@ -82,7 +85,7 @@ def compare(
         raise UsageError("--plan FILE and --shard K/N: give both, such as --plan plan.json --shard 1/4")
     from perfci.cli.measure import measure_and_report
 
-    measure_and_report("compare", cases=cases, base=base, pull_request=pull_request, **asked)
+    measure_and_report("compare", cases=cases, base=base, pull_request=pull_request, creep=creep, **asked)
 
 
 @app.command("plan")

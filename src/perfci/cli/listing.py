@@ -38,7 +38,7 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
     options = read_options("run", out=Path(OUT), **asked)
     with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
         listing = Measurement(options, teller).listing()
-        cases, broken, criteria = listing.cases, listing.broken, listing.plan.criteria
+        cases, broken, criteria = listing.cases, listing.broken, [*listing.plan.criteria, *listing.creep]
         tried = partial(_trial, options, teller)
         last = options.out / "results.json"
         expected = forecast(cases, listing.plan, listing.facts, last, tried) if plan else None

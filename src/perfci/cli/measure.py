@@ -178,6 +178,12 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
     given = {name: asked[name] for name in _AS_ASKED if name in asked}
     given["env"] = side_variables(asked)
+    if asked.get("creep"):
+        if not asked.get("base"):
+            raise UsageError("--creep: name the reference, such as the last release: --base v1.2")
+        if asked.get("pull_request"):
+            raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
+        given["purpose"] = "reference"
     given |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     given |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}

@@ -114,6 +114,14 @@ ShardOf = Annotated[
 ]
 
 
+Creep = Annotated[
+    bool,
+    typer.Option(
+        "--creep", help="Base is the reference, such as the last release: ask `creep` limits instead of `regression`."
+    ),
+]
+
+
 Gpus = Annotated[
     str | None,
     typer.Option(metavar="all|N,M", help="Share the cases among these GPUs of this host, as nvidia-smi numbers them."),

@@ -20,6 +20,7 @@ from perfci.github.api import Api, NotFound
 from perfci.github.settings import RAW_SUFFIX, ArtifactName
 from perfci.measure.shards.document import PLAN
 from perfci.model.comparison import differences
+from perfci.model.criteria import asked_in
 from perfci.model.plan import Looks, sharing
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Case, Results
@@ -328,7 +329,7 @@ def _check_bounds(results: Results) -> None:
     # By such a plan a change may pass that perfci's own plan would find slower than the limit.
     if plan.looks != Looks.fitted(plan.m) or (not is_shard(results) and _too_many(results)):
         raise Unfit(_OTHER_RATES)
-    if not plan.judged or plan.exact_pairs is not None:
+    if not plan.judged or plan.exact_pairs is not None or (plan.purpose, plan.comparisons) != ("change", 1):
         raise Unfit("was planned for something else than a verdict")
     skipped = [case for case in results.cases if case.stopped == "skipped"]
     if any(case.pairs or any(side.status == "ok" for side in case.sides.values()) for case in skipped):
@@ -344,6 +345,8 @@ def _check_bounds(results: Results) -> None:
         seen = [side.profile for side in case.sides.values() if side.profile is not None]
         if len(named) > MOST_METRICS or any(len(one.faults) + len(one.code) > MOST_METRICS for one in seen):
             raise Unfit(f"has a case with more than {MOST_METRICS} metrics, faults or pieces of machine code")
+    if not all(asked_in(one.kind, plan.purpose) for one in plan.criteria):
+        raise Unfit("has a limit that no pull request is asked")
     declared = {(side.file, side.line) for case in results.cases for side in case.sides.values() if side.file}
     places = {f"{file}:{line}" for file, line in declared}
     for one in plan.criteria:

@@ -47,6 +47,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         criteria=_by_case(asked),
         custom=results.custom_metrics,
         environments=results.environments,
+        purpose=results.plan.purpose,
     )
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
@@ -109,9 +110,9 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
 
 
 def _sharing(asked: Iterable[Criterion], results: Results) -> int:
-    """Return the number of criteria among which α is shared, over all models of device."""
+    """Return the number of criteria among which α is shared, over all models of device and comparisons of a night."""
     models = 1 if results.part is None else results.part.models
-    return sharing(asked, {case.key for case in results.cases if case.code_proved}) * models
+    return sharing(asked, {case.key for case in results.cases if case.code_proved}) * models * results.plan.comparisons
 
 
 def _alone(part: Part) -> str:

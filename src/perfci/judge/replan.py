@@ -22,8 +22,9 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
         raise UsageError(text)
     subjects = [_subject(results, case, at_first(case)) for case in results.cases if case.stopped != "skipped"]
     again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]
-    written = criteria(policy, subjects, declared.kernels)
-    written += late(policy, again, written)
+    purpose = results.plan.purpose
+    written = criteria(policy, subjects, declared.kernels, purpose=purpose)
+    written += late(policy, again, written, purpose=purpose)
     captured = any(case.captured for case in results.cases)
     written = answerable(written, timed=not captured or any(case.pairs for case in results.cases))
     own = [one for one in results.plan.criteria if one.source.origin == "kernel"]

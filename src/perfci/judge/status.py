@@ -10,7 +10,7 @@ import numpy as np
 from perfci.judge.hints import hinted
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.comparison import differences, redeclared
-from perfci.model.criteria import Criterion
+from perfci.model.criteria import Criterion, Purpose
 from perfci.model.fingerprint import Environments
 from perfci.model.metrics import CustomMetric, known_metric
 from perfci.model.plan import Looks
@@ -43,6 +43,7 @@ class Context:
     custom: dict[str, CustomMetric]
     environments: Environments | None = None
     """Of base and head, where they differ."""
+    purpose: Purpose = "change"
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
         """Return the relative criterion on the same metric of the same case; None without one."""
@@ -214,7 +215,9 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case "failed", _:
             return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
     if not case.code_proved and (different := differences(base, head, context.environments)):
-        return "changed", context.effect("changed"), "; ".join([*different, *redeclared(base, head)])
+        # A release asks what it asked: until the next one there is nothing that could be done about it.
+        effect: Effect = "warn" if context.purpose == "reference" else context.effect("changed")
+        return "changed", effect, "; ".join([*different, *redeclared(base, head)])
     return None
 
 

@@ -124,6 +124,15 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
 
 
+def mains(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases that head declares, as far as that is known: what main has given up is missed by nobody."""
+    return [case for case in cases if not _gone(case.sides["head"])]
+
+
+def _gone(head: CaseSide) -> bool:
+    return head.status == "absent" and (head.reason is None or head.reason.kind == "absent")
+
+
 def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Policy) -> list[str]:
     """Return a note on kernels whose own limits head declares otherwise than base. `policy`: the one that counts."""
     if "base" not in found:
@@ -177,16 +186,18 @@ def subjects(
     found: Mapping[Side, Found],
     names: Mapping[str, str],
     told: Callable[[Case], Reports] = at_first,
+    *,
+    first: Side = "base",
 ) -> list[Subject]:
-    """Return the cases as limits see them; a kernel's own limits are base's where base declares the case.
+    """Return the cases as limits see them, with a kernel's own limits.
 
-    `told`: what a case reports.
+    `told`: what a case reports. `first`: the side whose declaration of them counts, where it has the case.
     """
     made = []
     for case in cases:
         if case.stopped == "skipped":
             continue
-        described = _described(case, found)
+        described = _described(case, found, first)
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
         reports = told(case)
@@ -212,7 +223,7 @@ def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> Timing
     return asked
 
 
-def _described(case: Case, found: Mapping[Side, Found]) -> dict[str, Any] | None:
-    """Return what base's worker says of a case, else head's."""
-    sides = (found[name].cases for name in SIDES if name in found)
+def _described(case: Case, found: Mapping[Side, Found], first: Side = "base") -> dict[str, Any] | None:
+    """Return what the worker of the side `first` says of a case, else the other's."""
+    sides = (found[name].cases for name in dict.fromkeys([first, *SIDES]) if name in found)
     return next((cases[case.key] for cases in sides if case.key in cases), None)

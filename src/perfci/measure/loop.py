@@ -137,6 +137,8 @@ class Loop:
         if pairs >= (plan.exact_pairs or plan.max_pairs):
             case.stopped = "decided" if self._settled(case) else "cap"
             return False
+        if plan.purpose != "change" and pairs < plan.looks.pairs[0] and not self._criteria(case):
+            return True  # nothing is asked of it, and its ratio is recorded
         return not plan.looks.at(pairs) or not self._settled(case)
 
     def _settled(self, case: Case) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from perfci.measure.shards.document import Shard
 from perfci.model.base import DeviceKind, Side
+from perfci.model.criteria import Purpose
 from perfci.model.metrics import Direction
 from perfci.model.policy import Traced
 
@@ -52,6 +53,9 @@ class Options:
     suite: str | None = None
     """Hash of a commit whose policy and suite take the place of those of `commits`."""
     question: Question | None = None
+    purpose: Purpose = "change"
+    comparisons: int = 1
+    """Comparisons that share α, of which this is one."""
     shard: Shard | None = None
     """Measure this part of a plan that was made before, and take from it all that is asked."""
     plan_file: Path | None = None
@@ -117,6 +121,11 @@ class Options:
     def environments(self) -> bool:
         """True where base's interpreter or a variable is to differ, whatever the code."""
         return self.base_python is not None or any(self.env.values())
+
+    @property
+    def head_judges(self) -> bool:
+        """True where head's limits judge, and those that its kernels declare: both sides are commits of main."""
+        return self.purpose != "change"
 
     @property
     def itself(self) -> bool:

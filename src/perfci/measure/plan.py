@@ -36,7 +36,8 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
     asked: list[Criterion] = []
     if not options.profile:
-        asked = criteria(place.limits, subjects, declared.kernels, compared=options.mode == "compare")
+        compared = options.mode == "compare"
+        asked = criteria(place.limits, subjects, declared.kernels, compared=compared, purpose=options.purpose)
     if options.question is not None:
         asked = [_criterion(options.question, asked, subjects, place.limits)]
     m = shared(asked, options)
@@ -50,6 +51,8 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         criteria=asked,
         declared=declared,
         m=m,
+        purpose=options.purpose,
+        comparisons=options.comparisons,
         budget=options.budget or (QUICK_BUDGET if options.quick and not options.profile else place.limits.budget),
         max_pairs=TRIAL_PAIRS if options.trial else looks.pairs[-1],
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
@@ -61,9 +64,11 @@ def shared(asked: Sequence[Criterion], options: Options, proved: Collection[str]
     """Return the number of criteria that share α: see `sharing`; or of the questions, of which this is one.
 
     Where several models of device share it, each has 1/models of α: the rates hold by a union bound over the models,
-    however many criteria the others have.
+    however many criteria the others have. So it is with the comparisons of a night.
     """
-    return sharing(asked, proved) * options.models if options.question is None else options.question.sharing
+    if options.question is not None:
+        return options.question.sharing
+    return sharing(asked, proved) * options.models * options.comparisons
 
 
 def _criterion(
@@ -106,7 +111,8 @@ def ask_late(plan: Plan, options: Options, place: Place, seen: Sequence[Subject]
     `seen`: the cases with all that any execution reported.
     """
     if plan.judged and options.question is None:
-        plan.criteria += late(place.limits, seen, plan.criteria, compared=options.mode == "compare")
+        compared = options.mode == "compare"
+        plan.criteria += late(place.limits, seen, plan.criteria, compared=compared, purpose=options.purpose)
 
 
 def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
@@ -136,6 +142,10 @@ def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:
         notes.append("head is the working tree with changes that are not committed")
     if options.mode == "run" and not options.profile:
         notes.append("compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)")
+    if options.purpose == "reference":
+        notes.append("compared with the reference: `creep` limits stand in the place of `regression`")
+    if options.purpose == "seam":
+        notes.append("one reference compared with the one before: nothing is judged")
     if options.profile:
         notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} workers")
     if options.quick and not options.profile:

@@ -35,7 +35,7 @@ DOWNLOADS = ("pip", "uv")
 BASE_JUDGES = "base's limits judge; head's count once merged"
 OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
 """Keys of the policy that each side takes from its own; all others are base's for both."""
-_OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour"}
+_OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour", "history"}
 
 
 @dataclass
@@ -162,8 +162,8 @@ def find_sources(options: Options) -> Sources:
         else:
             texts["base"] = _decode(old, FILE)
             policies["base"] = parse_policy(texts["base"], f"{base.sha[:10]}:{FILE}")
-            policy_from = "base"
-            keys = judged_otherwise(policies["base"], policies["head"])
+            policy_from = "head" if options.head_judges else "base"
+            keys = [] if options.head_judges else judged_otherwise(policies["base"], policies["head"])
             if keys and not options.profile:
                 notes.append(f"{BASE_JUDGES}: {FILE} differs in {', '.join(keys)}")
     return Sources(repo, root, base, head, policies, policy_from, notes, texts)

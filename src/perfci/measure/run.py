@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfci.measure.calibrate import history
-from perfci.measure.cases import Found, merge, redeclared, require_some, subjects
+from perfci.measure.cases import Found, mains, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything, require_covered
@@ -33,8 +33,9 @@ from perfci.measure.shards.claims import require_cases
 from perfci.measure.shards.deal import share_out
 from perfci.measure.shards.document import SharedPlan
 from perfci.model.base import PerfciError, PolicyError, Side
+from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import looser, told
+from perfci.model.limits import criteria, looser, told
 from perfci.model.plan import Declared, Plan
 from perfci.model.results import Case, Reason, ReasonKind, Results, ever
 from perfci.system.lease import Lease
@@ -82,10 +83,13 @@ class Measurement:
         lock = hold_clock(place, options.lock_clocks, stack)
 
         found, cases, known, idle = self._discovered(place)
-        seen = subjects(cases, found, facts.devices)
+        first: Side = "head" if options.head_judges else "base"
+        seen = subjects(cases, found, facts.devices, first=first)
         plan = make_plan(options, place, seen, known) if options.shard is None else options.shard.own(options.budget)
         budget = Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
-        idle += [] if options.profile else [*redeclared(cases, found, limits), *looser(limits, seen, known.kernels)]
+        if not options.profile:
+            idle += [] if options.head_judges else redeclared(cases, found, limits)
+            idle += looser(limits, seen, known.kernels)
         run, unproved = self._prove(place, found, cases, plan)
         compared = [case for case in cases if not case.proved]
         measured = [case for case in cases if case.measured("head")]
@@ -139,13 +143,14 @@ class Measurement:
             results.budget_needed = loop.needed
         self._together(budget)
         late = place.runner.late_cases(cases, options.cases)
+        late = mains(late) if options.head_judges else late
         cases += late
         measured += late
         compared += late
         results.cases = cases
         for case in measured:
             place.runner.hold_units(case)
-        ask_late(plan, options, place, subjects(cases, found, facts.devices, ever))
+        ask_late(plan, options, place, subjects(cases, found, facts.devices, ever, first=first))
 
         if profilers is not None and not loop.needed and not options.trial:
             scratch = place.parent.scratch / "profile"
@@ -187,6 +192,8 @@ class Measurement:
             require_cases(options.shard, cases)
             own = {case.key for case in options.shard.cases}
             cases = [case for case in cases if case.key in own]
+        if options.head_judges:
+            cases = mains(cases)
         known = everything(place, found)
         require_some(cases, found, known, options.cases if options.shard is None else [])
         return found, cases, known, self._covered(place, found)
@@ -297,7 +304,8 @@ class Measurement:
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.observed:
                 notes += find_profilers(place, plan, options).unanswerable(plan)
-            return Listing(cases, plan, place.facts, broken, notes)
+            asked = criteria(place.limits, seen, known.kernels, purpose="reference")
+            return Listing(cases, plan, [one for one in asked if one.kind == "creep"], place.facts, broken, notes)
 
 
 class Listing(NamedTuple):
@@ -305,6 +313,8 @@ class Listing(NamedTuple):
 
     cases: list[Case]
     plan: Plan
+    creep: list[Criterion]
+    """Criteria that a comparison with the reference asks in the place of relative limits."""
     facts: Fingerprint
     broken: list[str]
     """Suite files that do not import, with the reason."""

@@ -20,7 +20,11 @@ from perfci.model.policy import Limit, Regex, Severity, bound_in_unit
 from perfci.model.timing import Timing
 from perfci.model.units import limit_percent, show
 
-Kind = Literal["regression", "min", "max", "kernels"]
+Kind = Literal["regression", "creep", "min", "max", "kernels"]
+Purpose = Literal["change", "last", "reference", "seam"]
+"""The purpose of a comparison. `change`: base's limits judge what head changes. In the others both are commits of main,
+and head judges: against the commit that the history recorded last, against the reference (a release), whose `creep`
+limits stand in the place of `regression`; and, where a reference is new, against the one before: nothing is asked."""
 Against = Literal["base", "bound", "names"]
 """The counterpart that head is compared with: base, a bound in the metric's unit, or an expression for names of
 kernels."""
@@ -37,12 +41,25 @@ of which two readings of perf_counter (90 ns) are under 0.01 %: a min_change wou
 def against(kind: Kind) -> Against:
     """Return what a kind of limit compares head with."""
     match kind:
-        case "regression":
+        case "regression" | "creep":
             return "base"
         case "min" | "max":
             return "bound"
         case "kernels":
             return "names"
+        case _:
+            assert_never(kind)
+
+
+def asked_in(kind: Kind, purpose: Purpose) -> bool:
+    """Tell whether a comparison of this purpose asks limits of this kind."""
+    match kind:
+        case "regression":
+            return purpose in ("change", "last")
+        case "creep":
+            return purpose == "reference"
+        case "min" | "max" | "kernels":
+            return purpose != "seam"
         case _:
             assert_never(kind)
 
@@ -53,7 +70,7 @@ def beyond(kind: Kind, better: Direction = "lower") -> Beyond:
     `better`: of the metric; no matter for an absolute limit. Raises ValueError for `kernels`: names have no order.
     """
     match kind:
-        case "regression":
+        case "regression" | "creep":
             return "above" if better == "lower" else "below"
         case "max":
             return "above"
@@ -103,7 +120,7 @@ class Criterion(Document):
     tier: Tier
     kind: Kind
     bound: float = 0.0
-    """Relative change for `regression`; a value in `unit` for `min` and `max`."""
+    """Relative change for `regression` and `creep`; a value in `unit` for `min` and `max`."""
     pattern: Regex | Literal[""] = ""
     """Of `kernels`: what the name of some kernel must match."""
     min_change: float = 0.0
@@ -192,7 +209,7 @@ class Criterion(Document):
     def stricter_than(self, other: Self) -> bool:
         """Tell whether less keeps to this limit than to `other`, of the same kind. Of two expressions neither is."""
         match self.kind:
-            case "regression" | "max":
+            case "regression" | "creep" | "max":
                 return self.bound < other.bound
             case "min":
                 return self.bound > other.bound
@@ -226,6 +243,8 @@ class Criterion(Document):
         match self.kind:
             case "regression":
                 return f"{self.metric} within {limit_percent(self.bound)}"
+            case "creep":
+                return f"{self.metric} within {limit_percent(self.bound)} of the reference"
             case "min" | "max":
                 return f"{self.metric} {self.kind} {show(self.bound, self.unit)}"
             case "kernels":
@@ -241,10 +260,13 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
     """
     of = {"metric": metric.name, "unit": metric.unit, "tier": metric.tier, "better": metric.better or limit.better}
     found: dict[Kind, dict[str, Any]] = {}
-    if limit.regression is not None:
-        found["regression"] = {**of, "bound": limit.regression}
+    changes: dict[Kind, float | None] = {"regression": limit.regression, "creep": limit.creep}
+    for kind, bound in changes.items():
+        if bound is None:
+            continue
+        found[kind] = {**of, "bound": bound}
         if metric.unit == "s":
-            found["regression"] |= {
+            found[kind] |= {
                 "min_change": limit.min_change or 0.0,
                 "tick": TIMER_TICK[device] if limit.min_change is None else 0.0,
             }

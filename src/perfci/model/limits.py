@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from perfci.model.base import DeviceKind, UsageError, matches
-from perfci.model.criteria import Criterion, LimitSource, against, asked
+from perfci.model.criteria import Criterion, LimitSource, Purpose, against, asked, asked_in
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Loc, Mistake, Policy, own_limit
@@ -105,14 +105,19 @@ def asked_of(limit: Limit, metric: Metric, subject: Subject, *, relative: bool) 
 
 
 def criteria(
-    policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = (), *, compared: bool = True
+    policy: Policy,
+    subjects: Iterable[Subject],
+    kernels: Collection[str] = (),
+    *,
+    compared: bool = True,
+    purpose: Purpose = "change",
 ) -> list[Criterion]:
     """Return all that the policy and the kernels ask of these cases.
 
     Of the policy's limits on one metric of a case, of one kind, the last counts, and a kernel's own may tighten it.
     Those that name a case and cannot be judged of it here wait, but where another of the kind can: of limits for
     several devices the one that fits counts. `kernels`: ids of all cases of kernels, asked for or not. `compared`:
-    whether there is a base; else no relative limit is asked.
+    whether there is a base; else no relative limit is asked. `purpose`: of the comparison.
 
     What is timed comes first, then what is observed, then what waits, each sorted by case, device, metric and kind, so
     that the plan does not depend on the order of discovery. Raises UsageError for a kernel's own limit that is wrong.
@@ -127,7 +132,8 @@ def criteria(
         known = {one.key for one in counts}
         waiting += [one for one in (*of_policy, *own) if _waits(one) and one.key not in known]
     waiting.sort(key=lambda one: (one.case, one.device, str(one.source), one.metric, one.kind))
-    return [one for one in (*strictest(judged, ()), *waiting) if compared or not one.relative]
+    found = (*strictest(judged, ()), *waiting)
+    return [one for one in found if asked_in(one.kind, purpose) and (compared or not one.relative)]
 
 
 def answerable(asked: Iterable[Criterion], *, timed: bool) -> list[Criterion]:
@@ -148,7 +154,12 @@ def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[
 
 
 def late(
-    policy: Policy, subjects: Iterable[Subject], planned: Iterable[Criterion], *, compared: bool = True
+    policy: Policy,
+    subjects: Iterable[Subject],
+    planned: Iterable[Criterion],
+    *,
+    compared: bool = True,
+    purpose: Purpose = "change",
 ) -> list[Criterion]:
     """Return what is asked of `subjects`, the cases with all that any execution reported, and not among the planned.
 
@@ -156,7 +167,8 @@ def late(
     to be asked only afterwards can neither pass nor fail. Raises UsageError as criteria() does.
     """
     known = {one.key for one in planned}
-    found = [one for one in criteria(policy, subjects, compared=compared) if one.timed and one.key not in known]
+    every = criteria(policy, subjects, compared=compared, purpose=purpose)
+    found = [one for one in every if one.timed and one.key not in known]
     return [one.model_copy(update={"late": True}) for one in found]
 
 

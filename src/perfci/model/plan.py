@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from perfci.model.base import DeviceKind, Document, Items, Share, Side
-from perfci.model.criteria import Criterion
+from perfci.model.criteria import Criterion, Purpose
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -145,6 +145,9 @@ class Plan(Document):
     m: int = Field(1, ge=1)
     """Number of criteria that share α, by which statistics can let the run fail: each gets α/m. What is proved shares
     nothing."""
+    purpose: Purpose = "change"
+    comparisons: int = Field(1, ge=1, le=8)
+    """Comparisons that share α, of which this is one: those of a night."""
     budget: Positive = 900.0
     """Seconds for everything after the builds: checks, pairs, profilers."""
     max_pairs: int = Field(64, ge=1)

@@ -151,8 +151,10 @@ def _likely(number: float, unit: str, example: str) -> str:
     return f"it with its unit, like {example!r}" if unit in UNITS_OF else f"{number:.15g}{unit}"
 
 
-PURPOSES = ("regression", "min", "max", "expect_kernels")
+PURPOSES = ("regression", "creep", "min", "max", "expect_kernels")
 """The fields of a limit that ask something; it has one of them at least."""
+CHANGES = ("regression", "creep")
+"""Those that bound a change."""
 
 
 class Limit(Document):
@@ -164,8 +166,11 @@ class Limit(Document):
     """A name from the metric catalogue, one declared under `metrics`, or ncu's own: `smsp__inst_executed.sum`."""
     regression: Percent | None = None
     """The smallest change for the worse, against base, that must be found."""
+    creep: Percent | None = None
+    """The change for the worse since the reference, such as the last release, that must be found: asked by the nightly
+    comparison with it, and of no pull request."""
     min_change: ShortDuration | None = None
-    """A change in `time` smaller than this is never a regression."""
+    """A change in `time` smaller than this is never a regression, nor creep."""
     min: Quantity | None = None
     """An absolute lower bound, with its unit: `80%`, `2TB/s`."""
     max: Quantity | None = None
@@ -173,7 +178,8 @@ class Limit(Document):
     expect_kernels: Regex | None = None
     """A regular expression: some kernel that the case launches must match it (the attention must still be flash)."""
     better: Direction | None = None
-    """The better direction of a metric by ncu's own name, of which perfci knows none: `regression` needs it there."""
+    """The better direction of a metric by ncu's own name, of which perfci knows none: `regression` and `creep` need it
+    there."""
     devices: DevicePatterns = Field(default_factory=lambda: ["*"])
     """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
     severity: Severity = "fail"
@@ -272,6 +278,14 @@ Counters = Annotated[
 ]
 
 
+class History(Document):
+    """Settings of the nightly comparisons of main."""
+
+    reference: str | None = Field(None, min_length=1, max_length=200, pattern=r"^[^-\s]\S*$")
+    """The tag, branch or commit that `creep` limits hold main to; by default the last release: the highest version
+    among the tags that main contains."""
+
+
 class Policy(Document):
     """`perfci.yaml`: which cases there are, how they are built, and what must hold."""
 
@@ -331,6 +345,8 @@ class Policy(Document):
     )
     """Globs on paths, such as `docs/*` or `*.md`: in CI a change to nothing but these passes without being measured,
     where base says so."""
+    history: History = Field(default_factory=History)
+    """Settings of the nightly comparisons."""
 
     _lines: Mapping[Loc, int] = PrivateAttr(default_factory=dict)
 
@@ -390,22 +406,23 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
         elif "__" in bare and not did_you_mean(bare, [*CATALOGUE, *custom]):
             text = f"{limit.metric[:80]!r} is no metric, nor can ncu have it: write it like smsp__inst_executed.sum"
         raise Mistake(text, "metric") from None
-    if limit.min_change is not None and (metric.name != "time" or limit.regression is None):
-        raise Mistake("belongs to a limit with metric: time and regression", "min_change")
+    changes = {name: bound for name in CHANGES if (bound := getattr(limit, name)) is not None}
+    if limit.min_change is not None and (metric.name != "time" or not changes):
+        raise Mistake("belongs to a limit with metric: time and regression or creep", "min_change")
     if limit.better is not None and metric.better not in (None, limit.better):
         raise Mistake(f"of {metric.name} {metric.better} is better: leave it out", "better")
-    if metric.better is None:
-        # Of such a metric perfci cannot tell whether it repeats, either: who says its direction answers for that.
-        if limit.regression is not None and limit.better is None:
+    for name, bound in changes.items():
+        if metric.better is None and limit.better is None:
+            # Of such a metric perfci cannot tell whether it repeats, either: who says its direction answers for that.
             text = f"perfci does not know which way {metric.name} gets worse: add better: lower (or higher)"
-            raise Mistake(text, "regression")
-    elif limit.regression is not None and metric.tier in OBSERVED and not metric.exact:
-        text = f"{metric.name} is observed once and scatters from run to run: write min or max"
-        raise Mistake(text, "regression")
-    if limit.regression is not None and metric.alone:
-        raise Mistake(f"{metric.name} is measured of head alone: write min, such as 1.10x", "regression")
-    if limit.regression == 0 and metric.tier not in OBSERVED:
-        raise Mistake("0% can never be excluded by timing: write the change that must be found", "regression")
+            raise Mistake(text, name)
+        if metric.better is not None and metric.tier in OBSERVED and not metric.exact:
+            text = f"{metric.name} is observed once and scatters from run to run: write min or max"
+            raise Mistake(text, name)
+        if metric.alone:
+            raise Mistake(f"{metric.name} is measured of head alone: write min, such as 1.10x", name)
+        if bound == 0 and metric.tier not in OBSERVED:
+            raise Mistake("0% can never be excluded by timing: write the change that must be found", name)
     for name in ("min", "max"):
         value = getattr(limit, name)
         if value is not None:

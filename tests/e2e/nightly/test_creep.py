@@ -1,0 +1,61 @@
+"""`creep:` on real repositories: what a reference is held to, by whose limits, and what no pull request is asked."""
+
+import pytest
+
+from tests.e2e.conftest import Repo, adding
+
+LIMITS = """
+    limits:
+      - {cases: "slower", regression: 200%, creep: 20%}
+"""
+
+
+@pytest.mark.slow
+def test_main_is_held_to_the_reference_by_its_own_limits(repo: Repo) -> None:
+    """The reference knows no creep, has a case that main gave up, and lacks one of main's."""
+    repo.policy("limits: [{cases: '*', regression: 1%}]\n")
+    for name in ("slower", "alike", "gone"):
+        repo.write(f"kernels/{name}.py", adding().replace("def adding", f"def {name}"))
+    repo.commit("release")
+    repo.git("tag", "v1.2")
+    (repo.root / "kernels/gone.py").unlink()
+    repo.write("kernels/slower.py", adding(spin=12_000).replace("def adding", "def slower"))
+    repo.write("kernels/alike.py", adding().replace("def adding", "def alike") + "# another file\n")
+    repo.write("kernels/new.py", adding().replace("def adding", "def new"))
+    repo.policy(LIMITS)
+    repo.commit("many small steps")
+
+    run = repo.perfci("compare", "--base", "v1.2", "--creep", "--committed")
+    assert run.code == 1, run.out + run.err
+    rows = {row["case"]: row for row in run.report["rows"]}
+    assert {name: (row["kind"], row["class"]) for name, row in rows.items()} == {
+        "slower": ("creep", "regression"),
+        "new": ("presence", "added"),
+    }
+    assert rows["slower"]["limit"] == 0.2
+    assert run.results["policy_from"] == "head"
+    assert (
+        "`creep` limits stand in the place of `regression`"
+        in run.out + (repo.root / "perfci-out/report.md").read_text()
+    )
+    pairs = {case["id"]: len(case["pairs"]) for case in run.results["cases"]}
+    assert pairs.keys() == {"slower", "alike", "new"}
+    if not any(case["proof"] and case["proof"]["by"] for case in run.results["cases"] if case["id"] == "alike"):
+        assert pairs["alike"] == run.results["plan"]["looks"]["pairs"][0], "nothing is asked of it, and it is recorded"
+
+    as_change = repo.perfci("report", "--policy", "perfci.yaml")
+    assert as_change.code == 1, "judged again, it is still asked for creep"
+    listed = repo.perfci("list")
+    assert "time within 20 % of the reference" in listed.out, listed.err
+
+
+def test_creep_needs_a_reference_and_one_job(repo: Repo) -> None:
+    repo.policy(LIMITS)
+    repo.write("kernels/slower.py", adding().replace("def adding", "def slower"))
+    repo.commit()
+    for words, said in (
+        (("--creep",), "name the reference"),
+        (("--creep", "--base", "HEAD", "--gpus", "all"), "in one job"),
+    ):
+        run = repo.perfci("compare", *words)
+        assert (run.code, said in run.err) == (2, True), run.err
