@@ -3,12 +3,12 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perfci.cli import options
-from perfci.cli.options import HERE, OUT
+from perfci.cli.options import HERE, OUT, taking
 from perfci.model.base import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -280,3 +280,33 @@ def _facts(texts: list[str]) -> dict[str, str]:
             raise UsageError(f"--fact {text}: write NAME=VALUE, such as image=sha256:1a2b")
         found[name] = value
     return found
+
+
+@app.command()
+def plan(store: StoreName, where: options.Where = HERE, debug: options.Debug = False) -> None:
+    """Say which commits this night's main is compared with, as JSON: the one recorded last, and the reference.
+
+    Measures nothing. `perfci history measure --plan FILE` makes the comparisons where the store is not at hand.
+    """
+    from perfci.cli.night import tell_plan
+
+    tell_plan(store, where)
+
+
+@app.command()
+@taking(options.MeasuringNights)
+def measure(
+    cases: options.Cases = None,
+    store: options.StoreOrNone = None,
+    plan: options.NightPlanFile = None,
+    debug: options.Debug = False,
+    **asked: Any,
+) -> None:
+    """Compare main with the commit recorded last, and with the reference; a new reference with the one before.
+
+    Each comparison has its own report, in a folder of --out, and α is shared by all. Ends with the exit code of the
+    worst.
+    """
+    from perfci.cli.night import measure_night
+
+    measure_night(store, plan, cases=cases, **asked)

@@ -437,6 +437,40 @@ class Publishing:
     here: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
 
 
+StoreOrNone = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="STORE", help="The history: a folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX."
+    ),
+]
+NightPlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Instead: what `perfci history plan` said, where no store is to be."),
+]
+
+
+class MeasuringNights:
+    """Options of `perfci history measure`."""
+
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time for each comparison behind its builds, such as 30m.", show_default="the policy's"
+        ),
+    ] = None
+    device: Device = None
+    python: Python = None
+    lock_clocks: LockClocks = None
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Builds that are kept: base's is taken from there.")
+    ] = None
+    wait: Wait = "10m"
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where each comparison gets a folder.")] = Path(
+        "perfci-night"
+    )
+    where: Where = HERE
+
+
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 from perfci.judge.starved import starved
 from perfci.judge.status import ANSWERED, Context, breakdown, fails_in_both
 from perfci.judge.words import SPEED, change_words
+from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import count, one_line
@@ -13,6 +14,12 @@ from perfci.model.units import show_budget
 
 NEEDS_REVIEW = " — this change needs review"
 """End of the sentence of a comparison that fails."""
+_ENDINGS: dict[Purpose, str] = {
+    "change": NEEDS_REVIEW,
+    "last": " since the commit that was recorded last",
+    "reference": " since the reference",
+    "seam": "",
+}
 UNDECIDED = "Undecided: "
 """Begin of the sentence of a run that is undecided."""
 
@@ -43,7 +50,7 @@ def headline(
         sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported)
         if observe:  # green would say that the limits hold
             return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
-        return Headline("fail", sentence + (NEEDS_REVIEW if context.compared else ""), todo)
+        return Headline("fail", sentence + (_ENDINGS[context.purpose] if context.compared else ""), todo)
     if found := starved(results, context):
         return Headline("error", *found)
     silent = any(row.effect == "undecided" for row in rows)
@@ -54,6 +61,7 @@ def headline(
     wanted = results.plan.judged and context.compared and context.strict and not observe
     alone: _Unlimited = "imported" if imported else "alone"
     how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
+    how = "seam" if context.purpose == "seam" else how
     measured = sum(map(_measured, cases))
     todo = _advice(rows, "undecided", imported=imported) or _unlimited(measured, how) or _advice(rows, "warn")
     return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, measured, how), todo)
@@ -180,10 +188,11 @@ def _asked(worst: list[Row]) -> int:
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
-_Unlimited = Literal["profiled", "compared", "alone", "imported"]
+_Unlimited = Literal["profiled", "compared", "alone", "imported", "seam"]
 """How cases were measured of which no limit was asked: for a profile, with base, without, by another tool without."""
 _NO_LIMIT: dict[_Unlimited, tuple[str, str]] = {
     "profiled": ("profiled, not judged", "`perfci compare --base REF` judges."),
+    "seam": ("measured, not judged: one reference against the one before", ""),
     "compared": ("measured; no limit applies", "Write limits for these cases into perfci.yaml."),
     "alone": (
         "measured; no absolute limit applies, and there is nothing to compare with",
@@ -265,6 +274,8 @@ def _advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
     if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
         more = "more files of base and head" if imported else "a larger budget"
         return f"Check the change: it most likely is worse than its limit; {more} would prove it."
+    if worst and worst.kind == "creep" and worst.class_ == "regression":
+        return "Find the commits with perfci bisect; if all of it is intended, raise the limit, or make a release."
     if effect == "warn" and worst and worst.class_ == "missing":
         return "Make sure that what is gone is intended."
     if imported and worst and worst.class_ == "inconclusive":

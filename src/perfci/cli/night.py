@@ -1,0 +1,190 @@
+"""`perfci history plan` and `perfci history measure`: the comparisons of a night, each with a report of its own."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from perfci.cli.measure import Finished, folders, measure, read_options
+from perfci.cli.output import tell
+from perfci.history.document import Reference
+from perfci.history.plan import NightPlan, plan_night
+from perfci.history.store import open_store
+from perfci.measure.options import Options
+from perfci.measure.prepare import policy_of
+from perfci.model.base import PerfciError, UsageError
+from perfci.model.criteria import Purpose
+from perfci.model.policy_text import FILE
+from perfci.model.text import escaped
+from perfci.sources.git import Repository
+from perfci.system.bounded import Unread, regular
+from perfci.system.files import disk_errors, remove_tree, write_atomic
+from perfci.system.users import find_account, keep_outputs
+
+NIGHT = "night.json"
+"""File of --out that holds the plan."""
+ALONE = "alone"
+"""Folder of the run on the first night of a repository without a release; each comparison's is called as its purpose
+is."""
+_FOLDERS: tuple[str, ...] = ("last", "reference", "seam", ALONE)
+_LARGEST = 2**20
+"""Bytes of a plan."""
+
+
+class Comparison(NamedTuple):
+    """One comparison of a night."""
+
+    folder: str
+    base: str | None
+    """Commit or name of base; None of the run without one."""
+    head: str
+    options: Options
+    words: str
+    """How people are told of it."""
+
+
+def tell_plan(store: str, where: Path) -> NoReturn:
+    """Print the plan of a night as one line of JSON. Ends the process with 0."""
+    plan = read_night(_repository(where), store)
+    typer.echo(plan.model_dump_json())
+    raise typer.Exit(0)
+
+
+def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> NoReturn:
+    """Make every comparison of a night. Ends the process with the exit code of the worst."""
+    if (store is None) == (plan_file is None):
+        raise UsageError("--store and --plan: give one: the store itself, or what `perfci history plan` says of it")
+    where, out = folders(asked["where"], asked.pop("out"))
+    repo = _repository(where)
+    plan = read_night(repo, store) if store is not None else _read_plan(plan_file or Path(), repo)
+    options = replace(read_options("compare", out=out, **asked), committed=True)
+    for note in plan.notes if store is None else ():
+        _say(note)
+    with keep_outputs(out, where, find_account()), disk_errors("prepared", out):
+        out.mkdir(parents=True, exist_ok=True)
+        _require_ours(out)
+        write_atomic(out / ".gitignore", "*\n")
+        for name in _FOLDERS:
+            remove_tree(out / name)  # of the night before: none of it may be taken for this one's
+        write_atomic(out / NIGHT, plan.model_dump_json(indent=1) + "\n")
+    console, codes, ends = Console(stderr=True), [0], []
+    for one in comparisons(repo, plan, options):
+        _say(f"{one.words}: {one.folder}/")
+        try:
+            done = measure(one.options, console)
+        except PerfciError as error:  # nothing of it was measured; what the others say is worth having
+            _say(str(error))
+            ends.append(f"{one.words}: error: {error}")
+            codes.append(error.exit_code)
+            continue
+        if not isinstance(done.problem, UsageError) and one.folder != "seam":
+            tell(done.report, one.options.out, False, done.files)
+        codes.append(_code(one, done))
+        ends.append(f"{one.words}: {done.words if done.problem is not None else _verdict(one, done)}")
+        if isinstance(done.problem, KeyboardInterrupt):
+            break
+    typer.echo("")
+    for line in ends:
+        typer.echo(line)
+    raise typer.Exit(max(codes))
+
+
+def _require_ours(out: Path) -> None:
+    """Raise UsageError where the folders that a night begins anew are of somebody else."""
+    if not (out / NIGHT).is_file() and (found := [name for name in _FOLDERS if os.path.lexists(out / name)]):
+        raise UsageError(f"--out {out}: holds {found[0]}, which is of no night: name another folder, or a new one")
+
+
+def comparisons(repo: Repository, plan: NightPlan, options: Options) -> Iterator[Comparison]:
+    """Yield the comparisons of a plan. `options`: of all, with the night's own folder."""
+    judged = [one for one in (plan.last, plan.reference) if one is not None]
+    if not judged:
+        command = ["perfci", "run", "--committed"]
+        alone = replace(options, mode="run", out=options.out / ALONE, command=command)
+        yield Comparison(ALONE, None, "HEAD", alone, "main alone")
+
+    def against(purpose: Purpose, base: str, head: str, words: str) -> Comparison:
+        creep = ["--creep"] if purpose == "reference" else []
+        made = replace(
+            options,
+            out=options.out / purpose,
+            commits=(base, head),
+            purpose=purpose,
+            comparisons=1 if purpose == "seam" else len(judged),
+            command=["perfci", "compare", "--committed", "--base", base, *creep],
+        )
+        return Comparison(purpose, base, head, made, words)
+
+    if plan.last is not None:
+        sha = plan.last.sha
+        yield against("last", sha, "HEAD", f"against {sha[:10]}, recorded last")
+    if plan.reference is not None:
+        base = _named(repo, plan.reference)
+        yield against("reference", base, "HEAD", f"against the reference {escaped(plan.reference.name, 200)}")
+        if plan.seam is not None:
+            old, words = _named(repo, plan.seam), escaped(plan.seam.name, 200)
+            yield against("seam", old, base, f"{escaped(plan.reference.name, 200)} against {words}, the one before")
+
+
+def read_night(repo: Repository, store: str) -> NightPlan:
+    """Return the plan by what a store holds, and say what it leaves out. Raises UsageError, MachineError."""
+    head = repo.commit("HEAD")
+    policy = policy_of(repo, head)
+    if policy is None:
+        raise UsageError(f"{head.sha[:10]}: has no {FILE}: write one with `perfci init`, and commit it")
+    opened = open_store(store, repo.root)
+    plan = plan_night(repo, policy, (night for _, night in opened.read(reversed(opened.names()))))
+    for fault in opened.faults:
+        _say(f"{escaped(store, 200)}: {fault.name}: {fault.reason}")
+    for note in plan.notes:
+        _say(note)
+    return plan
+
+
+def _read_plan(file: Path, repo: Repository) -> NightPlan:
+    """Return the plan in a file. Raises UsageError for anything else, and where it is of another commit."""
+    try:
+        regular(file.resolve(), _LARGEST)
+        plan = NightPlan.model_validate_json(file.read_bytes())
+    except (Unread, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--plan {file}: cannot be read ({why}): `perfci history plan` makes one") from None
+    except ValidationError:
+        raise UsageError(f"--plan {file}: is no plan of a night: `perfci history plan` makes one") from None
+    head = repo.commit("HEAD").sha
+    if plan.head.sha != head:
+        raise UsageError(f"--plan {file}: is of {plan.head.sha[:10]}, and {head[:10]} is checked out: make it anew")
+    return plan
+
+
+def _repository(where: Path) -> Repository:
+    repo = Repository.find(where)
+    if repo is None:
+        raise UsageError(f"{escaped(where)}: not a git repository: a night compares commits of one")
+    return repo
+
+
+def _named(repo: Repository, reference: Reference) -> str:
+    """Return the reference's name where it still means the commit, so that reports have it; else the commit."""
+    try:
+        return reference.name if repo.commit(reference.name).sha == reference.commit.sha else reference.commit.sha
+    except UsageError:
+        return reference.commit.sha
+
+
+def _code(one: Comparison, done: Finished) -> int:
+    """Return its part of the exit code: two references are not judged, and may differ as they please."""
+    return 0 if one.folder == "seam" and done.exit_code == 1 else done.exit_code
+
+
+def _verdict(one: Comparison, done: Finished) -> str:
+    return "measured" if one.folder == "seam" else f"{done.report.verdict}: {done.report.sentence}"
+
+
+def _say(text: str) -> None:
+    typer.echo(f"perfci: {text}", err=True)
