@@ -4,7 +4,7 @@ VENV ?= .venv
 VARIANT ?= cuda13
 BIN := $(VENV)/bin
 BESIDE := --numprocesses logical --maxprocesses 8 --dist loadgroup
-WORKFLOWS := src/perfci/cli/templates/perf.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
+WORKFLOWS := src/perfci/cli/templates/perf.yml src/perfci/cli/templates/nightly.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start src/perfci/cli/templates/perf.slurm.sh $(wildcard .ci/* examples/*/*.sh)
 
 NPM := $(if $(shell command -v npm),node_modules)

@@ -22,7 +22,12 @@ pytestmark = pytest.mark.node  # expressions are evaluated by GitHub's own
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "src/perfci/cli/templates/perf.yml"
-FILES = [TEMPLATE, *sorted([*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("examples/**/.github/workflows/*.yml")])]
+NIGHTLY = ROOT / "src/perfci/cli/templates/nightly.yml"
+FILES = [
+    TEMPLATE,
+    NIGHTLY,
+    *sorted([*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("examples/**/.github/workflows/*.yml")]),
+]
 ACTIONS = {
     "measure": (ROOT / "action.yml", re.compile(r"\./|org/perfci@\S+")),
     "publish": (ROOT / "publish/action.yml", re.compile(r"\./publish|org/perfci/publish@\S+")),
@@ -33,6 +38,8 @@ RELEASE_RIGHTS = {
     "prove": {"contents": "read", "packages": "read"},
     "release": {"attestations": "write", "contents": "write", "id-token": "write", "packages": "write"},
 }
+NIGHTLY_RIGHTS = {"record": {"contents": "write"}, "alert": {"contents": "read", "issues": "write"}}
+"""Of jobs of the nightly that run perfci alone."""
 EVENTS = {
     "opened": {"pull_request": {"number": 5}, "action": "opened"},
     "accepted": {"pull_request": {"number": 5}, "action": "labeled", "label": {"name": ACCEPT_LABEL}},
@@ -116,6 +123,8 @@ def test_jobs_have_the_rights_that_the_actions_ask_for_and_no_others(name: str) 
         allowed = documented("publish" if steps(job, "publish") else "measure")
         if name == RELEASE:
             allowed = RELEASE_RIGHTS.get(ident, allowed)
+        if WORKFLOWS[name]["name"] == "perf-nightly":
+            allowed = NIGHTLY_RIGHTS.get(ident, allowed)
         assert job["permissions"] == allowed, ident
 
 
@@ -410,3 +419,19 @@ def test_check_says_what_github_refuses(name: str, before: str, after: str, said
     command = ["node", "--import", str(scripts / "json.mjs"), str(scripts / "workflows.mjs"), str(source), str(path)]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     assert done.returncode == 1 and said in done.stdout and str(source) not in done.stdout
+
+
+def test_the_example_of_a_nightly_is_what_init_writes() -> None:
+    assert (ROOT / "examples/nightly/.github/workflows/perf-nightly.yml").read_text() == NIGHTLY.read_text()
+
+
+def test_what_runs_main_in_a_night_meets_no_store_and_what_meets_it_runs_perfci_alone() -> None:
+    text = NIGHTLY.read_text()
+    for ident, job in load(NIGHTLY)["jobs"].items():
+        [checkout] = [step for step in steps(job) if step.get("uses", "").startswith("actions/checkout@")]
+        commands = "".join(step.get("run", "") for step in steps(job))
+        if "self-hosted" in job["runs-on"]:
+            assert job["permissions"] == {"contents": "read"} and checkout["with"]["persist-credentials"] == "false"
+            assert "$STORE" not in commands and "secrets." not in text
+        else:
+            assert not re.search(r"history measure|calibrate|make |python3? (?!-I -m venv)", commands), ident

@@ -266,7 +266,7 @@ FIRST_FILES = {
     ".github/workflows/perf.yml": "perf.yml",
 }
 """Files that `perfci init` writes, each with the file in templates/ that it is."""
-SLURM, KUBERNETES = "perf.slurm.sh", "perf-job.yaml"
+SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflows/perf-nightly.yml"
 """Files that it writes where it is asked to, beside a policy."""
 
 
@@ -277,9 +277,10 @@ def init(
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help=f"Write {KUBERNETES} beside the policy, and nothing else.")
     ] = False,
+    nightly: Annotated[bool, typer.Option("--nightly", help=f"Write {NIGHTLY}, and nothing else.")] = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write a policy, a first case and a workflow into a repository; or what a cluster is given."""
+    """Write a policy, a first case and a workflow into a repository; or what a cluster is given, or the nightly."""
     from perfci.sources.git import Repository, lacks_a_name
 
     if not where.is_dir():
@@ -288,8 +289,8 @@ def init(
     if repo is not None and repo.root != where.resolve():
         where = repo.root  # where every verb looks for the policy, and GitHub for workflows
         typer.echo(f"into   {where}, the root of the repository")
-    if slurm or kubernetes:
-        _write_for_cluster(where, [SLURM] * slurm + [KUBERNETES] * kubernetes)
+    if slurm or kubernetes or nightly:
+        _write_beside(where, [SLURM] * slurm + [KUBERNETES] * kubernetes + [NIGHTLY] * nightly)
         return
     if (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is there already: edit it, or remove it first")
@@ -313,7 +314,7 @@ def init(
         )
 
 
-def _write_for_cluster(where: Path, names: list[str]) -> None:
+def _write_beside(where: Path, names: list[str]) -> None:
     """Write files of templates/ beside the policy; none where one of them is there. Raises UsageError."""
     if not (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is missing: `perfci init` writes one")
@@ -321,11 +322,16 @@ def _write_for_cluster(where: Path, names: list[str]) -> None:
         if os.path.lexists(where / name):
             raise UsageError(f"{where / name}: is there already: edit it, or remove it first")
     for name in names:
-        _write_template(where / name, name)
+        _write_template(where / name, "nightly.yml" if name == NIGHTLY else name)
         typer.echo(f"wrote  {name}")
     if SLURM in names:
         (where / SLURM).chmod(0o755)
         typer.echo(f"\nNow: see what to change at its head, commit, and call `./{SLURM}` where sbatch is.")
+    if NIGHTLY in names:
+        typer.echo(
+            f"\nNow: see what to change in {NIGHTLY}: PERFCI, STORE, runs-on and device. Give limits creep: 5%, and "
+            "tag releases such as v1.2."
+        )
     if KUBERNETES in names:
         typer.echo(f"\nNow: see what to change in {KUBERNETES}, and apply it step by step, as its head says.")
 

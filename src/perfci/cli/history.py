@@ -38,7 +38,8 @@ def record(
         list[Path] | None,
         typer.Argument(
             metavar="OUT",
-            help="Output folders of one run on main: against the commit recorded last, and against the reference.",
+            help="The folder of `perfci history measure`; or the output folders of one run on main, against the commit "
+            "recorded last and against the reference.",
             show_default=str(OUT),
         ),
     ] = None,
@@ -75,6 +76,7 @@ def record(
 
     The repository tells the commits' dates and titles. Nothing of the code under test runs.
     """
+    from perfci.cli.night import NIGHT, comparisons_of
     from perfci.cli.report import read_report
     from perfci.github.event import surroundings
     from perfci.history.record import Asked, Comparison, night_of
@@ -85,6 +87,8 @@ def record(
     from perfci.sources.git import Repository
 
     folders = outs or [OUT]
+    if len(folders) == 1 and (folders[0] / NIGHT).is_file():
+        folders, reference, seam_from = comparisons_of(folders[0])
     repo = Repository.find(where)
     if repo is None:
         raise UsageError(

@@ -146,20 +146,37 @@ def read_night(repo: Repository, store: str) -> NightPlan:
     return plan
 
 
+def comparisons_of(folder: Path) -> tuple[list[Path], str, str]:
+    """Return what a night's folder holds: the folders of its comparisons that have a report, the name of the reference
+    and that of the one before, each empty where none of them is with it. Raises UsageError."""
+    plan = _parse_plan(folder / NIGHT, str(folder / NIGHT))
+    found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
+    if not (found.keys() - {"seam"}):
+        raise UsageError(f"{folder}: none of its comparisons has a report: see what `perfci history measure` said")
+    reference = plan.reference.name if plan.reference is not None and "reference" in found else ""
+    if not reference:
+        found.pop("seam", None)  # it joins epochs, and this night begins none
+    return list(found.values()), reference, plan.seam.name if plan.seam is not None and "seam" in found else ""
+
+
 def _read_plan(file: Path, repo: Repository) -> NightPlan:
     """Return the plan in a file. Raises UsageError for anything else, and where it is of another commit."""
-    try:
-        regular(file.resolve(), _LARGEST)
-        plan = NightPlan.model_validate_json(file.read_bytes())
-    except (Unread, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"--plan {file}: cannot be read ({why}): `perfci history plan` makes one") from None
-    except ValidationError:
-        raise UsageError(f"--plan {file}: is no plan of a night: `perfci history plan` makes one") from None
+    plan = _parse_plan(file, f"--plan {file}")
     head = repo.commit("HEAD").sha
     if plan.head.sha != head:
         raise UsageError(f"--plan {file}: is of {plan.head.sha[:10]}, and {head[:10]} is checked out: make it anew")
     return plan
+
+
+def _parse_plan(file: Path, shown: str) -> NightPlan:
+    try:
+        regular(file.resolve(), _LARGEST)
+        return NightPlan.model_validate_json(file.read_bytes())
+    except (Unread, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{shown}: cannot be read ({why}): `perfci history plan` makes one") from None
+    except ValidationError:
+        raise UsageError(f"{shown}: is no plan of a night: `perfci history plan` makes one") from None
 
 
 def _repository(where: Path) -> Repository:

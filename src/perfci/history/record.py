@@ -155,6 +155,8 @@ def _roles(comparisons: Sequence[Comparison], new: str, old: str, asked: Asked) 
         base, head = one.commit("base"), one.commit("head")
         if one.report.mode == "run" or not base:
             role = "alone"
+        elif one.report.purpose != "change":
+            role = one.report.purpose  # by commits alone, a release that was recorded last would be both
         elif old and (base, head) == (old, new):
             role = "seam"
         else:

@@ -76,6 +76,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     return Report(
         run=results.run,
         mode=results.mode,
+        purpose=results.plan.purpose,
         verdict=first.verdict,
         exit_code=_EXIT[first.verdict],
         sentence=first.sentence,

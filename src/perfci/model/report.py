@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from perfci.model.base import DeviceKind, Document, Side
-from perfci.model.criteria import Against, Beyond, Kind, against, beyond
+from perfci.model.criteria import Against, Beyond, Kind, Purpose, against, beyond
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.results import Check, Phase, Proof, Reason, SideCode, Work
 from perfci.model.timing import Timing
@@ -347,6 +347,7 @@ class Report(Document):
     version: Literal[1] = 1
     run: str
     mode: Literal["run", "compare"]
+    purpose: Purpose = "change"
     verdict: Verdict
     exit_code: Literal[0, 1, 3]
     sentence: str

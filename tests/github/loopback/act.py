@@ -44,7 +44,7 @@ CHECKOUT = """
           run: |
             known=${GITHUB_REF/refs\\/pull/refs\\/remotes\\/pull}; known=${known/refs\\/heads/refs\\/remotes\\/origin}
             what=(); some=("--depth=$DEPTH")
-            if [[ $DEPTH == 0 ]]; then some=(); what=("+refs/heads/*:refs/remotes/origin/*"); fi
+            if [[ $DEPTH == 0 ]]; then some=(); what=("+refs/heads/*:refs/remotes/origin/*" "+refs/tags/*:refs/tags/*"); fi
             git init -q . && git remote add origin "file://$STANDIN_REMOTE"
             git -c protocol.file.allow=always fetch -q --no-tags --prune --no-recurse-submodules "${some[@]}" origin \\
               "${what[@]}" "+$GITHUB_SHA:$known"
@@ -276,9 +276,12 @@ PINNED = "".join(path.read_text() for path in [ROOT / "action.yml", *ROOT.glob("
 
 
 def _publishes(job: dict[str, Any]) -> bool:
-    """Tell whether a job asks the API for anything: with the publishing action, or with `publish: here`."""
+    """Tell whether a job asks the API for anything: with the publishing action, with `publish: here`, or for issues."""
     steps = job.get("steps", [])
-    return any("/publish@" in step.get("uses", "") or step.get("with", {}).get("publish") == "here" for step in steps)
+    issues = any("history alert" in step.get("run", "") for step in steps)
+    return issues or any(
+        "/publish@" in step.get("uses", "") or step.get("with", {}).get("publish") == "here" for step in steps
+    )
 
 
 def _heard(line: dict[str, Any], jobs: dict[str, Job], told: dict[str, str | None]) -> None:
