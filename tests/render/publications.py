@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfci.model.publication import Acceptance, Artifact, Attempt, Origin, Publication, Shard
+from perfci.model.publication import Acceptance, Artifact, Attempt, Origin, Publication, Shard, Standing
 from perfci.model.report import Interval, Report
 from tests.render.build import (
     MISSING,
@@ -36,6 +36,13 @@ EARLIER = [
 
 def artifact(number: int, name: str) -> Artifact:
     return Artifact(name=name, url=f"{RUN}/artifacts/{number}", expires="2026-12-04T10:20:00Z")
+
+
+def standing(case: str, ratio: float, width: float = 0.003, **fields: Any) -> Standing:
+    known = {"metric": "time", "reference": "v1.2", "commit": "abc1234" + "0" * 33, "day": "2026-11-18"}
+    return Standing.model_validate(
+        {"case": case, "ratio": ratio, "low": ratio - width, "high": ratio + width} | known | fields
+    )
 
 
 def publication(*found: Report, names: tuple[str, ...] = ("",), **fields: Any) -> Publication:
@@ -80,6 +87,11 @@ def publications() -> dict[str, Publication]:
         missing=["perfci-x: <img src=x onerror=alert(1)> @everyone #1 GH-1 4d5993f0000 www.evil.example"],
         attempts=[Attempt(run_id=1, attempt=1, sentence="`a`|b @everyone <i>", url="https://evil.example/)[x](")],
     )  # fmt: skip
+    hostile.standings = [
+        standing(
+            "h100](http://evil.example)|`<b>@org #1", 1.5, 0.1, reference="v1|`<img src=x>` @everyone", metric="a|b`c"
+        )
+    ]
     hostile.origin = ORIGIN.model_copy(update={"fork": True, "head_ref": "`$(id)`", "base_ref": "a|b"})
     hostile.shards[0].artifacts = [
         Artifact(name="perf](http://evil.example)", url="javascript:alert(1)", expires="tomorrow <b>"),
@@ -92,6 +104,14 @@ def publications() -> dict[str, Publication]:
         "pass": publication(found["pass"]),
         "regression": publication(found["regression"]),
         "profile": profile,
+        "standing": publication(
+            found["regression"],
+            standings=[
+                standing("sdpa/seq=512", 1.031),
+                standing("sdpa/seq=512", 0.98, metric="bandwidth"),
+                standing("matmul/n=4096", 1.00001, 0.0002),
+            ],
+        ),
         "improvement": publication(found["improvement"]),
         "mixed": publication(found["mixed"]),
         "inconclusive": publication(found["inconclusive"]),

@@ -434,6 +434,7 @@ class Publishing:
     ] = "on-change"
     policy: Annotated[str, _input("policy", "The policy in the repository.", "PATH")] = "perfci.yaml"
     strict: Annotated[bool, _input("strict", "What is undecided fails.")] = False
+    store: Annotated[str, _input("store", "The history, which tells where main stood.", "STORE")] = ""
     here: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
 
 

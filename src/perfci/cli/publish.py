@@ -5,6 +5,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -24,11 +26,14 @@ _PACKAGES = {"github": "PyGithub"}
 """Module → the package that has it, where the names differ."""
 
 
-def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, **options: Any) -> None:
+def publish_run(
+    measuring: tuple[str, str, str, int], here: Path | None = None, store: str = "", **options: Any
+) -> None:
     """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
     `measuring`: base, cases, devices and models as the measuring action was given them. `here`: the folder in which
-    this job measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be.
+    this job measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be. `store`:
+    the history that tells where main stood; empty for none.
     """
     from perfci.github.event import load
     from perfci.github.workflow import Files
@@ -39,6 +44,7 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
         from perfci.github.measured import Scope
         from perfci.github.publish import publish
         from perfci.github.source import Wanted
+        from perfci.github.standing import open_history
     except ModuleNotFoundError as error:
         raise not_installed("publish", error) from None
 
@@ -57,6 +63,9 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
     if not token:
         raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`")
     found = load(env)
+    if store:
+        server = env.get("GITHUB_SERVER_URL") or "https://github.com"
+        wanted = replace(wanted, history=partial(open_history, store, found.origin.repository, server, token))
     api = Api(token, found.origin.repository, env.get("GITHUB_API_URL") or "https://api.github.com")
     files = Files(env)
     if here is not None:
@@ -79,7 +88,7 @@ def publish_run(measuring: tuple[str, str, str, int], here: Path | None = None, 
     url = outcome.comment.url if outcome.comment else ""
     files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
     typer.echo(log_line(comment.render_check(report).title))
-    for line in [*report.missing, *outcome.notes]:
+    for line in [*report.missing, *outcome.notes, *filter(None, [outcome.unread])]:
         typer.echo(log_line(f"- {line}"))
     if outcome.comment is not None:
         typer.echo(log_line(f"comment: {outcome.comment.state} {url}"))

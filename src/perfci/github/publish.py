@@ -15,6 +15,7 @@ from perfci.github.handed import gather
 from perfci.github.measured import Heard, left_out, named
 from perfci.github.result import FAILED, FAULTY
 from perfci.github.source import Source, Wanted, When, brings_nothing, changed_files, jobs, locate, retargeted
+from perfci.github.standing import standings
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
@@ -57,6 +58,8 @@ class Published:
     """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
     stale: bool = False
     """Nothing was published, and the checks that are there may say what does not hold any more."""
+    unread: str = ""
+    """Why the history does not tell where main stood: for the job's log alone."""
     problem: UsageError | None = None
     """The error in base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
 
@@ -114,6 +117,8 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
     # A check run of an earlier attempt holds its verdict.
     earlier = _tried(outcome, "checks: write", lambda: check.earlier(wanted.suite, source.origin, api))
     publication.attempts = earlier or []
+    if wanted.history is not None:
+        publication.standings, outcome.unread = standings(publication, wanted.history)
     text = comment.render_check(publication)
     _told(outcome, _tried(outcome, "checks: write", lambda: check.write(publication, text, api)))
     pull = source.pull

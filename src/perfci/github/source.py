@@ -1,7 +1,7 @@
 """The run that is published, the change it measured, and what that change is, by what the API says."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -16,6 +16,7 @@ from perfci.github import artifact
 from perfci.github.api import Api, ApiError
 from perfci.github.event import MEASURING, QUEUE_BRANCH, Context
 from perfci.github.measured import Change, Scope, tip
+from perfci.history.store import Store
 from perfci.model.policy_text import FILE
 from perfci.model.publication import Origin
 
@@ -48,6 +49,8 @@ class Wanted:
     policy: str = FILE
     """Path in the repository."""
     strict: bool = False
+    history: Callable[[], Store] | None = None
+    """Opens the store that tells where main stood; None where none is named."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The publication on a pull request: where the numbers come from, and the report of every matrix job that has some."""
 
+from datetime import date
+
 from pydantic import Field
 
 from perfci.model.base import Document
@@ -61,6 +63,23 @@ class Attempt(Document):
     url: str = ""
 
 
+class Standing(Document):
+    """How a metric of a case stood on main to the reference, on the last night of the history that tells."""
+
+    case: str
+    metric: str
+    ratio: float
+    """main/reference, measured side by side on that night."""
+    low: float
+    high: float
+    reference: str
+    """Its name: `v1.2`."""
+    commit: str
+    """Of main, whole."""
+    day: date
+    """Of the night, in UTC."""
+
+
 class Shard(Document):
     """One job that measured: a matrix of GPUs gives several."""
 
@@ -91,6 +110,8 @@ class Publication(Document):
     checked: bool = True
     """True where a check of the head says the same: without one nothing can be accepted."""
     acceptance: Acceptance | None = None
+    standings: list[Standing] = Field(default_factory=list)
+    """Of the cases that the change moves most, as far as the history tells. They judge nothing."""
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""
 

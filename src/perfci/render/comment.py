@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from perfci.judge.status import order
-from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication
+from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication, Standing
 from perfci.model.report import Row
 from perfci.model.text import shell, shorten
 from perfci.render import parts
@@ -127,6 +127,7 @@ class _Page:
             attempts=[_attempt(one, near) for one in publication.attempts[::-1][: most.attempts]],
             jobs=jobs,
             matrix=_matrix(self.verdict, most.rows) if len(verdict.views) > 1 else "",
+            standings=Safe("; ".join(map(_standing, publication.standings))),
             shared=[fold.text for fold in kept if fold.job == SHARED],
             dropped=parts.dropped(dropped),
             files=Safe(", ".join(_file(artifact, near) for artifact in artifacts[: most.files])),
@@ -208,6 +209,19 @@ def _accepted(publication: Publication) -> Safe:
     whose = f"{code(accepted.author, 40)}'s description" if accepted.author else "the description"
     reason = f". The reason, in {whose}: {markdown(accepted.reason)}" if accepted.reason else ", without a reason"
     return Safe(f"Accepted by {code(accepted.by, 40)} on {markdown(_minute(accepted.at), 30)}{reason}")
+
+
+def _standing(one: Standing) -> Safe:
+    """Return `main was 3.1 % (± 0.3) over v1.2 on 18 November 2026 (abc1234)` of a case."""
+    points, width = (one.ratio - 1) * 100, (one.high - one.low) / 2 * 100
+    digits = 1 if width >= 0.1 or width == 0 else 2
+    size = f"{abs(points):.{digits}f}"
+    how = f"{size} % (± {width:.{digits}f}) {'over' if points > 0 else 'under'}"
+    if not float(size):
+        how = f"level (± {width:.{digits}f} %) with"
+    what = code(one.case) if one.metric == "time" else f"{code(one.metric, 80)} of {code(one.case)}"
+    day = f"{one.day.day} {one.day:%B %Y}"
+    return Safe(f"{what}: main was {how} {code(one.reference, 80)} on {day} ({code(one.commit[:7])})")
 
 
 def _attempt(one: Attempt, near: str) -> Safe:

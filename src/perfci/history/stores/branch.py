@@ -47,10 +47,10 @@ _PROTOCOLS = "file:git:http:https:ssh"
 """Others start programs that the address names."""
 
 
-def open_branch(text: str, where: Path) -> "BranchStore":
+def open_branch(text: str, where: Path, settings: Sequence[tuple[str, str]] = ()) -> "BranchStore":
     """Return the store `BRANCH` of the repository around `where`, at its remote origin if it has one, or `URL#BRANCH`.
 
-    Raises UsageError.
+    `settings`: of git, for reaching such a URL; they may hold a secret. Raises UsageError.
     """
     url, mark, branch = text.rpartition("#")
     shown = escaped(_SECRET.sub("", text), 200)
@@ -60,7 +60,7 @@ def open_branch(text: str, where: Path) -> "BranchStore":
     if mark:
         if not url or url.startswith("-"):
             raise UsageError(f"git:{shown}: names no repository: write git:URL#BRANCH")
-        return BranchStore(f"git:{shown}", _absolute(url, where), branch, [])
+        return BranchStore(f"git:{shown}", _absolute(url, where), branch, settings)
     repo = Repository.find(where)
     if repo is None:
         raise UsageError(f"git:{shown}: {escaped(where)} is in no git repository: write git:URL#BRANCH")

@@ -1,0 +1,117 @@
+"""Where main stood before a pull request, by the history: told, judging nothing, and failing nothing."""
+
+import base64
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple
+
+from perfci.history.document import Night
+from perfci.history.store import Store, open_store
+from perfci.history.stores.branch import open_branch
+from perfci.model.base import DeviceKind, PerfciError
+from perfci.model.publication import Publication, Standing
+from perfci.model.text import one_line
+
+MOST_CASES = 3
+NIGHTS = 60
+"""Nights that are read, the last ones: where main stood longer ago says little."""
+PATIENCE = 60.0
+"""Seconds for all of it: a check waits for this."""
+
+
+class Moved(NamedTuple):
+    """A metric of a case that a change moves."""
+
+    case: str
+    metric: str
+    device: DeviceKind
+    name: str
+    """Of the device: another model's night says nothing of it."""
+    size: float
+    """Absolute logarithm of the ratio head/base."""
+
+
+def open_history(text: str, repository: str, server: str, token: str) -> Store:
+    """Return the store of this name; `git:BRANCH` is a branch of `repository` (`owner/name`), which is not checked out
+    here and is fetched with the job's token. Raises UsageError, MachineError."""
+    if not text.startswith("git:") or "#" in text:
+        return open_store(text)
+    known = base64.b64encode(f"x-access-token:{token}".encode()).decode()
+    settings = [(f"http.{server}/.extraheader", f"AUTHORIZATION: basic {known}")]
+    return open_branch(f"{server}/{repository}#{text.removeprefix('git:')}", Path.cwd(), settings)
+
+
+def moved(publication: Publication) -> list[Moved]:
+    """Return the metrics that the change is seen to move, whatever the limits say of it, those that move most first."""
+    found = {
+        Moved(row.case, row.metric, row.device, names.get(row.device, ""), abs(math.log(row.change)))
+        for shard in publication.shards
+        for names in [shard.report.fingerprint.devices]
+        for row in shard.report.rows
+        if row.against == "base" and row.change is not None and 0 < row.change < math.inf
+        and row.interval is not None and not row.interval.low <= 1 <= row.interval.high
+    }  # fmt: skip
+    return sorted(found, key=lambda one: (-one.size, one))[:MOST_CASES]
+
+
+def standings(
+    publication: Publication, opened: Callable[[], Store], patience: float = PATIENCE
+) -> tuple[list[Standing], str]:
+    """Return where main stood in what the change moves most, and why the history does not tell; never raises.
+
+    `opened` opens the store. After `patience` seconds it is left alone.
+    """
+    wanted = moved(publication)
+    if not wanted:
+        return [], ""
+    found: list[Standing] = []
+    said = [f"the history did not answer within {patience:g} s"]
+
+    def read() -> None:
+        try:
+            store = opened()
+            nights = (night for _, night in store.read(islice(reversed(store.names()), NIGHTS)))
+            answers = search(nights, wanted)
+            said[0] = "" if answers else "the history has no ratio to a reference of what this change moves most"
+            found.extend(answers)
+        except PerfciError as error:
+            said[0] = f"the history cannot be read: {error}"
+        except Exception as error:  # noqa: BLE001  # a verdict must not hang on what others wrote there
+            said[0] = f"the history cannot be read ({type(error).__name__})"
+
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(patience)
+    return ([], said[0]) if reader.is_alive() else (found, said[0])
+
+
+def search(nights: Iterable[Night], wanted: Iterable[Moved]) -> list[Standing]:
+    """Return where main stood in what is wanted, in its order. `nights`: the last one first."""
+    asked = list(wanted)
+    found: dict[Moved, Standing] = {}
+    for night in nights:
+        known = {(point.case, point.metric, point.device): point for point in night.points}
+        for one in asked:
+            point = known.get((one.case, one.metric, one.device))
+            # The record keeps a device's name on one line, and so many characters of it.
+            same = night.devices.get(one.device) == one_line(one.name, 400)
+            if one in found or point is None or not same or night.reference is None:
+                continue
+            if point.reference is not None and (ratio := point.reference.ratio) is not None:
+                found[one] = Standing(
+                    case=one.case,
+                    metric=one.metric,
+                    ratio=ratio.ratio,
+                    low=ratio.low,
+                    high=ratio.high,
+                    reference=night.reference.name,
+                    commit=night.commit.sha,
+                    day=datetime.fromisoformat(night.started).date(),
+                )
+        if len(found) == len(asked):
+            break
+    return [found[one] for one in asked if one in found]
