@@ -68,3 +68,12 @@ def test_metrics_that_no_clock_tells_are_judged_all_the_same():
 def test_without_ceilings_nothing_is_impossible():
     document = results([case(ratio=0.2, base=cold(), head=cold())])
     assert [row.class_ for row in judge(document).rows] == ["improvement"]
+
+
+def test_an_impossible_time_is_no_ratio_for_the_history() -> None:
+    """Where nothing is asked of the case, against a reference."""
+    for ratio, kept in ((1.0, 1), (0.2, 0)):
+        document = results([case(ratio=ratio, base=cold(), head=cold())], [])
+        document.plan.purpose = "reference"
+        document.fingerprint.ceilings = {"cuda": ceilings(read=4e12, bf16=7e14)}
+        assert len(judge(document).unasked) == kept

@@ -96,3 +96,20 @@ def test_a_case_that_the_reference_asks_otherwise_or_lacks_does_not_fail_a_night
         assert {row.case: (row.class_, row.effect) for row in report.rows} == {
             "a/n=1": ("changed", effect), "b/n=1": ("added", "pass"),
         }  # fmt: skip
+
+
+def test_ratios_to_the_reference_are_kept_where_nothing_is_asked() -> None:
+    """For the history, of cases that ask the same in both; a pull request's report has none."""
+    cases = [
+        case("asked/n=1", 1.05),
+        case("plain/n=1", 1.05),
+        case("other/n=1", base=side(params={"n": 1}), head=side(params={"n": 2})),
+        case("new/n=1", base=side("absent", kind="absent"), ratio=None),
+    ]
+    policy = POLICY.replace("cases: '*', metric: time, regression: 2%", "cases: 'asked/*', creep: 8%")
+    for purpose, kept in (("change", set()), ("reference", {"plain/n=1"}), ("seam", {"asked/n=1", "plain/n=1"})):
+        made = results(cases, [])
+        made.plan.purpose = purpose
+        report = judge_by(parse_policy(policy), made)
+        assert {trail.case for trail in report.unasked} == kept, purpose
+        assert all(trail.looks[-1].pairs == len(trail.ratios) == 24 for trail in report.unasked)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference, Seam
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.metrics import known_metric
-from perfci.model.report import CLASSES, Class, Report, Row
+from perfci.model.report import CLASSES, Class, Report, Row, Trail
 from perfci.model.text import escaped, one_line
 from perfci.sources.git import Repository
 
@@ -298,7 +298,13 @@ class _Part:
         report = one.report
         self._facts = {(facts.case, facts.device): facts for facts in report.facts}
         self._measured = {(it.case, it.device, it.metric): it for it in report.measured}
-        self._trails = {(it.case, it.device, it.metric): it for it in report.trails}
+        self._trails = {(it.case, it.device, it.metric): it for it in (*report.unasked, *report.trails)}
+        # Where nothing was asked of a case against a reference, its ratio is known all the same.
+        self._unasked: dict[Key, Trail | None] = {}
+        if report.purpose in ("reference", "seam"):
+            proved = [(it.case, it.device) for it in report.facts if it.proof is not None and it.proof.by]
+            self._unasked |= {(*case, _WHOLE): None for case in proved}
+            self._unasked |= {(it.case, it.device, it.metric): it for it in report.unasked}
         self._rows: dict[Key, list[Row]] = {}
         told = {(row.case, row.device) for row in report.rows if row.kind != "presence"}
         for row in report.rows:
@@ -311,14 +317,17 @@ class _Part:
         """Yield all that it speaks of."""
         yield from self._measured
         yield from self._rows
+        yield from self._unasked
 
     def compared(self, key: Key) -> Compared | None:
         """Return the answer of the metric's limits; None where none was asked."""
         if not (rows := self._rows.get(key)):
-            return None
+            return _unasked(self._unasked[key]) if key in self._unasked else None
         worst = min(rows, key=lambda row: CLASSES.index(row.class_))
         relative = next((row for row in rows if row.against == "base"), None)
         ratio, why = _ratio(relative) if relative is not None else (None, "")
+        if relative is None and key in self._unasked and (beside := _unasked(self._unasked[key])) is not None:
+            ratio = beside.ratio
         limit = relative.limit if relative is not None else None
         return Compared(
             **{"class": worst.class_},
@@ -354,6 +363,20 @@ class _Part:
         if trail is None or len(ratios) < 2 or len(ratios) != len(trail.ratios):
             return None
         return float(np.std(np.log(ratios), ddof=1))
+
+
+def _unasked(trail: Trail | None) -> Compared | None:
+    """Return a ratio of which nothing was asked: of `trail`, or where it is None of a proof."""
+    if trail is None:
+        ratio: Ratio | None = Ratio(ratio=1, low=1, high=1, level=1, pairs=0)
+    else:
+        look = trail.looks[-1] if trail.looks else None
+        if look is None or not 0 < look.interval.low <= look.interval.high < math.inf:
+            return None
+        level = look.interval.level
+        ratio = Ratio(ratio=look.change, low=look.interval.low, high=look.interval.high, level=level, pairs=look.pairs)
+    reason = "no limit on its change: its ratio alone is recorded"
+    return Compared(**{"class": "inconclusive" if trail is not None else "unchanged"}, reason=reason, ratio=ratio)
 
 
 def _ratio(row: Row) -> tuple[Ratio | None, str]:

@@ -6,7 +6,7 @@ from typing import Literal
 from perfci.judge.criteria import rows_of
 from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.headline import headline, worst_rows
-from perfci.judge.measured import facts, measured, noise, trails
+from perfci.judge.measured import facts, measured, noise, trails, unasked
 from perfci.judge.proved import remarks
 from perfci.judge.speed_of_light import TIMED
 from perfci.judge.status import ANSWERED, Context, file_rows, order
@@ -90,6 +90,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         measured=statistics,
         facts=[facts(case, context.looks.pairs[0], ceilings.get(case.device)) for case in ranked],
         trails=trails(ranked, rows, context.looks),
+        unasked=unasked(context, ranked, rows),
         profiles=profiles,
         notes=[*results.notes, *notes],
         files=[f"{f.file} ({f.side}): {one_line(f.reason.text, 400)}" for f in results.files],

@@ -8,7 +8,7 @@ import numpy as np
 from perfci.judge.explain.roofline import roof
 from perfci.judge.explain.tuning import tuned, variations
 from perfci.judge.hints import hinted
-from perfci.judge.status import Context, state
+from perfci.judge.status import Context, presence, state
 from perfci.judge.timed import ratio
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
@@ -102,21 +102,48 @@ def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Tra
     for row in rows:
         if row.against == "base" and row.change is not None and row.pairs and (row.case, row.device) in known:
             compared.setdefault((row.case, row.device, row.metric), row)
-    return [_trail(known[row.case, row.device], row, looks) for row in compared.values()]
+    return [
+        _trail(
+            known[row.case, row.device], row.metric, row.pairs, row.pairs if row.early_look else looks.pairs[0], looks
+        )
+        for row in compared.values()
+    ]
 
 
-def _trail(case: Case, row: Row, looks: Looks) -> Trail:
-    found = log_ratios(case, row.metric, row.pairs if row.early_look else looks.pairs[0])
-    decided = found.first(row.pairs)
-    taken = sorted({n for n in looks.pairs if n <= row.pairs} | {row.pairs})
+def unasked(context: Context, cases: Iterable[Case], rows: Iterable[Row]) -> list[Trail]:
+    """Return a trail of the times of each case in `cases` that asks the same in base and in head, and on whose change
+    no row of `rows` speaks: where a history is to know them. What cannot be believed has none."""
+    if context.purpose not in ("reference", "seam"):
+        return []
+    rows = list(rows)
+    told = {(row.case, row.device) for row in rows if row.against == "base" and row.metric == "time"}
+    told |= {(row.case, row.device) for row in rows if row.kind == "presence" and row.class_ == "invalid"}
+    looks, found = context.looks, list[Trail]()
+    for case in cases:
+        if (
+            (case.id, case.device) not in told
+            and state(case, "head").status == "ok"
+            and presence(context, case) is None
+        ):
+            x = log_ratios(case, "time", looks.pairs[0]).x
+            if x.size and np.isfinite(x).all():
+                found.append(_trail(case, "time", x.size, looks.pairs[0], looks))
+    return found
+
+
+def _trail(case: Case, metric: str, pairs: int, clock: int, looks: Looks) -> Trail:
+    """Return the trail of the first `pairs`. `clock`: pairs from which the slope of times over clocks comes."""
+    found = log_ratios(case, metric, clock)
+    decided = found.first(pairs)
+    taken = sorted({n for n in looks.pairs if n <= pairs} | {pairs})
     steps = []
     for n in taken if np.isfinite(decided.x).all() else []:
         change, bounds = ratio(decided.x[:n])
         steps.append(Look(pairs=n, change=change, interval=bounds))
     return Trail(
-        case=row.case,
-        device=row.device,
-        metric=row.metric,
+        case=case.id,
+        device=case.device,
+        metric=metric,
         ratios=_ratios(found.x),
         measured=_ratios(found.measured) if found.slope else [],
         looks=steps,

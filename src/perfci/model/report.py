@@ -370,6 +370,9 @@ class Report(Document):
     """Of every case, and `measured` likewise, in the order of its worst row."""
     trails: list[Trail] = Field(default_factory=list)
     """Of the relative limits that were answered, in the order of `rows`."""
+    unasked: list[Trail] = Field(default_factory=list)
+    """Of main against a reference, or of one against the one before: times of cases on whose change there is no limit.
+    Recorded, and judged by nothing. What is proved has none."""
     profiles: list[CaseProfile] = Field(default_factory=list)
     """Of the cases that were profiled, in the order of `rows`."""
     notes: list[str]

@@ -132,6 +132,14 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
     assert report(repo, "seam")["sentence"].endswith(
         "1 case measured, not judged: one reference against the one before"
     )
+    said = repo.perfci("history", "record", "perfci-night", "--store", "store")
+    assert said.code == 0, said.err
+    (one,) = [one for one in open_store("store", repo.root).nights() if one.seam is not None]
+    assert one.seam is not None and one.seam.before.name == "v1.0" and one.reference is not None
+    assert (one.reference.name, one.last and one.last.sha, one.reference.commit.sha) == ("v1.1", second, second)
+    (point,) = one.seam.points
+    assert point.last is not None and point.last.ratio is not None and point.last.limit is None
+    assert point.last.ratio.ratio > 1.2 and point.last.ratio.pairs == len(case["pairs"])
     assert [seam["sides"][side]["ref"] for side in ("base", "head")] == ["v1.0", "v1.1"]
 
 
