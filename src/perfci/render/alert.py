@@ -144,16 +144,17 @@ def _commands(rows: Sequence[Alert]) -> list[str]:
         nearest.setdefault((one.case, one.metric), one)
     usable = [one for one in rows if nearest[one.case, one.metric] is one]
     usable = [one for one in usable if len(one.case) <= _LONGEST_CASE and one.case.isprintable()]
-    groups: dict[tuple[str, str], list[Alert]] = {}
+    groups: dict[tuple[str, str, bool], list[Alert]] = {}
     for one in usable[:_MOST_CASES]:
         before = one.base or one.good
-        groups.setdefault((one.bad.sha, before.sha if before else ""), []).append(one)
-    for (bad, good), alerts in sorted(groups.items(), key=lambda group: group[0]):
+        key = one.bad.sha, before.sha if before else "", one.against == "reference"
+        groups.setdefault(key, []).append(one)
+    for (bad, good, creep), alerts in sorted(groups.items(), key=lambda group: group[0]):
         fetch = f"git fetch origin {bad} && git switch --detach FETCH_HEAD"
         cases = list(dict.fromkeys(glob.escape(one.case) for one in alerts))
         what = ["perfci", "compare", "--base", good] if good else ["perfci", "run"]
         found += [fetch] if fetch not in found else []
-        found.append(shell([*what, "--device", alerts[0].device, *cases]))
+        found.append(shell([*what, *(["--creep"] if creep and good else []), "--device", alerts[0].device, *cases]))
         found += [shell(_bisect(one, good)) for one in alerts if good and _decided_by_pairs(one.metric)]
     return found
 
