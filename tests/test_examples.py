@@ -145,15 +145,19 @@ def test_a_workflow_is_that_of_init_but_for_what_it_shows(name: str) -> None:
 
 def test_a_runner_that_has_lost_its_gpu_fails() -> None:
     """Every measuring job asks for the GPU by name: cases that are merely skipped pass."""
-    asked = []
+    asked, typed_devices = [], []
     for path in EXAMPLES.glob("*/.github/workflows/*.yml"):
         for job in yaml.safe_load(path.read_text())["jobs"].values():
+            lines = [line for step in job.get("steps", []) for line in step.get("run", "").splitlines()]
+            measuring = re.compile(r"bin/perfci\"? (history measure|calibrate|compare|run)\b")
+            typed_devices += [re.findall(r"--device (\S+)", line) for line in lines if measuring.search(line)]
             asked += [
                 step["with"]["device"]
                 for step in job.get("steps", [])
                 if step.get("uses", "").startswith("org/perfci@") and "plan" not in step["with"]  # which asked for it
             ]
-    assert len(asked) == 7 and all("cuda" in devices.split() for devices in asked)
+    assert len(asked) == 6 and all("cuda" in devices.split() for devices in asked)
+    assert len(typed_devices) >= 2 and all(devices == ["cuda"] for devices in typed_devices)
 
 
 def test_the_runner_group_of_the_public_project_gets_the_reusable_workflow() -> None:

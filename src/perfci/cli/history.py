@@ -204,7 +204,7 @@ def check(
     from perfci.history.check import check
     from perfci.render.changes import render
 
-    limit = _percent("--creep", creep)
+    limit = _limit_of("--creep", creep)
     devices, left_out = _collected(store, where)
     found = check(devices, left_out, limit, last)
     typer.echo(found.model_dump_json(indent=1) if json else render(found).rstrip("\n"))
@@ -225,7 +225,7 @@ def html(
     from perfci.render.html.history import site
     from perfci.system.files import write_atomic
 
-    limit = _percent("--creep", creep)
+    limit = _limit_of("--creep", creep)
     devices, left_out = _collected(store, where)
     found = check(devices, left_out, limit, last=max(len(device.heads) for device in devices))
     pages = 0
@@ -262,7 +262,7 @@ def _collected(store: str, where: Path) -> tuple[list["Device"], list[tuple[str,
     return devices, left_out
 
 
-def _percent(option: str, text: str | None) -> float | None:
+def _limit_of(option: str, text: str | None) -> float | None:
     from perfci.model.units import parse_percent
 
     try:
