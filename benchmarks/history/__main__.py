@@ -153,6 +153,8 @@ def main() -> int:
     if asked.what == "write":
         if asked.folder is None:
             parser.error("write needs a folder")
+        if asked.nights <= 60:
+            parser.error("--nights: at least 61, so that what is planted has room")
         write(asked.folder, asked.nights, asked.cases or 200)
         return 0
     print("| | false a month | misplaced | in 3 | in 4 | in 6 | in 8 answers | drifts told / as such | a device |")

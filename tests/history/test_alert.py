@@ -183,9 +183,11 @@ def test_nights_without_an_answer_count_neither_way(class_: Class) -> None:
         assert only(nights[:5]) == only([*nights[:4], nights[4].model_copy(update={"points": []})])
 
 
-def test_errors_and_other_devices_count_neither_way() -> None:
+def test_an_error_leaves_other_cases_their_answers_and_other_devices_count_neither_way() -> None:
     nights = walk([1.0, 1.07, 1.07, 1.07], creep=0.05)
-    nights[2].error = "the GPU was lost"
+    nights[2].error = "another case fails in both"
+    assert counts(nights) == [0, 0, 2, 2], "its other points say what they say"
+    nights[2].points = []
     assert counts(nights) == [0, 0, 0, 2]
     elsewhere = night(2.5, run="other", devices={"cpu": "AMD Ryzen"}, points=[point(CASE, 1.5)])
     assert [found.name for found in find_alerts([*nights[:3], elsewhere])] == ["AMD EPYC 9654", "AMD Ryzen"]
@@ -390,7 +392,7 @@ def test_every_alert_has_two_nights_over_in_one_epoch(nights: list[Night]) -> No
         for one in (*found.open, *found.ended):
             assert one.since < one.begun <= one.told
             assert started[one.since].epoch == started[one.begun].epoch == one.epoch
-            assert not started[one.since].error and not started[one.begun].error
+            assert started[one.since].points and started[one.begun].points
             assert one.bad == started[one.since].commit
         assert all(one.ended and one.ended > one.begun for one in found.ended)
         assert not any(one.ended for one in found.open) and not any(one.begun for one in found.once)
@@ -407,7 +409,7 @@ def _alike(one: Alerts) -> tuple[list[Alert], list[Alert], list[Alert]]:
 def test_nights_that_know_nothing_change_nothing_wherever_they_stand(nights: list[Night], data: st.DataObject) -> None:
     where = data.draw(st.integers(0, len(nights)))
     silent = Compared(class_="inconclusive", limit=0.02)
-    near = [one for one in (*nights[:where][::-1], *nights[where:]) if not one.error]
+    near = [one for one in (*nights[:where][::-1], *nights[where:]) if not one.error or one.points]
     before = (near or nights)[0]
     nothing = night(
         where - 0.5, run="nothing", epoch=before.epoch, commit=before.commit, last=before.last,

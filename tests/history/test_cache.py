@@ -96,6 +96,15 @@ def test_every_field_of_an_entry(store: Store) -> None:
     ]  # fmt: skip
 
 
+def test_a_repeated_run_is_one_night(store: Store) -> None:
+    store.add(night(0, run="r1"))
+    store.add(night(1, run="r2", attempt=1))
+    assert len(shown(store, "*")[0].entries) == 2
+    again = night(2, run="r2", attempt=2)
+    store.add(again)
+    assert [one.started for one in shown(store, "*")[0].entries] == [at(0), again.started]
+
+
 def test_series_are_chosen_by_glob_metric_and_device(store: Store) -> None:
     h200 = {"devices": {"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"}}
     points = [
@@ -298,6 +307,11 @@ def test_a_sparkline_does_not_draw_noise_as_change() -> None:
     assert line(1.0, 1.1) == "▁█ +0.00 % to +10.0 %"
     assert line(1.0, None, 1.001)[:3] in ("▄·▅", "▅·▅", "▄·▄")
     assert line(1.0, 1.0)[:2] in ("▄▄", "▅▅")
+
+
+def test_a_ratio_without_bounds_draws_a_line() -> None:
+    wide = Answer("inconclusive", 1.0, 1e-308, 1e308, 0.5, 1, None)
+    assert sparkline([wide, wide]).endswith("+0.00 % to +0.00 %")
 
 
 def test_faults_are_told_and_counted(store: Store, tmp_path: Path) -> None:

@@ -137,6 +137,12 @@ def test_five_changes_of_less_than_two_percent_are_over_a_limit_of_five():
     assert [one.state for one in found.standings] == ["over"]
 
 
+def test_a_limit_that_main_no_longer_has_judges_nothing():
+    without = [night(30 + day, points=[point("sdpa/n=128", 1.07, reference=compared(1.07))]) for day in range(3)]
+    assert checked(nights(wobble(1.07, 30))).exit_code == 1
+    assert checked([*nights(wobble(1.07, 30)), *without]).exit_code == 0
+
+
 def test_nights_without_an_answer_are_counted_and_the_case_is_named():
     found = checked(nights([*wobble(1.0, 10), *[None] * 8]))
     assert (found.answers, found.unanswered) == (10, 8)

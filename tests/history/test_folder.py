@@ -61,7 +61,7 @@ def test_a_night_too_large_to_be_read_is_not_written(tmp_path: Path, monkeypatch
         open_store(str(tmp_path)).add(night(0, points=[point(f"case{n}") for n in range(9)]))
 
 
-@pytest.mark.parametrize("text", ["", "gs://bucket/x", "https://example.org/x"])
+@pytest.mark.parametrize("text", ["", "gs://bucket/x", "https://example.org/x", "S3://bucket/x", "GIT:main", "~/store"])
 def test_what_names_no_store_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no store: name a folder, git:BRANCH"):
         open_store(text)

@@ -238,6 +238,30 @@ def test_an_error_is_recorded_as_one(repo: Repo, make: Make) -> None:
     assert found.points
 
 
+def test_a_comparison_with_another_reference_than_the_one_named_is_refused(repo: Repo, make: Make) -> None:
+    of_creep = make("v1", purpose="reference")
+    with pytest.raises(UsageError, match=f"compares with {repo.commits['v1'][:10]}: name that with --reference"):
+        night(repo, of_creep, make("before"))
+    with pytest.raises(UsageError, match="none of these folders compares with it"):
+        night(repo, of_creep, make("before"), reference="v2")
+    with pytest.raises(UsageError, match=f"compares with {repo.commits['v1'][:10]}: name that with --reference"):
+        night(repo, of_creep, make("v2", purpose="last"), reference="v2")
+
+
+def test_a_run_of_the_future_is_refused(repo: Repo, make: Make) -> None:
+    with pytest.raises(UsageError, match=r"began on 2099-01-01, in the future: set that machine's clock"):
+        night(repo, make("before", started="2099-01-01T00:00:00+00:00"))
+
+
+def test_a_comparison_that_left_no_report_is_an_error_of_the_same_epoch(repo: Repo, make: Make) -> None:
+    whole = night(repo, make("before"), make("v1", purpose="reference"), reference="v1")
+    found = night(repo, make("before"), reference="v1", lost="no report: reference")
+    assert (found.epoch, found.reference, found.error) == (whole.epoch, whole.reference, "no report: reference")
+    assert any(one.last is not None for one in found.points) and not any(one.reference for one in found.points)
+    with pytest.raises(UsageError, match="none of these folders compares with it"):
+        night(repo, make("before"), reference="v1")
+
+
 def test_a_file_that_does_not_import_is_no_case(repo: Repo, make: Make) -> None:
     one = make("before", rows=[row("a"), presence("kernels/b.py", "failed", "does not import")])
     one.report.facts[:] = [it for it in one.report.facts if it.case == "a"]

@@ -36,7 +36,9 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
     for line in (*fault_lines(opened.faults), *opened.warnings):
         typer.echo(log_line(line))
     if not found:
-        typer.echo(log_line(f"{opened.text}: has no nights yet: `perfci history record` keeps them"))
+        raise MachineError(
+            f"{opened.text}: has no night: see how the store is called; `perfci history record` adds one"
+        )
     if (many := sum(bool(one.open) for one in found)) > _MOST:
         raise MachineError(f"{opened.text}: names {many} devices with alerts, more than {_MOST}: see who writes to it")
     address = f"{os.environ.get('GITHUB_SERVER_URL') or _SITE}/{repository}"

@@ -86,9 +86,9 @@ def record(
     from perfci.render.history import recorded
     from perfci.sources.git import Repository
 
-    folders = outs or [OUT]
+    folders, lost = outs or [OUT], ""
     if len(folders) == 1 and (folders[0] / NIGHT).is_file():
-        folders, reference, seam_from = comparisons_of(folders[0])
+        folders, reference, seam_from, lost = comparisons_of(folders[0])
     repo = Repository.find(where)
     if repo is None:
         raise UsageError(
@@ -116,7 +116,7 @@ def record(
     if attempt is None:
         attempt = 1 if of_github is None else of_github.GITHUB_RUN_ATTEMPT
     opened = open_store(store, where)
-    asked = Asked(run, attempt, url, reference, seam_from, _facts(fact or []))
+    asked = Asked(run, attempt, url, reference, seam_from, _facts(fact or []), lost)
     night = night_of(comparisons, asked, repo)
     new = opened.add(night)
     typer.echo(recorded(night, name_of(night), new=new))

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from perfci.cli.measure import Finished, folders, measure, read_options
 from perfci.cli.output import tell
+from perfci.github.event import surroundings
 from perfci.history.document import Reference
 from perfci.history.plan import NightPlan, plan_night
 from perfci.history.store import open_store
@@ -138,7 +139,11 @@ def read_night(repo: Repository, store: str) -> NightPlan:
     if policy is None:
         raise UsageError(f"{head.sha[:10]}: has no {FILE}: write one with `perfci init`, and commit it")
     opened = open_store(store, repo.root)
-    plan = plan_night(repo, policy, (night for _, night in opened.read(reversed(opened.names()))))
+    here = surroundings(os.environ)
+    nights = (night for _, night in opened.read(reversed(opened.names())))
+    if here is not None:  # an attempt before is of this very commit, and would hide what it found
+        nights = (night for night in nights if not night.run.startswith(f"{here.GITHUB_RUN_ID}."))
+    plan = plan_night(repo, policy, nights)
     for fault in opened.faults:
         _say(f"{escaped(store, 200)}: {fault.name}: {fault.reason}")
     for note in plan.notes:
@@ -146,17 +151,18 @@ def read_night(repo: Repository, store: str) -> NightPlan:
     return plan
 
 
-def comparisons_of(folder: Path) -> tuple[list[Path], str, str]:
-    """Return what a night's folder holds: the folders of its comparisons that have a report, the name of the reference
-    and that of the one before, each empty where none of them is with it. Raises UsageError."""
+def comparisons_of(folder: Path) -> tuple[list[Path], str, str, str]:
+    """Return what a night's folder holds: the folders of its comparisons that have a report, the names of the reference
+    and of the one before, empty where there is none, and what was planned and has no report. Raises UsageError."""
     plan = _parse_plan(folder / NIGHT, str(folder / NIGHT))
     found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
     if not (found.keys() - {"seam"}):
         raise UsageError(f"{folder}: none of its comparisons has a report: see what `perfci history measure` said")
-    reference = plan.reference.name if plan.reference is not None and "reference" in found else ""
-    if not reference:
-        found.pop("seam", None)  # it joins epochs, and this night begins none
-    return list(found.values()), reference, plan.seam.name if plan.seam is not None and "seam" in found else ""
+    planned = {"last": plan.last, "reference": plan.reference, "seam": plan.seam}
+    lost = [name for name, one in planned.items() if one is not None and name not in found]
+    names = {name: one.name for name, one in planned.items() if isinstance(one, Reference)}
+    seam = names.get("seam", "") if "seam" in found else ""
+    return list(found.values()), names.get("reference", ""), seam, f"no report: {', '.join(lost)}" if lost else ""
 
 
 def _read_plan(file: Path, repo: Repository) -> NightPlan:

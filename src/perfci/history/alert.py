@@ -166,11 +166,11 @@ class _Device:
         self.limits: dict[tuple[str, str, type, str], _Limit] = {}
         """By case, metric and kind of limit; a step's by its epoch, too."""
         self.epochs: list[tuple[str, Instant]] = []
-        """Epoch and start of each night without an error."""
+        """Epoch and start of each night that has an answer."""
 
     def add(self, night: Night) -> None:
-        """Take the next night. One with an error answers nothing; what it has measured has been measured."""
-        if not night.error:
+        """Take the next night. Of one with an error the points that it has say what they say, each by its own class."""
+        if not night.error or night.points:
             self.epochs.append((night.epoch, night.started))
         for point in night.points:
             if point.device != self.kind:
@@ -181,7 +181,7 @@ class _Device:
                     self.limits[key] = kind()
                 one = self.limits[key]
                 one.measure(night, point)
-                if not night.error and (over := one.answer(night, point)) is not None:
+                if (over := one.answer(night, point)) is not None:
                     one.tell(night, point, over)
 
     def found(self) -> Alerts:

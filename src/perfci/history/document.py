@@ -73,7 +73,7 @@ class Compared(Document):
     reason: Text = ""
     """Why that class, and why there is no ratio."""
     ratio: Ratio | None = None
-    limit: Finite | None = None
+    limit: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
     """Relative change that was asked about; None where no limit on the change was."""
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from pydantic import ValidationError
@@ -25,6 +25,8 @@ that follow."""
 _WHOLE = "time"
 """The metric under which a case is recorded that fails as a whole."""
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_AHEAD = timedelta(days=1)
+"""By which a machine's clock may be ahead of this one's."""
 Key = tuple[str, DeviceKind, str]
 """Case, device, metric."""
 
@@ -54,6 +56,8 @@ class Asked:
     """The reference before, likewise."""
     environment: dict[str, str] = field(default_factory=dict)
     """Further facts across which nothing is concluded, such as an image's digest."""
+    lost: str = ""
+    """Why comparisons that were planned have no report; empty where all have one."""
 
 
 @dataclass
@@ -80,14 +84,14 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
         _require_committed(one)
     if asked.seam_from and not asked.reference:
         raise UsageError("--seam-from: names the reference before: name the new one with --reference")
-    name, new = _named(repo, asked.reference, comparisons) if asked.reference else ("", "")
+    name, new = _named(repo, asked.reference, comparisons, lost=bool(asked.lost)) if asked.reference else ("", "")
     old_name, old = _named(repo, asked.seam_from, comparisons) if asked.seam_from else ("", "")
     roles = _roles(comparisons, new, old, asked)
     main = roles.of_main
     if not main:
         raise UsageError(f"{comparisons[0].place}: says nothing of main: name its comparison, too")
     _require_one_machine([*main, *([roles.seam] if roles.seam else [])])
-    if new and roles.reference is None and main[0].commit("head") != new:
+    if new and roles.reference is None and main[0].commit("head") != new and not asked.lost:
         raise UsageError(
             f"--reference {escaped(asked.reference, 100)}: none of these folders compares main with it: "
             "`perfci compare --base` it, too"
@@ -109,7 +113,7 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
             environment=environment,
             epoch=hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16],
             seam=_seam(repo, roles.seam, old_name) if roles.seam else None,
-            error=_error(roles),
+            error=_error(roles, asked.lost),
             points=_points(roles),
         )
     except ValidationError as error:
@@ -133,9 +137,12 @@ def _require_committed(one: Comparison) -> None:
         raise UsageError(f"{one.place}: compares environments, not commits: leave out --base-python and --base-env")
 
 
-def _named(repo: Repository, name: str, comparisons: Sequence[Comparison]) -> tuple[str, str]:
+def _named(repo: Repository, name: str, comparisons: Sequence[Comparison], *, lost: bool = False) -> tuple[str, str]:
     """Return the name and the commit that a comparison with it was made with: its own, or where it is on another line
-    than head, the one where they part, which `perfci compare --base` takes. Raises UsageError."""
+    than head, the one where they part, which `perfci compare --base` takes. Raises UsageError where there is none.
+
+    `lost`: a comparison with it may have been made and have no report. The night is of its epoch all the same.
+    """
     own = repo.commit(name).sha
     bases = {one.commit("base"): one for one in comparisons}
     heads = {one.commit("head") for one in comparisons}
@@ -144,6 +151,8 @@ def _named(repo: Repository, name: str, comparisons: Sequence[Comparison]) -> tu
     for base, one in bases.items():
         if base and repo.git("merge-base", own, one.commit("head"), allow=(0, 1, 128)).stdout.decode().strip() == base:
             return name, base
+    if lost:
+        return name, own
     raise UsageError(
         f"{escaped(name, 100)}: none of these folders compares with it ({own[:10]}): `perfci compare --base` it, too"
     )
@@ -170,6 +179,10 @@ def _roles(comparisons: Sequence[Comparison], new: str, old: str, asked: Asked) 
             }[role]
             raise UsageError(f"{other.place} and {one.place}: {what}")
         setattr(roles, role, one)
+    if roles.reference is not None and roles.reference.commit("base") != new:
+        raise UsageError(
+            f"{roles.reference.place}: compares with {roles.reference.commit('base')[:10]}: name that with --reference"
+        )
     heads = {one.commit("head"): one for one in roles.of_main}
     if len(heads) > 1:
         told = " and ".join(f"{one.place} ({head[:10]})" for head, one in heads.items())
@@ -222,7 +235,10 @@ def _instant(one: Comparison) -> str:
         at = datetime.fromisoformat(one.report.started)
     except ValueError:
         raise UsageError(f"{one.place}: does not tell when it began: measure it anew") from None
-    return f"{(at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    if at > datetime.now(UTC) + _AHEAD:  # it would stay the last night for good
+        raise UsageError(f"{one.place}: began on {at:%Y-%m-%d}, in the future: set that machine's clock, measure anew")
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _commit(repo: Repository, sha: str) -> Commit:
@@ -247,15 +263,15 @@ def _seam(repo: Repository, one: Comparison, name: str) -> Seam:
     return Seam(before=before, points=[one for one in points if one.last is not None])
 
 
-def _error(roles: _Roles) -> str:
-    """Return why the run has no answer; empty where it has one."""
+def _error(roles: _Roles, lost: str) -> str:
+    """Return why the run, or a part of it, has no answer; empty where it has one."""
     told = {"against the reference": roles.reference, "against the commit before": roles.last, "main": roles.alone}
     said = [
         f"{what}: {one.report.sentence}"
         for what, one in told.items()
         if one is not None and one.report.verdict == "error"
     ]
-    return one_line("; ".join(said), 1000)
+    return one_line("; ".join([*([lost] if lost else []), *said]), 1000)
 
 
 # ---------------------------------------------------------------- points

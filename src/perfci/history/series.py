@@ -103,12 +103,11 @@ def _add(device: Device, night: Night) -> None:
             continue  # the document says it twice: its first word stands
         if point.value is not None:
             trace.values[index] = point.value
-        if point.reference is not None and point.reference.limit is not None:
-            trace.limit = point.reference.limit
         answer = answered(point.reference)
         if isinstance(answer, str):
             trace.silent[index] = answer
             continue
+        trace.limit = point.reference.limit if point.reference is not None else None
         trace.nights.append(index)
         for values, value in zip((trace.x, trace.low, trace.high, trace.error), answer, strict=True):
             values.append(value)

@@ -26,7 +26,7 @@ def open_store(text: str, where: Path | None = None) -> Store:
         from perfci.history.stores.bucket import open_bucket
 
         return open_bucket(text)
-    if not text or re.match(r"[a-z][a-z0-9+.-]*:", text):
+    if not text or text.startswith("~") or re.match(r"[a-z][a-z0-9+.-]*:", text, re.IGNORECASE):
         raise UsageError(
             f"{escaped(text, 200)!r}: is no store: name a folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX"
         )

@@ -123,7 +123,7 @@ class Measurement:
         results.notes += history.remarks(alike, plan, facts, strict=options.strict)
         if seeks_proof(options, place):
             with self.costs.phase("prove", whole=True):
-                prove_work(measured, place, plan, self._lot(journal.run), stage)
+                prove_work(measured, place, plan, self._lot(journal.run), budget, stage)
             compared = [case for case in cases if not case.proved]
             measured = [case for case in cases if case.measured("head")]
             some = any(can_measure(case) for case in measured)

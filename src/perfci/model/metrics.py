@@ -155,8 +155,8 @@ class Metric(Quantity):
 
     @property
     def of_host(self) -> bool:
-        """True where it hangs on what the host does besides giving the GPU work."""
-        return "calls" in self.follows
+        """True where it hangs on what the host does besides giving the GPU work: its calls, or how long it takes."""
+        return "calls" in self.follows or self.name == "device_busy"
 
 
 _timing = partial(Metric, tier="timing", sources=("worker",))

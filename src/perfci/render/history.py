@@ -156,7 +156,7 @@ def sparkline(found: Sequence[Answer | None]) -> str:
     if len(known) < 2:
         return ""
     low, high = min(known), max(known)
-    widths = [math.log(one.high / one.low) for one in found if one is not None and one.low and one.high]
+    widths = [math.log(one.high) - math.log(one.low) for one in found if one is not None and one.low and one.high]
     span = max(high - low, median(widths) if widths else 0.0, 1e-9)
     begin = (low + high - span) / 2
     top = len(_LEVELS) - 1

@@ -9,6 +9,7 @@ import pytest
 from perfci.history.document import Commit, Night, Reference
 from perfci.history.store import open_store
 from tests.e2e.conftest import Repo, adding
+from tests.history import nights
 
 POLICY = """
     budget: 60s
@@ -44,6 +45,25 @@ def test_the_first_night_compares_with_the_release_alone(repo: Repo) -> None:
     assert night["reference"]["name"] == "v1.0" and night["last"] is None
     assert not (repo.root / "store").exists(), "a store is read, and made by who records"
     assert repo.git("status", "--porcelain") == ""
+
+
+def test_an_attempt_again_compares_with_the_night_before_it(repo: Repo) -> None:
+    """What the attempt before has recorded is of this very commit: against itself nothing would be found."""
+    released(repo)
+    sha = repo.commit("night")
+    runner = {
+        "GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "7391", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_SHA": sha,
+        "GITHUB_REPOSITORY": "octo/kernels", "GITHUB_REF": "refs/heads/main",
+    }  # fmt: skip
+    kept = Commit(sha=sha, date="2026-11-18T01:00:00Z")
+    open_store(str(repo.root / "store")).add(nights.night(0, run="7391.epyc", commit=kept))
+    plain = dict(repo.env)
+    for env, last in ((plain | runner, None), (plain, sha)):
+        repo.env.clear()
+        repo.env.update(env)
+        run = repo.perfci("history", "plan", "--store", "store", fresh=True)
+        plan = json.loads(run.out)
+        assert (plan["last"] and plan["last"]["sha"]) == last, run.err
 
 
 def test_a_plan_of_another_commit_or_none_is_refused(repo: Repo, tmp_path: Path) -> None:

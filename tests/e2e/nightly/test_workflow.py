@@ -12,6 +12,7 @@ from perfci.history.document import Night
 from perfci.history.store import open_store
 from tests.e2e.conftest import Repo, adding
 from tests.github.loopback.act import Job, Machine, copy_actions
+from tests.github.loopback.scene import REPOSITORY
 from tests.github.loopback.server import GitHub, serve
 from tests.sources.repo import ENV
 
@@ -60,7 +61,9 @@ class Main:
         return sha
 
     def night(self, text: str) -> dict[str, Job]:
-        return self.machine.deliver(text, "workflow_dispatch", {})
+        known = {"full_name": REPOSITORY, "default_branch": "main"}
+        payload = {"ref": "refs/heads/main", "repository": known}
+        return self.machine.deliver(text, "workflow_dispatch", payload)
 
     def nights(self) -> list[Night]:
         return list(open_store("git:perfci-history", self.clone.root).nights())

@@ -78,7 +78,7 @@ def test_undecided_and_missing_nights_change_nothing(hub: GitHub) -> None:
     for nothing in (
         undecided(SLIPS[4]),
         SLIPS[4].model_copy(update={"points": []}),
-        SLIPS[4].model_copy(update={"error": "no GPU"}),
+        SLIPS[4].model_copy(update={"error": "no GPU", "points": []}),
     ):
         nights.append(nothing)
         assert told(hub, nights).state == "unchanged"

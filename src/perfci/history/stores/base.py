@@ -201,14 +201,18 @@ class Store(ABC):
         for _, night in self.read(self.names(since)):
             yield night
 
-    def runs(self) -> Iterator[Night]:
-        """Yield the nights as nights() does, of each run its highest attempt alone."""
+    def last_attempts(self) -> list[Listed]:
+        """Return the documents as names() does, of each run its highest attempt alone."""
         highest: dict[str, Listed] = {}
         for listed in self.names():
             run, attempt = _run(listed)
             if run not in highest or attempt > _run(highest[run])[1]:
                 highest[run] = listed
-        for _, night in self.read(sorted(highest.values(), key=_order)):
+        return sorted(highest.values(), key=_order)
+
+    def runs(self) -> Iterator[Night]:
+        """Yield the nights of last_attempts(), as nights() does."""
+        for _, night in self.read(self.last_attempts()):
             yield night
 
     def add(self, night: Night) -> bool:

@@ -1,12 +1,14 @@
 """The work that cases give the GPU in base and in head, recorded and compared, without timing any of it."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from perfci.measure.bench import case_fields
 from perfci.measure.cases import merge, require_some
-from perfci.measure.costs import Costs
+from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import LOAD_TIMEOUT, Place, discover, open_place
@@ -15,7 +17,7 @@ from perfci.measure.timing import Setup
 from perfci.model.base import SIDES, MachineError, Side, UsageError
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE
+from perfci.model.metrics import CATALOGUE, RANGE
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Proof
 from perfci.model.text import one_line
@@ -34,11 +36,17 @@ _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
 _AT_ONCE = 16
 """Cases whose lists are compared in one process: bounds are of that."""
+BUDGET = 0.25
+"""Of what is left of the budget: a proof that takes longer saves nothing that pairs do not need."""
+_LEAST = 5.0
+"""Seconds that an answer is waited for, whatever is left."""
 _ONE = Setup("hot", 1, 1, 1, 1)
 """One execution: of a case that is not to be timed."""
 
 
-def prove_work(cases: Sequence[Case], place: Place, plan: Plan, lot: str, note: Callable[[str], None]) -> None:
+def prove_work(
+    cases: Sequence[Case], place: Place, plan: Plan, lot: str, budget: Budget, note: Callable[[str], None]
+) -> None:
     """Fill `Case.proof` of those of `cases` that nothing has proved: checked, and settled how they are timed. `lot`: as
     of `draw_audit`; empty where none is audited. Raises MachineError."""
     bench = place.benches.get("cuda")
@@ -55,7 +63,7 @@ def prove_work(cases: Sequence[Case], place: Place, plan: Plan, lot: str, note: 
     if not sought:
         return
     note("comparing what base and head give the GPU")
-    answers = compare_work(sought, place, lambda _: None)
+    answers = compare_work(sought, place, lambda _: None, time.monotonic() + BUDGET * budget.left)
     for case in sought:
         assert case.proof is not None
         if why := answers[case.id].why_not:
@@ -87,7 +95,9 @@ def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> st
         if side.tuner is None or (side.tuner and not side.tuner.endswith(UNSEEN)):
             return f"processes may differ: {side.tuner or 'it is not known whether it tunes'}"
     asked = [one for one in criteria if one.case_key == case.key and not one.waits]
-    hosts = [one for one in asked if one.metric in CATALOGUE and CATALOGUE[one.metric].of_host]
+    # What a range of NVTX holds, the host decides.
+    known = [(one, CATALOGUE.get(one.metric)) for one in asked]
+    hosts = [one for one, metric in known if (metric and metric.of_host) or RANGE.fullmatch(one.metric)]
     return f"its limit on {hosts[0].metric} asks what the host does" if hosts else ""
 
 
@@ -116,8 +126,13 @@ def explain_work(options: Options, progress: Progress) -> dict[str, Compared]:
         return compare_work(cases, place, progress.note)
 
 
-def compare_work(cases: Sequence[Case], place: Place, note: Callable[[str], None]) -> dict[str, Compared]:
-    """Record the work of cases in processes of both sides, and compare it. Returns id → answer. Raises MachineError."""
+def compare_work(
+    cases: Sequence[Case], place: Place, note: Callable[[str], None], end: float = math.inf
+) -> dict[str, Compared]:
+    """Record the work of cases in processes of both sides, and compare it. Returns id → answer. Raises MachineError.
+
+    `end`: of the monotonic clock, from which on nothing more is recorded.
+    """
     found = {case.id: refused(why) for case in cases if (why := _absent(case))}
     asked = {f"case-{number}": case for number, case in enumerate(cases) if case.id not in found}
     account = place.parent.account
@@ -128,6 +143,8 @@ def compare_work(cases: Sequence[Case], place: Place, note: Callable[[str], None
             # One after the other where the GPU takes one process at a time.
             for some in [[one] for one in recorders] if place.exclusive("cuda") else [recorders]:
                 for folder, case in asked.items():
+                    if case.id not in found and time.monotonic() > end:
+                        found[case.id] = refused("the budget is needed for pairs")
                     if case.id in found:
                         continue
                     note(f"recording · {process + 1} of {PROCESSES} · {case.id}")
@@ -139,7 +156,7 @@ def compare_work(cases: Sequence[Case], place: Place, note: Callable[[str], None
                         folders[folder][one.name].append(target)
                         one.begin(case, target)
                     for one in some:
-                        if why := one.answer():
+                        if why := one.answer(max(_LEAST, end - time.monotonic())):
                             found[case.id] = refused(f"{one.name}: {why}")
                 for one in some:
                     one.close()
@@ -193,12 +210,12 @@ class _Recorder:
         except Died as error:
             self.worker, self.refused = None, error.reason.text
 
-    def answer(self) -> str:
-        """Return why it was not recorded; empty where it was."""
+    def answer(self, patience: float) -> str:
+        """Return why it was not recorded within so many seconds; empty where it was."""
         if self.worker is None:
             return self.refused
         try:
-            why = str(self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT))["refused"])
+            why = str(self.worker.answer(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))["refused"])
         except Died as error:
             self.worker = None
             return error.reason.text
