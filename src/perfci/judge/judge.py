@@ -130,7 +130,9 @@ def _again(results: Results) -> list[str]:
     """Return the command's words that come after an error: the same, which goes on where it was only interrupted."""
     if results.error is None:
         return []
-    goes_on = results.error.kind == "interrupt" and "--resume" not in results.command
+    # A night's comparisons begin anew together.
+    alone = results.plan.purpose == "change" and results.plan.comparisons == 1
+    goes_on = results.error.kind == "interrupt" and alone and "--resume" not in results.command
     return [*results.command, "--resume"] if goes_on else results.command
 
 

@@ -43,11 +43,12 @@ CHECKOUT = """
             SUBMODULES: ${{ inputs.submodules }}
           run: |
             known=${GITHUB_REF/refs\\/pull/refs\\/remotes\\/pull}; known=${known/refs\\/heads/refs\\/remotes\\/origin}
-            what=(); some=("--depth=$DEPTH")
-            if [[ $DEPTH == 0 ]]; then some=(); what=("+refs/heads/*:refs/remotes/origin/*" "+refs/tags/*:refs/tags/*"); fi
+            what=("+$GITHUB_SHA:$known"); some=("--depth=$DEPTH")
+            if [[ $DEPTH == 0 ]]; then some=(); what+=("+refs/tags/*:refs/tags/*"); fi
+            [[ $DEPTH != 0 || $GITHUB_REF == refs/heads/* ]] || what+=("+refs/heads/*:refs/remotes/origin/*")
             git init -q . && git remote add origin "file://$STANDIN_REMOTE"
             git -c protocol.file.allow=always fetch -q --no-tags --prune --no-recurse-submodules "${some[@]}" origin \\
-              "${what[@]}" "+$GITHUB_SHA:$known"
+              "${what[@]}"
             git checkout -q --force --detach "$known"
             [[ $SUBMODULES == false ]] || git -c protocol.file.allow=always submodule update --init --recursive
             if [[ $PERSIST == true ]]; then # since v6 in a file of its own, which a condition includes
