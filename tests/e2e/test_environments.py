@@ -71,6 +71,7 @@ def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_
         assert "pace" in page and "1.0 → 2.0" in page
 
 
+@pytest.mark.slow
 def test_like_interpreters_are_unchanged_and_measured(paced: Repo, tmp_path: Path) -> None:
     """Another interpreter may differ in what is not seen: nothing is proved by equal files."""
     one, two = interpreter(tmp_path / "one", "1.0", 20_000), interpreter(tmp_path / "two", "1.0", 20_000)
@@ -115,6 +116,7 @@ def test_a_variable_that_does_nothing_is_measured(repo: Repo) -> None:
     assert "nothing was proved unchanged: the environments of base and head differ in PACE" in run.out
 
 
+@pytest.mark.slow
 def test_policies_whose_variables_differ_are_told(repo: Repo) -> None:
     """A change to env: in perfci.yaml is a difference like one of the command line; secrets stay where they are."""
     repo.policy(LIMITS + "pass_env: [QUIET]\n")
@@ -134,6 +136,7 @@ def test_policies_whose_variables_differ_are_told(repo: Repo) -> None:
             assert "hush-hush" not in path.read_text(), path
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_environments_that_it_began_in(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/a.py", CHOOSING)
@@ -144,6 +147,7 @@ def test_a_run_goes_on_in_the_environments_that_it_began_in(repo: Repo) -> None:
     assert "what base and head run in" in run.err
 
 
+@pytest.mark.slow
 def test_what_was_prepared_is_measured_with_the_variables_that_it_was_built_with(repo: Repo, tmp_path: Path) -> None:
     repo.policy(LIMITS + "build: 'echo \"ROUNDS = ${PACE:-20000}\" > chosen.py'\n")
     repo.write("kernels/a.py", CHOOSING.replace("import os", "import os\n    import chosen"))

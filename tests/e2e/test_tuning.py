@@ -1,5 +1,7 @@
 """An autotuner's choice in a whole run, with a stand-in of Triton's that needs no GPU."""
 
+import pytest
+
 from .conftest import Repo
 
 STAND_IN = """
@@ -63,6 +65,7 @@ def test_a_choice_that_moved_is_the_cause(repo: Repo) -> None:
     assert tuned["head"][0]["configs"][0]["BLOCK"] == "128"
 
 
+@pytest.mark.slow
 def test_a_choice_that_varies_is_noise(repo: Repo) -> None:
     """Each process chooses by its number, as a tuner does where two configurations are close."""
     start(repo, "os.getpid() // 2")

@@ -63,6 +63,7 @@ def on_speedup(run: Run) -> dict[str, dict]:
     return {row["case"]: row for row in run.report["rows"] if row["metric"] == "speedup"}
 
 
+@pytest.mark.slow
 def test_an_alternative_is_timed_beside_head_and_told_in_every_report(repo: Repo) -> None:
     written(repo)
     run = repo.perfci("run")

@@ -423,6 +423,7 @@ def test_a_job_plans_and_hands_on_the_plan_alone(hub: Hub) -> None:
     assert job.annotations == []
 
 
+@pytest.mark.slow
 def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> None:
     payload = two_commands(hub)
     checkout = hub.checkout(hub.merge)

@@ -162,6 +162,7 @@ def test_a_write_asks_that_there_is_none(store: Store, proxy: Proxy) -> None:
     assert [one.points for one in store.nights()] == [[]]
 
 
+@pytest.mark.slow
 def test_a_time_out_after_the_write_is_no_failure(store: Store, proxy: Proxy) -> None:
     def late(handler: Handler) -> bool:
         if handler.command != "PUT":

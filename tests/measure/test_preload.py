@@ -80,6 +80,7 @@ def test_an_environment_that_differs_is_imported_by_each(repository):
     assert len((repository.parent / "times").read_text()) >= 4
 
 
+@pytest.mark.slow
 def test_where_a_suite_decides_how_it_imports_the_log_says_what_to_do(repository):
     suite = repository / "kernels/total.py"
     suite.write_text("import os\nos.environ['FLAG'] = '1'\n" + suite.read_text())
@@ -89,6 +90,7 @@ def test_where_a_suite_decides_how_it_imports_the_log_says_what_to_do(repository
     assert "env: in perfci.yaml" in told
 
 
+@pytest.mark.slow
 def test_what_is_imported_once_is_no_longer_told_as_dear_in_each_worker(repository):
     dear = repository.parent / "packages/dear.py"
     dear.write_text(dear.read_text() + "time.sleep(0.3)\n")

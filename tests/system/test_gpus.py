@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfci.model.base import MachineError, UsageError
@@ -150,6 +150,7 @@ CORES = st.frozensets(st.integers(0, 30), max_size=20)
     usable=CORES.filter(bool),
     threads=st.sampled_from([1, 2, 4]),
 )
+@example(beside=[frozenset({0, 1, 2, 18}), frozenset({0, 19})], usable=frozenset({1, 18, 19}), threads=2)
 def test_no_core_is_shared_and_twins_stay_together(
     beside: list[frozenset[int]], usable: frozenset[int], threads: int
 ) -> None:

@@ -168,7 +168,8 @@ def share_cores(
     `beside`: for each GPU the cores of its node; where one is not told, or nodes overlap in part, all share all.
     `twins`: the logical cores of one physical core, which stay together. A share may be empty.
     """
-    near = [frozenset(one) & frozenset(usable) for one in beside]
+    # With their twins: no node ends within a physical core.
+    near = [frozenset(twin for core in one for twin in (core, *twins(core))) & frozenset(usable) for one in beside]
     apart = all(a == b or not a & b for a in near for b in near)
     if not apart or not all(near):
         near = [frozenset(usable)] * len(near)

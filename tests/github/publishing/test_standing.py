@@ -125,6 +125,7 @@ def test_a_store_that_does_not_answer_is_left_alone() -> None:
     never.set()
 
 
+@pytest.mark.slow
 def test_a_branch_is_fetched_with_the_jobs_token_and_a_failure_is_only_logged(hub: GitHub, tmp_path: Path) -> None:
     """As the action starts it, without a checkout; the server has no such repository."""
     seen: list[tuple[str, str | None]] = []

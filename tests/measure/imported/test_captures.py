@@ -48,6 +48,7 @@ def both(files: dict[str, Path], *limits: dict[str, Any], by: Any = None) -> Res
 
 
 @pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.slow
 def test_ranges_hold_what_plain_sql_and_csv_say(files: dict[str, Path], side: Any) -> None:
     results = both(files)
     cases = {case.id: case for case in results.cases}
@@ -67,6 +68,7 @@ TABLE = [*csv.DictReader((DATA / "import" / "seeds.csv").open(encoding="utf-8"))
 """What the captures hold, committed: written by `python -m tests.measure.imported.independent`."""
 
 
+@pytest.mark.slow
 def test_the_table_is_what_plain_sql_and_csv_say(files: dict[str, Path]) -> None:
     again = independent.table(files)
     assert [(row["side"], row["case"], row["metric"]) for row in TABLE] == [row[:3] for row in again]
