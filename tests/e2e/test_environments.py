@@ -113,7 +113,7 @@ def test_a_variable_that_does_nothing_is_measured(repo: Repo) -> None:
     assert run.code == 0, run.out + run.err
     assert run.classes() == {"choosing": "unchanged"}
     assert run.report["pairs"] > 0
-    assert "nothing was proved unchanged: the environments of base and head differ in PACE" in run.out
+    assert "nothing was proved unchanged by its code: the environments of base and head differ in PACE" in run.out
 
 
 @pytest.mark.slow

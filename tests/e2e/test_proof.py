@@ -97,7 +97,7 @@ def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
     why = "strace is not installed here: apt-get install strace"
     run = compared(proving)
     assert proofs(run) == dict.fromkeys(("adding", "b"), ("", why))
-    assert f"note: nothing was proved unchanged: {why}" in run.out
+    assert f"note: nothing was proved unchanged by its code: {why}" in run.out
 
 
 def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def prove(
             else:
                 files.setdefault(file, []).append(case)
     if not files:
-        return [f"nothing was proved unchanged: {whole}"] if whole else []
+        return [f"nothing was proved unchanged by its code: {whole}"] if whole else []
     tool = strace.find()
     if not place.parent.forks:
         refused = "the workers are not forks of one process here"
@@ -92,7 +92,7 @@ def prove(
         for case in own:
             why, asked = reasons[file], number(case, plan.criteria)
             case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE, number=asked)
-    return [f"nothing was proved unchanged: {refused}"] if refused else []
+    return [f"nothing was proved unchanged by its code: {refused}"] if refused else []
 
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:

@@ -138,28 +138,31 @@ def compare_work(
     account = place.parent.account
     with desk(account) as desktop:
         folders: dict[str, dict[Side, list[Path]]] = {name: {side: [] for side in SIDES} for name in asked}
-        for process in range(PROCESSES):
-            recorders = [_Recorder(place, name, f"{name}-{process}") for name in place.sides]
-            # One after the other where the GPU takes one process at a time.
-            for some in [[one] for one in recorders] if place.exclusive("cuda") else [recorders]:
-                for folder, case in asked.items():
-                    if case.id not in found and time.monotonic() > end:
-                        found[case.id] = refused("the budget is needed for pairs")
-                    if case.id in found:
-                        continue
-                    note(f"recording · {process + 1} of {PROCESSES} · {case.id}")
-                    for one in some:
-                        target = desktop / f"{one.name}-{process}" / folder
-                        target.mkdir(parents=True)
-                        account.give(target.parent)
-                        account.give(target)
-                        folders[folder][one.name].append(target)
-                        one.begin(case, target)
-                    for one in some:
-                        if why := one.answer(max(_LEAST, end - time.monotonic())):
-                            found[case.id] = refused(f"{one.name}: {why}")
+        recorders = [_Recorder(place, name, process) for process in range(PROCESSES) for name in place.sides]
+        # All at once: what the time allows is then compared. One by one where the GPU takes one process at a time.
+        rounds = [[one] for one in recorders] if place.exclusive("cuda") else [recorders]
+        for number, some in enumerate(rounds):
+            until = time.monotonic() + (end - time.monotonic()) / (len(rounds) - number)
+            for folder, case in asked.items():
+                if case.id not in found and time.monotonic() > until:
+                    found[case.id] = refused("the budget is needed for pairs")
+                if case.id in found:
+                    continue
+                note("recording" + (f" · {number + 1} of {len(rounds)}" if rounds[1:] else "") + f" · {case.id}")
                 for one in some:
-                    one.close()
+                    one.start()
+                for one in some:
+                    target = desktop / f"{one.name}-{one.process}" / folder
+                    target.mkdir(parents=True)
+                    account.give(target.parent)
+                    account.give(target)
+                    folders[folder][one.name].append(target)
+                    one.begin(case, target)
+                for one in some:
+                    if why := one.answer(max(_LEAST, until - time.monotonic())):
+                        found[case.id] = refused(f"{one.name}: {why}")
+            for one in some:
+                one.close()
         recorded = {case.id: folders[name] for name, case in asked.items() if case.id not in found}
         names = list(recorded)
         for some_names in (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)):
@@ -183,25 +186,37 @@ def _absent(case: Case) -> str:
 class _Recorder:
     """A process of one side that records cases. A case that ends it costs that case: a new one goes on."""
 
-    def __init__(self, place: Place, name: Side, log: str) -> None:
-        self.place, self.name = place, name
+    def __init__(self, place: Place, name: Side, process: int) -> None:
+        """`process`: which of its side."""
+        self.place, self.name, self.process = place, name, process
         self.bench = place.benches["cuda"]
-        self.log = self.bench.logs / f"{log}-work.log"
         self.worker: Worker | None = None
+        self.loaded = False
         self.refused = ""
 
+    def start(self) -> None:
+        """Begin to import the suite, where no process has."""
+        if self.worker is None:
+            self.loaded, self.refused = False, ""
+            log = self.bench.logs / f"{self.name}-{self.process}-work.log"
+            try:
+                self.worker = self.bench.begin(self.name, log=log, beside=True, work=True)
+            except Died as error:
+                self.refused = error.reason.text
+
     def begin(self, case: Case, target: Path) -> None:
-        """Begin to record a case into a folder."""
-        bench = self.bench
-        setup = bench.setups.get(case.key, _ONE)
-        self.refused = ""
+        """Begin to record a case into a folder, in the process that was started."""
+        if self.worker is None:
+            return
+        setup = self.bench.setups.get(case.key, _ONE)
         try:
-            if self.worker is None:
-                self.worker = bench.loaded(bench.begin(self.name, log=self.log, beside=True, work=True))
+            if not self.loaded:
+                self.bench.loaded(self.worker)
+                self.loaded = True
             self.worker.begin(
                 "work",
                 **case_fields(case, self.name),
-                seed=bench.seed,
+                seed=self.bench.seed,
                 sets=setup.sets,
                 batch=setup.batch,
                 unseen=bool(case.sides[self.name].tuner),

@@ -1,0 +1,88 @@
+"""Recording in the time that a budget leaves: what was recorded in it is compared."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfci.measure.proof import work
+from perfci.system.users import SAME
+from perfci.work.files import Compared, refused
+
+NAMES = [f"case/n={number}" for number in range(8)]
+
+
+class Clock:
+    """Recording one case, in however many processes at once, takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, *, seconds: float, exclusive: bool = False
+) -> tuple[set[str], dict[str, Compared]]:
+    """Return the cases whose lists of four processes were compared, and all answers."""
+    clock = Clock()
+    read: set[str] = set()
+
+    class Recorder:
+        def __init__(self, place: Any, name: str, process: int) -> None:
+            self.name, self.process = name, process
+
+        def start(self) -> None:
+            pass
+
+        def begin(self, case: Any, target: Path) -> None:
+            self.case = case
+            (target / "list").write_text(case.id)
+
+        def answer(self, patience: float) -> str:
+            clock.now += 1.0 if exclusive else 0.25
+            return "it is broken" if self.case.id == "broken" else ""
+
+        def close(self) -> None:
+            pass
+
+    def reads(function: Any, bounds: Any, folder: Path, account: Any, cases: dict[str, Any]) -> dict[str, Compared]:
+        for name, sides in cases.items():
+            assert {side: len(folders) for side, folders in sides.items()} == {"base": 2, "head": 2}
+            assert {(one / "list").read_text() for folders in sides.values() for one in folders} == {name}
+            read.add(name)
+        return {name: refused("compared") for name in cases}
+
+    monkeypatch.setattr(work, "time", clock)
+    monkeypatch.setattr(work, "_Recorder", Recorder)
+    monkeypatch.setattr(work, "call", reads)
+    ok = SimpleNamespace(status="ok", reason=None)
+    cases = [SimpleNamespace(id=name, sides={"base": ok, "head": ok}) for name in ["broken", *NAMES]]
+    place = SimpleNamespace(
+        sides=("base", "head"), parent=SimpleNamespace(account=SAME), exclusive=lambda device: exclusive
+    )
+    found = work.compare_work(cases, place, lambda _: None, end=seconds)  # type: ignore[arg-type]  # what it reads
+    return read, found
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_with_time_for_all_every_case_is_compared_but_what_cannot_be_recorded(
+    monkeypatch: pytest.MonkeyPatch, exclusive: bool
+) -> None:
+    read, found = compared(monkeypatch, seconds=1000.0, exclusive=exclusive)
+    assert read == set(NAMES)
+    assert found["broken"].why_not == ("base: it is broken" if exclusive else "head: it is broken")
+
+
+@pytest.mark.parametrize(("exclusive", "seconds"), [(False, 4.5), (True, 18.0)])
+def test_what_was_recorded_in_time_is_compared(
+    monkeypatch: pytest.MonkeyPatch, exclusive: bool, seconds: float
+) -> None:
+    """Not all by the first process of each side, and none by the second."""
+    read, found = compared(monkeypatch, seconds=seconds, exclusive=exclusive)
+    assert len(read) >= 4
+    assert read < set(NAMES)
+    late = set(NAMES) - read
+    assert {found[name].why_not for name in late} == {"the budget is needed for pairs"}
