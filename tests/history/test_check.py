@@ -250,3 +250,40 @@ def test_simulated_nights_are_documents_of_a_history():
     told = checked(found)
     assert told.series == 50
     assert len(told.silent) == 0
+
+
+def test_a_metric_that_nothing_asks_about_is_no_gap():
+    """As bandwidth and cycles of every case, and a case that the reference lacks."""
+    found = nights([1.0] * 9)
+    for one in found:
+        one.points.append(point(metric="cycles", unit="cycles", last=None, reference=None))
+        one.points.append(point(case="new", reference=None))
+    told = checked(found)
+    assert (told.series, told.unasked, told.unanswered, told.silent) == (3, 2, 0, [])
+    assert [one.metric for one in told.standings] == ["time"]
+    assert "2 series without any ratio" in render(told)
+
+
+def test_a_case_that_is_asked_no_longer_is_a_gap():
+    found = nights([1.0] * 9)
+    found[-1].points[0] = point(reference=None)
+    (silent,) = checked(found).silent
+    assert (silent.nights, silent.reason) == (1, "the reference has no answer")
+
+
+@pytest.mark.parametrize("before", [1, 12])
+def test_the_last_night_over_the_limit_is_told_before_a_level_is_known(before):
+    """One night is no level, and `within` would be no answer to who has seen it fail."""
+    told = checked(nights([*[1.0] * before, 1.19]))
+    (one,) = told.standings
+    assert (one.state, one.alone) == ("undecided", pytest.approx(1.19))
+    assert "+19.0 % against v1.2 by the last night alone, over its limit of 5 %" in render(told)
+    assert told.exit_code == 0
+    (one,) = checked(nights([*[1.0] * before, 1.19, 1.0])).standings
+    assert one.alone is None
+
+
+def test_nights_of_two_devices_are_counted_once():
+    found = nights([1.0, 1.0])
+    both = [one.model_copy(update={"devices": {**one.devices, "cuda": "NVIDIA H200"}}) for one in found]
+    assert checked(both).nights == 2

@@ -429,3 +429,14 @@ def test_nights_that_were_measured(tmp_path: Path) -> None:
     assert second.last is not None
     assert second.last.sha == first.commit.sha
     assert second.points[0].last is not None
+
+
+def test_cases_for_a_device_that_is_not_there_make_no_night_of_it(repo: Repo, make: Make) -> None:
+    """A GPU's nightly skips what needs the CPU, in the comparison with the commit before, too."""
+    rows = [row("sdpa/n=1"), presence("sdpa/n=64", "skipped", device="cpu", reason="skipped: needs cpu")]
+    known = [facts("sdpa/n=1", SDPA), facts("sdpa/n=64", SDPA).model_copy(update={"device": "cpu"})]
+    found = night(
+        repo, make("before", rows=rows, facts=known), make("v1", rows=rows, facts=known), reference="v1"
+    )  # fmt: skip
+    assert found.devices == {"cuda": "NVIDIA H200"}
+    assert {one.case for one in found.points} == {"sdpa/n=1"}

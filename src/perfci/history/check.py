@@ -78,6 +78,8 @@ class Standing(Document):
     """Answers that it rests on."""
     answered: str = ""
     """The night of the last answer."""
+    alone: float | None = None
+    """Its ratio by that night alone, where the whole interval of that is over the limit and the level is not."""
     commit: str = ""
     """Main on that night."""
     reason: str = ""
@@ -111,6 +113,8 @@ class Checked(Document):
     nights: int
     series: int
     """Metrics of cases on devices."""
+    unasked: int
+    """Of them without any comparison in the latest epoch: the reference lacks the case, or nothing is asked of it."""
     answers: int
     unanswered: int
     """Answers that nights of the last epochs do not have."""
@@ -178,11 +182,12 @@ def check(
     device whose proposals are told.
     """
     found = Checked(
-        nights=0, series=0, answers=0, unanswered=0, changes=[], standings=[], silent=[],
+        nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], silent=[],
         left_out=[Left(name=name, reason=reason) for name, reason in left_out],
     )  # fmt: skip
+    runs: set[tuple[str, str]] = set()
     for device in devices:
-        found.nights += len(device.heads)
+        runs |= {(head.started, head.run) for head in device.heads}
         found.series += len(device.traces)
         found.answers += sum(len(trace.nights) for trace in device.traces.values())
         latest = device.heads[-1].epoch
@@ -197,6 +202,7 @@ def check(
                 _stand(found, device, one.trace, one, creep)
         for key in sorted(device.traces.keys() - standing):
             _stand(found, device, device.traces[key], None, creep)
+    found.nights = len(runs)
     found.changes.sort(key=lambda one: (one.known, abs(math.log(one.change))), reverse=True)
     order: dict[State, int] = {"over": 0, "silent": 1, "undecided": 2, "within": 3, "unlimited": 4}
     found.standings.sort(key=lambda one: (order[one.state], -abs(math.log(one.ratio or 1)), one.case))
@@ -207,14 +213,18 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, cree
     """Say where a series stands in the latest epoch, and which nights of it have no answer."""
     nights = epochs(device)[device.heads[-1].epoch]
     have = set(trace.nights)
-    seen = sorted(night for night in {*have, *trace.silent, *trace.values} if night in set(nights))
-    begun = [night for night in nights if seen and night >= seen[0]]
-    found.unanswered += sum(night not in have for night in begun) if begun else len(nights)
-    answers = [night for night in nights if night in have]
-    since = [night for night in nights if not answers or night > answers[-1]]
+    asked = sorted(night for night in {*have, *trace.silent} if night in set(nights))
+    if not asked:
+        found.unasked += 1
+        return
+    begun = [night for night in nights if night >= asked[0]]
+    found.unanswered += sum(night not in have for night in begun)
+    answers = [night for night in begun if night in have]
+    since = [night for night in begun if not answers or night > answers[-1]]
     reason = ""
     if since:
-        reason = trace.silent.get(since[-1], "the night has nothing of it")
+        beside = "the reference has no answer" if since[-1] in trace.values else "the night has nothing of it"
+        reason = trace.silent.get(since[-1], beside)
         found.silent.append(
             Silent(
                 case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
@@ -234,6 +244,10 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, cree
     told.nights, told.answered, told.commit = now.nights, head.started, head.sha
     if len(since) < RECENT:
         told.state = "unlimited" if limit is None else _state(trace.metric, now.low, now.high, limit)
+    last = trace.nights.index(answers[-1])
+    own = "unlimited" if limit is None else _state(trace.metric, trace.low[last], trace.high[last], limit)
+    if told.state in ("undecided", "within") and own == "over":
+        told.state, told.alone = "undecided", math.exp(trace.x[last])
 
 
 def _state(metric: str, low: float, high: float, limit: float) -> State:

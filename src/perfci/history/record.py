@@ -114,7 +114,7 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
             epoch=hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16],
             seam=_seam(repo, roles.seam, old_name) if roles.seam else None,
             error=_error(roles, asked.lost),
-            points=_points(roles),
+            points=[point for point in _points(roles) if point.device in devices],
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -220,9 +220,13 @@ def _environment(one: Comparison) -> dict[str, str]:
 
 
 def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
-    """Return the devices that were measured with their names; all of the machine where nothing was."""
+    """Return the devices that were measured with their names; all of the machine where nothing was.
+
+    Cases that are skipped for want of a device make no night of it.
+    """
     known = main[0].report.fingerprint.devices
-    kinds = {facts.device for one in main for facts in one.report.facts}
+    skipped = {(row.case, row.device) for one in main for row in one.report.rows if row.class_ == "skipped"}
+    kinds = {it.device for one in main for it in one.report.facts if (it.case, it.device) not in skipped}
     both: tuple[DeviceKind, ...] = ("cuda", "cpu")
     found = {kind: one_line(known.get(kind, ""), 400) for kind in both if kind in (kinds or known)}
     if unnamed := [kind for kind, name in found.items() if not name]:

@@ -55,7 +55,7 @@ class Trace:
     values: dict[int, float] = field(default_factory=dict)
     """Night → median of main, in `unit`, of every night that has one."""
     silent: dict[int, str] = field(default_factory=dict)
-    """Night without an answer → why."""
+    """Night whose comparison with the reference asked about it, and has no ratio → why."""
     limit: float | None = None
     """The latest relative limit of the distance to the reference."""
 
@@ -105,7 +105,8 @@ def _add(device: Device, night: Night) -> None:
             trace.values[index] = point.value
         answer = answered(point.reference)
         if isinstance(answer, str):
-            trace.silent[index] = answer
+            if point.reference is not None:
+                trace.silent[index] = answer
             continue
         trace.limit = point.reference.limit if point.reference is not None else None
         trace.nights.append(index)

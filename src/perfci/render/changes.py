@@ -52,14 +52,16 @@ def _lines(found: Checked) -> Iterator[str]:
         if one.command:
             yield f"  {shell(one.command)}"
     yield from _rest(len(found.changes))
-    told = [one for one in found.standings if one.limit is not None and one.state in ("over", "silent")]
+    told = [one for one in found.standings if one.limit is not None and (one.state in ("over", "silent") or one.alone)]
     if told:
         yield ""
     yield from map(_standing, told[:MOST])
     yield from _rest(len(told))
-    undecided = sum(one.state == "undecided" for one in found.standings)
+    undecided = sum(one.state == "undecided" and not one.alone for one in found.standings)
     if undecided:
         yield f"{undecided} stand too near their limit to say on which side"
+    if found.unasked:
+        yield f"{found.unasked} series without any ratio: the reference lacks the case, or nothing asks for it"
     if found.silent:
         yield ""
         yield f"{len(found.silent)} series without an answer on the last night:"
@@ -91,4 +93,9 @@ def _standing(one: Standing) -> str:
     where = f"{span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {one.commit[:10]}"
     if one.state == "silent":
         return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
-    return f"> {name}: {where}, over its limit of {limit_percent(one.limit or 0)}"
+    limit = f"its limit of {limit_percent(one.limit or 0)}"
+    if one.alone is not None:
+        return (
+            f"? {name}: {show_change(one.alone)} against {visible(one.reference)} by the last night alone, over {limit}"
+        )
+    return f"> {name}: {where}, over {limit}"
