@@ -28,6 +28,8 @@ _SPREAD = -0x61C8864680B583EB
 _AROUND, _MOST_LIKELY = 1 << 36, 1000
 """Bytes on both sides of torch's memory in which other allocations of the driver are looked for: one word in 2^26 of
 random data lies there. So many are looked up."""
+_SMALL = 1 << 16
+"""Bytes of memory of the device that are copied and digested here: quicker than there, up to about this size."""
 _LARGEST = 8 << 30
 """Bytes of an allocation that are digested: a second of an H200."""
 _LEAST_ADDRESS = 1 << 20
@@ -124,16 +126,13 @@ class Memory:
             return ""
         if kind in ("tensor", "device"):
             return self.digest(begin, end - begin)
-        if kind == "host":
-            held = ctypes.string_at(begin, end - begin)
-            words = (
-                self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64) if held[7:] else None
-            )
-            return hashlib.sha256(held).hexdigest() + (_NAMES if words is not None and self._names(words) else "")
-        return ""
+        return self._held(ctypes.string_at(begin, end - begin)) if kind == "host" else ""
 
     def digest(self, begin: int, size: int) -> str:
         """Return a digest of memory of the device, and a mark behind it where a word of it is an address."""
+        if size <= _SMALL:
+            held = self._view(begin, size, "|u1").cpu() if size else None
+            return self._held(ctypes.string_at(held.data_ptr(), size) if held is not None else b"")
         torch = self.torch
         whole = size // 8
         sums = [0, 0]
@@ -141,22 +140,34 @@ class Memory:
         for first in range(0, whole, _CHUNK):
             words = self._view(begin + first * 8, min(_CHUNK, whole - first), "<i8")
             place = torch.arange(first, first + words.numel(), device="cuda", dtype=torch.int64)
+            parts = [self._likely(words).sum()]
             for number, multiply in enumerate(_MULTIPLY):
                 mixed = (words + place * _SPREAD) * multiply
                 mixed = (mixed ^ (mixed >> 31)) * _MULTIPLY[1 - number]
-                sums[number] += int((mixed ^ (mixed >> 29)).sum())
-            names = names or self._names(words)
+                parts.append((mixed ^ (mixed >> 29)).sum())
+            likely, *found = torch.stack(parts).tolist()  # the one wait for a GPU that other processes use, too
+            sums = [one + more for one, more in zip(sums, found)]
+            names = names or (likely > 0 and self._names(words))
         rest = bytes(self._view(begin + whole * 8, size % 8, "|u1").tolist()) if size % 8 else b""
         text = ":".join([*(f"{one % (1 << 64):016x}" for one in sums), rest.hex(), str(size)])
         return text + (_NAMES if names else "")
 
+    def _held(self, held: bytes) -> str:
+        """Return a digest of bytes at hand, with that mark."""
+        words = self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64) if held[7:] else None
+        return hashlib.sha256(held).hexdigest() + (_NAMES if words is not None and self._names(words) else "")
+
+    def _likely(self, words: Any) -> Any:
+        """Return of each word whether it may be an address of the GPU's memory: all where its place is not known."""
+        if not self.segments:
+            return self.torch.ones_like(words, dtype=self.torch.bool)
+        low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
+        return (words >= low) & (words < high)
+
     def _names(self, words: Any) -> bool:
         """Tell whether a word is an address of the GPU's memory: what lies there would have to be compared, too."""
-        if not self.segments:
-            return True  # it is not known where the GPU's memory lies
-        low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
-        likely = words[(words >= low) & (words < high)]
-        if likely.numel() > _MOST_LIKELY:
+        likely = words[self._likely(words)]
+        if not self.segments or likely.numel() > _MOST_LIKELY:
             return True
         return any(self.driver.memory(one) is not None for one in likely.tolist())
 
