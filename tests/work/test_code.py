@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.work.code import same_function
-from perfci.work.image import NOBITS
+from perfci.work.image import NOBITS, without_path
+from perfci.worker.work.elf import functions
 
 from .cubins import ARCHITECTURES, cubin, image, with_bytes, with_header, with_section
 
@@ -138,13 +139,10 @@ def test_a_function_that_was_added_or_renamed_is_not_the_same():
         (".nv.compat", {"kind": 0x7000_00FF}, "section .nv.compat is unknown"),
         (".text.math", {"kind": NOBITS}, "section .text.math is unknown"),
         (".nv.constant3", {"kind": NOBITS}, "section .nv.constant3 is unknown"),
-        (".nv.compat", {"link": 1}, "section .nv.compat is linked to another"),
         (".nv.constant3", {"info": 5}, "section .nv.constant3 is linked to another"),
         (".nv.info", {"info": 5}, "a table of the image is relocated"),
         (".rela.nv.constant4", {"info": 4}, "section .rela.nv.constant4 is unknown"),
-        (".rela.nv.constant4", {"link": 4}, "the image cannot be read: it names a symbol that it does not have"),
         (".rela.nv.constant4", {"entry_size": 16}, "the image cannot be read: .rela.nv.constant4 is damaged"),
-        (".text.scale", {"link": 0}, "the image cannot be read: it names a symbol that it does not have"),
     ],
 )
 def test_a_section_that_is_not_as_compilers_write_it_is_no_proof(section, fields, why):
@@ -152,6 +150,22 @@ def test_a_section_that_is_not_as_compilers_write_it_is_no_proof(section, fields
     base, head = (with_section(cubin("sm_90a", build), section, **fields) for build in ("base", "swapped"))
     assert base != head
     assert same_function(base, head, "scale") == why
+
+
+@pytest.mark.parametrize(
+    ("section", "link", "why"),
+    [
+        (".nv.compat", 1, "section .nv.compat is linked to another"),
+        (".rela.nv.constant4", 4, "the image cannot be read: it names a symbol that it does not have"),
+        (".text.scale", 0, "the image cannot be read: it names a symbol that it does not have"),
+    ],
+)
+def test_of_two_tables_of_symbols_a_section_has_to_name_one(section, link, why):
+    """From compute capability 10.0 on. Of one table there is no doubt, and the driver asks for none."""
+    base, head = (with_section(cubin("sm_100a", build), section, link=link) for build in ("base", "swapped"))
+    assert same_function(base, head, "scale") == why
+    base, head = (with_section(cubin("sm_90a", build), section, link=link) for build in ("base", "swapped"))
+    assert same_function(base, head, "scale") == ""
 
 
 def test_an_unknown_attribute_is_no_proof():
@@ -349,10 +363,57 @@ def test_registers_in_the_header_of_a_section_count():
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
-def test_attributes_that_name_no_table_of_symbols_are_of_the_only_one(architecture):
-    """As cuBLAS's own assembler writes them."""
+@pytest.mark.parametrize("link", [0, 5])
+def test_attributes_that_name_no_table_of_symbols_are_of_the_only_one(architecture, link):
+    """As images of cuBLAS are written: those of its `cutlass_80_simt_sgemm` name a section that is no such table."""
     written = cubin(architecture, "base")
-    bare = with_section(written, ".nv.info", link=0)
+    bare = with_section(written, ".nv.info", link=link)
+    assert image(architecture, "base").sections[link].name != ".symtab"
     for name in ("scale", "chooses"):
         assert same_function(bare, bare, name) == same_function(written, written, name)
         assert same_function(written, bare, name) == same_function(written, written, name)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_folder_that_a_file_is_compiled_in_changes_nothing(architecture):
+    """Its digest is in the name of whatever is internal to the file: base and head are compiled in two."""
+    base = cubin(architecture, "internal")
+    kernels = {name.split("internal_cu_")[-1]: name for name in functions(base)}
+    assert len(kernels) == 3
+    moved = cubin(architecture, "internal_elsewhere")
+    assert functions(base) != functions(moved)
+    assert {same_function(base, moved, name) for name in kernels.values()} == {""}
+    factor = {name: same_function(base, cubin(architecture, "internal_factor"), name) for name in kernels.values()}
+    assert [name for name, why in factor.items() if why] == [name for name in kernels.values() if "shaped" in name]
+    first = cubin(architecture, "internal_first")
+    assert {same_function(base, first, name) for name in kernels.values()} == {"section .nv.global.init differs"}
+
+
+def test_two_files_of_one_name_are_not_taken_for_each_other():
+    """Names that differ in that digest alone, in one image."""
+    base = cubin("sm_90a", "internal")
+    (hidden,) = (name for name in functions(base) if "hidden" in name)
+    (shaped,) = (name for name in functions(base) if "shaped" in name)
+    digest = hidden.split("_GLOBAL__N__")[1][:8]
+    other = base.replace(b"6shapedIfEEvPT_\0", b"6hiddenEPf\0IfEE\0").replace(
+        f"_ZN44_GLOBAL__N__{digest}_11_internal_cu_d589cb606hiddenEPf\0IfEE".encode(),
+        f"_ZN44_GLOBAL__N__{'0' * 8}_11_internal_cu_d589cb606hiddenEPf\0IfEE".encode(),
+    )
+    assert other != base
+    assert shaped not in functions(other)
+    assert "two sections or symbols in it are called" in same_function(other, other, hidden)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("_ZN37_INTERNAL_7cba65fd_7_cuda_cu_012c2c224cuda3std3__45__cpo4nextE", "_ZN37_INTERNAL_00000000_7_cuda_cu_"),
+        ("_ZN32_GLOBAL__N__b702ff5c_4_k_cu_open6hiddenEPf", "_ZN32_GLOBAL__N__00000000_4_k_cu_open6hiddenEPf"),
+        ("__nv_static_21__b702ff5c_4_k_cu_open_table", "__nv_static_21__00000000_4_k_cu_open_table"),
+        ("_ZN12_GLOBAL__N_16hiddenEPf", "_ZN12_GLOBAL__N_16hiddenEPf"),
+        ("_Z18_INTERNAL_deadbeefv", "_Z18_INTERNAL_deadbeefv"),
+    ],
+)
+def test_names_without_the_path_of_their_file(name, known):
+    assert without_path(name).startswith(known)
+    assert len(without_path(name)) == len(name)

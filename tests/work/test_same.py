@@ -284,3 +284,27 @@ def test_kernels_have_short_names_for_people() -> None:
     assert rows(WorkList.model_validate(base)) == ["kernel `add` 1 × 1 × 1 blocks of 32 × 1 × 1"]
     assert told([base] * 2, [head] * 2) == "node 1 of 1, kernel `add`: another kernel, `mul`"
     assert "function _Zadd → _Zadd2" in told([base] * 2, [simple(function="_Zadd2", title=title)] * 2)
+
+
+def test_variables_of_one_name_are_each_of_their_image() -> None:
+    """Two libraries may have one each: where they change places, what the kernels read does."""
+    node = simple()["nodes"][0]
+    nodes = [{**node, "image": image * 32} for image in ("ab", "cd")]
+
+    def holding(*digests: str) -> dict:
+        named = zip(("ab", "cd"), digests, strict=True)
+        variables = [{"image": image * 32, "name": "table", "bytes": 4, "digest": one} for image, one in named]
+        return simple() | {"nodes": nodes, "variables": variables}
+
+    assert told([holding("1", "2")] * 2, [holding("1", "2")] * 2) == ""
+    assert told([holding("1", "2")] * 2, [holding("2", "1")] * 2) == "the variable table is not the same"
+
+
+def test_internal_kernels_of_files_in_two_folders_are_the_same() -> None:
+    lists = copy.deepcopy(case("comment"))
+    for side, digest in (("base", "7cba65fd"), ("head", "d1a69025")):
+        for work in lists[side]:
+            work["variables"] = [
+                {"image": "ab" * 32, "name": f"_ZN37_INTERNAL_{digest}_7_cuda_cu_012c2c221tE", "bytes": 4, "digest": "1"}
+            ]  # fmt: skip
+    assert answer(lists) == ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from perfci.work.cubin import CAPSULE, INDIRECT, LEFT_OUT, TEXT, Cubin, Named, Unknown, brief, whose
-from perfci.work.image import FUNCTION, SECTION, Section, Unreadable
+from perfci.work.image import FUNCTION, SECTION, Section, Unreadable, without_path
 
 SYMBOL_TABLES = ("", ".symtab", ".nv.merc.symtab")
 """Sections that others may be linked to."""
@@ -31,7 +31,7 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
     """
     try:
         ours = Code(base)
-        return _same(ours, ours if base == head else Code(head), name)
+        return _same(ours, ours if base == head else Code(head), without_path(name))
     except (Unreadable, Unknown) as why:
         return str(why)
 
@@ -143,12 +143,13 @@ class Code:
         """Return a section with names in the place of indices; add the symbols that it refers to to `referred`."""
         stem, function = whose(section.name)
         named: list[Named] = []
-        if section.link >= len(self.image.sections) or (self.image.sections[section.link].name not in SYMBOL_TABLES):
+        table = self.cubin.symbols_of(section)
+        if table >= len(self.image.sections) or self.image.sections[table].name not in SYMBOL_TABLES:
             raise Unknown(f"section {brief(section.name)} is linked to another")
         linked: list[object] = []
         if stem in (TEXT, CAPSULE):
-            linked = [section.info >> 24, self.cubin.named(section.link, section.info & 0xFF_FFFF)]
-            named.append(self.cubin.named(section.link, section.info & 0xFF_FFFF))
+            named.append(self.cubin.named(table, section.info & 0xFF_FFFF))
+            linked = [section.info >> 24, named[-1]]
         elif section.info:
             if not function or section.info >= len(self.image.sections):
                 raise Unknown(f"section {brief(section.name)} is linked to another")

@@ -172,10 +172,10 @@ class Cubin:
         return [self.image.sections[number] for number in found]
 
     def symbols_of(self, section: Section) -> int:
-        """Return the index of the table of symbols that a section names. cuBLAS's own assembler does not name the only
-        one."""
-        (only,) = self.image.symbols if len(self.image.symbols) == 1 else (0,)
-        return section.link or only
+        """Return the index of the table of symbols that a section names. Images of cuBLAS name none, or a section that
+        is no such table, where there is only one."""
+        tables = self.image.symbols
+        return next(iter(tables)) if len(tables) == 1 and section.link not in tables else section.link
 
     def named(self, table: int, number: int) -> Named:
         """Return symbol `number` of the table that is section `table`."""

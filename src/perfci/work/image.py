@@ -5,6 +5,7 @@ comes from the code under test: what is not as compilers write it is refused. Se
 are not read.
 """
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -28,6 +29,8 @@ ABSOLUTE, COMMON = 0xFFF1, 0xFFF2
 OBJECT, FUNCTION, SECTION = 1, 2, 3
 """Types of symbols."""
 
+_OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
+"""What nvcc puts into names that are internal to a file: a digest of its path."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -39,6 +42,12 @@ class Unreadable(Exception):
 
     def __str__(self) -> str:
         return f"the image cannot be read: {self.args[0]}"
+
+
+def without_path(name: str) -> str:
+    """Return a symbol's name with zeros for what hangs on the folder that its file was compiled in: base and head are
+    compiled in two."""
+    return _OF_PATH.sub(r"\g<1>00000000", name)
 
 
 class Section(NamedTuple):
@@ -208,8 +217,9 @@ class _Texts:
             raise Unreadable("a name in it is no text") from None
         if not text.isprintable():
             raise Unreadable("a name in it does not print")
-        self.known[offset] = text
-        return text
+        # Two names that are one then are refused, as any that stands twice.
+        self.known[offset] = without_path(text)
+        return self.known[offset]
 
 
 def _refuse_overlaps(headers: Iterable[tuple[int, int]], sections: Sequence[tuple[int, int]]) -> None:

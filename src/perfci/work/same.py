@@ -251,15 +251,20 @@ def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
 
 
 def _of_variables(one: Recorded, other: Recorded) -> str:
-    """Compare variables by name and contents, wherever they lie: an image may have another digest and the same code."""
+    """Compare variables by name and contents, wherever they lie: an image may have another digest and the same code.
 
-    def known(work: WorkList) -> list[tuple[str, int, str]]:
-        return sorted((each.name, each.bytes, each.digest) for each in work.variables)
+    Of images only their order of use tells which is which: many have variables of the same names.
+    """
+
+    def known(work: WorkList) -> list[tuple[int, str, int, str]]:
+        used = list(dict.fromkeys(node.image for _, node in walk(work) if node.image))
+        place = {image: number for number, image in enumerate(used)}
+        return sorted((place.get(each.image, -1), each.name, each.bytes, each.digest) for each in work.variables)
 
     ours, theirs = known(one.work), known(other.work)
     if ours == theirs:
         return ""
-    name = min(set(ours) ^ set(theirs), default=("", 0, ""))[0]
+    name = min(set(ours) ^ set(theirs), default=(0, "", 0, ""))[1]
     return f"the variable {_shown(name)} is not the same"
 
 

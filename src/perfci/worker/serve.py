@@ -400,7 +400,9 @@ class Server:
         params, device, seed = message["params"], message["device"], message["seed"]
         with self.images.listened():
             made = [bench.prepare(kernel, params, device, seed, number, False) for number in range(message["sets"])]
-        own = [self.setup[name] for name in ("tree", "site", "cache") if self.setup.get(name)]
+        # Extensions that the suite compiles as it is imported lie in the side's cache, beside its site.
+        cache = self.setup.get("cache") or os.path.join(os.path.dirname(self.setup["site"]), "cache")
+        own = [self.setup["tree"], self.setup["site"], cache]
         try:
             record([one.fn for one in made], message["batch"], self.images, Path(message["folder"]), own)
         except Unreadable as error:

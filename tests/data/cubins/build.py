@@ -59,6 +59,12 @@ LINKED = {
     "linked_inner": ("", "-DINNER=8.0f"),
     "linked_right": ("-DCALLEE=right", ""),
 }
+INTERNAL = {
+    "internal": "",
+    "internal_elsewhere": "",
+    "internal_factor": "-DFACTOR=3.0f",
+    "internal_first": "-DFIRST=9.0f",
+}
 OLD = {"old": "", "old_added": "-DADDED=1", "old_factor": "-DFACTOR=2.5f", "old_registers": "-DTHREADS=1024"}
 
 
@@ -80,6 +86,12 @@ def linked(name: str, architecture: str, folder: Path) -> None:
     run("nvlink", f"-arch={architecture}", *objects, "-o", folder / f"{name}.cubin")
 
 
+def internal(name: str, architecture: str, folder: Path) -> None:
+    (folder / name).mkdir()
+    source = shutil.copy(HERE / "internal.cu", folder / name)
+    run("nvcc", "-cubin", f"-arch={architecture}", *INTERNAL[name].split(), source, "-o", folder / f"{name}.cubin")
+
+
 def old(name: str, architecture: str, folder: Path) -> None:
     ptx = folder / "kernels.ptx"
     run("nvcc", "-ptx", f"-arch={architecture}", *OLD[name].split(), HERE / "kernels.cu", "-o", ptx)
@@ -89,14 +101,15 @@ def old(name: str, architecture: str, folder: Path) -> None:
 
 def build(name: str, architecture: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        (linked if name in LINKED else old if name in OLD else kernels)(name, architecture, Path(folder))
+        by = next((by for names, by in ((LINKED, linked), (INTERNAL, internal), (OLD, old)) if name in names), kernels)
+        by(name, architecture, Path(folder))
         return (Path(folder) / f"{name}.cubin").read_bytes()
 
 
 def main() -> None:
     with ThreadPoolExecutor() as pool:
         for architecture in ARCHITECTURES:
-            names = [one for one in (*KERNELS, *LINKED, *OLD) if one != "cluster" or architecture != "sm_80"]
+            names = [one for one in (*KERNELS, *LINKED, *INTERNAL, *OLD) if one != "cluster" or architecture != "sm_80"]
             built = pool.map(build, names, [architecture] * len(names))
             with tarfile.open(HERE / f"{architecture}.tar.xz", "w:xz", preset=9) as archive:
                 for name, cubin in zip(names, built, strict=True):
