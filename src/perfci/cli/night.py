@@ -1,7 +1,7 @@
 """`perfci history plan` and `perfci history measure`: the comparisons of a night, each with a report of its own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -74,7 +74,7 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
             remove_tree(out / name)  # of the night before: none of it may be taken for this one's
         write_atomic(out / NIGHT, plan.model_dump_json(indent=1) + "\n")
     console, codes, ends = Console(stderr=True), [0], []
-    for one in comparisons(repo, plan, options):
+    for one in comparisons(repo, plan, options, _as_given(asked)):
         _say(f"{one.words}: {one.folder}/")
         try:
             done = measure(one.options, console)
@@ -101,11 +101,20 @@ def _require_ours(out: Path) -> None:
         raise UsageError(f"--out {out}: holds {found[0]}, which is of no night: name another folder, or a new one")
 
 
-def comparisons(repo: Repository, plan: NightPlan, options: Options) -> Iterator[Comparison]:
-    """Yield the comparisons of a plan. `options`: of all, with the night's own folder."""
+def _as_given(asked: Mapping[str, Any]) -> list[str]:
+    """Return the words that ask a comparison by itself for what the night was asked."""
+    valued = [(name, asked.get(name)) for name in ("budget", "python", "lock_clocks", "cache")]
+    words = [word for device in asked.get("device") or [] for word in ("--device", device)]
+    words += [word for name, value in valued if value for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [*words, *(asked.get("cases") or [])]
+
+
+def comparisons(repo: Repository, plan: NightPlan, options: Options, more: Sequence[str] = ()) -> Iterator[Comparison]:
+    """Yield the comparisons of a plan. `options`: of all, with the night's own folder; `more`: words that each one's
+    command line ends with."""
     judged = [one for one in (plan.last, plan.reference) if one is not None]
     if not judged:
-        command = ["perfci", "run", "--committed"]
+        command = ["perfci", "run", "--committed", *more]
         alone = replace(options, mode="run", out=options.out / ALONE, command=command)
         yield Comparison(ALONE, None, "HEAD", alone, "main alone")
 
@@ -117,7 +126,7 @@ def comparisons(repo: Repository, plan: NightPlan, options: Options) -> Iterator
             commits=(base, head),
             purpose=purpose,
             comparisons=1 if purpose == "seam" else len(judged),
-            command=["perfci", "compare", "--committed", "--base", base, *creep],
+            command=["perfci", "compare", "--committed", "--base", base, *creep, *more],
         )
         return Comparison(purpose, base, head, made, words)
 

@@ -122,7 +122,7 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
     recorded(repo, second, "v1.0", first)
     repo.git("tag", "-d", "v1.1")
 
-    run = repo.perfci("history", "measure", "--store", "store")
+    run = repo.perfci("history", "measure", "--store", "store", "--device", "cpu", "*")
     assert run.code == 1, run.out + run.err
     ends = run.out.rstrip().splitlines()[-2:]
     assert ends[0].startswith(f"against {second[:10]}, recorded last: pass")
@@ -136,7 +136,7 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
         plan = results(repo, name)["plan"]
         assert (plan["purpose"], plan["comparisons"], plan["m"]) == (name, 2, 4)
     assert report(repo, "reference")["sides"]["base"]["ref"] == "v1.0"
-    assert "--creep" in report(repo, "reference")["command"]
+    assert report(repo, "reference")["command"][-4:] == ["--creep", "--device", "cpu", "*"]
     assert not (repo.root / "perfci-night" / "seam").exists()
 
     repo.git("tag", "v1.1", second)
