@@ -30,7 +30,7 @@ OBJECT, FUNCTION, SECTION = 1, 2, 3
 """Types of symbols."""
 
 _OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
-"""What nvcc puts into names that are internal to a file: a digest of its path."""
+"""The digest of a file's path that nvcc puts into names that are internal to it."""
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
