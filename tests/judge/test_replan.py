@@ -85,6 +85,17 @@ def test_a_comparison_with_the_reference_is_judged_by_creep() -> None:
     assert [(row.kind, row.class_, row.effect) for row in report.rows] == [("creep", "regression", "fail")]
 
 
+def test_the_advice_is_that_of_what_main_is_compared_with() -> None:
+    """Nobody can raise a limit in a commit that is on main already."""
+    advised = {"change": "raise the limit in base first", "last": "perfci bisect; if it is intended, leave it"}
+    for purpose, words in advised.items():
+        made = measured()
+        made.plan.purpose = purpose
+        report = judge_by(parse_policy(POLICY), made)
+        assert report.verdict == "fail"
+        assert words in report.advice
+
+
 def test_a_case_that_the_reference_asks_otherwise_or_lacks_does_not_fail_a_night() -> None:
     other = case("a/n=1", base=side(params={"n": 1}), head=side(params={"n": 2}))
     new = case("b/n=1", base=side("absent", kind="absent"), ratio=None)

@@ -47,7 +47,7 @@ def headline(
     imported = any(case.origin == "imported" for case in results.cases)
     observe = results.gate == "observe"
     if any(row.effect == "fail" for row in rows):
-        sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported)
+        sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported, on_main=context.purpose == "last")
         if observe:  # green would say that the limits hold
             return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
         return Headline("fail", sentence + (_ENDINGS[context.purpose] if context.compared else ""), todo)
@@ -265,10 +265,10 @@ def _unlimited(measured: int, how: _Unlimited) -> str:
     return _NO_LIMIT[how][1] if measured else ""
 
 
-def _advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
+def _advice(rows: list[Row], effect: Effect, *, imported: bool = False, on_main: bool = False) -> str:
     """Return the advice about the worst row with this effect; empty where there is none.
 
-    `imported`: the numbers are another tool's.
+    `imported`: the numbers are another tool's. `on_main`: the change is on main already.
     """
     worst = next((row for row in rows if row.effect == effect), None)
     if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
@@ -276,6 +276,8 @@ def _advice(rows: list[Row], effect: Effect, *, imported: bool = False) -> str:
         return f"Check the change: it most likely is worse than its limit; {more} would prove it."
     if worst and worst.kind == "creep" and worst.class_ == "regression":
         return "Find the commits with perfci bisect; if all of it is intended, raise the limit, or make a release."
+    if on_main and worst and worst.class_ == "regression":
+        return "Find the commit with perfci bisect; if it is intended, leave it: the next night compares with this one."
     if effect == "warn" and worst and worst.class_ == "missing":
         return "Make sure that what is gone is intended."
     if imported and worst and worst.class_ == "inconclusive":
