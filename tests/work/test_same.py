@@ -286,25 +286,43 @@ def test_kernels_have_short_names_for_people() -> None:
     assert "function _Zadd → _Zadd2" in told([base] * 2, [simple(function="_Zadd2", title=title)] * 2)
 
 
+def using(*images: str, tables: dict[str, str], function: str = "f", own: bool = True, name: str = "table") -> dict:
+    """A list of kernels of these images, which have a variable each."""
+    node = simple(own=own, function=function)["nodes"][0]
+    variables = [{"image": one * 32, "name": name, "bytes": 4, "digest": held} for one, held in tables.items()]
+    return simple() | {"nodes": [{**node, "image": one * 32} for one in images], "variables": variables}
+
+
+def rebuilt(base: dict, head: dict) -> str:
+    """The answer where all code that is compared is the same."""
+    return why_not_same(of(base, base), of(head, head), lambda *_: "")
+
+
 def test_variables_of_one_name_are_each_of_their_image() -> None:
     """Two libraries may have one each: where they change places, what the kernels read does."""
-    node = simple()["nodes"][0]
-    nodes = [{**node, "image": image * 32} for image in ("ab", "cd")]
-
-    def holding(*digests: str) -> dict:
-        named = zip(("ab", "cd"), digests, strict=True)
-        variables = [{"image": image * 32, "name": "table", "bytes": 4, "digest": one} for image, one in named]
-        return simple() | {"nodes": nodes, "variables": variables}
-
-    assert told([holding("1", "2")] * 2, [holding("1", "2")] * 2) == ""
-    assert told([holding("1", "2")] * 2, [holding("2", "1")] * 2) == "the variable table is not the same"
+    held = {"ab": "1", "cd": "2"}
+    base = using("ab", "cd", "ab", tables=held)
+    assert rebuilt(base, base) == ""
+    assert rebuilt(base, using("ab", "cd", "ab", tables={"ab": "2", "cd": "1"})) == "the variable table is not the same"
+    other = using("ab", "cd", "cd", tables=held)
+    assert rebuilt(base, other) == "the images whose variables are read are used in another order"
+    assert rebuilt(base, using("01", "23", "01", tables={"01": "1", "23": "2"})) == ""
+    assert rebuilt(base, using("01", "23", "23", tables={"01": "1", "23": "2"})) != ""
 
 
-def test_internal_kernels_of_files_in_two_folders_are_the_same() -> None:
-    lists = copy.deepcopy(case("comment"))
-    for side, digest in (("base", "7cba65fd"), ("head", "d1a69025")):
-        for work in lists[side]:
-            work["variables"] = [
-                {"image": "ab" * 32, "name": f"_ZN37_INTERNAL_{digest}_7_cuda_cu_012c2c221tE", "bytes": 4, "digest": "1"}
-            ]  # fmt: skip
-    assert answer(lists) == ""
+HIDDEN = "_ZN37_INTERNAL_{}_7_cuda_cu_012c2c226hiddenEPf"
+
+
+def test_names_of_files_in_two_folders_are_the_same_in_two_images_alone() -> None:
+    """In one image they are two functions, or two variables."""
+    names = [HIDDEN.format(digest) for digest in ("7cba65fd", "d1a69025")]
+    base, head = (using("ab", tables={"ab": "1"}, function=name, name=name) for name in names)
+    assert "another kernel" in rebuilt(base, head)
+    head = using("cd", tables={"cd": "1"}, function=names[1], name=names[1])
+    assert rebuilt(base, head) == ""
+    left, right = (using("ab", tables={}, function=name, own=False) for name in names)
+    assert "another kernel" in rebuilt(left, right), "a library's, whose code is not read"
+    head = using("ab", tables={"ab": "1"}, function=names[0], name=names[1])
+    assert rebuilt(base, head) == f"the variable {names[0]} is not the same"
+    head = using("cd", tables={"cd": "2"}, function=names[1], name=names[1])
+    assert "is not the same" in rebuilt(base, head)

@@ -81,6 +81,8 @@ class Setup:
     """True where the workers of a pair live one after the other instead of together."""
     seconds: float = 0.0
     """Of the samples of one block of each side together, as the checks lead one to expect."""
+    roomy: bool = False
+    """True where twice as many workers have room in the GPU's memory."""
     versus: Mode | None = None
     """The timing mode of the case and its alternative beside each other, in head; None where there is none."""
 
@@ -153,9 +155,11 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
         said.sets, said.rotated_bytes = sets, sets * footprint
     samples = _clamp(schedule.block_time / (max(times) * executions), 2, schedule.samples)
     bracket = max(times) * executions < LONG_REPLAY
+    roomy = 2 * _needed(probes, gpu, mode) <= MEMORY_SHARE * gpu.memory_bytes
     return Setup(
-        mode, executions, samples, schedule.placements, schedule.blocks, sets, bracket=bracket, alternating=alternating
-    ), said
+        mode, executions, samples, schedule.placements, schedule.blocks, sets, bracket=bracket, alternating=alternating,
+        roomy=roomy,
+    ), said  # fmt: skip
 
 
 def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
@@ -189,11 +193,16 @@ def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> 
         return None
     if gpu.exclusive:
         return "one after the other: the GPU serves one process at a time (compute mode EXCLUSIVE_PROCESS)"
-    sets = rotation_sets(max(p.footprint for p in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
-    needed = [probe.peak + (sets - 1) * probe.footprint + CONTEXT for probe in probes.values()]
-    if sum(needed) > MEMORY_SHARE * gpu.memory_bytes:
-        return f"one after the other: together they need {sum(needed) / 1e9:.3g} GB of device memory"
+    needed = _needed(probes, gpu, mode)
+    if needed > MEMORY_SHARE * gpu.memory_bytes:
+        return f"one after the other: together they need {needed / 1e9:.3g} GB of device memory"
     return None
+
+
+def _needed(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> float:
+    """Return the bytes of device memory that a worker of each side takes together."""
+    sets = rotation_sets(max(p.footprint for p in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
+    return sum(probe.peak + (sets - 1) * probe.footprint + CONTEXT for probe in probes.values())
 
 
 def _clamp(value: float, low: int, high: int) -> int:

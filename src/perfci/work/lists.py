@@ -2,14 +2,12 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from perfci.model.base import Document, Items
-from perfci.work.image import without_path
 
 Words = Annotated[str, Field(max_length=20_000)]
 """A mangled name may be long."""
-Symbol = Annotated[Words, AfterValidator(without_path)]
 Hexadecimal = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=1 << 17)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Size = Annotated[int, Field(ge=0, lt=1 << 64)]
@@ -50,7 +48,7 @@ class Node(Document):
     """A node of a graph. The fields that its kind does not have are None."""
 
     kind: Words
-    function: Symbol | None = None
+    function: Words | None = None
     title: Words | None = None
     """The function's name as C++ writes it, for people."""
     image: Digest | None = None
@@ -102,7 +100,7 @@ class Variable(Document):
     """A `__constant__` or `__device__` variable of machine code that is launched."""
 
     image: Digest
-    name: Symbol
+    name: Words
     bytes: Size
     digest: Words
     """Of what it holds before the first replay; empty where that is not known."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfci.model.kernels import identify
 from perfci.model.text import count, escaped
+from perfci.work.image import without_path
 from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
 
 SameCode = Callable[[bytes, bytes, str], str]
@@ -169,6 +170,12 @@ def _equal(number: int, one: Node, other: Node, hidden: set[tuple[int, int, int]
 
 
 def _of_nodes(number: int, one: Node, other: Node, hidden: set[tuple[int, int, int]]) -> str:
+    if one.function != other.function and one.image != other.image:
+        # Of one image, names that differ in this alone are two functions; of two, `_of_code` refuses such.
+        one, other = (
+            node if node.function is None else node.model_copy(update={"function": without_path(node.function)})
+            for node in (one, other)
+        )
     if _equal(number, one, other, hidden):
         return ""
     left, right = list(_facts(number, one, hidden)), list(_facts(number, other, hidden))
@@ -251,21 +258,37 @@ def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
 
 
 def _of_variables(one: Recorded, other: Recorded) -> str:
-    """Compare variables by name and contents, wherever they lie: an image may have another digest and the same code.
-
-    Of images only their order of use tells which is which: many have variables of the same names.
-    """
-
-    def known(work: WorkList) -> list[tuple[int, str, int, str]]:
-        used = list(dict.fromkeys(node.image for _, node in walk(work) if node.image))
-        place = {image: number for number, image in enumerate(used)}
-        return sorted((place.get(each.image, -1), each.name, each.bytes, each.digest) for each in work.variables)
-
-    ours, theirs = known(one.work), known(other.work)
-    if ours == theirs:
+    """Compare variables by image, name and contents, wherever they lie. Images, which may have other digests and the
+    same code, correspond by their order of use; then every node has to use that which corresponds."""
+    mine, theirs = (_Variables(each.work) for each in (one, other))
+    if mine.uses != theirs.uses:
+        return "the images whose variables are read are used in another order"
+    same = {place for place, (left, right) in enumerate(zip(mine.images, theirs.images, strict=False)) if left == right}
+    left, right = mine.named(same), theirs.named(same)
+    if left == right:
         return ""
-    name = min(set(ours) ^ set(theirs), default=(0, "", 0, ""))[1]
+    name = min(set(left) ^ set(right), default=(0, "", 0, ""))[1]
     return f"the variable {_shown(name)} is not the same"
+
+
+class _Variables:
+    """The variables of a work list by the images that have them."""
+
+    def __init__(self, work: WorkList) -> None:
+        nodes = [node.image for _, node in walk(work) if node.image]
+        having = {each.image for each in work.variables}
+        self.work, self.images = work, list(dict.fromkeys(nodes))
+        self.places = {image: place for place, image in enumerate(self.images)}
+        self.uses = [self.places[image] if image in having else -1 for image in nodes]
+
+    def named(self, same: set[int]) -> list[tuple[int, str, int, str]]:
+        """Return place of the image, name, bytes and digest of each. `same`: places of images that both sides have."""
+        found = []
+        for each in self.work.variables:
+            place = self.places.get(each.image, -1)
+            name = each.name if place in same or place < 0 else without_path(each.name)
+            found.append((place, name, each.bytes, each.digest))
+        return sorted(found)
 
 
 def _of_code(one: Recorded, other: Recorded, same_code: SameCode) -> str:

@@ -1,5 +1,6 @@
 """Recording in the time that a budget leaves: what was recorded in it is compared."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ class Clock:
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch, *, seconds: float, exclusive: bool = False
+    monkeypatch: pytest.MonkeyPatch, *, seconds: float, exclusive: bool = False, roomy: bool = True
 ) -> tuple[set[str], dict[str, Compared]]:
     """Return the cases whose lists of four processes were compared, and all answers."""
     clock = Clock()
@@ -42,7 +43,7 @@ def compared(
             (target / "list").write_text(case.id)
 
         def answer(self, patience: float) -> str:
-            clock.now += 1.0 if exclusive else 0.25
+            clock.now += 1.0 if exclusive else 0.25 if roomy else 0.5
             return "it is broken" if self.case.id == "broken" else ""
 
         def close(self) -> None:
@@ -59,29 +60,36 @@ def compared(
     monkeypatch.setattr(work, "_Recorder", Recorder)
     monkeypatch.setattr(work, "call", reads)
     ok = SimpleNamespace(status="ok", reason=None)
-    cases = [SimpleNamespace(id=name, sides={"base": ok, "head": ok}) for name in ["broken", *NAMES]]
+    cases = [SimpleNamespace(id=name, key=name, sides={"base": ok, "head": ok}) for name in ["broken", *NAMES]]
+    bench = SimpleNamespace(setups={name: replace(work._ONE, roomy=roomy) for name in ["broken", *NAMES]})
     place = SimpleNamespace(
-        sides=("base", "head"), parent=SimpleNamespace(account=SAME), exclusive=lambda device: exclusive
+        benches={"cuda": bench},
+        sides=("base", "head"),
+        parent=SimpleNamespace(account=SAME),
+        exclusive=lambda device: exclusive,
     )
     found = work.compare_work(cases, place, lambda _: None, end=seconds)  # type: ignore[arg-type]  # what it reads
     return read, found
 
 
-@pytest.mark.parametrize("exclusive", [False, True])
+LIVES = [{"exclusive": False}, {"exclusive": False, "roomy": False}, {"exclusive": True}]
+
+
+@pytest.mark.parametrize("how", LIVES)
 def test_with_time_for_all_every_case_is_compared_but_what_cannot_be_recorded(
-    monkeypatch: pytest.MonkeyPatch, exclusive: bool
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
 ) -> None:
-    read, found = compared(monkeypatch, seconds=1000.0, exclusive=exclusive)
+    read, found = compared(monkeypatch, seconds=1000.0, **how)
     assert read == set(NAMES)
-    assert found["broken"].why_not == ("base: it is broken" if exclusive else "head: it is broken")
+    assert found["broken"].why_not == "base: it is broken"
 
 
-@pytest.mark.parametrize(("exclusive", "seconds"), [(False, 4.5), (True, 18.0)])
+@pytest.mark.parametrize(("how", "seconds"), list(zip(LIVES, (4.5, 9.0, 18.0), strict=True)))
 def test_what_was_recorded_in_time_is_compared(
-    monkeypatch: pytest.MonkeyPatch, exclusive: bool, seconds: float
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, bool], seconds: float
 ) -> None:
     """Not all by the first process of each side, and none by the second."""
-    read, found = compared(monkeypatch, seconds=seconds, exclusive=exclusive)
+    read, found = compared(monkeypatch, seconds=seconds, **how)
     assert len(read) >= 4
     assert read < set(NAMES)
     late = set(NAMES) - read

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -138,31 +138,30 @@ def compare_work(
     account = place.parent.account
     with desk(account) as desktop:
         folders: dict[str, dict[Side, list[Path]]] = {name: {side: [] for side in SIDES} for name in asked}
-        recorders = [_Recorder(place, name, process) for process in range(PROCESSES) for name in place.sides]
-        # All at once: what the time allows is then compared. One by one where the GPU takes one process at a time.
-        rounds = [[one] for one in recorders] if place.exclusive("cuda") else [recorders]
-        for number, some in enumerate(rounds):
-            until = time.monotonic() + (end - time.monotonic()) / (len(rounds) - number)
-            for folder, case in asked.items():
-                if case.id not in found and time.monotonic() > until:
-                    found[case.id] = refused("the budget is needed for pairs")
-                if case.id in found:
-                    continue
-                note("recording" + (f" · {number + 1} of {len(rounds)}" if rounds[1:] else "") + f" · {case.id}")
-                for one in some:
-                    one.start()
-                for one in some:
-                    target = desktop / f"{one.name}-{one.process}" / folder
-                    target.mkdir(parents=True)
-                    account.give(target.parent)
-                    account.give(target)
-                    folders[folder][one.name].append(target)
-                    one.begin(case, target)
-                for one in some:
-                    if why := one.answer(max(_LEAST, until - time.monotonic())):
-                        found[case.id] = refused(f"{one.name}: {why}")
-            for one in some:
-                one.close()
+        for some, rounds in _lots(place, asked):
+            for number, recorders in enumerate(rounds):
+                until = time.monotonic() + (end - time.monotonic()) / (len(rounds) - number)
+                for folder, case in some.items():
+                    if case.id not in found and time.monotonic() > until:
+                        found[case.id] = refused("the budget is needed for pairs")
+                    if case.id in found:
+                        continue
+                    note("recording" + (f" · {number + 1} of {len(rounds)}" if rounds[1:] else "") + f" · {case.id}")
+                    for one in recorders:
+                        one.start()
+                    for one in recorders:
+                        target = desktop / f"{one.name}-{one.process}" / folder
+                        target.mkdir(parents=True)
+                        account.give(target.parent)
+                        account.give(target)
+                        folders[folder][one.name].append(target)
+                        one.begin(case, target)
+                    for one in recorders:
+                        why = one.answer(max(_LEAST, until - time.monotonic()))
+                        if why and case.id not in found:
+                            found[case.id] = refused(f"{one.name}: {why}")
+                for one in recorders:
+                    one.close()
         recorded = {case.id: folders[name] for name, case in asked.items() if case.id not in found}
         names = list(recorded)
         for some_names in (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)):
@@ -173,6 +172,23 @@ def compare_work(
             except Unread as error:
                 found |= {name: refused(f"what was recorded {error}") for name in some_names}
     return {case.id: found[case.id] for case in cases}
+
+
+def _lots(place: Place, asked: Mapping[str, Case]) -> Iterator[tuple[dict[str, Case], list[list["_Recorder"]]]]:
+    """Yield cases, and the processes that record them at once, round by round: all, so that whatever the time allows is
+    compared; one of each side where memory has no room for more, as in timing, or nobody knows; one by one where the
+    GPU takes one process at a time."""
+    bench = place.benches["cuda"]
+    made = [[_Recorder(place, name, process) for name in place.sides] for process in range(PROCESSES)]
+    every = [one for pair in made for one in pair]
+    if place.exclusive("cuda"):
+        yield dict(asked), [[one] for one in every]
+        return
+    roomy = {name: case for name, case in asked.items() if bench.setups.get(case.key, _ONE).roomy}
+    if roomy:
+        yield roomy, [every]
+    if rest := {name: case for name, case in asked.items() if name not in roomy}:
+        yield rest, made
 
 
 def _absent(case: Case) -> str:
@@ -223,7 +239,8 @@ class _Recorder:
                 folder=str(target),
             )
         except Died as error:
-            self.worker, self.refused = None, error.reason.text
+            self.close()
+            self.refused = error.reason.text
 
     def answer(self, patience: float) -> str:
         """Return why it was not recorded within so many seconds; empty where it was."""
@@ -232,7 +249,7 @@ class _Recorder:
         try:
             why = str(self.worker.answer(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))["refused"])
         except Died as error:
-            self.worker = None
+            self.close()  # it may live on, and hold memory of the GPU
             return error.reason.text
         if why:
             self.close()  # a capture that failed may leave the next one none

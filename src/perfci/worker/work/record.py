@@ -186,6 +186,8 @@ class _Recorder:
         self.known = known
         self.used: dict[str, int] = {}
         """Image → a module of it."""
+        self.twice: set[str] = set()
+        """Images that several modules were loaded from."""
         self.images_of_own: set[str] = set()
         self.unread: set[str] = set()
         """Why the list is not whole, each reason once."""
@@ -264,7 +266,8 @@ class _Recorder:
         self.launches += 1
         name, title, module, image, own, attributes = self.function(params)
         if image:
-            self.used[image] = module
+            if self.used.setdefault(image, module) != module:
+                self.twice.add(image)
             self.images_of_own |= {image} if own else set()
         else:
             self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
@@ -334,6 +337,8 @@ class _Recorder:
         found = []
         for image, module in sorted(self.used.items()):
             for name in variables(self.images.held[image]):
+                if image in self.twice:
+                    self.unread.add(f"variable {name}: several modules have one, loaded from the same machine code")
                 place = self.driver.symbol(module, name)
                 held = self.memory.digest(*place) if place is not None and place[1] else ""
                 if not held:
