@@ -277,7 +277,7 @@ def test_the_last_night_over_the_limit_is_told_before_a_level_is_known(before):
     told = checked(nights([*[1.0] * before, 1.19]))
     (one,) = told.standings
     assert (one.state, one.alone) == ("undecided", pytest.approx(1.19))
-    assert "+19.0 % against v1.2 by the last night alone, over its limit of 5 %" in render(told)
+    assert f"+19.0 % against v1.2 by the night of {one.answered[:10]} alone, over its limit of 5 %" in render(told)
     assert told.exit_code == 0
     (one,) = checked(nights([*[1.0] * before, 1.19, 1.0])).standings
     assert one.alone is None
@@ -287,3 +287,31 @@ def test_nights_of_two_devices_are_counted_once():
     found = nights([1.0, 1.0])
     both = [one.model_copy(update={"devices": {**one.devices, "cuda": "NVIDIA H200"}}) for one in found]
     assert checked(both).nights == 2
+
+
+def test_a_night_that_went_wrong_does_not_silence_what_was_over():
+    """Nine nights over the limit, then one without an answer, of another epoch since its environment is not known."""
+    found = nights([1.1] * 9)
+    assert checked(found).exit_code == 1
+    found.append(night(9, epoch=EPOCHS[1], points=[], error="against the reference: no worker could be started"))
+    told = checked(found)
+    (silent,) = told.silent
+    assert (silent.nights, silent.reason) == (1, "against the reference: no worker could be started")
+    assert (told.unasked, told.unanswered, [one.state for one in told.standings]) == (0, 1, ["silent"])
+    assert "sdpa/n=128" in render(told)
+
+
+def test_a_lost_comparison_with_a_new_release_is_a_gap():
+    """Main was measured against the commit before; of the reference there is no report."""
+    lost = [
+        night(day, epoch=EPOCHS[1], points=[point(reference=None)], error="no report: reference") for day in range(5)
+    ]
+    told = checked(lost)
+    (silent,) = told.silent
+    assert (told.unasked, silent.nights, silent.reason) == (0, 5, "no report: reference")
+
+
+def test_a_case_that_goes_as_an_epoch_begins_is_named():
+    found = [*nights([1.1] * 9), night(9, epoch=EPOCHS[1], points=[point(case="other")])]
+    (silent,) = checked(found).silent
+    assert (silent.case, silent.reason) == ("sdpa/n=128", "the night has nothing of it")

@@ -431,12 +431,35 @@ def test_nights_that_were_measured(tmp_path: Path) -> None:
     assert second.points[0].last is not None
 
 
-def test_cases_for_a_device_that_is_not_there_make_no_night_of_it(repo: Repo, make: Make) -> None:
-    """A GPU's nightly skips what needs the CPU, in the comparison with the commit before, too."""
-    rows = [row("sdpa/n=1"), presence("sdpa/n=64", "skipped", device="cpu", reason="skipped: needs cpu")]
-    known = [facts("sdpa/n=1", SDPA), facts("sdpa/n=64", SDPA).model_copy(update={"device": "cpu"})]
-    found = night(
-        repo, make("before", rows=rows, facts=known), make("v1", rows=rows, facts=known), reference="v1"
-    )  # fmt: skip
+def skipped(device: str) -> tuple[list[Row], list[CaseFacts]]:
+    """A case that is measured on the other device, and one that needs this one."""
+    other = {"cpu": "cuda", "cuda": "cpu"}[device]
+    rows = [
+        row("sdpa/n=1", device=other),
+        presence("sdpa/n=64", "skipped", device=device, reason=f"skipped: needs {device}"),
+    ]
+    known = {"sdpa/n=1": other, "sdpa/n=64": device}
+    return rows, [facts(case, SDPA).model_copy(update={"device": kind}) for case, kind in known.items()]
+
+
+def test_cases_that_need_the_cpu_make_no_night_of_it(repo: Repo, make: Make) -> None:
+    """A GPU's nightly skips them, in the comparison with the commit before, too."""
+    rows, known = skipped("cpu")
+    told = make("v1").report.fingerprint
+    both = told.model_copy(update={"devices": {**told.devices, "cpu": "AMD EPYC 9654"}})
+    last, reference = (make(base, rows=rows, facts=known, fingerprint=both) for base in ("before", "v1"))
+    found = night(repo, last, reference, reference="v1")
     assert found.devices == {"cuda": "NVIDIA H200"}
     assert {one.case for one in found.points} == {"sdpa/n=1"}
+    nothing = night(repo, make("v1", rows=[], facts=[], fingerprint=both), reference="v1", run="other")
+    assert nothing.epoch == found.epoch, "of a night on which nothing could be measured"
+
+
+def test_a_gpu_that_has_gone_is_no_quiet_night_of_the_cpu(repo: Repo, make: Make) -> None:
+    rows, known = skipped("cuda")
+    told = make("v1").report.fingerprint
+    cpu = told.model_copy(update={"devices": {"cpu": "AMD EPYC 9654"}})
+    with pytest.raises(UsageError, match="out-v1: skipped sdpa/n=64, as the machine had no GPU"):
+        night(repo, make("v1", rows=rows, facts=known, fingerprint=cpu), reference="v1")
+    with pytest.raises(UsageError, match="had no GPU"):
+        night(repo, make("before"), make("v1", rows=rows, facts=known, fingerprint=cpu), reference="v1")

@@ -74,7 +74,7 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
             remove_tree(out / name)  # of the night before: none of it may be taken for this one's
         write_atomic(out / NIGHT, plan.model_dump_json(indent=1) + "\n")
     console, codes, ends = Console(stderr=True), [0], []
-    for one in comparisons(repo, plan, options, _as_given(asked)):
+    for one in comparisons(repo, plan, options, _as_given(asked, where)):
         _say(f"{one.words}: {one.folder}/")
         try:
             done = measure(one.options, console)
@@ -101,11 +101,12 @@ def _require_ours(out: Path) -> None:
         raise UsageError(f"--out {out}: holds {found[0]}, which is of no night: name another folder, or a new one")
 
 
-def _as_given(asked: Mapping[str, Any]) -> list[str]:
+def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
     """Return the words that ask a comparison by itself for what the night was asked."""
     valued = [(name, asked.get(name)) for name in ("budget", "python", "lock_clocks", "cache")]
     words = [word for device in asked.get("device") or [] for word in ("--device", device)]
     words += [word for name, value in valued if value for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += ["--repo", str(where)] if where != Path.cwd() else []
     return [*words, *(asked.get("cases") or [])]
 
 

@@ -114,14 +114,14 @@ class Checked(Document):
     series: int
     """Metrics of cases on devices."""
     unasked: int
-    """Of them without any comparison in the latest epoch: the reference lacks the case, or nothing is asked of it."""
+    """Of them never compared with a reference: it lacks the case, or nothing is asked about the metric."""
     answers: int
     unanswered: int
     """Answers that nights of the last epochs do not have."""
     changes: list[Proposal]
     """Latest first."""
     standings: list[Standing]
-    """Of every series; those over a limit first."""
+    """Of every series that was ever compared with a reference; those over a limit first."""
     silent: list[Silent]
     left_out: list[Left]
 
@@ -214,17 +214,20 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, cree
     nights = epochs(device)[device.heads[-1].epoch]
     have = set(trace.nights)
     asked = sorted(night for night in {*have, *trace.silent} if night in set(nights))
-    if not asked:
+    # Where it never was compared, though nothing went wrong on a night that has its value, nothing asks about it.
+    calm = any(not device.heads[night].error for night in trace.values)
+    if calm and not trace.nights and not trace.silent:
         found.unasked += 1
         return
-    begun = [night for night in nights if night >= asked[0]]
+    seen = asked or sorted(night for night in trace.values if night in set(nights))
+    begun = [night for night in nights if not seen or night >= seen[0]]
     found.unanswered += sum(night not in have for night in begun)
     answers = [night for night in begun if night in have]
     since = [night for night in begun if not answers or night > answers[-1]]
     reason = ""
     if since:
         beside = "the reference has no answer" if since[-1] in trace.values else "the night has nothing of it"
-        reason = trace.silent.get(since[-1], beside)
+        reason = trace.silent.get(since[-1]) or device.heads[since[-1]].error or beside
         found.silent.append(
             Silent(
                 case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,

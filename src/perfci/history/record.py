@@ -220,15 +220,26 @@ def _environment(one: Comparison) -> dict[str, str]:
 
 
 def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
-    """Return the devices that were measured with their names; all of the machine where nothing was.
+    """Return the devices that were measured with their names; where nothing was, what would have been.
 
-    Cases that are skipped for want of a device make no night of it.
+    Cases that need the CPU make no night of it where a GPU is measured. Raises UsageError for those that need a GPU
+    where there is none: it may have gone.
     """
     known = main[0].report.fingerprint.devices
-    skipped = {(row.case, row.device) for one in main for row in one.report.rows if row.class_ == "skipped"}
-    kinds = {it.device for one in main for it in one.report.facts if (it.case, it.device) not in skipped}
+    kinds: set[DeviceKind] = set()
+    for one in main:
+        skipped = {(row.case, row.device) for row in one.report.rows if row.class_ == "skipped"}
+        kinds |= {it.device for it in one.report.facts if (it.case, it.device) not in skipped}
+        if gone := sorted(
+            case for case, kind in skipped if kind == "cuda" and kind not in one.report.fingerprint.devices
+        ):
+            raise UsageError(
+                f"{one.place}: skipped {escaped(gone[0], 200)}, as the machine had no GPU: find out where it went, or "
+                "name the cases that are measured without one"
+            )
     both: tuple[DeviceKind, ...] = ("cuda", "cpu")
-    found = {kind: one_line(known.get(kind, ""), 400) for kind in both if kind in (kinds or known)}
+    usual = [kind for kind in both if kind in known][:1]  # what is measured where nobody says otherwise
+    found = {kind: one_line(known.get(kind, ""), 400) for kind in both if kind in (kinds or usual)}
     if unnamed := [kind for kind, name in found.items() if not name]:
         raise UsageError(f"{main[0].place}: does not tell the name of its {unnamed[0]} device: measure it anew")
     return found

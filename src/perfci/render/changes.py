@@ -53,6 +53,7 @@ def _lines(found: Checked) -> Iterator[str]:
             yield f"  {shell(one.command)}"
     yield from _rest(len(found.changes))
     told = [one for one in found.standings if one.limit is not None and (one.state in ("over", "silent") or one.alone)]
+    told.sort(key=lambda one: one.state == "silent")
     if told:
         yield ""
     yield from map(_standing, told[:MOST])
@@ -96,6 +97,7 @@ def _standing(one: Standing) -> str:
     limit = f"its limit of {limit_percent(one.limit or 0)}"
     if one.alone is not None:
         return (
-            f"? {name}: {show_change(one.alone)} against {visible(one.reference)} by the last night alone, over {limit}"
+            f"! {name}: {show_change(one.alone)} against {visible(one.reference)} by the night of {one.answered[:10]} "
+            f"alone, over {limit}"
         )
     return f"> {name}: {where}, over {limit}"
