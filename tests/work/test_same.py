@@ -307,6 +307,9 @@ def test_variables_of_one_name_are_each_of_their_image() -> None:
     other = using("ab", "cd", "cd", tables=held)
     assert rebuilt(base, other) == "the images whose variables are read are used in another order"
     assert rebuilt(base, using("01", "23", "01", tables={"01": "1", "23": "2"})) == ""
+    assert rebuilt(using("ab", "ab", tables={}), using("ab", "ab", tables=held | {"ab": "1"})) != ""
+    plain = rebuilt(using("ab", "01", "cd", tables=held), using("ab", "23", "cd", tables=held))
+    assert plain == "", "images without variables have no part in it"
     assert rebuilt(base, using("01", "23", "23", tables={"01": "1", "23": "2"})) != ""
 
 

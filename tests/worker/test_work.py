@@ -1,11 +1,14 @@
 """What a worker knows of machine code without a GPU: the names in images, and how parameters' padding is found."""
 
+import random
+
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.worker.work.elf import functions, variables
-from perfci.worker.work.record import _padding, _Values, demangled
+from perfci.worker.work.record import _padding, _Values, demangled, drawing_again
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -59,8 +62,27 @@ def test_padding_is_what_differs_from_capture_to_capture(captures: list, padding
     assert _padding([[one] for one in captures]) == [padding]
 
 
-def test_a_capture_that_ends_early_has_no_padding_behind_its_end() -> None:
-    assert _padding([[values("00"), values("00")], [values("01")]]) == [[(set(), {0})]]
+def test_captures_that_launch_more_or_less_tell_of_no_padding() -> None:
+    """Which launch is which is not known: what differs may be data of two."""
+    assert _padding([[values("00"), values("00")], [values("01")]]) == []
+    assert _padding([]) == []
+
+
+@pytest.mark.torch
+def test_what_a_capture_draws_on_the_host_is_drawn_again_by_the_next() -> None:
+    """Else it would differ from capture to capture, as what nobody writes does."""
+    torch = pytest.importorskip("torch")
+    again = drawing_again(torch)
+
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(torch.rand(())), float(numpy.random.rand())
+
+    first = draw()
+    assert draw() != first
+    again()
+    assert draw() == first
+    again()
+    assert draw() == first
 
 
 def test_names_of_cpp_are_written_for_people() -> None:

@@ -261,12 +261,11 @@ def _of_variables(one: Recorded, other: Recorded) -> str:
     """Compare variables by image, name and contents, wherever they lie. Images, which may have other digests and the
     same code, correspond by their order of use; then every node has to use that which corresponds."""
     mine, theirs = (_Variables(each.work) for each in (one, other))
-    if mine.uses != theirs.uses:
-        return "the images whose variables are read are used in another order"
     same = {place for place, (left, right) in enumerate(zip(mine.images, theirs.images, strict=False)) if left == right}
     left, right = mine.named(same), theirs.named(same)
     if left == right:
-        return ""
+        another = "the images whose variables are read are used in another order"
+        return "" if mine.uses == theirs.uses else another
     name = min(set(left) ^ set(right), default=(0, "", 0, ""))[1]
     return f"the variable {_shown(name)} is not the same"
 
@@ -275,11 +274,11 @@ class _Variables:
     """The variables of a work list by the images that have them."""
 
     def __init__(self, work: WorkList) -> None:
-        nodes = [node.image for _, node in walk(work) if node.image]
         having = {each.image for each in work.variables}
-        self.work, self.images = work, list(dict.fromkeys(nodes))
+        nodes = [node.image for _, node in walk(work) if node.image]
+        self.work, self.images = work, [image for image in dict.fromkeys(nodes) if image in having]
         self.places = {image: place for place, image in enumerate(self.images)}
-        self.uses = [self.places[image] if image in having else -1 for image in nodes]
+        self.uses = [self.places.get(image, -1) for image in nodes]
 
     def named(self, same: set[int]) -> list[tuple[int, str, int, str]]:
         """Return place of the image, name, bytes and digest of each. `same`: places of images that both sides have."""

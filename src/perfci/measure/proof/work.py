@@ -138,9 +138,12 @@ def compare_work(
     account = place.parent.account
     with desk(account) as desktop:
         folders: dict[str, dict[Side, list[Path]]] = {name: {side: [] for side in SIDES} for name in asked}
+        left = len(asked)
         for some, rounds in _lots(place, asked):
+            share, left = len(some) / max(1, left), left - len(some)
+            close = time.monotonic() + (end - time.monotonic()) * share
             for number, recorders in enumerate(rounds):
-                until = time.monotonic() + (end - time.monotonic()) / (len(rounds) - number)
+                until = time.monotonic() + (close - time.monotonic()) / (len(rounds) - number)
                 for folder, case in some.items():
                     if case.id not in found and time.monotonic() > until:
                         found[case.id] = refused("the budget is needed for pairs")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import random
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
@@ -50,11 +52,13 @@ def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder:
     sampler.rig.synchronize()
     sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
     torch, pool = sampler.rig.torch, sampler.rig.pool
+    redraw = drawing_again(torch)
     known: dict[int, _Function] = {}
     captures: list[list[Optional[_Values]]] = []
     held: list[int] = []
     for last in [False] * STIRRED + [True]:
         _stir(torch, held)
+        redraw()
         graph = _captured(sampler, batch)
         recorder = _Recorder(driver, images, Memory(torch, driver, pool, contents=last), own, known)
         captures.append(list(recorder.values(graph)))
@@ -86,6 +90,22 @@ def _captured(sampler: GraphSampler, batch: int) -> int:
         raise Unreadable("this torch does not tell the graph that it captures")
     sampler.rig.synchronize()
     return int(sampler.graph.raw_cuda_graph())
+
+
+def drawing_again(torch: Any) -> Callable[[], None]:
+    """Return what sets the generators of the host back to where they stand now. What a capture draws is then in all of
+    them, and not taken for what nobody writes."""
+    numpy = sys.modules.get("numpy")
+    standard, of_torch = random.getstate(), torch.get_rng_state()
+    of_numpy = numpy.random.get_state() if numpy is not None else None
+
+    def again() -> None:
+        random.setstate(standard)
+        torch.set_rng_state(of_torch)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
+
+    return again
 
 
 def displace_heap() -> None:
@@ -138,7 +158,10 @@ differ from capture to capture; None where nothing may be left out."""
 
 def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
     """Return what nobody writes in the parameters of each launch, by what it held in several captures: a word that is
-    an address in one and none in another is none."""
+    an address in one and none in another is none. Nothing where captures launch more or less: which launch is which is
+    not known then."""
+    if len({len(one) for one in captures}) != 1:
+        return []
     found: list[_Padding] = []
     for same in zip(*captures):
         several = [one for one in same if one is not None]
