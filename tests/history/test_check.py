@@ -297,8 +297,9 @@ def test_a_night_that_went_wrong_does_not_silence_what_was_over():
     told = checked(found)
     (silent,) = told.silent
     assert (silent.nights, silent.reason) == (1, "against the reference: no worker could be started")
-    assert (told.unasked, told.unanswered, [one.state for one in told.standings]) == (0, 1, ["silent"])
-    assert "sdpa/n=128" in render(told)
+    assert (told.unasked, told.unanswered, [one.state for one in told.standings]) == (0, 1, ["over"])
+    assert told.exit_code == 1
+    assert "over its limit of 5 %" in render(told)
 
 
 def test_a_lost_comparison_with_a_new_release_is_a_gap():
@@ -311,7 +312,18 @@ def test_a_lost_comparison_with_a_new_release_is_a_gap():
     assert (told.unasked, silent.nights, silent.reason) == (0, 5, "no report: reference")
 
 
-def test_a_case_that_goes_as_an_epoch_begins_is_named():
+def test_a_case_that_goes_as_an_epoch_begins_is_named_for_a_week():
     found = [*nights([1.1] * 9), night(9, epoch=EPOCHS[1], points=[point(case="other")])]
     (silent,) = checked(found).silent
     assert (silent.case, silent.reason) == ("sdpa/n=128", "the night has nothing of it")
+    found += [night(day, epoch=EPOCHS[1], points=[point(case="other")]) for day in range(10, 16)]
+    told = checked(found)
+    assert (told.silent, told.unasked) == ([], 1)
+
+
+def test_a_case_that_skips_itself_every_night_is_no_gap():
+    """As a benchmark of another tool may; the reference has nothing to compare with."""
+    own = point(case="skips", last=Compared(class_="skipped", reason="too little memory"), reference=None)
+    own = own.model_copy(update={"value": None, "scatter": None})
+    told = checked([one.model_copy(update={"points": [*one.points, own]}) for one in nights([1.0] * 9)])
+    assert (told.silent, told.unasked) == ([], 1)

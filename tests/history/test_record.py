@@ -463,3 +463,19 @@ def test_a_gpu_that_has_gone_is_no_quiet_night_of_the_cpu(repo: Repo, make: Make
         night(repo, make("v1", rows=rows, facts=known, fingerprint=cpu), reference="v1")
     with pytest.raises(UsageError, match="had no GPU"):
         night(repo, make("before"), make("v1", rows=rows, facts=known, fingerprint=cpu), reference="v1")
+    asked = ["perfci", "compare", "--base", "v1", "--device", "cpu"]
+    found = night(repo, make("v1", rows=rows, facts=known, fingerprint=cpu, command=asked), reference="v1")
+    assert (found.devices, {one.case for one in found.points}) == ({"cpu": "AMD EPYC 9654"}, {"sdpa/n=1"})
+    with pytest.raises(UsageError, match="had no GPU"):
+        both = [*asked, "--device", "cuda"]
+        night(repo, make("v1", rows=rows, facts=known, fingerprint=cpu, command=both), reference="v1")
+
+
+def test_what_a_benchmark_skips_for_itself_is_of_its_device(repo: Repo, make: Make) -> None:
+    """Else the other device's nights of that machine would be of another epoch."""
+    rows, known = skipped("cuda")
+    rows[1] = presence("sdpa/n=64", "skipped", device="cuda", reason="skipped: too little memory")
+    told = make("v1").report.fingerprint
+    both = told.model_copy(update={"devices": {**told.devices, "cpu": "AMD EPYC 9654"}})
+    found = night(repo, make("v1", rows=rows, facts=known, fingerprint=both), reference="v1")
+    assert found.devices == both.devices

@@ -114,7 +114,7 @@ class Checked(Document):
     series: int
     """Metrics of cases on devices."""
     unasked: int
-    """Of them never compared with a reference: it lacks the case, or nothing is asked about the metric."""
+    """Of them not compared with the reference: it lacks the case, main does, or nothing asks about the metric."""
     answers: int
     unanswered: int
     """Answers that nights of the last epochs do not have."""
@@ -190,7 +190,8 @@ def check(
         runs |= {(head.started, head.run) for head in device.heads}
         found.series += len(device.traces)
         found.answers += sum(len(trace.nights) for trace in device.traces.values())
-        latest = device.heads[-1].epoch
+        nights = _latest(device)
+        latest = device.heads[nights[0]].epoch
         recent = len(device.heads) - last
         standing: set[Key] = set()
         for epoch, key, one in scanned(device):
@@ -199,9 +200,9 @@ def check(
             ]
             if epoch == latest:
                 standing.add(key)
-                _stand(found, device, one.trace, one, creep)
+                _stand(found, device, one.trace, one, creep, nights)
         for key in sorted(device.traces.keys() - standing):
-            _stand(found, device, device.traces[key], None, creep)
+            _stand(found, device, device.traces[key], None, creep, nights)
     found.nights = len(runs)
     found.changes.sort(key=lambda one: (one.known, abs(math.log(one.change))), reverse=True)
     order: dict[State, int] = {"over": 0, "silent": 1, "undecided": 2, "within": 3, "unlimited": 4}
@@ -209,16 +210,33 @@ def check(
     return found
 
 
-def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, creep: float | None) -> None:
-    """Say where a series stands in the latest epoch, and which nights of it have no answer."""
-    nights = epochs(device)[device.heads[-1].epoch]
-    have = set(trace.nights)
-    asked = sorted(night for night in {*have, *trace.silent} if night in set(nights))
-    # Where it never was compared, though nothing went wrong on a night that has its value, nothing asks about it.
-    calm = any(not device.heads[night].error for night in trace.values)
-    if calm and not trace.nights and not trace.silent:
+def _latest(device: Device) -> list[int]:
+    """Return the nights of the epoch of the last night that says something, and those behind it: whatever went wrong on
+    them begins no epoch."""
+    spoken = [night for trace in device.traces.values() for night in (*trace.values, *trace.nights, *trace.silent)]
+    last = max(spoken, default=len(device.heads) - 1)
+    return sorted({*epochs(device)[device.heads[last].epoch], *range(last + 1, len(device.heads))})
+
+
+def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
+    """Tell whether nothing asks about a series: it was not compared in the latest epoch, and either never was though
+    nothing went wrong, or is gone for so many nights that it is no gap any more."""
+    if any(night in trace.silent or night in set(trace.nights) for night in nights):
+        return False
+    if trace.nights or trace.silent:
+        return sum(not device.heads[night].error for night in nights) >= RECENT
+    return not trace.values or any(not device.heads[night].error for night in trace.values)
+
+
+def _stand(
+    found: Checked, device: Device, trace: Trace, one: Found | None, creep: float | None, nights: Sequence[int]
+) -> None:
+    """Say where a series stands in the latest epoch, that of `nights`, and which of them have no answer."""
+    if _is_unasked(device, trace, nights):
         found.unasked += 1
         return
+    have = set(trace.nights)
+    asked = sorted(night for night in {*have, *trace.silent} if night in set(nights))
     seen = asked or sorted(night for night in trace.values if night in set(nights))
     begun = [night for night in nights if not seen or night >= seen[0]]
     found.unanswered += sum(night not in have for night in begun)
@@ -237,7 +255,7 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, cree
     limit = creep if creep is not None else trace.limit
     told = Standing(
         case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
-        reference=device.heads[-1].reference, state="silent", limit=limit, reason=reason,
+        reference=device.heads[nights[0]].reference, state="silent", limit=limit, reason=reason,
     )  # fmt: skip
     found.standings.append(told)
     if one is None or one.scanned.now is None:

@@ -25,6 +25,8 @@ that follow."""
 _WHOLE = "time"
 """The metric under which a case is recorded that fails as a whole."""
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_CPU_ALONE = re.compile(r" (-d|--device)[ =]cpu\b(?!.* (-d|--device)[ =]cuda\b)")
+"""Of a command line: that no GPU was asked for."""
 _AHEAD = timedelta(days=1)
 """By which a machine's clock may be ahead of this one's."""
 Key = tuple[str, DeviceKind, str]
@@ -228,17 +230,18 @@ def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
     known = main[0].report.fingerprint.devices
     kinds: set[DeviceKind] = set()
     for one in main:
-        skipped = {(row.case, row.device) for row in one.report.rows if row.class_ == "skipped"}
+        rows = (row for row in one.report.rows if row.class_ == "skipped" and f"needs {row.device}" in row.reason)
+        skipped = {(row.case, row.device) for row in rows}
         kinds |= {it.device for it in one.report.facts if (it.case, it.device) not in skipped}
-        if gone := sorted(
-            case for case, kind in skipped if kind == "cuda" and kind not in one.report.fingerprint.devices
-        ):
+        gone = sorted(case for case, kind in skipped if kind == "cuda" and kind not in one.report.fingerprint.devices)
+        if gone and not _CPU_ALONE.search(" ".join(one.report.command)):
             raise UsageError(
                 f"{one.place}: skipped {escaped(gone[0], 200)}, as the machine had no GPU: find out where it went, or "
-                "name the cases that are measured without one"
+                "measure with --device cpu if none is meant"
             )
     both: tuple[DeviceKind, ...] = ("cuda", "cpu")
-    usual = [kind for kind in both if kind in known][:1]  # what is measured where nobody says otherwise
+    # What is measured where nobody says otherwise.
+    usual = both[1:] if _CPU_ALONE.search(" ".join(main[0].report.command)) else [it for it in both if it in known][:1]
     found = {kind: one_line(known.get(kind, ""), 400) for kind in both if kind in (kinds or usual)}
     if unnamed := [kind for kind, name in found.items() if not name]:
         raise UsageError(f"{main[0].place}: does not tell the name of its {unnamed[0]} device: measure it anew")

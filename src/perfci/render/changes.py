@@ -62,7 +62,7 @@ def _lines(found: Checked) -> Iterator[str]:
     if undecided:
         yield f"{undecided} stand too near their limit to say on which side"
     if found.unasked:
-        yield f"{found.unasked} series without any ratio: the reference lacks the case, or nothing asks for it"
+        yield f"{found.unasked} series without any ratio: the reference or main lacks the case, or nothing asks for it"
     if found.silent:
         yield ""
         yield f"{len(found.silent)} series without an answer on the last night:"
