@@ -45,9 +45,9 @@ def headline(
         return Headline("error", *broken)
     worst = worst_rows(rows)
     imported = any(case.origin == "imported" for case in results.cases)
-    observe = results.gate == "observe"
+    observe, on_main = results.gate == "observe", context.purpose == "last"
     if any(row.effect == "fail" for row in rows):
-        sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported, on_main=context.purpose == "last")
+        sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported, on_main=on_main)
         if observe:  # green would say that the limits hold
             return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
         return Headline("fail", sentence + (_ENDINGS[context.purpose] if context.compared else ""), todo)
@@ -56,7 +56,8 @@ def headline(
     silent = any(row.effect == "undecided" for row in rows)
     unasked = not silent and not any(answers(row) for row in rows)
     if not silent and not unasked:
-        return Headline("pass", _passing(worst, context.compared), _advice(rows, "warn", imported=imported))
+        todo = _advice(rows, "warn", imported=imported, on_main=on_main)
+        return Headline("pass", _passing(worst, context.compared), todo)
     # Without a base there may be nothing to ask: that is not the change's fault.
     wanted = results.plan.judged and context.compared and context.strict and not observe
     alone: _Unlimited = "imported" if imported else "alone"
