@@ -263,11 +263,14 @@ def test_nsys_records_what_runs_as_the_owner_of_the_workspace(image: Image, proj
     project.repo.write("perfci.yaml", policy)  # nvtx is the image's
     project.repo.write("app.py", RANGES)
     project.hand_over()
-    done = image.run(project.root, "profile", "app")
-    assert done.returncode == 0, done.stderr
-    results = json.loads((project.out / "results.json").read_text())
-    (case,) = results["cases"]
-    profile = case["sides"]["head"]["profile"]
+    for _ in range(2):  # on a busy machine nsys at times writes no report, which perfci says: then once more
+        done = image.run(project.root, "profile", "app")
+        assert done.returncode == 0, done.stderr
+        results = json.loads((project.out / "results.json").read_text())
+        (case,) = results["cases"]
+        profile = case["sides"]["head"]["profile"]
+        if [fault["kind"] for fault in profile["faults"]] != ["empty"]:
+            break
     assert profile["faults"] == []
     assert profile["trace"]["source"] == "nsys"
     assert profile["trace"]["version"].startswith(f"{variant('debian').nsys}.")
