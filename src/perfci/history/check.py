@@ -221,7 +221,7 @@ def _latest(device: Device) -> list[int]:
 def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
     """Tell whether nothing asks about a series: it was not compared in the latest epoch, and either never was though
     nothing went wrong, or is gone for so many nights that it is no gap any more."""
-    if any(night in trace.silent or night in set(trace.nights) for night in nights):
+    if not {*trace.silent, *trace.nights}.isdisjoint(nights):
         return False
     if trace.nights or trace.silent:
         return sum(not device.heads[night].error for night in nights) >= RECENT
@@ -235,9 +235,9 @@ def _stand(
     if _is_unasked(device, trace, nights):
         found.unasked += 1
         return
-    have = set(trace.nights)
-    asked = sorted(night for night in {*have, *trace.silent} if night in set(nights))
-    seen = asked or sorted(night for night in trace.values if night in set(nights))
+    have, own = set(trace.nights), set(nights)
+    asked = sorted(own & {*have, *trace.silent})
+    seen = asked or sorted(own & trace.values.keys())
     begun = [night for night in nights if not seen or night >= seen[0]]
     found.unanswered += sum(night not in have for night in begun)
     answers = [night for night in begun if night in have]
@@ -266,8 +266,8 @@ def _stand(
     if len(since) < RECENT:
         told.state = "unlimited" if limit is None else _state(trace.metric, now.low, now.high, limit)
     last = trace.nights.index(answers[-1])
-    own = "unlimited" if limit is None else _state(trace.metric, trace.low[last], trace.high[last], limit)
-    if told.state in ("undecided", "within") and own == "over":
+    alone = "unlimited" if limit is None else _state(trace.metric, trace.low[last], trace.high[last], limit)
+    if told.state in ("undecided", "within") and alone == "over":
         told.state, told.alone = "undecided", math.exp(trace.x[last])
 
 
