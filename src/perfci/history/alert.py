@@ -18,7 +18,6 @@ only confirms what a test has shown; within the limit where all of the interval 
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -223,7 +222,7 @@ class _Device:
 
 
 @dataclass
-class _Limit(ABC):
+class _Limit:
     """One limit of a case: nights over and within it. Those of one epoch make a row."""
 
     against: Against
@@ -244,13 +243,13 @@ class _Limit(ABC):
     def measure(self, night: Night, point: Point) -> None:
         """Keep what was measured, whatever it answers."""
 
-    @abstractmethod
     def answer(self, night: Night, point: Point) -> bool | None:
         """Tell whether main is over the limit; None where that is not known."""
+        raise NotImplementedError
 
-    @abstractmethod
     def update(self, alert: Alert, night: Night, point: Point) -> None:
         """Write down what a night with an answer says of an alert."""
+        raise NotImplementedError
 
     def first(self, night: Night) -> Commit | None:
         """Return the newest commit that is known to be within, on the first night over."""
