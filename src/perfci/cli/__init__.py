@@ -5,9 +5,13 @@ Every verb stands here and calls a module beside it; options.py describes their 
 
 import io
 import os
+import select
+import signal
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -364,45 +368,68 @@ app.add_typer(history.app, name="history", cls=Verbs)
 
 def main() -> None:
     """Entry point: every error is one line on stderr, and the exit code tells its kind."""
-    debug = "--debug" in sys.argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # `µ` on a terminal that knows only ASCII
+    code = _called(sys.argv[1:] or ["--help"])
+    for stream in (sys.stdout, sys.stderr):
+        _drop_unwritten(stream)
+    sys.exit(code)
+
+
+def _called(words: list[str]) -> int:
+    """Call the verb. Return its exit code."""
     command: Any = typer.main.get_command(app)
+    if "_PERFCI_COMPLETE" in os.environ:  # the shell's Tab
+        command.main(words, "perfci")
     try:
-        code = command.main(args=sys.argv[1:] or ["--help"], prog_name="perfci", standalone_mode=False)
+        # Not by .main(), which ends with codes of its own for Ctrl-C and for an output that nobody reads.
+        with command.make_context("perfci", words) as context:
+            code = command.invoke(context)
+        return code if isinstance(code, int) else 0
+    except typer.Exit as ended:
+        return ended.exit_code
     except TyperException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "perfci"
-        _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)")
-        sys.exit(2)
-    except typer.Abort:
-        _say("interrupted")
-        sys.exit(3)
+        return _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", 2)
     except PerfciError as error:
-        if debug:
-            raise
-        _say(str(error))
-        sys.exit(error.exit_code)
+        return _say(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _say("interrupted: what was measured is kept; go on with --resume")
-        sys.exit(3)
-    except BrokenPipeError:
-        sys.stderr.close()  # nobody reads on: `perfci list | head`
-        sys.exit(0)
-    except Exception as error:
-        if debug:
-            raise
+        return _say("interrupted", 3)
+    except Exception as error:  # noqa: BLE001  # it is told
+        if isinstance(error, BrokenPipeError) and _unread():
+            return 128 + signal.SIGPIPE  # as a shell tells it: 0 would say that a gate passed
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        _say(f"internal error: {text[:300]}: please report it with the output of --debug")
-        sys.exit(3)
-    sys.exit(code if isinstance(code, int) else 0)
+        return _say(f"internal error: {text[:300]}: please report it with the output of --debug", 3)
+
+
+def _unread() -> bool:
+    """Tell whether nobody reads what is written to stdout or to stderr: `perfci list | head`."""
+    poll = select.poll()
+    for number in (1, 2):
+        poll.register(number, 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+def _drop_unwritten(stream: TextIO | None) -> None:
+    """Drop what could not be written, where the interpreter's end would try again and turn that into its exit code."""
+    if stream is not None:
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _sentence(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
-def _say(line: str) -> None:
+def _say(line: str, code: int) -> int:
+    """Write one line to stderr, and with --debug what it comes from. Return the exit code."""
     line = line.replace("##[", "## [")  # which GitHub's runner takes for a command, wherever in a line it stands
-    typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)
+    with suppress(OSError):  # of a stderr that takes nothing: the exit code tells the kind all the same
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)
+    return code

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from perfci.bisect import words as rendered
 from perfci.bisect.compare import ANSWERS, COMPARISONS
@@ -13,7 +12,7 @@ from perfci.bisect.document import CommitFacts, Compared
 from perfci.bisect.run import Bisecting, bisect
 from perfci.cli.measure import duration, folders, interrupt, parse_devices, read_command
 from perfci.cli.output import tell_files, write_all
-from perfci.cli.progress import Teller
+from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement, failed_results

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from perfci.cli.container import measure_in_container
 from perfci.cli.measure import Finished, measure
 from perfci.cli.output import tell
+from perfci.cli.progress import Console
 from perfci.cli.report import read_results
 from perfci.cli.shards import as_planned, told, write_plan
 from perfci.doctor.repository import is_credential

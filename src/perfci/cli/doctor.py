@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
+from perfci.cli.progress import Console
 from perfci.doctor import Machine, fail, ok, warn
 from perfci.doctor.profilers import CHECKS, OFFLINE, diagnose
 from perfci.measure.prepare import choose_python

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from perfci.cli.measure import read_options
-from perfci.cli.progress import Teller
+from perfci.cli.progress import Console, Teller
 from perfci.measure.proof.work import explain_work
 from perfci.model.base import SIDES
 from perfci.model.text import count

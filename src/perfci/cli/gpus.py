@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
 
 from perfci.cli.measure import interrupt, measure_and_report, read_options, tell_measured
 from perfci.cli.output import write_all
-from perfci.cli.progress import Teller
+from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, tell_judged
 from perfci.cli.shards import keep_samples, read_shards
 from perfci.measure.options import Options

@@ -144,8 +144,7 @@ def show(
     """
     import json as jsonlib
 
-    from rich.console import Console
-
+    from perfci.cli.progress import Console
     from perfci.history.cache import open_cache
     from perfci.history.store import open_store
     from perfci.render.history import as_json, fault_lines, no_series, print_series

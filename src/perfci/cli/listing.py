@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from perfci.cli.measure import read_options
-from perfci.cli.progress import Teller
+from perfci.cli.progress import Console, Teller
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
 from perfci.measure.options import OUT, Options
 from perfci.measure.plan import TRIAL_PAIRS

@@ -12,10 +12,9 @@ from types import FrameType
 from typing import Any, Literal, NoReturn, get_args
 
 import typer
-from rich.console import Console
 
 from perfci.cli.output import tell, tell_files, write_all
-from perfci.cli.progress import Teller
+from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
 from perfci.measure.calibrate import history
 from perfci.measure.calibrate.trials import conclude, policy_text, ready
@@ -81,10 +80,12 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 def tell_measured(options: Options, *, json: bool) -> NoReturn:
     """Measure, judge, write and tell. Ends the process with its exit code."""
     outcome = measure(options, Console(stderr=True))
-    if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
-        tell(outcome.report, options.out, json, outcome.files)
-    if outcome.problem is not None:
-        typer.echo(f"perfci: {outcome.words}", err=True)
+    try:
+        if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
+            tell(outcome.report, options.out, json, outcome.files)
+    finally:  # Ctrl-C ends those too who read stdout
+        if outcome.problem is not None:
+            typer.echo(f"perfci: {outcome.words}", err=True)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -128,7 +129,12 @@ def calibrate_machine(pairs: int, **asked: Any) -> None:
     with keep_outputs(options.out.parent, options.where, find_account()) as outputs:
         with Teller(Console(stderr=True)) as teller:
             measurement = Measurement(options, teller)
-            results = measurement.measure()
+            try:
+                results = measurement.measure()
+            except KeyboardInterrupt:
+                if measurement.results is None:  # nothing is kept yet
+                    raise
+                raise MachineError("interrupted: go on with --resume") from None
         outputs.require()  # nothing of the code under test runs any more
         write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
         calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)

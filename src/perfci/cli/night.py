@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from perfci.cli.measure import Finished, folders, measure, read_options
 from perfci.cli.output import tell
+from perfci.cli.progress import Console
 from perfci.github.event import surroundings
 from perfci.history.document import Reference
 from perfci.history.plan import NightPlan, plan_night

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
+from perfci.cli.progress import Console
 from perfci.measure.journal import SAMPLES
 from perfci.model.base import SIDES, MachineError, Side
 from perfci.model.report import Report

@@ -2,12 +2,20 @@
 
 import time
 
-from rich.console import Console
+import rich.console
 from rich.markup import escape
 from rich.status import Status
 
 QUIET_SECONDS = 15.0
 """Without a terminal, at most one line of progress in this time."""
+
+
+class Console(rich.console.Console):
+    """Where something is printed."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what the caller handles, BrokenPipeError, where rich would end with the code of a failed gate."""
+        raise  # noqa: PLE0704  # called by rich as it handles that
 
 
 class Teller:

@@ -10,10 +10,10 @@ from typing import NoReturn, TypeVar, cast
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
 from perfci.cli.measure import parse_devices
 from perfci.cli.output import tell, write_all
+from perfci.cli.progress import Console
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import By

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
 
 from perfci.cli.measure import Finished, interrupt, read_options, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, write_all
-from perfci.cli.progress import Teller
+from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
 from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL, SAMPLES, begun

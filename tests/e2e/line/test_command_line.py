@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Repo, adding
-from .warm import Warm
+from ..conftest import Repo, adding
+from ..warm import Warm
 
 BAD = {
     "no such verb": (["comapre"], "No such command 'comapre'"),

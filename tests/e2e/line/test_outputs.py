@@ -1,0 +1,106 @@
+"""Whoever reads stdout or stderr goes, or never was; somebody presses Ctrl-C: the exit code is never a verdict's."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Repo, adding
+
+PERFCI = [sys.executable, "-m", "perfci"]
+
+
+@pytest.fixture
+def unread() -> int:
+    """The end of a pipe that nobody reads."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    yield writes
+    os.close(writes)
+
+
+@pytest.fixture
+def judged(repo: Repo) -> Repo:
+    """A repository whose last run holds what `perfci report` judges: more than a pipe's reader takes at once."""
+    repo.policy("limits: [{cases: '*', metric: time, max: 1ns}]\n")
+    repo.write("kernels/adding.py", adding())
+    run = repo.perfci("run", "--quick")
+    assert run.code == 1, run.out + run.err
+    return repo
+
+
+def test_an_output_that_nobody_reads_is_no_verdict(judged: Repo, unread: int) -> None:
+    for args in (["--help"], ["--version"], ["compare", "--help"], ["list"], ["report"], ["report", "--json"]):
+        done = subprocess.run(
+            [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=unread, stderr=subprocess.PIPE, check=False
+        )
+        assert (done.returncode, b"Exception" in done.stderr) == (141, False), (args, done.stderr)
+
+
+def test_head_takes_the_first_line_of_a_report(judged: Repo) -> None:
+    for command in ("perfci --help | true", "perfci report | head -1", "perfci report --json | head -c 9"):
+        line = command.replace("perfci", f"{sys.executable} -m perfci")
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{line}; echo ${{PIPESTATUS[0]}} >&2"],
+            cwd=judged.root, env=judged.env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        whole = {"0"} if "help" in command else {"1"}  # read before its reader went: the code is the verdict's
+        assert done.stderr.strip() in {"141"} | whole, (command, done.stderr)
+
+
+def test_messages_that_nobody_reads_change_no_exit_code(judged: Repo, unread: int) -> None:
+    for args, code in ((["frob"], 2), (["run", "--repo", "nowhere"], 2), (["report"], 1), (["--version"], 0)):
+        for stderr in (unread, "/dev/full", None):
+            with Path("/dev/full").open("w") as full:
+                kinds = {unread: unread, "/dev/full": full, None: None}
+                done = subprocess.run(
+                    [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=subprocess.PIPE, stderr=kinds[stderr],
+                    preexec_fn=None if stderr is not None else lambda: os.close(2), check=False,
+                )  # fmt: skip
+            assert done.returncode == code, (args, stderr)
+
+
+def test_a_run_without_stdout_has_its_verdict(judged: Repo) -> None:
+    """`>&-`: nobody is to read, and no file of the run may take the place of what is closed."""
+    for args, code in ((["report"], 1), (["run", "--quick"], 1), (["--help"], 0)):
+        done = subprocess.run(
+            [*PERFCI, *args], cwd=judged.root, env=judged.env, stderr=subprocess.PIPE, text=True, check=False,
+            preexec_fn=lambda: os.close(1),
+        )  # fmt: skip
+        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+WAITS = """
+    import pathlib, time
+    pathlib.Path({marker!r}).touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("verb", [["list"], ["run"], ["calibrate"]])
+def test_an_interrupt_says_so_and_ends_with_3(repo: Repo, tmp_path: Path, verb: list[str]) -> None:
+    marker = tmp_path / "imports"
+    repo.policy()
+    repo.write("kernels/waits.py", WAITS.format(marker=str(marker)))
+    repo.commit()
+    process = repo.start(*verb)
+    while not marker.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, out + err
+    assert err.splitlines()[-1] == "perfci: interrupted"
+
+
+def test_the_traceback_of_debug_keeps_the_exit_code(repo: Repo) -> None:
+    repo.write("a.txt", "a")
+    repo.commit()
+    run = repo.perfci("run", "--debug")
+    assert run.code == 2
+    assert "Traceback" in run.err
+    assert "there is no policy" in run.err.splitlines()[-1]
