@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 import stat
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.sources.git import Repository, git_environment, means_itself, run_git
-from tests.sources.repo import commit, find, fingerprint, git, init, write
+from tests.sources.repo import ENV, commit, find, fingerprint, git, init, write
 
 FILES = {"perfci.yaml": "version: 1\n", "src/a.py": "a = 1\n"}
 
@@ -162,14 +161,17 @@ def test_a_revision_is_a_branch_a_tag_a_hash_or_a_branch_of_origin(tmp_path: Pat
     assert repo.commit("release").sha == first
 
 
-@pytest.mark.parametrize("rev", ["nope", "HEAD~7", "HEAD:src/a.py", "main..HEAD", "0" * 40])
+ALL = "`git fetch --tags origin '+refs/heads/*:refs/remotes/origin/*'`"
+
+
+@pytest.mark.parametrize("rev", ["nope", "HEAD~7", "HEAD:src/a.py", "main..HEAD", "a`touch pwned`", "0" * 40])
 def test_an_unknown_revision_says_what_to_type(tmp_path: Path, rev: str):
     root = init(tmp_path / "work", FILES)
     git(root, "remote", "add", "origin", "nowhere")
     with pytest.raises(UsageError) as error:
         find(root).resolve_base(rev, False)
     assert repr(rev) in message(error)
-    assert f"`git fetch origin {shlex.quote(rev)}`" in message(error)
+    assert (f"`git fetch --tags origin {rev}`" if rev.isdigit() else ALL) in message(error)
 
 
 def test_a_mistyped_branch_is_told_the_nearest_and_no_remote_that_is_not_there(tmp_path: Path):
@@ -179,24 +181,6 @@ def test_a_mistyped_branch_is_told_the_nearest_and_no_remote_that_is_not_there(t
     assert message(error) == (
         "'mian': no such branch, tag or commit here: did you mean 'main'? Else see `git branch --all`"
     )
-
-
-def test_a_revision_in_a_command_to_copy_is_a_word_of_it_whatever_it_holds(tmp_path: Path):
-    root = init(tmp_path / "work", FILES)
-    git(root, "remote", "add", "origin", "nowhere")
-    with pytest.raises(UsageError) as error:
-        find(root).resolve_base("a`touch pwned`$(touch pwned)", False)
-    found = re.search(r"`(git fetch origin [^`]*)`", message(error))
-    assert found
-    shown = subprocess.run(
-        ["bash", "-c", found[1].replace("git fetch origin", "printf %s")],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert shown.stdout == "a`touch pwned`$(touch pwned)"
-    assert not (root / "pwned").exists()
 
 
 @pytest.mark.parametrize("rev", ["", "--all", "-h", "a\nb", "a\x00b"])
@@ -277,32 +261,84 @@ def test_unrelated_histories_have_no_base(tmp_path: Path):
     assert "shallow" not in message(error)
 
 
-def test_a_shallow_clone_says_how_to_deepen(tmp_path: Path):
-    origin = init(tmp_path / "origin", FILES)
-    git(origin, "checkout", "-q", "-b", "topic")
-    commit(origin, {"t": "t"})
-    git(origin, "checkout", "-q", "main")
-    commit(origin, {"m": "m"})
-    git(origin, "merge", "-q", "--no-ff", "-m", "merge", "topic")
-    git(origin, "branch", "-q", "pull")
-    git(origin, "reset", "-q", "--hard", "HEAD^1")
-    git(tmp_path, "clone", "-q", "--depth=1", "-b", "pull", f"file://{origin}", "clone")
-    repo = find(tmp_path / "clone")
-    assert repo.is_shallow()
-    assert not find(origin).is_shallow()
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    """`main` with the tags v1 and v2, `rel` beside it, a commit that is on no branch, and a pull request's merge."""
+    root = init(tmp_path / "origin", FILES)
+    for name in "abcd":
+        commit(root, {name: name})
+    git(root, "tag", "v1", "HEAD~1")
+    git(root, "tag", "-a", "-m", "two", "v2", "HEAD~2")
+    git(root, "checkout", "-q", "-b", "rel", "HEAD~1")
+    commit(root, {"r": "r"})
+    git(root, "checkout", "-q", "--detach")
+    git(root, "update-ref", "refs/loose", commit(root, {"l": "l"}))
+    git(root, "checkout", "-q", "--detach", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge", "rel")
+    git(root, "update-ref", "refs/pull/1/merge", "HEAD")
+    git(root, "checkout", "-q", "main")
+    return root
+
+
+def advised(clone: Path, rev: str | None, *, pull_request: bool = False) -> str:
+    """Type the command that perfci advises for this base in `clone`. Return it."""
     with pytest.raises(UsageError) as error:
-        repo.resolve_base(None, True)
-    assert "fetch-depth: 2" in message(error)
-    assert "git fetch --deepen=1" in message(error)
+        find(clone).resolve_base(rev, pull_request)
+    found = re.search(r"run `(git fetch [^`]*)`", message(error))
+    assert found, message(error)
+    done = subprocess.run(["sh", "-c", found[1]], cwd=clone, env=ENV, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return found[1]
+
+
+BASES = ["rel", "origin/rel", "rel~1", "v1", "v2", "HEAD~1", "HEAD^", "main~3", "short", "whole", "loose"]
+
+
+@pytest.mark.parametrize("kind", [["--depth=1"], ["--depth=2"], ["--single-branch"]], ids=" ".join)
+@pytest.mark.parametrize("rev", BASES)
+def test_the_command_that_a_clone_is_told_to_run_gets_the_base(tmp_path: Path, origin: Path, rev: str, kind: list[str]):
+    named = {"short": "rel~1", "whole": "rel", "loose": "refs/loose"}
+    rev = git(origin, "rev-parse", *(["--short"] if rev == "short" else []), named[rev]) if rev in named else rev
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", *kind, f"file://{origin}", "clone")
+    try:
+        expected = find(clone).resolve_base(rev, False).sha
+    except UsageError:
+        advised(clone, rev)
+        expected = git(origin, "merge-base", "main", rev.removeprefix("origin/").replace("HEAD", "main"))
+    assert find(clone).resolve_base(rev, False).sha == expected
+
+
+def test_a_base_that_a_shallow_clone_has_and_that_parts_from_head_before_it(tmp_path: Path, origin: Path):
+    git(tmp_path, "clone", "-q", "--depth=1", "--no-single-branch", f"file://{origin}", "clone")
+    advised(tmp_path / "clone", "rel")
+    assert find(tmp_path / "clone").resolve_base("rel", False).sha == git(origin, "merge-base", "main", "rel")
+
+
+def test_what_is_nowhere_is_no_commit_once_the_clone_is_whole(tmp_path: Path, origin: Path):
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{origin}", "clone")
+    advised(clone, "no-such-thing")
     with pytest.raises(UsageError) as error:
-        repo.resolve_base("main", False)
-    assert "git fetch --depth=1 origin main" in message(error)
-    git(tmp_path / "clone", "fetch", "-q", "--depth=1", "origin", "main:refs/remotes/origin/main")
+        find(clone).resolve_base("no-such-thing", False)
+    assert "no such branch, tag or commit here" in message(error) and "shallow" not in message(error)
+
+
+def test_a_shallow_clone_without_origin_is_told_no_command(tmp_path: Path, origin: Path):
+    git(tmp_path, "clone", "-q", "--depth=1", "-o", "upstream", f"file://{origin}", "clone")
     with pytest.raises(UsageError) as error:
-        repo.resolve_base("main", False)
-    assert "--unshallow" in message(error)
-    git(tmp_path / "clone", "fetch", "-q", "--deepen=1")
-    assert repo.resolve_base(None, True).sha == git(origin, "rev-parse", "main")
+        find(tmp_path / "clone").resolve_base("rel", False)
+    assert "clone without `--depth`, or check out with `fetch-depth: 0`" in message(error)
+
+
+def test_the_base_of_a_merge_commit_that_is_on_no_branch(tmp_path: Path, origin: Path):
+    """As actions/checkout leaves a pull request with `fetch-depth: 1`."""
+    clone = init(tmp_path / "clone")
+    git(clone, "remote", "add", "origin", f"file://{origin}")
+    git(clone, "fetch", "-q", "--depth=1", "origin", "+refs/pull/1/merge:refs/remotes/pull/1/merge")
+    git(clone, "checkout", "-q", "--detach", "refs/remotes/pull/1/merge")
+    advised(clone, None, pull_request=True)
+    assert find(clone).resolve_base(None, True).sha == git(origin, "rev-parse", "main")
 
 
 def test_a_file_of_a_commit_is_read_as_it_was(tmp_path: Path):

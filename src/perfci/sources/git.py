@@ -52,6 +52,7 @@ _DEFAULT_BASES = (
 _HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
 _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 """A whole hash, or as much of its beginning as git takes."""
+_WHOLE_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 
 
 def git_environment(caller: Mapping[str, str], settings: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
@@ -204,18 +205,15 @@ class Repository:
     def commit(self, rev: str) -> Commit:
         """Return the commit that `rev` names: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
         sha = self._resolve(rev)
-        remote = f"refs/remotes/origin/{rev}"
-        if sha is None and rev != "HEAD" and self._exists(remote):
+        branch = re.split(r"[~^@:]", rev)[0]
+        if sha is None and branch not in ("", "HEAD") and self._exists(f"refs/remotes/origin/{branch}"):
             # A clone in CI often has `main` as `origin/main` only.
             rev = f"origin/{rev}"
-            sha = self._resolve(remote)
+            sha = self._resolve(f"refs/remotes/{rev}")
         if sha is None:
             name = escaped(rev, 300)
             if self.is_shallow():
-                raise UsageError(
-                    f"{name!r}: no such commit in this shallow clone: run "
-                    f"`git fetch --depth=1 origin {shell([rev], spanned=True)}`, or check out with `fetch-depth: 0`"
-                )
+                raise UsageError(f"{name!r}: no such commit in this shallow clone: {self._whole(rev)}")
             raise UsageError(f"{name!r}: no such branch, tag or commit here: {self._instead(rev)}")
         return self._commit(rev, sha)
 
@@ -223,8 +221,13 @@ class Repository:
         """Return what to do about a name that is none here."""
         named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
         hint = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
-        fetch = f", or run `git fetch origin {shell([rev], spanned=True)}`" if self.has_origin() else ""
+        fetch = f", or run `{_fetch(rev)}`" if self.has_origin() else ""
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
+
+    def _whole(self, rev: str) -> str:
+        """Return what makes a shallow clone whole, with `rev`, which it may lack."""
+        fetch = f"run `{_fetch(rev, '--unshallow')}`" if self.has_origin() else "clone without `--depth`"
+        return f"{fetch}, or check out with `fetch-depth: 0`"
 
     def has_origin(self) -> bool:
         """Return whether there is a remote named origin to fetch from."""
@@ -244,7 +247,7 @@ class Repository:
             if self._resolve(parents[0]) is None:
                 raise UsageError(
                     f"HEAD^1: the base of this merge commit ({parents[0][:12]}) is not in this shallow "
-                    "clone: run `git fetch --deepen=1`, or check out with `fetch-depth: 2`"
+                    f"clone: run `git fetch --depth=1 origin {parents[0]}`, or check out with `fetch-depth: 2`"
                 )
             return self._commit("HEAD^1", parents[0])
         other = self.commit(ref) if ref is not None else self._default_base()
@@ -253,10 +256,7 @@ class Repository:
             return self._commit(other.ref, _output(done).splitlines()[0])
         name = escaped(other.ref, 300)
         if self.is_shallow():
-            raise UsageError(
-                f"{name}: no common commit with HEAD in this shallow clone: "
-                "run `git fetch --deepen=100` or `git fetch --unshallow`, or check out with `fetch-depth: 0`"
-            )
+            raise UsageError(f"{name}: no common commit with HEAD in this shallow clone: {self._whole(other.ref)}")
         raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
 
     def read(self, sha: str, path: str) -> bytes | None:
@@ -331,6 +331,13 @@ class Repository:
         args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%s", sha)
         subject = self.git(*args).stdout.decode(errors="replace")
         return Commit(ref, sha, escaped(subject.removesuffix("\n"), 200))
+
+
+def _fetch(rev: str, *options: str) -> str:
+    """Return the command after which `rev` is here if origin has it: a branch, tag, commit of either, or whole hash."""
+    # What follows the remote's name alone would become FETCH_HEAD and no name.
+    what = [rev] if _WHOLE_HASH.fullmatch(rev) else ["+refs/heads/*:refs/remotes/origin/*"]
+    return shell(["git", "fetch", *options, "--tags", "origin", *what], spanned=True)
 
 
 def _output(done: subprocess.CompletedProcess[bytes]) -> str:
