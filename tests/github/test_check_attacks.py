@@ -388,3 +388,45 @@ def test_a_run_that_is_older_than_the_pull_request_is_not_its_own(hub: GitHub) -
     outcome = published(hub, run)
     assert "run 100 is older than #7" in outcome.publication.missing[0]
     assert required(hub) == {"action_required"}
+
+
+@pytest.mark.parametrize(
+    ("committer", "verified", "moved", "strict"),
+    [
+        ("author@example.com", False, False, False),
+        ("author@example.com", True, True, False),
+        ("noreply@github.com", False, True, True),
+        ("noreply@github.com", True, False, False),  # by an app, say
+    ],
+)
+def test_a_merge_of_ones_own_making_is_no_pass(
+    hub: GitHub, committer: str, verified: bool, moved: bool, strict: bool
+) -> None:
+    """Its parents are right, and its files leave out what is slow."""
+    made, own = "c" * 40, "d" * 40
+    hub.commits |= {made: [BASE, HEAD], own: [BASE, HEAD]}
+    hub.committers[own] = committer, verified
+    policy = POLICY + "on_undecided: fail\n" * strict
+    _, run = scene(hub)
+    if moved:
+        hub.branches["main"] = NOW
+        hub.commits |= {"4" * 40: [NOW, HEAD]}
+    hub.files[hub.branches["main"], "perfci.yaml"] = policy.encode()
+    hub.upload(run, packed(measured(1.0, policy=policy, head=own)))
+    outcome = published(hub, run)
+    assert required(hub) == {"action_required" if strict else "neutral"} and outcome.exit_code == 3 * strict
+    why = "dddddddddd, which was measured, is not known to be GitHub's merge of this change"
+    assert f"{'No verdict' if strict else 'Not confirmed'}: {why}" in hub.checks[-1]["output"]["title"]
+    hub.upload(run, packed(measured(*SLOWER, policy=policy, head=own)))
+    published(hub, run)
+    assert required(hub) == {"action_required" if strict else "failure"}, "what fails by it fails"
+
+
+def test_a_merge_with_the_files_of_githubs_is_believed(hub: GitHub) -> None:
+    """GitHub makes another one now and then, at another time."""
+    made, earlier = "c" * 40, "d" * 40
+    hub.commits |= {made: [BASE, HEAD], earlier: [BASE, HEAD]}
+    hub.trees = dict.fromkeys((made, earlier), "5" * 40)
+    _, run = scene(hub, 1.0, head=earlier)
+    assert published(hub, run).exit_code == 0
+    assert required(hub) == {"success"}

@@ -8,8 +8,8 @@ import pytest
 
 from perfci.github.measured import Scope
 from perfci.model.criteria import LimitSource
-from perfci.model.plan import Declared
-from perfci.model.results import Results, SideCode
+from perfci.model.plan import Declared, Looks
+from perfci.model.results import Proof, Results, SideCode
 from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, scene
 from tests.github.loopback.server import ROOT, START, GitHub, serve
 from tests.judge.build import limit
@@ -48,6 +48,8 @@ def test_this_change_against_its_base_is_an_answer(hub: GitHub, head: str) -> No
 
 
 def test_a_base_that_has_moved_on_is_still_the_one_that_was_merged(hub: GitHub) -> None:
+    """GitHub has another merge by now, and signed this one."""
+    hub.committers[MERGE] = ("noreply@github.com", True)
     hub.branches["main"] = OTHER
     hub.files[OTHER, "perfci.yaml"] = POLICY.encode()
     assert refusal(hub, of(MERGE)) == ""
@@ -72,6 +74,18 @@ def test_another_comparison_is_none(hub: GitHub, head: str, parents: list[str], 
     hub.commits[head] = parents
     hub.commits[OTHER] = [BASE]
     assert why in refusal(hub, of(head, base))
+
+
+def test_equal_files_are_believed_of_commits_whose_trees_are_equal(hub: GitHub) -> None:
+    results = of(MERGE)
+    same = Proof(by="files", reason="base and head are the same files")
+    cases = [results.cases[0].model_copy(update={"proof": same, "pairs": []}), *results.cases[1:]]
+    sides = {name: one.model_copy(update={"tree": "f" * 64}) for name, one in results.sides.items()}
+    plan = results.plan.model_copy(update={"m": 1, "looks": Looks.fitted(1)})
+    results = results.model_copy(update={"cases": cases, "sides": sides, "plan": plan})
+    assert "calls a case proved by equal files, and the commits differ" in refusal(hub, results)
+    hub.trees = {BASE: "5" * 40, MERGE: "5" * 40}  # what the change brings is in base already
+    assert refusal(hub, results) == ""
 
 
 def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_for_that(hub: GitHub) -> None:

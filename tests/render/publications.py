@@ -135,6 +135,7 @@ def publications() -> dict[str, Publication]:
         "shards-observe": publication(found["observe"], found["observe"], names=("h200", "b200")),
         "unmeasured": publication(names=(), unmeasured="every changed file matches `docs/**`"),
         "nothing": publication(names=(), nothing="`2fed942111` has no commit of its own, `main` holds them all"),
+        "unconfirmed": publication(found["pass"], unconfirmed="`2fed942111` is not signed by GitHub: push"),
         "attempts": publication(found["pass"], attempts=EARLIER),
         "fork": publication(found["regression"], origin=ORIGIN.model_copy(update={"fork": True})),
         "push": publication(found["regression"], origin=ORIGIN.model_copy(update={"pull_request": None, "event": "push"})),

@@ -42,12 +42,14 @@ class Gathered(NamedTuple):
     """Jobs that had nothing to measure."""
     joined: int = 0
     """Jobs that give no answer of their own: that made a plan, and of the shards of each plan all but one."""
+    unconfirmed: str = ""
+    """As of a Publication."""
 
 
 def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     """Read what the jobs of a run measured, and confirm that it was this change. Raises ApiError."""
     gathered = Gathered([], [], 0)
-    idle, planned, began = 0, 0, time.monotonic()
+    idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
     of = change(source, api) if source.artifacts else None
     plans: dict[str, list[tuple[artifact.Found, str, Results]]] = {}
     wholes: list[Results] = []
@@ -66,7 +68,7 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
                 planned += results == "plan"
                 continue
             assert of is not None
-            confirm(results, of, scope, api)
+            unconfirmed = confirm(results, of, scope, api) or unconfirmed
             if results.part is None or len(results.part.shards) > 1:  # of one machine, or merged before
                 wholes += [] if results.part is None else [results]
                 name = found.name if len(source.artifacts) > 1 else ""
@@ -101,4 +103,4 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     except PerfciError as error:
         gathered.missing.append(f"shards: {error}")
     joined = planned + sum(len({found.measured.id for found, _, _ in shards}) - 1 for shards in plans.values())
-    return gathered._replace(idle=idle, joined=joined)
+    return gathered._replace(idle=idle, joined=joined, unconfirmed=unconfirmed)

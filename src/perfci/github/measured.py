@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from github.Comparison import Comparison
+from github.GitCommit import GitCommit
 
 from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.artifact import Unfit
@@ -20,6 +21,12 @@ from perfci.render.escape import visible
 
 SHOWN = 3
 """Cases that are named at most."""
+_GITHUBS = "noreply@github.com"
+"""Address of the committer of what is committed on GitHub itself."""
+_NOT_KNOWN = (
+    ", which was measured, is not known to be GitHub's merge of this change, so that its files may be others: push, or "
+    "close and reopen the pull request, so that it is measured"
+)
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -49,21 +56,28 @@ class Change:
     """The name of that commit for people."""
     merged: bool
     """True where GitHub merges head with base for the run, as for a pull request."""
+    merge: str = ""
+    """GitHub's merge of head with base as they are now; empty where it has none."""
 
 
-def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
-    """Raise Unfit unless it was `change` that was measured, against the base that it leaves. Raises ApiError."""
+def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
+    """Raise Unfit unless it was `change` that was measured, against the base that it leaves. Raises ApiError.
+
+    Returns why a merge that was measured may hold other files than GitHub's; empty where it does not.
+    """
     commit = _commit(results, "head")
     if commit is None:
         raise Unfit("does not say which commit was measured")
     if results.sides["head"].dirty:
         raise Unfit("measured uncommitted changes")
     merge = commit != change.head
-    parents = _parents(commit, api) if merge else []
+    made = _git_commit(commit, api) if merge else None
+    parents = [parent.sha for parent in made.parents] if made is not None else []
     if merge and (change.head not in parents or not change.merged):
         raise Unfit("measured another commit than the run's")
     if merge and (len(parents) != 2 or parents[1] != change.head):
         raise Unfit("measured a commit that is not GitHub's merge of base and head")
+    doubt = "" if made is None else _doubt(made, change, api)
     wanted = _wanted(change, scope, api)
     if results.mode != "compare":
         if wanted:
@@ -71,7 +85,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
                 f"was compared with nothing, and this change leaves {named(change.name)}: where that is intended, give "
                 "the publishing action `base: none`, too"
             )
-        return
+        return doubt
     base = _commit(results, "base")
     if base is None:
         raise Unfit("does not say which commit it was compared with")
@@ -90,6 +104,11 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> None:
             f"was compared with another commit than where it leaves {named(scope.base or change.name)}: where another "
             "base is intended, give the publishing action the same `base`; else run the measuring job anew"
         )
+    if any(case.proof is not None and case.proof.by == "files" for case in results.cases) and (
+        _git_commit(base, api).tree.sha != _git_commit(commit, api).tree.sha
+    ):
+        raise Unfit("calls a case proved by equal files, and the commits differ in theirs")
+    return doubt
 
 
 @dataclass(frozen=True)
@@ -163,14 +182,27 @@ def _commit(results: Results, side: Side) -> str | None:
     return found.commit if found is not None and found.commit and _SHA.fullmatch(found.commit) else None
 
 
-def _parents(commit: str, api: Api) -> list[str]:
+def _git_commit(commit: str, api: Api) -> GitCommit:
     try:
-        found = api.call("the measured commit", lambda: api.repository.get_git_commit(commit).parents)
+        return api.call("the measured commit", lambda: api.repository.get_git_commit(commit).complete())
     except ApiError as error:
         if error.status in {404, 422}:
             raise Unfit("measured another commit than the run's") from None
         raise
-    return [parent.sha for parent in found]
+
+
+def _doubt(made: GitCommit, change: Change, api: Api) -> str:
+    """Return why a merge may hold other files than GitHub's of the same parents; empty where it holds the same.
+
+    Where that is not there any more, since base has moved on, GitHub's signature is believed: its address is verified
+    by its own key alone (docs.github.com, "About commit signature verification").
+    """
+    now = _git_commit(change.merge, api) if change.merge else None
+    if now is not None and [one.sha for one in now.parents] == [one.sha for one in made.parents]:
+        known = now.tree.sha == made.tree.sha
+    else:
+        known = made.verification.verified and made.committer.email == _GITHUBS
+    return "" if known else f"{named(made.sha[:10])}{_NOT_KNOWN}"
 
 
 def _merge_base(one: str, other: str, api: Api) -> str:

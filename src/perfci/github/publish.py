@@ -320,6 +320,10 @@ def _read(
             into.missing.append(f"{error} (base's limits judge: {remedy})")
         except _UNJUDGED as error:
             into.missing.append(f"{said} cannot be judged ({type(error).__name__})")
+    if gathered.unconfirmed and any(shard.report.strict for shard in into.shards):
+        into.missing.append(gathered.unconfirmed)
+    else:
+        into.unconfirmed = gathered.unconfirmed
     if heard and not into.missing and not broken:
         into.missing += left_out(heard, policy[0], wanted.scope)
     try:

@@ -138,7 +138,9 @@ def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
 def change(source: Source, api: Api) -> Change:
     """Return the change that the run should have measured, and its base. Raises ApiError."""
     upstream, name = _upstream(source, api)
-    return Change(source.origin.head_sha, upstream, name, merged=source.pull is not None)
+    pull = source.pull
+    merge = (pull.merge_commit_sha or "") if pull is not None else ""
+    return Change(source.origin.head_sha, upstream, name, merged=pull is not None, merge=merge)
 
 
 def retargeted(source: Source, api: Api) -> str:

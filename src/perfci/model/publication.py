@@ -107,6 +107,8 @@ class Publication(Document):
     """Why there was nothing to compare, which is no pass; empty where there was something."""
     adopting: str = ""
     """Why the limits bind nobody yet, where base has no policy: what passes by them is no pass."""
+    unconfirmed: str = ""
+    """Why it is not known that what was measured has this change's files, which is no pass; empty where it is."""
     checked: bool = True
     """True where a check of the head says the same: without one nothing can be accepted."""
     acceptance: Acceptance | None = None
@@ -119,7 +121,7 @@ class Publication(Document):
     def undecided(self) -> bool:
         """True where something that was asked has no answer, and nothing fails that nobody accepted."""
         silent = any(shard.report.verdict == "undecided" for shard in self.shards)
-        return self.exit_code == 0 and (silent or bool(self.nothing or self.adopting))
+        return self.exit_code == 0 and (silent or bool(self.nothing or self.adopting or self.unconfirmed))
 
     @property
     def exit_code(self) -> int:

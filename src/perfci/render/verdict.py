@@ -9,6 +9,7 @@ from perfci.render.view import ICONS, View
 from perfci.render.words import bare_advice, class_count
 
 NO_RESULTS = "no job handed over results"
+_NOT_CONFIRMED = "Not confirmed: "
 _ADVICE = "Read the log of the run, fix what it names, and run it again: this says nothing about performance."
 
 
@@ -58,6 +59,8 @@ class Verdict:
         text = self._one() if self.jobs <= 1 else self._several()
         if self.publication.adopting and not self.publication.exit_code:
             return f"Adopting perfci: {self.publication.adopting}"
+        if self.publication.unconfirmed and not self.publication.exit_code:
+            return f"{_NOT_CONFIRMED}{self.publication.unconfirmed}"
         plain = text.replace(NEEDS_REVIEW, "")
         if self.accepted:
             return f"Accepted: {plain}"
@@ -66,7 +69,7 @@ class Verdict:
     @property
     def advice(self) -> str:
         """The advice; empty where there is none."""
-        if not self.jobs and not self.missing:
+        if (not self.jobs and not self.missing) or self.sentence.startswith(_NOT_CONFIRMED):
             return ""
         lead = self.failing or self.shards
         if lead and (self.failing or not self.missing):

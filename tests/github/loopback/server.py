@@ -156,6 +156,10 @@ class GitHub:
         """Branch → types of the rules that rulesets have for it."""
         self.commits: dict[str, list[str]] = {}
         """Commit → its parents; of all others it is MAIN."""
+        self.committers: dict[str, tuple[str, bool]] = {}
+        """Commit → its committer's address, and whether it is signed so that GitHub calls it verified."""
+        self.trees: dict[str, str] = {}
+        """Commit → its tree; every other commit has one of its own."""
         self.permissions: dict[str, str] = {"maintainer": "write", "stranger": "read", "author": "read"}
         self.pushes: dict[str, tuple[str, datetime]] = {}
         self.before: dict[str, str] = {}
@@ -245,8 +249,16 @@ class GitHub:
             one = waiting.pop()
             if one not in found:
                 found.add(one)
-                waiting += self.commits.get(one, {ROOT: [], MAIN: [ROOT]}.get(one, [MAIN]))
+                waiting += self.parents(one)
         return found
+
+    def parents(self, sha: str) -> list[str]:
+        return self.commits.get(sha, {ROOT: [], MAIN: [ROOT]}.get(sha, [MAIN]))
+
+    def merge(self, pull: Pull) -> str | None:
+        """GitHub's own merge of a pull request with where its base stands; None where none was made."""
+        asked = [self.branches[pull.base_ref], pull.head]
+        return next((sha for sha, parents in self.commits.items() if parents == asked), None)
 
     def fork(self, one: str, other: str) -> str:
         """Where two histories part: the commit of both that has most before it."""
@@ -348,7 +360,7 @@ def _pull_json(hub: GitHub, pull: Pull, kind: str) -> dict[str, Any]:
     return made | {
         "number": pull.number, "state": pull.state, "body": pull.body, "url": url, "created_at": iso(pull.created),
         "issue_url": f"{hub.api}/repos/{REPOSITORY}/issues/{pull.number}",
-        "labels": [label | {"name": name} for name in pull.labels], "requested_teams": [],
+        "labels": [label | {"name": name} for name in pull.labels], "requested_teams": [], "merge_commit_sha": hub.merge(pull),
         "head": made["head"] | {"sha": pull.head, "ref": pull.head_ref, "label": f"{owner}:{pull.head_ref}", "repo": repository(pull.head_repository)},
         "base": made["base"] | {"sha": hub.branches[pull.base_ref], "ref": pull.base_ref, "repo": repository(REPOSITORY)},
     }  # fmt: skip
@@ -532,11 +544,16 @@ def _(hub, path, query, body):
 
 @route("GET", "/git/commits/{sha}")
 def _(hub, path, query, body):
-    if path["sha"] not in hub.commits:
+    sha = path["sha"]
+    if sha not in {*hub.commits, *hub.branches.values(), *(pull.head for pull in hub.pulls.values())}:
         return MISSING
     made = example("git-commit-2")
-    parents = [made["parents"][0] | {"sha": sha} for sha in hub.commits[path["sha"]]]
-    return 200, made | {"sha": path["sha"], "parents": parents}, {}
+    parents = [made["parents"][0] | {"sha": one} for one in hub.parents(sha)]
+    found = {"sha": sha, "parents": parents, "tree": made["tree"] | {"sha": hub.trees.get(sha, sha)}}
+    email, verified = hub.committers.get(sha, ("octocat@github.com", False))
+    found["committer"] = made["committer"] | {"email": email}
+    found["verification"] = made["verification"] | {"verified": verified, "reason": "valid" if verified else "unsigned"}
+    return 200, made | found, {}
 
 
 @route("GET", "/collaborators/{login}/permission")
