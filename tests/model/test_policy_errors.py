@@ -1,6 +1,10 @@
 """Bad policies: each costs one line that names file, line, field and remedy."""
 
+import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
 from perfci.model.metrics import CATALOGUE, Metric
+from perfci.model.policy import RENAMED_KEYS
 from perfci.model.policy_text import parse_policy
 from perfci.model.timing import Timing
 
@@ -33,6 +38,9 @@ BAD = {
     "key twice": (GOOD + "suite: [b.py]", "perfci.yaml:3: 'suite' is written twice: keep one"),
     "outside": ("version: 1\nsuite: [../a.py]", "perfci.yaml:2: suite[0]: '../a.py' must be a path inside"),
     "limit's field": (LIMIT + "{regresion: 2%}", "perfci.yaml:4: limits[0].regresion: unknown field: did you mean 'regression'?"),
+    "history's field": (GOOD + "history: {refrence: v1}", "perfci.yaml:3: history.refrence: unknown field: did you mean 'reference'?"),
+    "a metric's field": (GOOD + "metrics: {p99: {units: ms}}", "perfci.yaml:3: metrics.p99.units: unknown field: did you mean 'unit'?"),
+    "a field of no metric": (GOOD + "metrics: {p99: {xyz: 1}}", "metrics.p99.xyz: unknown field: known are unit, better"),
     "percent without sign": (LIMIT + "{regression: 2}", "limits[0].regression: write it with its unit, such as '2%'"),
     "percent of nothing": (LIMIT + "{regression: x%}", "limits[0].regression: 'x%' does not begin with a number"),
     "negative percent": (LIMIT + "{regression: -2%}", "limits[0].regression: '-2%' is not between 0% and 1000%"),
@@ -161,6 +169,50 @@ def test_no_structure_raises_anything_else(data: object) -> None:
         parse_policy(yaml.safe_dump(data))
     except UsageError as error:
         assert "\n" not in str(error)
+
+
+def _levels(schema: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], list[str]]]:
+    """Yield each place of the policy's schema that has fields, and their names."""
+    if "$ref" in schema:
+        schema = POLICY["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "properties" in schema:
+        yield path, list(schema["properties"])
+    for name, below in schema.get("properties", {}).items():
+        yield from _levels(below, (*path, name))
+    for below in schema.get("anyOf", []):
+        yield from _levels(below, path)
+    if "items" in schema:
+        yield from _levels(schema["items"], (*path, 0))
+    for below in schema.get("patternProperties", {}).values():
+        yield from _levels(below, (*path, "suite"))  # a name of a user's may be that of a field
+
+
+POLICY = json.loads((Path(__file__).parents[2] / "schemas" / "policy.json").read_text())
+LEVELS = dict(_levels(POLICY))
+
+
+def test_the_schema_has_levels() -> None:
+    assert {*LEVELS} == {(), ("commands", 0), ("metrics", "suite"), ("limits", 0), ("history",)}
+
+
+@pytest.mark.parametrize("path", LEVELS, ids=str)
+def test_what_is_offered_for_a_mistyped_field_is_of_its_level(path: tuple[str | int, ...]) -> None:
+    """One letter of one field is wrong or left out, anywhere: what is offered could be written there."""
+    import yaml
+
+    fields = LEVELS[path]
+    wrong = {name[:at] + put + name[at + 1 :] for name in fields for at in range(len(name)) for put in ("", "q")}
+    for name in sorted(wrong - {*fields, *RENAMED_KEYS}):
+        written: Any = {name: 1}
+        for part in reversed(path):
+            written = [written] if part == 0 else {part: written}
+        with pytest.raises(UsageError) as caught:
+            parse_policy(yaml.safe_dump({"version": 1, "suite": ["a.py"]} | written))
+        offered = re.search(
+            rf"{name}: unknown field: (?:did you mean '(\w+)'\?|known are ([\w, ]+))", str(caught.value)
+        )
+        assert offered is not None, caught.value
+        assert {*(offered[1] or offered[2]).split(", ")} <= {*fields}, caught.value
 
 
 def test_the_last_limit_counts_and_base_declares_for_both() -> None:

@@ -4,7 +4,8 @@ import os
 import time
 from contextlib import ExitStack
 
-from perfci.measure.place import LOAD_TIMEOUT, Place
+from perfci.measure.place import LOAD_TIMEOUT, NOWHERE, Place
+from perfci.measure.preload import neutral
 from perfci.model.base import MachineError, UsageError
 from perfci.model.fingerprint import Ceilings
 from perfci.model.results import Moment
@@ -54,12 +55,12 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 def measure_ceilings(place: Place) -> None:
     """Measure what each device does at most, into the fingerprint: the speed of light of all times follows from it.
 
-    In a worker that knows nothing of the sides, on the cores that cases run on. Raises MachineError.
+    In a worker outside base and head, on the cores that cases run on. Raises MachineError.
     """
-    side = place.sides["head"]
-    folder = place.parent.scratch / "none"
+    side, folder = place.sides["head"], place.parent.scratch / NOWHERE
     for device, bench in place.benches.items():
-        arena = Arena(folder, folder, [], side.env, side.python, bench.threads, bench.cores)
+        env = neutral(side, folder)
+        arena = Arena(folder, folder, [], env, side.python, bench.threads, bench.cores)
         log = bench.logs / "facts.log"
         try:
             worker = place.parent.worker(arena, log)

@@ -70,8 +70,8 @@ class Measurement:
     def _open(self, stack: ExitStack) -> Place:
         """Open the place, and wait until its devices are ours."""
         place = open_place(self.options, self.progress, stack, self.costs)
-        for device in place.benches:
-            key = place.facts.uuid or "gpu-0" if device == "cuda" else "cpu"
+        # In one order for all: two runs would wait for each other.
+        for key in sorted(place.facts.uuid or "gpu-0" if device == "cuda" else "cpu" for device in place.benches):
             with self.costs.phase("wait"):
                 stack.enter_context(Lease(key, self.options.wait, self.progress.stage))
         return place
