@@ -3,7 +3,7 @@
     python -m benchmarks.looks spent 8          # of α/m, whatever decides when pairs end: 8 × 50 000 runs each
     python -m benchmarks.looks obvious 400000   # by looks at obvious changes, with noise of several kinds: runs of each
     python -m benchmarks.looks alike 400        # by them on pairs of identical code recorded on an H200: 400 × 64 runs
-    python -m benchmarks.looks hopeless 60      # cases given up that more pairs would have decided, 60 of each noise
+    python -m benchmarks.looks hopeless 20      # cases given up that more pairs would have decided, 20 of each noise
     python -m benchmarks.looks found 60         # of slower code: pairs until it is found, 60 runs of each size
 
 Ends with 1 where a rate is exceeded beyond what chance explains.
@@ -12,16 +12,18 @@ Ends with 1 where a rate is exceeded beyond what chance explains.
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfci.measure.sampling import UNDECIDED, undecided
 from perfci.model.plan import OBVIOUS, Looks
-from perfci.stats.decide import LAST, decide, last_share, margin
+from perfci.stats.answer import undecided
+from perfci.stats.decide import LAST, Decision, decide, decide_bound, decide_threshold, last_share, margin
 from perfci.stats.obvious import p_beyond
 from perfci.stats.walsh import null_tail
 
@@ -218,36 +220,50 @@ def found_after(x: Array, r_log: float, looks: Looks) -> int:
 
 
 def show_hopeless(runs: int) -> bool:
-    """Print how many cases are hopeless at some look under a limit of 2 %, M criteria, and how many of these 64 pairs
-    decide; return whether these are one in ten at most."""
-    looks, r_log = Looks.fitted(M), margin(0.02, "lower")
-    rng = np.random.default_rng(0)
-    given_up = wrong = 0
-    for sd in (0.01, 0.02, 0.03, 0.05, 0.1):
-        for change in (0.0, 0.02, 0.05):
-            cases = [change + rng.normal(0, sd, CAP) for _ in range(runs)]
-            ends = [(given_up_at(x, r_log, looks), settled(x, r_log, looks)) for x in cases]
-            lost, missed = sum(n > 0 for n, _ in ends), sum(n > 0 and decided for n, decided in ends)
-            told = f"given up {lost}, of which {missed} would have been decided"
-            print(f"sd {sd:.0%}  change {change:.0%}: {sum(not d for _, d in ends)} of {runs} undecided; {told}")
-            given_up, wrong = given_up + lost, wrong + missed
-    print(f"{wrong} of {given_up}")
-    return wrong <= 0.1 * given_up
+    """Print how many cases are given up as hopeless, after how many pairs, and how many of these 64 pairs would have
+    decided; return whether that is 1 % at most of all that 64 pairs decide."""
+    whole = Counter[str]()
+    for (told, asked), m in product(ASKED.items(), (1, M, 36)):
+        looks, rng, after = Looks.fitted(m), np.random.default_rng(0), []
+        found = Counter[str]()
+        for sd, change in product((0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0), (0.0, 0.5, 1.0, 2.0, 4.0)):
+            for x in rng.normal(change, sd, (runs, CAP)):
+                n = given_up_at(x, looks, m, asked)
+                settled = asked(x, looks, m, True).status != "inconclusive"
+                found.update(decided=settled, wrong=settled and n > 0)
+                after += [n] * (n > 0)
+        print(
+            f"{told:9} m = {m:2}: {len(after)} given up, half by {np.median(after):.0f} pairs; {found['wrong']} of "
+            f"{found['decided']} that 64 pairs decide",
+            flush=True,
+        )
+        whole += found
+    print(f"{whole['wrong'] / whole['decided']:.2%} of all that 64 pairs decide")
+    return whole["wrong"] <= 0.01 * whole["decided"]
 
 
-def given_up_at(x: Array, r_log: float, looks: Looks) -> int:
+class Asked(Protocol):
+    """A decision about pairs, in units of the limit."""
+
+    def __call__(self, x: Array, looks: Looks, m: int, ended: bool, /) -> Decision:
+        """Return what `decide` and its like do."""
+
+
+ASKED: dict[str, Asked] = {
+    "limit": lambda x, looks, m, ended: decide(x, 1.0, looks, m, ended=ended),
+    "threshold": lambda x, looks, m, ended: decide_threshold(x, 1.0, looks, m, ended=ended),
+    "bound": lambda x, looks, m, ended: decide_bound(x, 0.0, "above", looks, m, ended=ended),
+}
+
+
+def given_up_at(x: Array, looks: Looks, m: int, asked: Asked) -> int:
     """Return the pairs of the first look at which a case is hopeless; 0 where there is none before it is decided."""
     for n in looks.pairs[:-1]:
-        if decide(x[:n], r_log, looks, M).status != "continue":
+        if asked(x[:n], looks, m, False).status != "continue":
             return 0
-        if undecided(x[:n], r_log, looks, M) >= UNDECIDED:
+        if undecided(n, looks, lambda drawn: asked(x[drawn], looks, m, True)):
             return n
     return 0
-
-
-def settled(x: Array, r_log: float, looks: Looks) -> bool:
-    """Return whether all pairs of x decide it."""
-    return decide(x, r_log, looks, M, ended=True).status != "inconclusive"
 
 
 SHOWN = {

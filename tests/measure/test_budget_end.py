@@ -262,18 +262,6 @@ def test_an_obvious_change_takes_four_or_six_pairs(monkeypatch: pytest.MonkeyPat
     assert all(one.n >= 8 and one.status != status for one in found[1::2])
 
 
-class Drifting(Replayed):
-    """Each pair of the case is slower than the one before it."""
-
-    def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
-        for case in cases:
-            number = len(case.pairs)
-            times = {"base": {"time": 1e-3}, "head": {"time": 1e-3 * (1.05 + 0.001 * number)}}
-            done(
-                PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update={"index": number, "values": times, "clock": {}}))
-            )
-
-
 class Noisy(Replayed):
     """Pairs a percent slower that scatter by a tenth, and take a second each."""
 
@@ -286,25 +274,16 @@ class Noisy(Replayed):
             done(PairOutcome(case, PAIRS[KEYS[0]][0].model_copy(update=fields)))
 
 
-@pytest.mark.parametrize(("budget", "stopped", "most"), [(60.5, "hopeless", 48), (1000.0, "cap", 64)])
-def test_a_hopeless_case_ends_unless_time_is_left_for_all_pairs(
-    monkeypatch: pytest.MonkeyPatch, budget: float, stopped: str, most: int
-) -> None:
+@pytest.mark.parametrize("budget", [60.5, 1000.0])
+def test_a_hopeless_case_is_left_whatever_remains_of_the_budget(monkeypatch: pytest.MonkeyPatch, budget: float) -> None:
     replay = Noisy(monkeypatch, 3, cases=1)
     (case,), _ = replay.run(budget)
-    assert case.stopped == stopped
-    assert 12 <= len(case.pairs) <= most
+    assert case.stopped == "hopeless"
+    assert 12 <= len(case.pairs) <= 48
     (row,) = judge(replay.made).rows
     assert row.class_ == "inconclusive"
-    assert ("would not have decided it" in row.reason) == (stopped == "hopeless")
+    assert "would not have decided it" in row.reason
     assert row.reason.endswith("a larger limit or a quieter machine would help")
-
-
-def test_pairs_that_resemble_their_neighbours_take_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine show the regression with α; with half of it, which is left, twelve do."""
-    cases, plan = Drifting(monkeypatch, 1, cases=1).run(1e9)
-    assert (len(cases[0].pairs), cases[0].stopped) == (12, "decided")
-    assert answers(cases, plan)[0].n == 9, "which is all that α asks for"
 
 
 @pytest.mark.slow

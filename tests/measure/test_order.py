@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfci.measure.sampling import UNDECIDED, next_batch, pair_cost, undecided
+from perfci.measure.sampling import next_batch, pair_cost
 from perfci.measure.timing import Setup
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Pair
-from perfci.stats.decide import margin
-from tests.judge.build import limit
+from perfci.stats.answer import hopeless
+from tests.judge.build import limit, pairs
 
 
 def case(name: str, pairs: int, scatter: float, seconds: float = 1.0, centre: float = 0.0) -> Case:
@@ -103,16 +103,20 @@ def quantiles(n: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(found)
 
 
+@pytest.mark.parametrize("asked", ["time", "p99", "bound"])
 @pytest.mark.parametrize(
-    ("n", "sd", "change", "low", "high"),
+    ("n", "sd", "change", "lost"),
     [
-        (32, 0.002, 0.0, 0.0, 0.0),
-        (32, 0.002, 0.05, 0.0, 0.0),
-        (32, 0.03, 0.01, 0.5, UNDECIDED),
-        (32, 0.1, 0.01, UNDECIDED, 1.0),
-        (8, 0.1, 0.01, 0.0, UNDECIDED),
+        (32, 0.002, 0.03, False),
+        (32, 0.03, 0.01, False),
+        (32, 0.3, 0.003, True),
+        (24, 0.3, 0.003, True),
     ],
 )
-def test_a_case_is_hopeless_where_hardly_any_continuation_decides_it(n, sd, change, low, high):
-    """Eight pairs leave open where they lie, however they scatter."""
-    assert low <= undecided(change + sd * quantiles(n), margin(0.02, "lower"), Looks.fitted(7), 7) <= high
+def test_a_case_is_hopeless_where_hardly_any_continuation_decides_it(n, sd, change, lost, asked):
+    """Whatever the metric, and whatever is asked of it."""
+    kind, x = "time" if asked == "bound" else asked, change + sd * quantiles(n)
+    made = case("noisy", 1, 0.0).model_copy(update={"pairs": pairs(np.ones(n), np.exp(x), kind)})
+    bounds = {"kind": "max", "bound": 0.95} if asked == "bound" else {"bound": 0.02}
+    criterion = limit("noisy", metric=kind, device="cpu", **bounds)
+    assert hopeless(made, [criterion], Looks.fitted(7), 7) == lost

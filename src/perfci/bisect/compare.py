@@ -254,7 +254,7 @@ def _about(results: Results) -> About:
 
 def _larger(results: Results) -> float | None:
     """Return the budget to go on with, where this one ended before an answer; None where more time is no help."""
-    ended = any(case.stopped in ("budget", "hopeless") for case in results.cases)
+    ended = any(case.stopped == "budget" for case in results.cases)
     return max(MORE * results.plan.budget, results.budget_needed) if ended else None
 
 

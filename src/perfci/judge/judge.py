@@ -19,7 +19,7 @@ from perfci.model.plan import sharing
 from perfci.model.report import CLASSES, CaseProfile, Class, Report, Row, Verdict
 from perfci.model.results import Case, Part, Results
 from perfci.model.text import listed, one_line
-from perfci.stats.lag import WITHHELD, kept, lag
+from perfci.stats.lag import lag
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
@@ -40,7 +40,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     cases = sorted(results.cases, key=lambda case: case.key)
     resemblance = lag(cases, results.plan.looks) if results.mode == "compare" else None
     context = Context(
-        looks=kept(results.plan.looks, resemblance),
+        looks=results.plan.looks,
         m=_sharing(asked, results) if exploratory else results.plan.m,
         strict=strict,
         compared=results.mode == "compare",
@@ -48,6 +48,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         custom=results.custom_metrics,
         environments=results.environments,
         purpose=results.plan.purpose,
+        drifting=resemblance is not None and resemblance.beyond_chance,
     )
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
@@ -66,8 +67,9 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     if resemblance is not None and resemblance.beyond_chance:
         found = f"lag-1 correlation {resemblance.r:.2f}, p = {resemblance.p:.3f}"
         notes.append(
-            f"Pairs resemble those before them ({found}), and the error rates ask for independent ones: "
-            f"decided with {WITHHELD:.0%} of α. Something else may use the machine."
+            f"Pairs resemble those before them ({found}), and the error rates ask for independent ones: only what is "
+            "worse in every pair, by more than the pairs' range beyond the limit, is called so, and what else would "
+            "have failed is undecided and does not pass. Something else may use the machine: measure again."
         )
 
     first = headline(results, context, cases, rows, files_in_both)

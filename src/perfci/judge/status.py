@@ -44,6 +44,8 @@ class Context:
     environments: Environments | None = None
     """Of base and head, where they differ."""
     purpose: Purpose = "change"
+    drifting: bool = False
+    """True where pairs resemble those before them beyond chance."""
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
         """Return the relative criterion on the same metric of the same case; None without one."""

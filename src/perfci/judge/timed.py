@@ -15,8 +15,9 @@ from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import limit_percent, show
 from perfci.stats.answer import Answer, answer, number_after, silences
-from perfci.stats.decide import pairs_needed
+from perfci.stats.decide import margin, pairs_needed
 from perfci.stats.equal_clock import LogRatios
+from perfci.stats.lag import beyond_drift
 from perfci.stats.series import paired, side_values, values_of
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
@@ -31,6 +32,7 @@ _STOPPED = {
     "failed": ": a worker failed",
     "hopeless": ": by their scatter the pairs that were left would not have decided it",
 }
+_DRIFTS = "not shown, as pairs resemble those before them, which drift makes too: measure again where nothing else runs"
 
 
 def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
@@ -45,7 +47,21 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
         fields = _relative(context, case, criterion, found, found.ratios)
     else:
         fields = _absolute(context, case, criterion, found)
+    failed = fields["effect"] == "fail" and fields["class"] in ("regression", "violation")
+    if context.drifting and failed and not _stands(criterion, found):
+        # Its effect stays: drift must not turn a slow-down green.
+        fields |= {"class": "inconclusive", "look": None, "reason": f"{fields['reason']}; {_DRIFTS}"}
     return Row(**about(case), **about_criterion(criterion) | {"limit": found.limit}, **fields)
+
+
+def _stands(criterion: Criterion, found: Answer) -> bool:
+    """Tell whether a failure is shown though pairs are not independent: see `beyond_drift`."""
+    if found.ratios is None:
+        sign = 1 if criterion.beyond == "above" else -1
+        already = bool(found.base.size) and criterion.broken_by(hodges_lehmann(found.base))
+        return not already and beyond_drift(sign * (found.head - found.limit))
+    worse = found.ratios.x * (1 if criterion.better == "lower" else -1)
+    return beyond_drift(worse - margin(found.limit, criterion.better))
 
 
 def _unlike(context: Context, case: Case) -> dict[str, Any] | None:

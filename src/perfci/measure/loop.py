@@ -1,6 +1,5 @@
 """Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
 
-import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress
 from perfci.measure.rounds import PairOutcome, close_all, run_round
-from perfci.measure.sampling import LEAST_PAIRS, adapt, hopeless, next_batch, pair_cost
+from perfci.measure.sampling import LEAST_PAIRS, adapt, next_batch, pair_cost
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
@@ -20,8 +19,7 @@ from perfci.model.fingerprint import Environments
 from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.model.units import show_budget
-from perfci.stats.answer import answer
-from perfci.stats.lag import kept, lag
+from perfci.stats.answer import answer, hopeless
 from perfci.system.clocks import Lock
 
 SURE = 1.25
@@ -50,10 +48,6 @@ class Loop:
         self.progress, self.watch, self.lock, self.costs, self.budget = progress, watch, lock, costs, budget
         self.environments = environments
         """Of base and head, where they differ."""
-        self.looks = plan.looks
-        """Those that a case must satisfy to end."""
-        self.outlook: dict[str, tuple[int, bool]] = {}
-        """Case key → pairs of the look at which it was last asked whether it is hopeless, and the answer."""
         self.seconds = 0.0
         """Wall time of all rounds."""
         self.spent: dict[str, list[float]] = {}
@@ -65,7 +59,7 @@ class Loop:
         """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt."""
         start, plan = time.monotonic(), self.plan
         measurable = [case for case in cases if can_measure(case)]
-        open_cases = [case for case in measurable if self._open(case)]
+        open_cases = [case for case in measurable if self._goes_on(case)]
         try:
             while open_cases:
                 if not self.budget.left or self._too_short(open_cases):
@@ -80,12 +74,8 @@ class Loop:
                         adapt(case, self.benches, plan)
                 self._round(batch, index, self.budget.end)
                 done = max((len(case.pairs) for case in measurable), default=0)
-                open_cases = [case for case in open_cases if self._open(case)]
-                if not open_cases and self.looks is plan.looks:
-                    # Where pairs are found to resemble their neighbours, less of α is left: some cases may go on.
-                    self.looks = kept(plan.looks, lag(measurable, plan.looks))
-                    open_cases = [case for case in measurable if self._open(case)]
-                open_cases = self._worthwhile(open_cases)
+                taken = {case.key for case in batch}
+                open_cases = [case for case in open_cases if case.key not in taken or self._goes_on(case)]
                 self.progress.pair(done, len(open_cases), len(measurable), self.budget.spent, plan.budget)
         except KeyboardInterrupt:
             for case in open_cases:
@@ -144,7 +134,7 @@ class Loop:
     def _settled(self, case: Case) -> bool:
         """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
         asked = self._criteria(case)
-        return all(answer(case, one, self.looks, self.plan.m).decision.status != "continue" for one in asked)
+        return all(answer(case, one, self.plan.looks, self.plan.m).decision.status != "continue" for one in asked)
 
     def _criteria(self, case: Case) -> list[Criterion]:
         """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
@@ -155,29 +145,17 @@ class Loop:
         )  # fmt: skip
         return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
-    def _worthwhile(self, cases: list[Case]) -> list[Case]:
-        """Return `cases`, or none where all that are open are hopeless and what is left of the budget does not take
-        them to the last look."""
-        spent = [self.spent.get(case.key) or [0.0] for case in cases]
-        needed = [
-            math.fsum(each) / len(each) * (self.plan.max_pairs - len(case.pairs))
-            for each, case in zip(spent, cases, strict=True)
-        ]
-        reached = self.plan.exact_pairs is not None or math.fsum(needed) <= self.budget.left
-        if reached or not all(map(self._hopeless, cases)):
-            return cases
-        for case in cases:
+    def _goes_on(self, case: Case) -> bool:
+        """Tell whether a case needs another pair and is worth it: at a planned look one that is hopeless is left,
+        whatever there is of the budget."""
+        if not self._open(case):
+            return False
+        plan = self.plan
+        looked = plan.exact_pairs is None and len(case.pairs) in plan.looks.pairs
+        if looked and hopeless(case, self._criteria(case), plan.looks, plan.m):
             case.stopped = "hopeless"
-        return []
-
-    def _hopeless(self, case: Case) -> bool:
-        """Tell whether a case was hopeless when it was last asked, which it is once at each look."""
-        n = len(case.pairs)
-        asked, lost = self.outlook.get(case.key, (0, False))
-        if n in self.looks.pairs and n != asked:
-            lost = hopeless(case, self.plan, self.looks)
-            self.outlook[case.key] = (n, lost)
-        return lost
+            return False
+        return True
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
         """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""

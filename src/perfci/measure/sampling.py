@@ -11,12 +11,11 @@ import numpy as np
 from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
 from perfci.model.base import DeviceKind
-from perfci.model.plan import Looks, Plan
+from perfci.model.plan import Plan
 from perfci.model.results import Case
-from perfci.stats.answer import answer, tightest_margin
+from perfci.stats.answer import tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
-from perfci.stats.decide import decide, decide_threshold, margin
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.obvious import one_peak
 from perfci.stats.walsh import Array
@@ -30,10 +29,6 @@ SHARE = 6
 """Differences within workers may scatter by the margin over this: as much is left for those between workers."""
 SEEN = 4
 """Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
-UNDECIDED = 0.95
-"""Share of continuations that stay undecided from which on a case is hopeless."""
-CONTINUATIONS = 200
-"""So many are drawn: the share is then known to ± 1.5 %."""
 DEAREST = 2.0
 """A pair may take this many times what the planned schedule takes."""
 
@@ -142,37 +137,6 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
         chosen.append(case)
         taken += needs[case.key]
     return chosen
-
-
-def hopeless(case: Case, plan: Plan, looks: Looks) -> bool:
-    """Tell whether nearly all continuations would leave a case that is at a look undecided.
-
-    A case with an open limit on something else than a change in time is never hopeless.
-    """
-    for one in plan.timed:
-        found = answer(case, one, looks, plan.m) if one.case_key == case.key else None
-        if found is None or found.decision.status != "continue":
-            continue
-        if found.ratios is None or one.metric != "time":
-            return False
-        r_log = margin(found.limit, one.better)
-        x = found.ratios.x if one.better == "lower" else -found.ratios.x
-        if undecided(x, r_log, looks, plan.m, threshold=one.threshold) < UNDECIDED:
-            return False
-    return True
-
-
-def undecided(x: Array, r_log: float, looks: Looks, m: int, *, threshold: bool = False) -> float:
-    """Return the share of continuations of pairs x, shape (n,), positive is worse, that are undecided at the last look.
-
-    Each adds pairs drawn from a resample of its own: so few pairs leave open where they lie.
-    """
-    rng, most = np.random.default_rng(x.size), looks.pairs[-1]
-    pools = rng.choice(x, (CONTINUATIONS, x.size))
-    more = rng.permuted(np.tile(pools, -(-most // x.size)), axis=1)[:, : most - x.size]
-    decided = decide_threshold if threshold else decide
-    ends = [decided(np.append(x, one), r_log, looks, m, ended=True).status for one in more]
-    return ends.count("inconclusive") / CONTINUATIONS
 
 
 def _spent(case: Case) -> float:

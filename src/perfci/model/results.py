@@ -227,7 +227,7 @@ class Case(Document):
     """None where no proof was sought."""
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
-    """Why measuring ended. `hopeless`: by its scatter the pairs that the budget allowed would not have decided it."""
+    """Why measuring ended. `hopeless`: by its scatter hardly any further pairs would have decided it."""
 
     @field_validator("pairs")
     @classmethod

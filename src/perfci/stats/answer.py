@@ -1,9 +1,10 @@
 """One criterion answered from one case: what the run asks at each look, and the judge in the end."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion, least_change
@@ -25,6 +26,11 @@ from perfci.stats.equal_clock import LogRatios, log_ratios
 from perfci.stats.obvious import obvious, one_peak
 from perfci.stats.series import side_values
 from perfci.stats.walsh import Array, hodges_lehmann
+
+UNDECIDED = 0.95
+"""Share of continuations that stay undecided from which on a case is hopeless."""
+CONTINUATIONS = 200
+"""So many are drawn: the share is then known to ± 1.5 %."""
 
 
 class Answer(NamedTuple):
@@ -148,20 +154,70 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
     # The pairs of the first look alone, so that the limit is the same at every look.
     limit = _limit(case, criterion, base[: looks.pairs[0]])
     r_log = margin(limit, criterion.better)
-    sign = 1.0 if criterion.better == "lower" else -1.0
-    if criterion.threshold:
-        decision, hidden = decide_threshold(sign * ratios.x, r_log, looks, m, ended=ended), False
-    elif ratios.slope is None:
-        decision, hidden = decide(sign * ratios.x, r_log, looks, m, ended=ended), False
-    else:
-        decision = decide_beside(sign * ratios.x, sign * ratios.measured, r_log, looks, m, ended=ended)
-        measured = sign * ratios.measured[: decision.n]
-        hidden = (
-            decision.status in ("regression", "clock")
-            and decide(measured, r_log, looks, m, ended=decision.last).status != "regression"
-        )
-    n = decision.n
+    decision = _decided(ratios, criterion, r_log, looks, m, ended=ended)
+    n, hidden = decision.n, False
+    if ratios.slope is not None and not criterion.threshold and decision.status in ("regression", "clock"):
+        measured = _worse(criterion) * ratios.measured[:n]
+        hidden = decide(measured, r_log, looks, m, ended=decision.last).status != "regression"
     return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
+
+
+def _worse(criterion: Criterion) -> float:
+    """Return the sign that turns log ratios so that positive is worse."""
+    return 1.0 if criterion.better == "lower" else -1.0
+
+
+def _decided(ratios: LogRatios, criterion: Criterion, r_log: float, looks: Looks, m: int, *, ended: bool) -> Decision:
+    sign = _worse(criterion)
+    if criterion.threshold:
+        return decide_threshold(sign * ratios.x, r_log, looks, m, ended=ended)
+    if ratios.slope is None:
+        return decide(sign * ratios.x, r_log, looks, m, ended=ended)
+    return decide_beside(sign * ratios.x, sign * ratios.measured, r_log, looks, m, ended=ended)
+
+
+def hopeless(case: Case, criteria: Iterable[Criterion], looks: Looks, m: int) -> bool:
+    """Return whether a case is open, and nearly all continuations of its pairs leave all of its open criteria
+    undecided. `criteria`: those of the case that pairs decide.
+
+    Each of `CONTINUATIONS` adds pairs up to the last look, drawn from a resample of its own: so few pairs leave open
+    where they lie. The same pairs give the same answer.
+    """
+    still = [(one, found) for one in criteria if (found := answer(case, one, looks, m)).decision.status == "continue"]
+    return bool(still) and all(_hopeless(one, found, looks, m) for one, found in still)
+
+
+def _hopeless(criterion: Criterion, found: Answer, looks: Looks, m: int) -> bool:
+    ratios, head = found.ratios, found.head
+    if ratios is None:
+        return undecided(
+            len(head),
+            looks,
+            lambda drawn: decide_bound(head[drawn], criterion.bound, criterion.beyond, looks, m, ended=True),
+        )
+    r_log = margin(found.limit, criterion.better)
+    return undecided(
+        len(ratios.x),
+        looks,
+        lambda drawn: _decided(ratios.taken(drawn), criterion, r_log, looks, m, ended=True),
+    )
+
+
+def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decision]) -> bool:
+    """Return whether the share of continuations of n pairs that `decided` leaves open is `UNDECIDED` or more.
+
+    `decided`: from the places of pairs, those that there are first, all looks being taken. It is asked no oftener than
+    it takes to know.
+    """
+    rng, most = np.random.default_rng(n), looks.pairs[-1]
+    pools = rng.integers(0, n, (CONTINUATIONS, n))
+    left = CONTINUATIONS * (1 - UNDECIDED)
+    for pool in pools:
+        more = rng.permuted(np.tile(pool, -(-most // n)))[: most - n]
+        left -= decided(np.concatenate([np.arange(n), more])).status != "inconclusive"
+        if left < 0:
+            return False
+    return True
 
 
 def _limit(case: Case, criterion: Criterion, base: Array) -> float:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfci.model.base import SIDES
 from perfci.model.metrics import DERIVED
@@ -46,8 +47,13 @@ class LogRatios(NamedTuple):
 
     def first(self, n: int) -> "LogRatios":
         """Return the first n pairs alone, with the same slope."""
-        hertz = self.hertz and (self.hertz[0][:n], self.hertz[1][:n])
-        return LogRatios(self.base[:n], self.head[:n], self.x[:n], self.measured[:n], self.slope, hertz)
+        return self.taken(np.arange(min(n, self.x.size)))
+
+    def taken(self, places: NDArray[np.intp]) -> "LogRatios":
+        """Return the pairs at these places, with the same slope."""
+        base, head, x, measured = (values[places] for values in self[:4])
+        hertz = self.hertz and (self.hertz[0][places], self.hertz[1][places])
+        return LogRatios(base, head, x, measured, self.slope, hertz)
 
 
 def slope(pairs: Sequence[Pair]) -> float | None:

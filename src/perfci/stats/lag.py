@@ -26,8 +26,6 @@ ORDERS = 999
 """Random orders that a run is compared with: enough to tell 1 % from chance."""
 FEWEST = 4
 """Pairs of a case that is asked."""
-WITHHELD = 0.5
-"""Share of α that is left where pairs resemble their neighbours."""
 
 
 class Lag(NamedTuple):
@@ -79,8 +77,7 @@ def lag(cases: Iterable[Case], looks: Looks) -> Lag | None:
     return correlation([log_ratios(case, "time", looks.pairs[0]).x for case in cases if case.origin != "imported"])
 
 
-def kept(looks: Looks, found: Lag | None) -> Looks:
-    """Return the looks by which a run of this correlation is decided: `WITHHELD` of α is left beyond chance."""
-    if found is None or not found.beyond_chance:
-        return looks
-    return looks.model_copy(update={"alpha": looks.alpha * WITHHELD})
+def beyond_drift(y: Array) -> bool:
+    """Return whether all of y, shape (n,), how far pairs lie beyond a limit, exceeds their range: drift that moves
+    pairs about as much as is seen has not made that."""
+    return bool(y.size) and float(y.min()) > float(np.ptp(y))

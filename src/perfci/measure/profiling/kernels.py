@@ -129,7 +129,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
     for case in cases:
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
-        ranks[case.key] = rank(case, plan) if case.pairs else LAST
+        ranks[case.key] = rank(case, plan) if case.pairs and case.stopped != "hopeless" else LAST
         asked = when == "always" or (when == "on_change" and ranks[case.key] < LAST)
         own = [one for one in plan.observed if one.case_key == case.key]
         tiers = {one.tier for one in own if one.metric not in CHECKED or case.origin == "command"}
