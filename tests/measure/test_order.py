@@ -110,7 +110,7 @@ def quantiles(n: int) -> np.ndarray:
         (32, 0.002, 0.03, False),
         (32, 0.03, 0.01, False),
         (32, 0.3, 0.003, True),
-        (24, 0.3, 0.003, True),
+        (48, 0.3, 0.003, True),
     ],
 )
 def test_a_case_is_hopeless_where_hardly_any_continuation_decides_it(n, sd, change, lost, asked):
