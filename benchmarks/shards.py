@@ -26,7 +26,6 @@ from perfci.model.policy import Policy
 from perfci.model.results import Case, CaseSide, Pair, Part, Results, SideCode
 from perfci.model.timing import Timing
 from perfci.stats.answer import answer
-from perfci.stats.lag import kept, lag
 
 RATIOS: Mapping[str, Sequence[float]] = json.loads(
     (Path(__file__).resolve().parent.parent / "tests" / "data" / "h200" / "pair_ratios.json").read_text()
@@ -73,16 +72,14 @@ def stopped(cases: Sequence[Case], asked: Mapping[str, Criterion], m: int) -> li
     """Return the cases with the pairs that one machine takes of them, which decides by them alone."""
     looks = Looks.fitted(m)
 
-    def first(case: Case, by: Looks) -> Case:
-        for n in sorted({*by.pairs, *by.obvious_pairs}):
+    def ended(case: Case) -> Case:
+        for n in sorted({*looks.pairs, *looks.obvious_pairs}):
             some = case.model_copy(update={"pairs": case.pairs[:n]})
-            if answer(some, asked[case.key], by, m).decision.status != "continue":
+            if answer(some, asked[case.key], looks, m).decision.status != "continue":
                 return some
         return case
 
-    ended = [first(case, looks) for case in cases]
-    left = kept(looks, lag(ended, looks))
-    return ended if left is looks else [first(case, left) for case in cases]
+    return [ended(case) for case in cases]
 
 
 def fails(cases: Sequence[Case], bound: float, *, shared: bool) -> bool:

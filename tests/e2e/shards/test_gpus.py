@@ -94,21 +94,6 @@ def test_two_processes_give_one_verdict(repo: Repo) -> None:
 
 
 @pytest.mark.slow
-def test_cases_without_a_pair_go_to_the_others(repo: Repo) -> None:
-    suite(repo)
-    slower(repo)
-    process = start(repo)
-    kill_when(process, shard(repo, 2), lambda journal: True)
-    run = ended(repo, process)
-    is_of_all(run)
-    assert "CPU 1: its measuring process ended: killed by SIGKILL" in run.out
-    assert "2 cases without a pair: measured elsewhere" in run.out
-    again = ended(repo, start(repo, "--resume"))
-    assert (again.code, "holds nothing that can be gone on with" in again.err) == (2, True)
-    no_process_is_left(repo)
-
-
-@pytest.mark.slow
 def test_what_a_lost_gpu_had_begun_is_not_answered(repo: Repo) -> None:
     suite(repo)
     slower(repo)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -74,23 +74,14 @@ def part_of(plan: Results, deal: Mapping[str, int], number: int) -> Results:
     )
 
 
-class Taken(NamedTuple):
-    """The end of one machine's rounds."""
-
-    pairs: dict[str, int]
-    """Case key → pairs that were taken now."""
-    withheld: bool
-    """True where pairs were found to resemble their neighbours, so that more of them were taken."""
-
-
 class Killed(BaseException):
     """The machine is gone."""
 
 
 def measure(
     made: Results, source: Series, out: Path | None = None, *, resume: bool = False, most: float = math.inf
-) -> Taken:
-    """Take pairs until all is decided, with a journal in `out`.
+) -> dict[str, int]:
+    """Take pairs until all is decided, with a journal in `out`. Returns case key → pairs that were taken now.
 
     `most`: the machine is lost after so many. Raises Killed then.
     """
@@ -122,7 +113,7 @@ def measure(
             loop.run(made.cases)
         finally:
             journal.close()
-    return Taken(taken, loop.looks is not made.plan.looks)
+    return taken
 
 
 def judged(report: Report) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from pathlib import Path
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.judge.judge import judge
@@ -46,8 +46,8 @@ def test_any_deal_gives_the_verdict_of_one_machine(
     source = series(seed, len(numbers), factors)
     alone = planned(source)
     parts = shards(planned(source), dealt(alone, numbers))
-    taken = [measure(one, source) for one in [alone, *parts]]
-    assume(not any(one.withheld for one in taken))  # see the test below
+    for one in [alone, *parts]:
+        measure(one, source)
     whole = merged(parts)
     assert whole.plan == alone.plan
     assert [case.key for case in whole.cases] == [case.key for case in alone.cases]
@@ -96,9 +96,7 @@ def test_a_machine_that_is_lost_loses_nothing_finished_and_doubles_nothing(
         kept = cut(out / JOURNAL, share)
         again = part_of(plan, deal, 1)
         new = measure(again, source, out, resume=True)
-        assert sum(new.pairs.values()) == sum(len(case.pairs) for case in again.cases) - kept, (
-            "what is there is not repeated"
-        )
+        assert sum(new.values()) == sum(len(case.pairs) for case in again.cases) - kept, "what is there is not repeated"
         for case in again.cases:
             assert [pair.index for pair in case.pairs] == list(range(len(case.pairs)))
     assert stripped(merged([again, *whole[1:]])) == stripped(merged(whole))
@@ -121,7 +119,7 @@ def stripped(results: Results) -> str:
 
 
 def test_pairs_that_resemble_their_neighbours_are_asked_over_the_whole() -> None:
-    """One machine would take more pairs then; shards that saw nothing of it have stopped, and the judge withholds α."""
+    """Though no shard sees it in its own."""
     source = {name: sorted(pairs, key=drift) for name, pairs in series(3, 6, {}).items()}
     source = {name: [pair.model_copy(update={"index": i}) for i, pair in enumerate(p)] for name, p in source.items()}
     plan = planned(source)

@@ -1,7 +1,7 @@
 """The deal: which shard measures which cases, and the plan made of it."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def share_out(
     told = {f"{one.case}@{one.device}": (one.pairs or UNKNOWN_PAIRS) * one.seconds for one in expected}
     seconds = {case.key: told.get(case.key, 0.0) for case in cases}
     commands = {case.key: case.kernel for case in cases if case.origin == "command"}
-    units = _units({case.key: commands.get(case.key, "") for case in cases})
+    units = {case.key: f"command {commands[case.key]}" if case.key in commands else case.key for case in cases}
     shards = min(shards, len(set(units.values()))) if fewer else shards
     dealt = deal(seconds, units, shards)
     return SharedPlan(
@@ -109,29 +109,3 @@ def share_out(
             for case in cases
         ],
     ).sealed()
-
-
-def _units(commands: Mapping[str, str]) -> dict[str, str]:
-    """Return case key → what it is measured with. `commands`: case key → its command; empty for a kernel's."""
-    return {key: f"command {command}" if command else key for key, command in commands.items()}
-
-
-def share_again(plan: SharedPlan, keys: Collection[str], most: int) -> list[list[str]]:
-    """Return those cases of a plan that have `keys`, dealt to `most` shards, or as many as there is something for."""
-    cases = [case for case in plan.cases if case.key in keys]
-    units = _units({case.key: case.command for case in cases})
-    shards = min(most, len(set(units.values())))
-    dealt = deal({case.key: case.seconds for case in cases}, units, shards)
-    return [[key for key, own in dealt.items() if own == number] for number in range(1, shards + 1)]
-
-
-def dealt_as(plan: SharedPlan, parts: Sequence[Collection[str]]) -> SharedPlan:
-    """Return the plan with the deal that `parts` are: the case keys of each shard, in their order. All else stays.
-
-    Raises ValueError where a case is in none of them, or in several.
-    """
-    if sorted(key for part in parts for key in part) != sorted(case.key for case in plan.cases):
-        raise ValueError("each case belongs to one part")
-    shard = {key: number for number, part in enumerate(parts, 1) for key in part}
-    cases = [case.model_copy(update={"shard": shard[case.key]}) for case in plan.cases]
-    return plan.model_copy(update={"shards": len(parts), "cases": cases}).sealed()

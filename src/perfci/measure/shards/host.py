@@ -1,8 +1,8 @@
 """One host with several GPUs: a measuring process for each, in step with the others; each measures a shard of one plan.
 
 All wait for each other before and behind what is timed, so that neither imports and checks nor profilers run beside
-pairs. A process that is gone is not waited for: its end of a pipe closes when it dies, however that is. Of its cases
-those that took no pair go to the other GPUs, as new shards of the same run; those that did stay its own, unfinished.
+pairs. A process that is gone is not waited for: its end of a pipe closes when it dies, however that is. Its shard is
+unfinished, and `--resume` goes on with it.
 """
 
 import os
@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perfci.measure.journal import JOURNAL, PREVIOUS, Journal, begun
+from perfci.measure.journal import JOURNAL, PREVIOUS, begun
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
-from perfci.measure.shards.deal import asked_of, dealt_as, share_again
+from perfci.measure.shards.deal import asked_of
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.results import Reason, Results
@@ -54,15 +54,6 @@ class Member:
     """UUID."""
     cores: Sequence[int] = ()
     """Of its own; empty leaves it all."""
-
-
-@dataclass
-class _Part:
-    """The cases of one shard, and where they are measured."""
-
-    keys: list[str]
-    folder: Path
-    member: Member
 
 
 @contextmanager
@@ -128,57 +119,33 @@ def measure_host(
 def _measure_parts(
     options: Options, members: Sequence[Member], plan: SharedPlan, progress: Progress
 ) -> tuple[list[Path], list[str]]:
-    alive, notes, done = list(members), list[str](), list[_Part]()
     if idle := [member.name for member in members[plan.shards :]]:
         progress.note(
             f"{listed(idle, 20)} stays idle: {count(plan.shards, 'case')} to share out (those of a command as one)"
         )
-    todo = [[case.key for case in plan.cases if case.shard == number] for number in range(1, plan.shards + 1)]
-    started = 0
-    while todo:
-        whole = dealt_as(plan, [*(part.keys for part in done), *todo])
-        parts = [
-            _Part(keys, options.out / FOLDER / f"shard-{started + at}", member)
-            for at, (keys, member) in enumerate(zip(todo, alive[: len(todo)], strict=True), 1)
-        ]
-        asked = []
-        for number, part in enumerate(parts, len(done) + 1):
-            resume = options.resume and bool(begun(part.folder / JOURNAL))
-            if not resume:
-                _clear(part.folder)
-            asked.append(
+    asked = []
+    for number, member in enumerate(members[: plan.shards], 1):
+        folder = options.out / FOLDER / f"shard-{number}"
+        resume = options.resume and bool(begun(folder / JOURNAL))
+        if not resume:
+            _clear(folder)
+        asked.append(
+            (
+                member,
                 replace(
-                    options, out=part.folder, shard=Shard(whole, number), resume=resume, gpu=part.member.gpu,
-                    neighbours=len(parts) - 1,
-                )
-            )  # fmt: skip
-        started += len(parts)
-        exits = measure_together([(part.member, one) for part, one in zip(parts, asked, strict=True)], progress)
-        left: list[str] = []
-        for part, died in zip(parts, exits, strict=True):
-            lost = [] if died is None else _unmeasured(part, plan)
-            part.keys = [key for key in part.keys if key not in lost]
-            left += lost
-            if part.keys:
-                done.append(part)
-            if died is not None:
-                alive.remove(part.member)
-                text = f"{part.member.name}: its measuring process ended: {died}"
-                progress.note(text)
-                notes += [f"{text}; {count(len(lost), 'case')} without a pair: measured elsewhere"] if lost else []
-                if part.keys:
-                    _salvage(part, text)
-        if left and not alive:
-            raise MachineError(f"{text}, and there is no other: run again")
-        if left:
-            # A case that was dealt again may be decided by now: it is not measured once more.
-            (options.out / FOLDER / PLAN).unlink(missing_ok=True)
-        todo = share_again(plan, left, len(alive)) if left else []
-    _number(done, dealt_as(plan, [part.keys for part in done]))
-    names = list(dict.fromkeys(part.member.name for part in done))
-    if len(names) > 1:
-        notes.append(f"measured at once on {listed(names, 20)}, which share the power and the memory of the host")
-    return [part.folder for part in done], notes
+                    options, out=folder, shard=Shard(plan, number), resume=resume, gpu=member.gpu,
+                    neighbours=plan.shards - 1,
+                ),
+            )
+        )  # fmt: skip
+    for (member, one), died in zip(asked, measure_together(asked, progress), strict=True):
+        if died is not None:
+            text = f"{member.name}: its measuring process ended: {died}"
+            progress.note(text)
+            _interrupted(one.out / RESULTS, text)
+    names = [member.name for member, _ in asked]
+    shares = f"measured at once on {listed(names, 20)}, which share the power and the memory of the host"
+    return [one.out for _, one in asked], [shares] if names[1:] else []
 
 
 def _clear(folder: Path) -> None:
@@ -189,43 +156,18 @@ def _clear(folder: Path) -> None:
             (folder / JOURNAL).replace(folder / PREVIOUS)
 
 
-def _unmeasured(part: _Part, plan: SharedPlan) -> list[str]:
-    """Return the cases of a part whose process is gone of which no pair was taken; those of a command go together."""
-    known = begun(part.folder / JOURNAL)
-    commands = {case.command for case in plan.cases if case.key in known and case.command}
-    own = {case.key: case.command for case in plan.cases}
-    return [key for key in part.keys if key not in known and own[key] not in commands]
+def _interrupted(path: Path, why: str) -> None:
+    """Let the results of a process that is gone say so. Its pairs are in its journal, from which --resume goes on.
 
-
-def _salvage(part: _Part, why: str) -> None:
-    """Let the results of a part whose process is gone hold what its journal does: pairs, and the error that it is."""
-    path = part.folder / RESULTS
+    Raises MachineError where it is gone before it had results.
+    """
     if not path.exists():
         raise MachineError(f"{why}: go on with --resume")
     results = Results.model_validate_json(path.read_bytes())
-    journal = Journal(part.folder, {}, results.run, resume=True)
-    journal.restore(results.cases)
-    journal.close()
-    results.cases = [case for case in results.cases if case.key in part.keys]
+    results.error = Reason(kind="interrupt", text=one_line(f"{why}: continue with --resume", 1000))
     for case in results.cases:
         case.stopped = "interrupted"
-    text = f"{why}: what it had begun is unfinished ({listed([case.id for case in results.cases])})"
-    results.error = Reason(kind="exit", text=one_line(text, 1000))
     write_atomic(path, results.model_dump_json(indent=1) + "\n")
-
-
-def _number(parts: Sequence[_Part], plan: SharedPlan) -> None:
-    """Let results be of the shards that `plan` has in the end: a part may have lost cases to later ones."""
-    for number, part in enumerate(parts, 1):
-        path, shard = part.folder / RESULTS, Shard(plan, number)
-        if not path.exists():
-            raise MachineError(f"{part.member.name}: left no results in {part.folder}: run again")
-        results = Results.model_validate_json(path.read_bytes())
-        if results.part != shard.part:
-            results.part = shard.part
-            gone = {case.key for case in plan.cases} - set(part.keys)
-            results.plan.criteria = [one for one in results.plan.criteria if one.case_key not in gone]
-            write_atomic(path, results.model_dump_json(indent=1) + "\n")
 
 
 # ---------------------------------------------------------------- processes in step
