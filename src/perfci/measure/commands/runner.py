@@ -2,9 +2,10 @@
 
 import math
 import random
-import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,7 @@ from perfci.model.results import Case, CaseSide, Pair, Reason, Work, ever
 from perfci.model.timing import Timing
 from perfci.stats.describe import trimmed_mean
 from perfci.system.child import Died
+from perfci.system.files import remove_tree
 from perfci.system.process import Parent
 
 PAIR_SECONDS = 0.5
@@ -55,21 +57,30 @@ class Runner:
 
     def execute(self, name: Side, command: Command) -> dict[str, Reported]:
         """Run a command once. Returns case id → what it reported. Raises Died."""
-        out = self.scratch / "command"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir()
-        self.parent.account.give(out)
+        # Of its own: what an execution left behind may be in the way, or still be written to.
+        out = Path(tempfile.mkdtemp(prefix="command-", dir=self.scratch))
+        try:
+            return self._execute(name, command, out)
+        finally:
+            with suppress(OSError):  # the rest goes with scratch
+                remove_tree(out)
+
+    def _execute(self, name: Side, command: Command, out: Path) -> dict[str, Reported]:
+        account = self.parent.account
+        account.give(out)
         argv, env = self.line(name, command, out)
         log = self.logs / f"{name}.log"
-        ended = self.parent.execute(
-            argv,
-            env=env,
-            cwd=self.sides[name].tree,
-            log=log,
-            timeout=self.time(command),
-            cores=self.pinned(command),
-        )
-        self.parent.account.reclaim(out)
+        try:
+            ended = self.parent.execute(
+                argv,
+                env=env,
+                cwd=self.sides[name].tree,
+                log=log,
+                timeout=self.time(command),
+                cores=self.pinned(command),
+            )
+        finally:
+            account.reclaim(out)
         if ended.code != 0:
             kind = "crash" if ended.signal is not None else "exit"
             raise Died(Reason(kind=kind, text=f"`{command.run[:200]}` {ended.words()}", log=f"logs/{log.name}"))
@@ -77,7 +88,7 @@ class Runner:
             return {command.name: Reported(command.name, {"time": [ended.wall]}, None, None)}
         form = FORMATS[command.reads]
         try:
-            return apart.read(form, out / form.file, command.name, self.metrics, self.parent.account).cases
+            return apart.read(form, out / form.file, command.name, self.metrics, account).cases
         except ValueError as error:
             text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None
@@ -289,6 +300,7 @@ class Runner:
         outcomes = {case.id: PairOutcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
         rng.shuffle(order)
+        first = order[0]
         gathered: dict[Side, dict[str, list[Reported]]] = {name: {} for name in order}
         repeats = 1
         turns = list(order)
@@ -312,7 +324,7 @@ class Runner:
             new = by_case.keys() - self.seen.get((name, command), {}).keys()
             self.later.setdefault((name, command), set()).update(new)
         for case in cases:
-            _close(outcomes[case.id], gathered, order[0])
+            _close(outcomes[case.id], gathered, first)
         return list(outcomes.values())
 
     def _repeats(self, gathered: Mapping[Side, Mapping[str, list[Reported]]], command: str) -> int:
