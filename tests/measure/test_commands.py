@@ -64,7 +64,7 @@ def test_what_a_command_that_fails_has_made_is_in_nobody_s_way(open_path: Path, 
         side: Any = SimpleNamespace(env=dict(os.environ), path=lambda: [str(site)], tree=tree)
         runner = Runner(parent, {"head": side}, 30.0, [], logs, scratch, {})
         for end in ("exit 3", "kill -9 $$", 'mkdir -p "$PERFCI_METRICS.d/e"; chmod 0 "$PERFCI_METRICS.d"; exit 3'):
-            with pytest.raises(Died, match="exited with status 3|killed by SIGKILL"):
+            with pytest.raises(Died, match=r"exited with status 3|killed by SIGKILL"):
                 runner.execute("head", Command(name="c", run=f"{TIME}; {end}", reads="perfci"))
             assert set(scratch.iterdir()) == before
         found = runner.execute("head", Command(name="c", run=TIME, reads="perfci"))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.measure.costs import Costs
-from perfci.measure.rounds import _Taking, _turns, starved, together, worker_value
+from perfci.measure.rounds import _Taking, _turns, run_round, starved, together, worker_value
 from perfci.measure.timing import Setup
-from perfci.model.base import SIDES
+from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, CaseSide, Reason
 from perfci.system.child import Died
 
@@ -122,3 +122,41 @@ def test_where_one_side_dies_the_other_s_answer_is_read_all_the_same(op: str) ->
     assert sorted(said[-2:]) == ["- base", "- head"]
     assert list(taking.failures) == ["base"] and taking.failures["base"].log == "logs/base.log"
     assert taking.outcome().pair is None
+
+
+def verified(pairs: int, seed: int, *, alternating: bool) -> list[int]:
+    """The pairs of a case whose results both sides were asked to check after timing."""
+    case = Case(id="a", kernel="a", device="cuda", sides={name: CaseSide(tuner="") for name in SIDES})
+    setup = Setup("rotating", batch=1, samples=1, placements=2, blocks=2, seconds=0.1, alternating=alternating)
+    asked = list[tuple[int, Side]]()
+
+    class Asked(Told):
+        alive = True
+
+        def begin(self, op: str, **fields: object) -> None:
+            super().begin(op, **fields)
+            if fields.get("verify"):
+                asked.append((len(case.pairs), self.name))
+
+        def dismiss(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    bench: Any = SimpleNamespace(
+        setups={case.key: setup}, costs=Costs(), timeout=1.0, lot=str(seed), sides=dict.fromkeys(SIDES), spare={},
+        begin=lambda name, beside: Asked(name, []), loaded=lambda worker: worker, worker=lambda name: Asked(name, []),
+    )  # fmt: skip
+    for index in range(pairs):
+        run_round(bench, [case], index, lambda outcome: case.pairs.append(outcome.pair))
+    found = sorted({pair for pair, _ in asked})
+    assert sorted(asked) == [(pair, name) for pair in found for name in SIDES], "once in each side"
+    return found
+
+
+@pytest.mark.parametrize("alternating", [False, True])
+def test_no_seed_tells_which_pairs_are_checked_once_more(alternating: bool) -> None:
+    """Head's code knows the seed, and could be right in those alone."""
+    one, other = (verified(150, 0, alternating=alternating) for _ in range(2))
+    assert one != other
+    for found in (one, other):
+        assert found[0] == 0 and 0.05 < len(found) / 150 < 0.6

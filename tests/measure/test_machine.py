@@ -1,0 +1,63 @@
+"""What a run takes of the machine: the leases of its devices, and what these do at most."""
+
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.agreement import Quiet
+from perfci.measure import run
+from perfci.measure.costs import Costs
+from perfci.measure.machine import measure_ceilings
+from perfci.measure.options import Options
+from perfci.measure.place import open_place
+from perfci.measure.run import Measurement
+from perfci.model.base import MachineError
+from perfci.system.child import Arena
+from perfci.system.lease import Lease
+
+
+def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of two has one, and waits for the other's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    orders = [["cpu", "cuda"], ["cuda", "cpu"]]
+    for uuid in ("GPU-1", "a-gpu", "gpu-0", None):
+        first, second = (Lease(key, 0, print) for key in sorted(["cpu", uuid or "gpu-0"]))
+        with first:
+            for devices in orders:
+                place: Any = SimpleNamespace(benches=dict.fromkeys(devices), facts=SimpleNamespace(uuid=uuid))
+                monkeypatch.setattr(run, "open_place", lambda *_, place=place: place)
+                measurement = Measurement(Options("compare", tmp_path, tmp_path / "out", wait=0), Quiet())
+                with ExitStack() as stack, pytest.raises(MachineError, match=first.device_key):
+                    measurement._open(stack)
+                assert not second.path.exists()
+        first.path.unlink()
+
+
+def test_ceilings_are_measured_with_nothing_of_base_and_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "repo"
+    root.mkdir()
+    (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=root, check=True)
+    options = Options("compare", root, tmp_path / "out", base="HEAD", devices=["cpu"], python=sys._base_executable)
+    with ExitStack() as stack:
+        place = open_place(options, Quiet(), stack, Costs())
+        seen, start = list[Arena](), place.parent.worker
+        monkeypatch.setattr(place.parent, "worker", lambda arena, log: seen.append(arena) or start(arena, log))
+        measure_ceilings(place)
+        (arena,) = seen
+        assert place.facts.ceilings["cpu"].device == "cpu"
+        for side in place.sides.values():
+            assert str(side.folder) not in "\n".join([*arena.env.values(), *arena.path, str(arena.tree)])
+            # As long as theirs, and like them in all else: how large an environment is can be measured.
+            assert {name: len(value) for name, value in arena.env.items()} == {
+                name: len(value) for name, value in side.env.items()
+            }
