@@ -13,6 +13,7 @@ from perfci.cli.measure import Finished, folders, interrupt, side_variables
 from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
+from perfci.measure.journal import gone_on
 from perfci.measure.options import OUT, Options
 from perfci.model.base import MachineError, UsageError
 
@@ -33,10 +34,10 @@ def run_in_container(
     mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
     options = Options(
         mode, where, out, base=asked.get("base"), committed=asked.get("committed", False),
-        base_python=asked.get("base_python"), env=side_variables(asked),
+        base_python=asked.get("base_python"), env=side_variables(asked), resume=asked.get("resume", False),
     )  # fmt: skip
     signal.signal(signal.SIGTERM, interrupt)
-    job = Job(verb, rest, options, ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
+    job = Job(verb, rest, gone_on(options), ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
     raise typer.Exit(start(job).code)
 
 

@@ -14,6 +14,7 @@ from perfci.cli.output import write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, tell_judged
 from perfci.cli.shards import keep_samples, read_shards
+from perfci.measure.journal import JOURNAL, gone_on
 from perfci.measure.options import Options
 from perfci.measure.shards.document import SharedPlan
 from perfci.measure.shards.host import FOLDER, PLAN, Member, measure_host, plan_host
@@ -41,13 +42,15 @@ def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
     members = [Member(gpu.name, {VISIBLE: gpu.uuid, ORDER: "PCI_BUS_ID"}, gpu.uuid, gpu.cores) for gpu in gpus]
     if len(members) == 1:
         os.environ.update(members[0].env)
-        tell_measured(replace(options, gpu=members[0].gpu), json=asked["json"])
+        tell_measured(replace(gone_on(options), gpu=members[0].gpu), json=asked["json"])
     compare_on(members, options, json=asked["json"])
 
 
 def compare_on(members: list[Member], options: Options, *, json: bool) -> NoReturn:
     """Compare on the devices of `members`, judge, write and tell. Ends the process with the exit code."""
     signal.signal(signal.SIGTERM, interrupt)
+    if (options.out / FOLDER / "shard-1" / JOURNAL).exists():
+        options = gone_on(options, options.out / FOLDER / "shard-1")
     account = find_account()
     with keep_outputs(options.out, options.where, account) as outputs:
         with Teller(Console(stderr=True)) as teller, make_scratch() as scratch:
@@ -60,7 +63,8 @@ def compare_on(members: list[Member], options: Options, *, json: bool) -> NoRetu
                 folders, notes = measure_host(options, members, plan, home, teller)
             except KeyboardInterrupt:
                 goes_on = (options.out / FOLDER / PLAN).exists()  # not where a GPU was lost before
-                raise MachineError(f"interrupted: {'go on with --resume' if goes_on else 'run again'}") from None
+                todo = "go on with the same --gpus and --resume" if goes_on else "run again"
+                raise MachineError(f"interrupted: {todo}") from None
         outputs.require()  # nothing of the code under test runs any more
         results = _merged(folders, options.out, built)
         results.notes += notes

@@ -19,6 +19,7 @@ from perfci.judge.judge import judge
 from perfci.measure.calibrate import history
 from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.environments import parse_variables
+from perfci.measure.journal import gone_on
 from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
@@ -70,7 +71,7 @@ class Finished:
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """Do one whole job. Ends the process with its exit code."""
-    options = read_options(mode, **asked)
+    options = gone_on(read_options(mode, **asked))
     if options.prepare is not None:
         prepare(options, options.prepare, Console(stderr=True))
         raise typer.Exit(0)
@@ -121,10 +122,10 @@ def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
     teller.stage("profiling")
 
 
-def calibrate_machine(pairs: int, **asked: Any) -> None:
+def calibrate_machine(pairs: int | None, **asked: Any) -> None:
     """Measure HEAD against itself, conclude, keep, tell. Ends the process with its exit code."""
     options = read_options("compare", **asked)
-    options, policy, notes = ready(replace(options, out=options.out / CALIBRATION), pairs)
+    options, policy, notes = ready(gone_on(replace(options, out=options.out / CALIBRATION, exact_pairs=pairs)))
     signal.signal(signal.SIGTERM, interrupt)
     with keep_outputs(options.out.parent, options.where, find_account()) as outputs:
         with Teller(Console(stderr=True)) as teller:
@@ -185,7 +186,7 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
     given = {name: asked[name] for name in _AS_ASKED if name in asked}
     given["env"] = side_variables(asked)
     if asked.get("creep"):
-        if not asked.get("base"):
+        if not asked.get("base") and not asked.get("resume"):
             raise UsageError("--creep: name the reference, such as the last release: --base v1.2")
         if asked.get("pull_request"):
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
@@ -215,7 +216,7 @@ def side_variables(asked: Mapping[str, Any]) -> dict[Side, dict[str, str]]:
     """Return the variables of `--base-env` and `--env`. Raises UsageError."""
     options: dict[Side, str] = {"base": "base_env", "head": "env"}
     named = {side: (f"--{name.replace('_', '-')}", asked.get(name) or []) for side, name in options.items()}
-    return {side: parse_variables(*given) for side, given in named.items()}
+    return {side: parse_variables(*given) for side, given in named.items() if given[1]}
 
 
 def require_keep(keep: str | None, mode: str, *, cached: bool, pull_request: bool) -> None:

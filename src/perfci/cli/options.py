@@ -209,9 +209,15 @@ class Calibrating:
     """Options of `perfci calibrate`."""
 
     cases: Cases = None
-    pairs: Annotated[int, typer.Option(metavar="N", help="Worker pairs of every case; more tell smaller biases.")] = 32
+    pairs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Worker pairs of every case; more tell smaller biases.", show_default="32"),
+    ] = None
     device: Device = None
-    budget: Budget = "10m"
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time for all that follows the builds, such as 3m.", show_default="10m"),
+    ] = None
     resume: Resume = False
     python: Python = None
     seed: Seed = None

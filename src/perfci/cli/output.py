@@ -35,6 +35,17 @@ FILES = (
 """Files for people, in the order of use."""
 
 
+def made(folder: Path) -> Path:
+    """Make an output folder where there is none, for git to ignore: what perfci writes is no part of head.
+
+    Raises OSError, MachineError.
+    """
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        write_atomic(folder / ".gitignore", "*\n")
+    return folder
+
+
 def write_all(
     out: Path,
     report: Report,

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, NoReturn
 import typer
 
 from perfci.cli.measure import Finished, interrupt, read_options, tell_measured
-from perfci.cli.output import LARGEST, LONGEST, write_all
+from perfci.cli.output import LARGEST, LONGEST, made, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
 from perfci.judge.judge import judge
-from perfci.measure.journal import JOURNAL, SAMPLES, begun
+from perfci.measure.journal import JOURNAL, SAMPLES, begun, gone_on
 from perfci.measure.options import OUT, Options
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
@@ -114,7 +114,7 @@ def measure_shard(file: Path, text: str, *, out: Path, prepared: Path | None, **
     shard = Shard.parse(plan, text)
     if out == Path(OUT):
         out = asked["where"] / f"shard-{shard.number}"
-    options = as_planned(read_options("compare", out=out, prepared=prepared, **asked), shard, file)
+    options = gone_on(as_planned(read_options("compare", out=out, prepared=prepared, **asked), shard, file))
     tell_measured(options, json=asked["json"])
 
 
@@ -237,10 +237,8 @@ def judge_merged(
     merged = read_shards(paths, out or Path(OUT))
     if json and len(merged) > 1:
         raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")
-    if out is None:
-        with disk_errors("made", Path(OUT)):
-            Path(OUT).mkdir(parents=True, exist_ok=True)
-        write_atomic(Path(OUT) / ".gitignore", "*\n")
+    with disk_errors("made", out or Path(OUT)):
+        made(out or Path(OUT))
     reports: list[Report] = []
     for one in merged:
         reports.append(judged(one.results, policy, strict=strict))

@@ -5,16 +5,28 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from perfci.measure.options import Options
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
+from perfci.sources.git import Commit, Repository
 from perfci.system.files import Appender, read_lines
 
 JOURNAL = "journal.jsonl"
 SAMPLES = "samples.jsonl"
 PREVIOUS = "journal.previous.jsonl"
+_KEPT = {
+    "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--base-python",
+    "env": "--base-env, --env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
+    "seed": "--seed", "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": "--lock-clocks",
+    "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
+}  # fmt: skip
+"""Fields of Options that `--resume` takes from the journal → as they are written."""
+_FREE = {"budget", "strict", "raw", "command"}
+"""Those of them that may be others than before."""
 
 
 def plain(document: Document) -> Any:
@@ -33,6 +45,49 @@ def earlier(out: Path) -> dict[str, Proof] | None:
     return {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
 
 
+def asked_of(options: Options, base: Commit | None) -> dict[str, Any]:
+    """Return what a journal says of the command line, for `gone_on`; base as the commit that it was."""
+    told = {name: getattr(options, name) for name in _KEPT}
+    return told | {"mode": options.mode, "base": None if base is None or options.itself else base.sha}
+
+
+def gone_on(options: Options, folder: Path | None = None) -> Options:
+    """Return what `--resume` asks for: what the run was begun with that left its journal in `folder`, `options.out` by
+    default, unless the command line says it again. The same options where there is no `--resume`.
+
+    Raises UsageError where there is no such run, or it was begun with something else; MachineError.
+    """
+    if not options.resume:
+        return options
+    path = (folder or options.out) / JOURNAL
+    if not path.exists():
+        raise UsageError(f"{path}: nothing to resume: leave out --resume")
+    records = read_lines(path)
+    kept = records[0].get("asked", {}) if records else {}
+    if kept.get("mode", options.mode) != options.mode:
+        raise UsageError(f"{path}: cannot resume: is of `perfci {kept['mode']}`: leave out --resume to begin anew")
+    options = replace(options, command=kept.get("command", options.command))  # with --resume it would repeat nothing
+    unsaid = Options(options.mode, options.where, options.out)
+    taken = {}
+    for name, was in kept.items():
+        now = getattr(options, name)
+        if now == getattr(unsaid, name):
+            taken[name] = was
+        elif not _same(options, name, was):
+            raise UsageError(
+                f"{path}: cannot resume: was begun with another {_KEPT[name]}: leave it out, or --resume to begin anew"
+            )
+    return replace(options, **taken)
+
+
+def _same(options: Options, name: str, was: object) -> bool:
+    """Tell whether what is said of an option goes on with what was."""
+    if name == "base" and (repo := Repository.find(options.where)):
+        return repo.resolve_base(options.base, options.pull_request).sha == was
+    same: bool = getattr(options, name) == was
+    return same or name in _FREE
+
+
 def begun(path: Path) -> set[str]:
     """Return the cases of a journal that have a pair, or have failed as one was taken; none where there is no journal.
 
@@ -45,8 +100,16 @@ def begun(path: Path) -> set[str]:
 class Journal:
     """Append-only record of one run. Raises MachineError when the disk refuses."""
 
-    def __init__(self, out: Path, identity: dict[str, Any], run: str, resume: bool, cases: Iterable[Case] = ()) -> None:
-        """`cases`: with the proofs that a resumed run is to find here."""
+    def __init__(
+        self,
+        out: Path,
+        identity: dict[str, Any],
+        run: str,
+        resume: bool,
+        cases: Iterable[Case] = (),
+        asked: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`cases`, `asked`: the proofs and the command line that a resumed run is to find here."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
@@ -62,12 +125,11 @@ class Journal:
         self._samples = Appender(out / SAMPLES)
         if not resumed:
             proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
-            self._file.append({"kind": "header", "run": run, "identity": identity, "proofs": proofs})
+            header = {"kind": "header", "run": run, "identity": identity, "proofs": proofs, "asked": asked or {}}
+            self._file.append(header)
 
     def _load(self, path: Path, identity: dict[str, Any]) -> bool:
         """Take over what is there. False where the earlier run was killed before it wrote anything."""
-        if not path.exists():
-            raise UsageError(f"{path}: nothing to resume: leave out --resume")
         records = read_lines(path)
         if not records:
             return False

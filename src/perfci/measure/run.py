@@ -19,7 +19,7 @@ from perfci.measure.cases import Found, mains, merge, redeclared, require_some, 
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.journal import Journal, earlier
+from perfci.measure.journal import Journal, asked_of, earlier
 from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
@@ -93,7 +93,8 @@ class Measurement:
         run, unproved = self._prove(place, found, cases, plan)
         compared = [case for case in cases if not case.proved]
         measured = [case for case in cases if case.measured("head")]
-        journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases)
+        asked = asked_of(options, place.sources.base)
+        journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases, asked)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.gate, results.on_undecided = limits.mode, limits.on_undecided

@@ -27,9 +27,10 @@ def members(number: int, folder: Path) -> list[Member]:
 
 
 def compare(number: int, repo: Path, *, resume: bool) -> None:
+    asked = {} if resume else {"base": "main~1", "committed": True, "seed": 3, "budget": "90s"}  # else of the journal
     options = read_options(
-        "compare", cases=[], base="main~1", where=repo, out=repo / "perfci-out", device=["cpu"], resume=resume,
-        committed=True, quick=False, strict=False, seed=3, budget="90s", wait="30s",
+        "compare", cases=[], where=repo, out=repo / "perfci-out", device=None if resume else ["cpu"], resume=resume,
+        wait="30s", **asked,
     )  # fmt: skip
     compare_on(members(number, Path(os.environ["TMPDIR"])), options, json=False)
 

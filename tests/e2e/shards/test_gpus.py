@@ -123,7 +123,7 @@ def test_an_interrupted_run_goes_on(repo: Repo) -> None:
     process.send_signal(signal.SIGINT)
     run = ended(repo, process)
     assert run.code == 3
-    assert "interrupted: go on with --resume" in run.err
+    assert "interrupted: go on with the same --gpus and --resume" in run.err
     before = {number: pairs(shard(repo, number) / "journal.jsonl") for number in range(1, 5)}
     assert sum(map(len, before.values())) >= 2
     run = ended(repo, start(repo, "--resume", gpus=5))

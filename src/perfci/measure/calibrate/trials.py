@@ -48,16 +48,19 @@ from perfci.stats.walsh import Array
 
 MOST_FAILING = 0.01
 """Share of runs on unchanged code that may fail."""
+PAIRS, BUDGET = 32, 600.0
+"""Pairs of each case, and seconds, where nobody says other."""
 _NEGLIGIBLE = 0.1
 """A bias under this share of the limit, or of the smallest step, is told and fails nothing."""
 _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
-def ready(options: Options, pairs: int) -> tuple[Options, Policy, list[str]]:
+def ready(options: Options) -> tuple[Options, Policy, list[str]]:
     """Return what to measure: HEAD as committed, as base and as head, so many pairs of each case; HEAD's policy; notes.
 
     Raises UsageError outside git, without a committed policy, or for too few pairs.
     """
+    pairs = options.exact_pairs or PAIRS
     if pairs < LEAST_PAIRS:
         raise UsageError(f"--pairs {pairs}: fewer than {LEAST_PAIRS} pairs do not tell their noise: ask for more")
     repo = Repository.find(options.where)
@@ -73,7 +76,9 @@ def ready(options: Options, pairs: int) -> tuple[Options, Policy, list[str]]:
     if repo.is_dirty(exclude=[options.out]):
         notes.append("changes that are not committed were left out: HEAD was measured against itself")
     policy = parse_policy(text.decode(errors="replace"), f"{head.sha[:10]}:{FILE}")
-    asked = replace(options, mode="compare", base="HEAD", committed=True, exact_pairs=pairs, quick=False)
+    asked = replace(
+        options, base="HEAD", committed=True, exact_pairs=pairs, quick=False, budget=options.budget or BUDGET
+    )
     return asked, policy, notes
 
 

@@ -99,7 +99,8 @@ def _known(options: Options, members: Sequence[Member], path: Path) -> SharedPla
     known = read_plan(path)
     if known.shards > len(members):
         raise UsageError(f"--resume: the run was begun on {known.shards} GPUs: name the same, or leave out --resume")
-    if known.asked != asked_of(options):
+    # Gone on with, base is the commit that it was.
+    if known.asked != asked_of(replace(options, base=known.asked.base) if options.base == known.base else options):
         raise UsageError("--resume: the run was begun with other options: give the same, or leave out --resume")
     return known
 
