@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from perfci.cli.measure import parse_devices
-from perfci.cli.output import tell, write_all
+from perfci.cli.output import made, tell, write_all
 from perfci.cli.progress import Console
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
@@ -173,10 +173,9 @@ def parse_formats(text: str | None) -> list[str]:
 
 def _made(folder: Path) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return made(folder)
     except OSError as error:
         raise UsageError(f"--out {folder}: cannot be made ({error.strerror})") from None
-    return folder
 
 
 LARGEST = 64 * 2**20

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.options import Options, Progress
+from perfci.measure.shards.document import is_plan
 from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.metrics import resolve
@@ -176,7 +177,7 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
     """Raise UsageError where HEAD would be compared with itself though another commit was asked for, or none was."""
     if options.base is not None and means_itself(options.base, head.sha):
         return
-    dirty = repo.is_dirty(exclude=_own_folders(options))
+    dirty = repo.is_dirty(exclude=_own(options, repo))
     if dirty and not options.committed:
         return
     name = escaped(base.ref, 300)
@@ -190,9 +191,11 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
     raise UsageError(f"HEAD is {name if same else f'an ancestor of {name}'}: nothing to compare: {todo}")
 
 
-def _own_folders(options: Options) -> list[Path]:
-    """Return the folders that perfci itself writes, wherever they lie."""
-    return [options.out, *filter(None, [options.prepare, options.prepared, options.cache, options.plan_file])]
+def _own(options: Options, repo: Repository | None) -> list[Path]:
+    """Return what perfci itself writes, wherever it lies, and is no part of head: the folders and the plan of this run,
+    and of all files that are not tracked those that are a plan, whole and as it was made."""
+    here = [options.out, *filter(None, [options.prepare, options.prepared, options.cache, options.plan_file])]
+    return [*here, *(path for path in repo.untracked() if is_plan(path))] if repo else here
 
 
 def judged_otherwise(base: Policy, head: Policy) -> list[str]:
@@ -272,12 +275,13 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
 
 def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
     """Put the files of one side into `target`. Raises UsageError, MachineError."""
-    repo, exclude = sources.repo, _own_folders(options)
+    repo = sources.repo
     suite = Suite(options.suite, sources.policies[name].suite) if options.suite is not None else None
     if name == "base" and sources.base and repo and not options.itself:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target, suite))
     if repo and sources.head and options.committed:
         return _info(sources.head, snapshot_commit(repo, sources.head.sha, target, suite))
+    exclude = _own(options, repo)
     if repo:
         info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
         info.dirty = repo.is_dirty(exclude=exclude)

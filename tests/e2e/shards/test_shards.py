@@ -29,10 +29,10 @@ def kernel(name: str, spin: int = 0) -> str:
     return adding(n=4000, spin=spin).replace("def adding", f"def {name}")
 
 
-def planned(repo: Repo, shards: int = 3, *more: str) -> dict:
+def planned(repo: Repo, shards: int = 3, *more: str, read: Path | None = None) -> dict:
     run = repo.perfci("plan", "--base", "main~1", "--shards", str(shards), *more)
     assert run.code == 0, run.out + run.err
-    return json.loads((repo.root / "plan.json").read_text())
+    return json.loads((read or repo.root / "plan.json").read_text())
 
 
 def shard(repo: Repo, text: str, *more: str) -> Run:
@@ -79,6 +79,32 @@ def test_three_shards_are_one_verdict(repo: Repo) -> None:
     assert len(samples) == sum(len(case["pairs"]) for case in whole.results["cases"])
     refused_merges(repo)
     measured_once(repo)
+
+
+@pytest.mark.slow
+def test_a_plan_in_the_tree_is_no_part_of_head(repo: Repo, tmp_path: Path) -> None:
+    """Wherever a shard reads it; a plan that is tracked, or is none any more, is a file like others."""
+    suite(repo)
+    slower(repo)
+    repo.write("kernels/ant.py", kernel("ant") + "\n# not committed\n")
+    repo.write(".gitignore", "")
+    there = repo.root / "plans" / "first.json"
+    there.parent.mkdir()
+    tree = planned(repo, 2, "--out", str(there), read=there)["sides"]["head"]["tree"]
+    second = planned(repo, 2, "--out", str(tmp_path / "second.json"), read=tmp_path / "second.json")
+    assert second["sides"]["head"]["tree"] == tree
+    shutil.copy(there, tmp_path / "first.json")
+    run = repo.perfci("compare", "--plan", str(tmp_path / "first.json"), "--shard", "1/2")
+    assert run.code in (0, 1), run.out + run.err
+    assert "shard-1" not in repo.git("status", "--short", "--untracked-files=all"), "git ignores what perfci writes"
+    left = there.read_text()
+    there.write_text(left.replace('"quick": false', '"quick": true'))
+    changed = repo.perfci("compare", "--plan", str(tmp_path / "first.json"), "--shard", "2/2")
+    assert (changed.code, "the code of head is not that of the plan" in last_line(changed)) == (2, True)
+    there.write_text(left)
+    repo.git("add", "plans")
+    tracked = repo.perfci("compare", "--plan", str(tmp_path / "first.json"), "--shard", "2/2")
+    assert (tracked.code, "the code of head is not that of the plan" in last_line(tracked)) == (2, True)
 
 
 def refused_merges(repo: Repo) -> None:
