@@ -99,7 +99,7 @@ def measured(
         ("time", "s", None),
         ("tflops", "TFLOP/s", work.flops / 1e12),
         ("bandwidth", "B/s", work.read + work.written),
-        ("throughput", "/s", work.items),
+        ("throughput", f"{work.item}/s", work.items),
     ):
         if amount != 0:
             sides = {side: stats(time if amount is None else amount / time, n) for side, time in times.items()}
@@ -315,7 +315,7 @@ def reports() -> dict[str, Report]:
     alone = [
         row("sdpa/seq=512", "violation", kind="max", metric="time", ratio=1.0, limit=40e-6, change=None, worse=None,
             interval=Interval(low=48.4e-6, high=48.6e-6, level=0.99), base=None, head=48.5e-6, reason="over its limit"),
-        row("resample/batch=32", kind="min", metric="throughput", unit="/s", base=None, head=1.03e6, change=None,
+        row("resample/batch=32", kind="min", metric="throughput", unit="samples/s", base=None, head=1.03e6, change=None,
             interval=None, limit=5000.0),
     ]  # fmt: skip
     alone_values = measured("sdpa/seq=512", None, 48.5e-6, SDPA) + measured("resample/batch=32", None, 31e-6, RESAMPLE)

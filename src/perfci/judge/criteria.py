@@ -46,6 +46,8 @@ def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool
 
 
 def _row(context: Context, case: Case, criterion: Criterion) -> Row:
+    if criterion.metric == "throughput":
+        criterion = criterion.model_copy(update={"unit": context.unit(case, criterion.metric)})
     if found := proved_row(case, criterion):
         return found
     if criterion.timed:
@@ -72,5 +74,5 @@ def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[
     )
     effect: Effect = context.undecided if first.severity == "fail" else "undecided"
     fields = judged("invalid", effect, reason)
-    said = about_criterion(first) | {"unit": context.unit(first.metric), "kind": "presence", "limit": None}
+    said = about_criterion(first) | {"unit": context.unit(case, first.metric), "kind": "presence", "limit": None}
     return [Row(**about(case), **said, **fields)]

@@ -5,12 +5,12 @@ from typing import Literal
 
 from perfci.judge.starved import starved
 from perfci.judge.status import ANSWERED, Context, breakdown, fails_in_both
-from perfci.judge.words import SPEED, change_words
+from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
 from perfci.model.results import Case, Results
 from perfci.model.text import count, one_line
-from perfci.model.units import show_budget
+from perfci.model.units import SPEED, show_budget
 
 NEEDS_REVIEW = " — this change needs review"
 """End of the sentence of a comparison that fails."""

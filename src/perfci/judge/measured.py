@@ -40,7 +40,7 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
                 elif values.size:
                     notes.append(f"{case.key}: a worker's {metric} in {side} is not a finite number")
             if sides:
-                unit = context.unit(metric)
+                unit = context.unit(case, metric)
                 found.append(Measured(case=case.id, device=case.device, metric=metric, unit=unit, sides=sides))
     return found, notes
 

@@ -52,8 +52,16 @@ class Context:
         asked = self.criteria.get(bound.case_key, [])
         return next((one for one in asked if one.relative and not one.waits and one.metric == bound.metric), None)
 
-    def unit(self, metric: str) -> str:
-        """Return the unit of a metric; empty for one that neither the catalogue nor the policy knows."""
+    def unit(self, case: Case, metric: str) -> str:
+        """Return the unit of a metric; empty for one that neither the catalogue nor the policy knows.
+
+        Of a throughput it names what the case counts, or else what a limit on it does: `tokens/s`.
+        """
+        if metric == "throughput":
+            works = (side.work for name in ("head", "base") if (side := case.sides.get(name)))
+            told = [f"{work.item}/s" for work in works if work.items]
+            asked = [one.unit for one in self.criteria.get(case.key, []) if one.metric == metric and one.unit != "/s"]
+            return [*told, *asked, "items/s"][0]
         if metric in self.custom:
             return self.custom[metric].unit
         known = known_metric(metric)
@@ -166,7 +174,7 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
     metric = next(iter(metrics(case)), "")
     base, head = (centre(side_values(case, side, metric)) for side in SIDES)
     fields = judged(class_, effect, reason, base=base, head=head)
-    unit = context.unit(metric)
+    unit = context.unit(case, metric)
     return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
 
 

@@ -184,13 +184,13 @@ def ratio(logs: Array) -> tuple[float, Interval]:
 def _relative(context: Context, case: Case, criterion: Criterion, found: Answer, ratios: LogRatios) -> dict[str, Any]:
     metric, decision = criterion.metric, found.decision
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
-    words, low, high = (change_words(v, metric) for v in (change, bounds.low, bounds.high))
+    words, seen = change_words(change, metric), _seen(change, bounds, metric)
     limit = limit_percent(found.limit)
     # The clock is spoken of where it is plain to see beside limit and noise, or where equal clock alone decides.
     shown = max(found.limit / 10, (bounds.high - bounds.low) / 4)
     aside = ""
     if ratios.hertz is not None and (abs(measured / change - 1) > shown or found.only_at_equal_clock):
-        aside = f" at equal clock ({change_words(measured, metric)} as measured: {_clocks(ratios)})"
+        aside = f" at equal clock ({_seen(measured, measured_bounds, metric)} as measured: {_clocks(ratios)})"
     class_: Class
     match decision.status:
         case "regression":
@@ -203,14 +203,15 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
                 reason = f"{change_words(measured, metric)} as measured, not at equal clock: {_clocks(ratios)}"
             change, bounds = measured, measured_bounds
         case "improvement":
-            class_, reason = "improvement", f"{words}{aside}, between {low} and {high}"
+            class_, reason = "improvement", f"{words}{aside}, {_between(bounds, metric)}"
         case "unchanged":
             class_, reason = "unchanged", f"a change for the worse of {limit} is excluded{aside}"
         case _:
             class_ = "inconclusive"
-            seen = f"{words}{aside}, between {low} and {high}{_beyond(bounds, found.limit, criterion)}"
-            reason = _undecided(context, case, decision.n, seen)
-    if aside and class_ in ("regression", "improvement") and (measured > 1) == (change > 1):
+            told = f"{seen}{aside}" if bounds.holds(1) else f"{seen}{aside}, {_between(bounds, metric)}"
+            reason = _undecided(context, case, decision.n, told + _beyond(bounds, found.limit, criterion))
+    plain = not measured_bounds.holds(1) and (measured > 1) == (change > 1)
+    if aside and class_ in ("regression", "improvement") and plain:
         # Beside the measured values of base and head, and in the headline, stands what was measured.
         change, bounds = measured, measured_bounds
     return {
@@ -226,6 +227,15 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
         "early_look": decision.early,
         "p": decision.p,
     }
+
+
+def _seen(change: float, bounds: Interval, metric: str) -> str:
+    """Return a change in words; where its interval holds none at all, so that no direction is known, the interval."""
+    return _between(bounds, metric) if bounds.holds(1) else change_words(change, metric)
+
+
+def _between(bounds: Interval, metric: str) -> str:
+    return f"between {change_words(bounds.low, metric)} and {change_words(bounds.high, metric)}"
 
 
 def _clocks(ratios: LogRatios) -> str:

@@ -3,9 +3,7 @@
 import math
 
 from perfci.model.text import one_line, printable
-from perfci.model.units import percent, significant
-
-SPEED = ("time", "cycles")
+from perfci.model.units import SPEED, direction, percent, significant
 
 
 def call_name(name: str) -> str:
@@ -22,8 +20,7 @@ def change_words(ratio: float, metric: str) -> str:
     """Return a ratio head/base in words: `3.1× slower`, `15.2 % slower`; `higher`, `lower` where it is no time."""
     if ratio == 1 or not math.isfinite(ratio):
         return "the same" if ratio == 1 else "not comparable"
-    more, less = ("slower", "faster") if metric in SPEED else ("higher", "lower")
-    word = more if ratio > 1 else less
+    word = direction(ratio, metric)
     if ratio >= 2:
         return f"{significant(ratio, 2)}× {word}"
     if ratio <= 0.5 and metric in SPEED:

@@ -18,7 +18,7 @@ from perfci.model.base import DeviceKind, Document
 from perfci.model.metrics import OBSERVED, Direction, Metric, Tier
 from perfci.model.policy import Limit, Regex, Severity, bound_in_unit
 from perfci.model.timing import Timing
-from perfci.model.units import limit_percent, show
+from perfci.model.units import item_of, limit_percent, show
 
 Kind = Literal["regression", "creep", "min", "max", "kernels"]
 Purpose = Literal["change", "last", "reference", "seam"]
@@ -258,7 +258,9 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
 
     `metric`: the limit's. Raises ValueError for a bound whose unit does not fit it.
     """
-    of = {"metric": metric.name, "unit": metric.unit, "tier": metric.tier, "better": metric.better or limit.better}
+    counted = (item_of(limit.min) or item_of(limit.max)) if metric.name == "throughput" else ""
+    unit = counted + metric.unit  # `tokens/s`, as the limit says it
+    of = {"metric": metric.name, "unit": unit, "tier": metric.tier, "better": metric.better or limit.better}
     found: dict[Kind, dict[str, Any]] = {}
     changes: dict[Kind, float | None] = {"regression": limit.regression, "creep": limit.creep}
     for kind, bound in changes.items():

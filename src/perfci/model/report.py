@@ -36,6 +36,10 @@ class Interval(Document):
     level: float
     """Exact coverage."""
 
+    def holds(self, value: float) -> bool:
+        """Tell whether a value lies in it."""
+        return self.low <= value <= self.high
+
 
 class Stats(Document):
     """Worker values of one side, in the metric's unit."""
@@ -73,7 +77,8 @@ class Row(Document):
     head: float | None = None
     change: float | None = None
     """Ratio head/base of the metric (Hodges–Lehmann over pairs): at equal SM clock where the clock was measured, and as
-    measured where the two differ by more than the limit and the noise let pass; `reason` then has both."""
+    measured where the two differ by more than the limit and the noise let pass and that shows it, too; `reason`
+    then has both."""
     worse: bool | None = None
     """True where the change points to the worse side."""
     interval: Interval | None = None

@@ -33,6 +33,8 @@ COUNTED = ("", "items", "samples", "tokens", "tok")
 COUNT_UNITS = {
     f"{prefix}{what}/s": scale for what in COUNTED for prefix, scale in {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}.items()
 }
+SPEED = ("time", "cycles")
+"""Metrics of which more is slower, in words."""
 CLOCK_UNITS = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 FLOP_UNITS = {"GFLOP/s": 1e-3, "TFLOP/s": 1.0, "PFLOP/s": 1e3}
 
@@ -239,6 +241,13 @@ def show_change(ratio: float | None) -> str:
         if abs(percent) >= 10
         else f"{percent:+.2f} %"
     )
+
+
+def direction(ratio: float, metric: str) -> str:
+    """Return where a ratio head/base, other than 1, moved a metric: `slower`, `faster`; `higher`, `lower` of any that
+    is no speed."""
+    more, less = ("slower", "faster") if metric in SPEED else ("higher", "lower")
+    return more if ratio > 1 else less
 
 
 def show_budget(seconds: float) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfci.model.calibration import Calibration, CaseCalibration
-from perfci.model.units import limit_percent, noise_percent, show
+from perfci.model.units import direction, limit_percent, noise_percent, show
 from perfci.render.escape import cell, code, prose, visible
 
 _HEAD = ("case", "noise", "bias", "smallest change", "limit", "pairs", "decided in")
@@ -106,8 +106,8 @@ def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:
 
 def _effect(case: CaseCalibration) -> str:
     if case.differs:
-        more, less = ("slower", "faster") if case.metric == "time" else ("higher", "lower")
-        return f"head {noise_percent(abs(math.expm1(case.effect)))} {more if case.effect > 0 else less}"
+        ratio = math.exp(case.effect)
+        return f"head {noise_percent(abs(ratio - 1))} {direction(ratio, case.metric)}"
     return f"none beyond {noise_percent(math.expm1(max(abs(case.low), abs(case.high))))}"
 
 

@@ -17,7 +17,7 @@ from perfci.model.text import count
 from perfci.model.units import limit_percent, parse_price, show, show_change, significant
 from perfci.render.escape import visible
 from perfci.render.facts import device_facts, environments, timing
-from perfci.render.words import class_count, direction, duration, half_width, plain, relative
+from perfci.render.words import class_count, duration, half_width, moved, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
@@ -166,29 +166,22 @@ class View:
         """Return ` (cpu)` where the report speaks of several devices."""
         return f" ({device})" if len(self.kinds) > 1 else ""
 
-    def show(self, value: float | None, metric: str, unit: str, case: str, device: DeviceKind) -> str:
-        """Return a value for people; a throughput names its items: `12.3 k tokens/s`."""
-        facts = self._facts.get((case, device))
-        if metric == "throughput" and unit == "/s" and facts is not None:
-            unit = f"{facts.work.item}/s"
-        return show(value, unit)
-
-    def _of(self, row: Row, value: float | None) -> str:
-        return self.show(value, row.metric, row.unit, row.case, row.device)
-
-    def base(self, row: Row) -> str:
+    @staticmethod
+    def base(row: Row) -> str:
         """Return base's value of a row."""
-        return self._of(row, row.base)
+        return show(row.base, row.unit)
 
-    def head(self, row: Row, interval: bool = True) -> str:
+    @staticmethod
+    def head(row: Row, interval: bool = True) -> str:
         """Return head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
-        text = self._of(row, row.head)
+        text = show(row.head, row.unit)
         if not interval or row.against != "bound" or row.interval is None or not row.head:
             return text
         width = relative(row.interval.low, row.interval.high, row.head)
         return f"{text} (±{width})" if width else text
 
-    def limit(self, row: Row) -> str:
+    @staticmethod
+    def limit(row: Row) -> str:
         """Return `2 %` for a relative limit, `≥ 2.8 TB/s` or `≤ 5 ms` for an absolute one."""
         if row.limit is None:
             return "–"
@@ -196,7 +189,7 @@ class View:
             case "base":
                 return limit_percent(row.limit)
             case "bound":
-                return f"{'≤' if row.beyond == 'above' else '≥'} {plain(self._of(row, row.limit))}"
+                return f"{'≤' if row.beyond == 'above' else '≥'} {plain(show(row.limit, row.unit))}"
             case "names" | None:
                 return "–"
             case _:
@@ -207,15 +200,13 @@ class View:
         if row.change is None:
             return "proved" if row.proved else "–"
         width = half_width(row) if interval else ""
-        return " ".join(
-            part for part in (show_change(row.change), f"({width})" if width else "", direction(row)) if part
-        )
+        return " ".join(part for part in (show_change(row.change), f"({width})" if width else "", moved(row)) if part)
 
     def median(self, entry: Measured | None, side: Side) -> str:
         """Return the median over the workers of one side; a speed-up with what it is over: `1.23x sdpa`."""
         if entry is None or side not in entry.sides:
             return "–"
-        text = self.show(entry.sides[side].median, entry.metric, entry.unit, entry.case, entry.device)
+        text = show(entry.sides[side].median, entry.unit)
         facts = self._facts.get((entry.case, entry.device))
         return f"{text} {facts.versus}" if entry.metric == "speedup" and facts is not None else text
 

@@ -5,7 +5,7 @@ import re
 
 from perfci.model.report import UNANSWERED, Class, Report, Row
 from perfci.model.text import count, shell
-from perfci.model.units import significant
+from perfci.model.units import direction, significant
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
 
@@ -82,12 +82,13 @@ def relative(low: float, high: float, centre: float) -> str:
     return f"{_points(points)} %" if math.isfinite(points) else ""
 
 
-def direction(row: Row) -> str:
+def moved(row: Row) -> str:
     """Name the direction in which a value moved, in a word; empty where it is not known or means nothing."""
     if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
         return ""
-    slower, faster = ("slower", "faster") if row.unit == "s" else ("higher", "lower")
-    return slower if row.change > 1 else faster
+    if row.pairs and (row.interval is None or row.interval.holds(1)):
+        return ""  # pairs, unlike what is counted, may not show whether it moved at all
+    return direction(row.change, row.metric)
 
 
 def command_line(report: Report) -> str:

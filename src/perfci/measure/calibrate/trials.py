@@ -28,7 +28,7 @@ from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Case, Results
 from perfci.model.text import count
-from perfci.model.units import limit_percent, noise_percent, show
+from perfci.model.units import direction, limit_percent, noise_percent, show
 from perfci.sources.git import Repository
 from perfci.stats.calibration import (
     RUNS,
@@ -322,12 +322,11 @@ def _broken(results: Results) -> list[str]:
 
 def _effect_warning(case: CaseCalibration) -> str:
     low, high = sorted(abs(float(np.expm1(v))) for v in (case.low, case.high))
-    effect, way = abs(float(np.expm1(case.effect))), "slower" if case.effect > 0 else "faster"
-    if case.metric != "time":
-        way = "higher" if case.effect > 0 else "lower"
+    ratio = float(np.exp(case.effect))
+    change = f"{noise_percent(abs(ratio - 1))} {direction(ratio, case.metric)}"
     interval = f"{noise_percent(low)} to {noise_percent(high)}"
     return (
-        f"{_named(case)}: head is {noise_percent(effect)} {way} than base ({interval}) although the code is the same: "
+        f"{_named(case)}: head is {change} than base ({interval}) although the code is the same: "
         "something that is fixed per side passes for a change; look for what the two builds differ in"
     )
 
