@@ -47,6 +47,7 @@ COPY action/requirements.txt /opt/perfci/requirements.txt
 RUN python3 -m venv /opt/perfci \
  && /opt/perfci/bin/pip install --no-cache-dir --require-hashes --only-binary :all: --requirement /opt/perfci/requirements.txt
 COPY LICENSE /opt/perfci/
+COPY docs/undecided.md /opt/perfci/docs/
 COPY src /opt/perfci/src
 COPY perfci.yaml /opt/perfci/suite/
 COPY kernels /opt/perfci/suite/kernels

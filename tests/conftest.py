@@ -17,6 +17,9 @@ settings.load_profile("perfci")
 # What is compared with itself here is to be measured, but where a test is about proofs.
 os.environ["PERFCI_MEASURE_ALL"] = "1"
 
+# Reports name it, and golden files are to be the same in every checkout.
+os.environ["PERFCI_DOCS"] = "https://github.com/org/perfci/blob/main/docs"
+
 # Compiling the tests and perfci anew takes each process that tests half a minute, where the caller forbids bytecode.
 sys.dont_write_bytecode = False
 

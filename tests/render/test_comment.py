@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from perfci.model.base import matches
 from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard
-from perfci.render import comment
+from perfci.render import comment, docs
 from perfci.render.escape import NOTHING
 from perfci.render.fit import LIMIT
 from perfci.render.verdict import Verdict
-from perfci.render.words import UNDECIDED_PAGE
 from tests.render.build import HOSTILE, presence, row, unchanged
 from tests.render.build import report as build
 from tests.render.publications import ORIGIN, RUN, publication, publications
 from tests.sources.repo import ENV, commit, find, git, init
 
 GOLDEN = Path(__file__).with_name("golden")
+DOCS = docs.link("undecided.md")
 STATES = publications()
 TAGS = {
     "h3", "h4", "p", "strong", "code", "br", "wbr", "pre", "ul", "li", "a", "details", "summary",
@@ -88,7 +88,7 @@ ACTIVE = re.compile(
 )
 
 
-OURS = rf"{re.escape(RUN[:-4])}[0-9]+[a-z0-9/]*|{re.escape(UNDECIDED_PAGE)}#[a-z]+"
+OURS = rf"{re.escape(RUN[:-4])}[0-9]+[a-z0-9/]*|{re.escape(DOCS)}#[a-z]+"
 
 
 def harmless(markdown: str, headings: list[str] | None = None, ours: str = OURS) -> Seen:
@@ -196,7 +196,7 @@ def test_cost_is_told_where_the_policy_names_a_price():
 
 def test_links_lead_to_the_site_of_the_run_and_to_our_own_page_alone():
     def links(one: Publication) -> list[str]:
-        return [link for link in harmless(comment.render(one)).links if not link.startswith(UNDECIDED_PAGE)]
+        return [link for link in harmless(comment.render(one)).links if not link.startswith(DOCS)]
 
     assert links(STATES["hostile"]) == [f"{RUN[:-4]}1042/artifacts/81", RUN]
     assert links(STATES["regression"].model_copy(update={"origin": ORIGIN.model_copy(update={"run_url": ""})})) == []
@@ -206,7 +206,7 @@ def test_links_lead_to_the_site_of_the_run_and_to_our_own_page_alone():
 def test_every_row_without_an_answer_leads_to_what_to_do(state):
     for line in comment.render(STATES[state]).splitlines():
         if line.startswith("| 🟡 |"):
-            assert f"[what to do]({UNDECIDED_PAGE}#" in line
+            assert f"[what to do]({DOCS}#" in line
 
 
 def test_links_say_until_when():

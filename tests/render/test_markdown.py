@@ -11,9 +11,8 @@ from markdown_it import MarkdownIt
 
 from perfci.model.report import Report
 from perfci.model.results import Check, Work
-from perfci.render import markdown, render_all
+from perfci.render import docs, markdown, render_all
 from perfci.render.escape import NOTHING
-from perfci.render.words import UNDECIDED_PAGE
 from tests.render.build import HOSTILE, facts, presence, reports, row, unchanged
 from tests.render.build import report as build
 
@@ -90,7 +89,7 @@ def whole(text: str) -> None:
         "link_close",
     }, kinds
     links = {c.attrs["href"] for token in tokens for c in token.children or () if c.type == "link_open"}
-    assert all(link.startswith(UNDECIDED_PAGE) for link in links), links
+    assert all(link.startswith(docs.link("undecided.md")) for link in links), links
     inline_html = {c.content for token in tokens for c in token.children or () if c.type == "html_inline"}
     assert inline_html <= {"<code>", "</code>", "<br>", "<wbr>", NOTHING}
     broken = [line for line in text.splitlines() if "<br>" in line]

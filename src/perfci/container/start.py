@@ -32,6 +32,7 @@ from perfci.measure.prepare import find_sources
 from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.text import escaped
+from perfci.render import docs
 from perfci.sources.git import Repository
 from perfci.system.files import disk_error, disk_errors
 from perfci.system.lease import FOLDER, make_folder
@@ -180,6 +181,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
     if gpus is None:
         env["NVIDIA_VISIBLE_DEVICES"] = "void"  # else an engine whose runtime is NVIDIA's gives all of them
     env[COMMAND] = shlex.join(job.command)
+    env[docs.VARIABLE] = docs.page("").removesuffix("/")  # this one's: what the image has is not to be read here
     if options.measure_all:  # the caller's variable says so, too
         env[MEASURE_ALL] = "1"
     mounts = [_bind(folder, read_only=True) for folder in terms.folders]

@@ -79,7 +79,7 @@ def _case(view: View, row: Row) -> ET.Element:
     elif row.effect == "fail":
         _child(case, "skipped", text, message=f"observed only: {message}")
     elif row.effect == "undecided":
-        _child(case, "skipped", text, message=f"{message} · {words.help_page(row)}")
+        _child(case, "skipped", text, message=" · ".join(filter(None, (message, words.help_page(row)))))
     elif row.effect != "pass" or row.proved:
         _child(case, "system-out", text)
     return case

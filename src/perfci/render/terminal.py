@@ -11,6 +11,7 @@ from perfci.model.report import AllocationRow, CaseProfile, Effect, Observed, Os
 from perfci.model.text import shell
 from perfci.model.units import show, show_share
 from perfci.render import words
+from perfci.render.docs import page
 from perfci.render.escape import spans, visible
 from perfci.render.table import Table
 from perfci.render.view import View
@@ -96,7 +97,7 @@ class _Printer:
         self.traced()
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
         if self.report.verdict == "undecided":
-            self.block([Text(f"Why is it undecided, and what to do: {words.UNDECIDED_PAGE}", "dim")])
+            self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 
     def profile(self) -> list[Text]:
         """Show what profilers saw first of each case, beyond what its rows say already."""

@@ -6,17 +6,18 @@ import re
 from perfci.model.report import UNANSWERED, Class, Report, Row
 from perfci.model.text import count, shell
 from perfci.model.units import direction, significant
+from perfci.render.docs import link
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
 
-
-UNDECIDED_PAGE = "https://github.com/org/perfci/blob/main/docs/undecided.md"
+UNDECIDED_PAGE = "undecided.md"
 """Why something is undecided, and what to do: a heading for each class."""
 
 
 def help_page(row: Row) -> str:
-    """Return the address of what to do about a row without an answer; empty for one that has its answer."""
-    return f"{UNDECIDED_PAGE}#{row.class_}" if row.effect == "undecided" or row.class_ in UNANSWERED else ""
+    """Return the address of what to do about a row without an answer; empty where none is known, or it has one."""
+    unanswered = row.effect == "undecided" or row.class_ in UNANSWERED
+    return link(f"{UNDECIDED_PAGE}#{row.class_}") if unanswered else ""
 
 
 def class_count(name: Class, number: int) -> str:

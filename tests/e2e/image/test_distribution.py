@@ -49,6 +49,10 @@ def test_the_wheel_of_the_sdist_gates_in_an_environment_of_its_own(tmp_path: Pat
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PERFCI"))}
     env = kept | {"VIRTUAL_ENV": sys.prefix, "PATH": f"{fresh / 'bin'}:{os.environ['PATH']}"}
     assert VERSION in call("perfci", "--version", cwd=tmp_path, env=env)
+    say = "from perfci.render.docs import page; print(page('undecided.md'))"
+    page = fresh / "share" / "doc" / "perfci" / "undecided.md"  # no address is known of where a file came from
+    assert call(fresh / "bin" / "python", "-c", say, cwd=tmp_path, env=env).strip() == str(page)
+    assert page.read_text() == (ROOT / "docs" / "undecided.md").read_text()
     repo.mkdir()
     call("perfci", "init", cwd=repo, env=env)
     call("git", "init", "--quiet", cwd=repo)

@@ -1,0 +1,51 @@
+"""Where the pages of docs/ of this perfci are to be read."""
+
+import json
+import os
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import perfci
+
+VARIABLE = "PERFCI_DOCS"
+"""Tells where docs/ is, to a perfci that was not installed: in an action, in a container."""
+_LABELS = ("source", "repository", "homepage")
+
+
+def page(name: str) -> str:
+    """Return where a page is: its address at the place that perfci came from if one is known, else its file here."""
+    return f"{os.environ.get(VARIABLE) or _folder()}/{name}"
+
+
+def link(name: str) -> str:
+    """Return the same for whoever reads elsewhere; empty where no address is known."""
+    found = page(name)
+    return quote(found, safe=":/#%") if found.startswith("https://") else ""
+
+
+@cache
+def _folder() -> str:
+    """Return the address or the folder of docs/."""
+    checkout = str(Path(perfci.__file__).parents[2] / "docs")
+    try:
+        installed = metadata.distribution("perfci")
+    except metadata.PackageNotFoundError:
+        return checkout
+    came = json.loads(installed.read_text("direct_url.json") or "{}")
+    if "vcs_info" in came and (address := _address(came["url"])):
+        return f"{address}/blob/{came['vcs_info']['commit_id']}/docs"
+    urls = [text.partition(", ")[::2] for text in installed.metadata.get_all("Project-URL") or []]
+    for label, url in sorted(urls, key=lambda one: one[0].lower() != "source"):
+        if label.lower() in _LABELS and (address := _address(url)):
+            return f"{address}/blob/v{installed.version}/docs"
+    shipped = [file for file in installed.files or [] if file.name == "undecided.md"]
+    return str(Path(str(installed.locate_file(shipped[0]))).resolve().parent) if shipped else checkout
+
+
+def _address(url: str) -> str:
+    """Return the address of a repository for a browser, without who fetched from it; empty where it has none."""
+    parts = urlsplit(url)
+    known = parts.scheme in ("https", "ssh") and parts.hostname
+    return f"https://{parts.hostname}{parts.path.removesuffix('/').removesuffix('.git')}" if known else ""
