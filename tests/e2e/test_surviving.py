@@ -104,6 +104,54 @@ def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
     assert list((tmp_path / "t").glob("perfci-[0-9]*")) == []
 
 
+FORGED = """
+import gc, perfci
+
+@perfci.kernel(devices=["cpu"])
+def {name}(bench):
+    bench.reference(lambda: 199990000)
+    return lambda: sum(range(20_000))
+
+(channel,) = (one.channel for one in gc.get_objects() if type(one).__name__ == "Server")
+receive, send, asked = channel.receive, channel.send, {{}}
+
+def received(*args):
+    message = receive(*args)
+    asked.update(message or {{}})
+    return message
+
+def sent(reply):
+    own = (asked.get("op"), asked.get("kernel")) == ("{op}", "{name}")
+    send({forge} if own else reply)
+
+channel.receive, channel.send = received, sent
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "forge", "said"),
+    [
+        ("check", "{key: reply[key] for key in reply if key != 'shapes'}", "'check' with what does not fit: shapes: "),
+        pytest.param("check", "dict(reply, ok=False, kind='fine')", "'check' with what does not fit: kind: ",
+                     marks=pytest.mark.slow),
+        pytest.param("open", "reply if 'memory' in reply else {}", "'open' with what does not fit: warm: ", marks=pytest.mark.slow),
+        pytest.param("block", "{}", "'block' with what does not fit: times: ", marks=pytest.mark.slow),
+        pytest.param("close", "dict(reply, chosen=[1])", "'close' with what does not fit: chosen.0: ",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_an_answer_that_does_not_fit_costs_its_case(repo: Repo, op: str, forge: str, said: str) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, regression: 100%}]\n")
+    for name in ("forged", "good"):
+        repo.write(f"kernels/{name}.py", GOOD.format(name=name))
+    repo.commit("base")
+    repo.write("kernels/forged.py", FORGED.format(name="forged", op=op, forge=forge))
+    run = repo.perfci("compare", "--base", "HEAD", "--quick")
+    assert run.code == 1, run.out + run.err
+    assert run.classes() == {"forged": "failed", "good": "unchanged"}, run.reasons()
+    assert said in run.reasons()["forged"]
+
+
 @pytest.mark.slow
 def test_a_file_whose_import_kills_the_process_costs_that_file(repo: Repo) -> None:
     repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")

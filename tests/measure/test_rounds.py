@@ -16,6 +16,7 @@ from perfci.measure.timing import Setup
 from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, CaseSide, Reason
 from perfci.system.child import Died
+from perfci.system.process import Worker
 
 
 @given(st.integers(1, 20), st.integers())
@@ -61,7 +62,14 @@ def test_a_case_that_starves_the_gpu_is_named() -> None:
     assert "times of synchronises:" in note
 
 
-class Told:
+REPLIES: dict[str, dict[str, object]] = {
+    "open": {"warm": 0.0},
+    "block": {"times": [1e-3], "hertz": None, "drained": False},
+    "close": {"ok": True, "tuner": "", "chosen": []},
+}
+
+
+class Told(Worker):
     """In the place of a worker: writes down what it is asked and when its answer is waited for."""
 
     def __init__(self, name: str, said: list[str], dies_at: str = "") -> None:
@@ -75,7 +83,7 @@ class Told:
         self.said.append(f"- {self.name}")
         if self.op == self.dies_at:
             raise Died(Reason(kind="crash", text="gone"))
-        return {"warm": 0.0, "times": [1e-3], "hertz": None, "drained": False, "ok": True, "tuner": "", "chosen": []}
+        return REPLIES[self.op]
 
 
 def taken(mode: str, tuner: str | None, dies_at: str = "") -> tuple[list[str], _Taking]:

@@ -1,17 +1,83 @@
-"""A bench: all that the measuring of one device's cases needs, and its fresh workers."""
+"""A bench: all that the measuring of one device's cases needs, its fresh workers, and the forms of their answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from perfci.measure.costs import Costs
 from perfci.measure.prepare import SideWork
 from perfci.measure.timing import Setup
-from perfci.model.base import Side
-from perfci.model.results import Case
+from perfci.model.base import Amount, Document, Items, Side
+from perfci.model.results import Case, Choice, ReasonKind, Versus
 from perfci.system.child import Died, Under
 from perfci.system.process import Parent, Worker
+
+
+class Checked(Document):
+    """The answer to `check`: see `worker.checks.check.check_case`."""
+
+    ok: bool
+    kind: ReasonKind | None
+    text: str
+    shapes: int
+    compared: int
+    worst: float | None
+    rtol: float | dict[str, float] | None
+    atol: float | dict[str, float] | None
+    sketch: Items[float]
+    unredrawn: str
+    versus: Versus | None
+
+
+class Warmed(Document):
+    """The answer to `open` that does not describe the case."""
+
+    warm: Amount
+
+
+class Block(Document):
+    """The answer to `block`."""
+
+    times: Items[float]
+    """Seconds of one execution, one for each sample."""
+    hertz: float | None
+    """SM clock beside it."""
+    drained: bool
+    """True where the GPU waited for the CPU."""
+
+
+class Beside(Document):
+    """The answer to `versus`."""
+
+    own: Items[Items[float]]
+    other: Items[Items[float]]
+    failed: str
+
+
+class Closed(Document):
+    """The answer to `close`."""
+
+    ok: bool
+    kind: ReasonKind | None = None
+    text: str = ""
+    tuner: str | None = None
+    chosen: Items[Choice] = Field(default_factory=list)
+
+
+class Refusal(Document):
+    """The answer to `probe` and to `work`: why it cannot be, or nothing, and what one execution then takes."""
+
+    refused: str
+    seconds: Amount | None = None
+
+
+class Executed(Document):
+    """The answer to `prove`: what was not right, or nothing."""
+
+    failed: str
 
 
 @dataclass

@@ -5,16 +5,15 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
 
-from perfci.measure.bench import Bench, case_fields
+from perfci.measure.bench import Bench, Checked, Refusal, case_fields
 from perfci.measure.cases import Found
 from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
 from perfci.measure.timing import Probe
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
-from perfci.model.results import Case, CaseSide, Check, Reason, Versus, Work
+from perfci.model.results import Case, CaseSide, Check, Reason, Work
 from perfci.model.timing import Setting, TimingMode
 from perfci.system.child import Died
 from perfci.system.process import Worker
@@ -77,7 +76,7 @@ class Checker:
         self._case: Case | None = None
         """The one that is being checked."""
         self._beside = False
-        self._reply: dict[str, Any] | Died | None = None
+        self._reply: Checked | Died | None = None
 
     def wants(self, case: Case) -> bool:
         """Tell whether a case is still to be checked."""
@@ -132,7 +131,8 @@ class Checker:
             return
         shapes = 1 + (self.found.cases[self._case.key]["fuzz"] if self.fuzz else 0)
         try:
-            self._reply = self._worker.answer(self.budget.patience(shapes * self.bench.timeout))
+            reply = self._worker.answer(self.budget.patience(shapes * self.bench.timeout))
+            self._reply = self._worker.fit(Checked, "check", reply)
         except Died as died:
             self._reply = died
 
@@ -143,7 +143,7 @@ class Checker:
         if isinstance(self._reply, Died):
             reason = self._reply.reason
             return (reason.kind == "timeout" and self.budget.left > 0) or _MEMORY.search(reason.text) is not None
-        return not self._reply["ok"] and _MEMORY.search(str(self._reply["text"])) is not None
+        return not self._reply.ok and _MEMORY.search(self._reply.text) is not None
 
     def _short(self, text: str) -> bool:
         """Tell whether memory was short that others may hold."""
@@ -200,19 +200,17 @@ class Checker:
             self._worker.close()
 
 
-def _found(
-    bench: Bench, worker: Worker, name: Side, case: Case, reply: Mapping[str, Any], asked: TimingMode
-) -> Probe | None:
+def _found(bench: Bench, worker: Worker, name: Side, case: Case, told: Checked, asked: TimingMode) -> Probe | None:
     """Keep a check's answer, and estimate the case. Returns None where the result is wrong. Raises Died."""
     side = case.sides[name]
     side.check = Check(
-        shapes=reply["shapes"], compared=reply["compared"], worst=_finite(reply["worst"]),
-        rtol=reply["rtol"], atol=reply["atol"], sketch=reply["sketch"], unredrawn=reply["unredrawn"][:400],
+        shapes=told.shapes, compared=told.compared, worst=_finite(told.worst),
+        rtol=told.rtol, atol=told.atol, sketch=told.sketch, unredrawn=told.unredrawn[:400],
     )  # fmt: skip
-    side.versus = Versus.model_validate(reply["versus"]) if reply["versus"] is not None else None
-    if not reply["ok"]:
+    side.versus = told.versus
+    if not told.ok:
         side.status = "failed"
-        side.reason = Reason(kind=reply["kind"], text=reply["text"][:1000])
+        side.reason = Reason(kind=told.kind or "invalid", text=told.text[:1000])
         return None
     mode = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "mode": mode, "sets": 1, "seed": bench.seed, "placement": 0}
@@ -233,22 +231,22 @@ def _found(
     captures = case.device == "cuda" and asked != "cold"
     if captures:
         found = _captured(bench, worker)
-        probe = replace(probe, refused=found["refused"], graph_seconds=found.get("seconds"))
-    if captures and versus and not probe.refused and not _captured(bench, worker, versus=True)["refused"]:
+        probe = replace(probe, refused=found.refused, graph_seconds=found.seconds)
+    if captures and versus and not probe.refused and not _captured(bench, worker, versus=True).refused:
         probe = replace(probe, versus="graph")
     if worker.alive:
         worker.ask("close", bench.timeout, verify=False)
     return probe
 
 
-def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> dict[str, Any]:
+def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> Refusal:
     """Tell whether the open case can be captured, or its alternative. A capture that breaks the worker costs that, and
     not the case."""
     try:
-        found = worker.ask("probe", bench.timeout, versus=versus)
+        found = worker.tell(Refusal, "probe", bench.timeout, versus=versus)
     except Died as died:
-        found = {"refused": died.reason.text}
-    if found["refused"]:
+        found = Refusal(refused=died.reason.text)
+    if found.refused:
         worker.close()  # torch still takes the memory of whatever comes next for that of the failed capture
     return found
 

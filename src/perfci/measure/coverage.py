@@ -12,9 +12,19 @@ from perfci.model.publication import ACCEPT_LABEL
 
 
 def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
-    """Return what base and head declare: whatever was asked for, and whatever runs here."""
+    """Return what base and head declare: whatever was asked for, and whatever runs here.
+
+    Raises UsageError where a command has a kernel's name: one id could be a case of both.
+    """
+    kernels = {case["id"] for one in found.values() for case in one.cases.values()}
+    taken = {ident.partition("/")[0] for ident in kernels}
+    for name, side in sorted(place.sides.items(), reverse=True):  # head's first
+        for command in side.policy.commands:
+            if command.name in taken:
+                where = place.sources.policy_name(name)
+                raise UsageError(f"{where}: commands: {command.name} is a kernel's name, too: rename one of them")
     return Declared(
-        kernels=sorted({case["id"] for one in found.values() for case in one.cases.values()}),
+        kernels=sorted(kernels),
         commands=sorted(place.runner.idents()),
         unknown=sorted(place.runner.unknown()),
         whole=not any(one.broken for one in found.values()) and not any(side.failure for side in place.sides.values()),

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from perfci.measure.bench import Bench, case_fields
+from perfci.measure.bench import Bench, Beside, Block, Closed, Warmed, case_fields
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
 from perfci.model.plan import Plan
@@ -231,9 +229,7 @@ class _Taking:
         warm = 0.0
         for step in asked:
             with self._failing(step, workers):
-                answer = workers[step.side].answer(self.bench.timeout)
-                warm = max(warm, answer["warm"]) if step.op == "open" else 0.0
-                self._keep(step, answer)
+                warm = max(warm, self._keep(step, workers[step.side]))
         self.bench.costs.move("warm", warm)
 
     @contextmanager
@@ -267,26 +263,29 @@ class _Taking:
             return fields | {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
         return fields | {"batch": 1, "samples": SCHEDULES["cold"].samples, "bracket": False}
 
-    def _keep(self, step: Step, answer: dict[str, Any]) -> None:
-        """Keep a worker's answer to a step."""
+    def _keep(self, step: Step, worker: Worker) -> float:
+        """Keep a worker's answer to a step. Returns the seconds that it warmed. Raises Died."""
+        reply = worker.answer(self.bench.timeout)
         if step.op == "open":
             self.blocks[step.side].append([])
-        elif step.op == "block":
-            block = Block(answer["times"], answer["hertz"], bool(answer["drained"]))
-            self.blocks[step.side][-1].append(block)
+            return worker.fit(Warmed, step.op, reply).warm
+        if step.op == "block":
+            self.blocks[step.side][-1].append(worker.fit(Block, step.op, reply))
         elif step.op == "versus":
-            self.refused = self.refused or str(answer["failed"])[:400]
-            for which, placements in self.versus.items():
-                placements.append([value for block in answer[which] for value in block])
-        elif not answer["ok"]:
-            text = f"after timing: {answer['text']}"
-            self.failures[step.side] = Reason(kind=answer["kind"], text=text[:1000])
+            beside = worker.fit(Beside, step.op, reply)
+            self.refused = self.refused or beside.failed[:400]
+            for which, blocks in (("own", beside.own), ("other", beside.other)):
+                self.versus[which].append([value for block in blocks for value in block])
+        elif not (closed := worker.fit(Closed, step.op, reply)).ok:
+            text = f"after timing: {closed.text}"
+            self.failures[step.side] = Reason(kind=closed.kind or "invalid", text=text[:1000])
         else:
-            if answer["tuner"] is not None:
-                self.tuners[step.side] = self.tuners.get(step.side) or answer["tuner"]
+            if closed.tuner is not None:
+                self.tuners[step.side] = self.tuners.get(step.side) or closed.tuner
             known = self.choices.get(step.side, [])
-            if found := known + [one for one in _choices(answer["chosen"]) if one not in known]:
+            if found := known + [one for one in closed.chosen if one not in known]:
                 self.choices[step.side] = found[:MOST_CHOICES]
+        return 0.0
 
     def outcome(self) -> PairOutcome:
         """Return the outcome: a pair where nothing failed."""
@@ -316,25 +315,6 @@ class _Taking:
                 for name, values in made.pair.values.items():  # base's by its time beside head's
                     values["speedup"] = other / own * times["head"] / times[name]
         return made
-
-
-def _choices(told: Any) -> list[Choice]:
-    """Return a worker's `chosen`. Raises Died for what does not fit."""
-    try:
-        return TypeAdapter(list[Choice]).validate_python(told)
-    except ValidationError:
-        raise Died(Reason(kind="protocol", text="answered 'close' with what is no configuration of a tuner")) from None
-
-
-class Block(NamedTuple):
-    """A worker's answer to `block`."""
-
-    times: list[float]
-    """Seconds of one execution, one for each sample."""
-    hertz: float | None
-    """SM clock beside it."""
-    drained: bool
-    """True where the GPU waited for the CPU."""
 
 
 def _pairwise(sides: Mapping[Side, Sequence[Sequence[Block]]]) -> Blocks:

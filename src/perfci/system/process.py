@@ -414,7 +414,10 @@ class Worker:
 
     def tell(self, form: type[D], op: str, timeout: float, **fields: Any) -> D:
         """Ask for an answer of this form. Raises Died as ask() does, and where the answer does not fit."""
-        reply = self.ask(op, timeout, **fields)
+        return self.fit(form, op, self.ask(op, timeout, **fields))
+
+    def fit(self, form: type[D], op: str, reply: Mapping[str, Any]) -> D:
+        """Return the answer to `op` in its form. Raises Died, and ends the worker, where it does not fit."""
         try:
             return form.model_validate(reply)
         except ValidationError as error:

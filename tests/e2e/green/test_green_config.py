@@ -325,3 +325,26 @@ def test_a_command_whose_crash_a_pipe_hides_is_told(repo: Repo) -> None:
     said = repo.perfci("list").err.replace("\n", " ")
     assert "command piped: a shell tells the exit code of a pipe's last program alone" in said
     assert "command safe" not in said and "command plain" not in said
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("list",),
+        pytest.param(("run", *QUICK), marks=pytest.mark.slow),
+        ("compare", "--base", "HEAD", *QUICK),
+        pytest.param(("compare", "--base", "HEAD~1", *QUICK), marks=pytest.mark.slow),
+    ],
+)
+def test_a_command_with_the_name_of_a_kernel(repo: Repo, args: tuple[str, ...]) -> None:
+    """Of either side, and whatever its cases are called: results could not tell which of both an id names."""
+    project(repo, TIME)
+    line = '{"case": "n=1", "metric": "time", "value": 0.01, "unit": "s"}'
+    command = f"commands: [{{name: adding, run: 'echo ''{line}'' > $PERFCI_METRICS', reads: perfci, device: cpu}}]\n"
+    changed(repo, TIME + command)
+    if "HEAD" in args:
+        (repo.root / "kernels" / "adding.py").unlink()  # base's kernel, and head's command
+    run = repo.perfci(*args)
+    assert run.code == 2, run.out + run.err
+    assert last(run) == "perfci.yaml: commands: adding is a kernel's name, too: rename one of them"
+    assert not (repo.root / "perfci-out/report.json").exists()

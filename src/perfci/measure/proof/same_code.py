@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from perfci.measure.bench import case_fields
+from perfci.measure.bench import Executed, case_fields
 from perfci.measure.cases import Found
 from perfci.measure.options import Options
 from perfci.measure.place import LOAD_TIMEOUT, Place
@@ -271,9 +271,9 @@ class _Process:
         if self.worker is not None:
             steps = 1 + len(self.cases)
             try:
-                said = self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT) * SLOWER * steps)
-                if said["failed"]:
-                    self.unsure = f"its check failed as it was traced: {one_line(str(said['failed']), 300)}"
+                reply = self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT) * SLOWER * steps)
+                if failed := self.worker.fit(Executed, "prove", reply).failed:
+                    self.unsure = f"its check failed as it was traced: {one_line(failed, 300)}"
             except Died as died:
                 self._failed(died)
             ended = not self.worker.alive or self.worker.finish(ENDING) is not None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from perfci.measure.bench import case_fields
+from perfci.measure.bench import Refusal, case_fields
 from perfci.measure.cases import merge, require_some
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything
@@ -250,7 +250,8 @@ class _Recorder:
         if self.worker is None:
             return self.refused
         try:
-            why = str(self.worker.answer(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))["refused"])
+            reply = self.worker.answer(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))
+            why = self.worker.fit(Refusal, "work", reply).refused
         except Died as error:
             self.close()  # it may live on, and hold memory of the GPU
             return error.reason.text
