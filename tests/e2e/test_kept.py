@@ -4,10 +4,11 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from perfci.system.users import find_account
+from perfci.system.users import Account, find_account
 
 from .conftest import GID, SYSTEM_PYTHON, UID, Repo, Run, adding, as_root
 
@@ -135,6 +136,75 @@ def test_nothing_is_kept_while_somebody_else_runs_as_the_user_of_the_code(two_us
     assert run.code == 0, run.out + run.err
     assert "the build of head is not kept: others ran as the user of the code under test meanwhile" in run.err
     assert list((cache / "entries").iterdir()) == []
+
+
+OF_HOME = """
+build:
+  - python3 -c 'import site; print(site.ENABLE_USER_SITE)' > "$PERFCI_SITE/site"
+  - git config --global user.name > "$PERFCI_SITE/who" || echo nobody > "$PERFCI_SITE/who"
+  - echo "$HOME" "$TMPDIR" > "$PERFCI_SITE/folders" && touch "$HOME/made" "$TMPDIR/made"
+"""
+
+
+@as_root
+@pytest.mark.slow
+def test_of_a_home_builds_see_what_the_code_under_test_cannot_change(two_users: Repo) -> None:
+    """What a stranger's change left there ran in all builds to come, and a slow one was kept."""
+    repo, top = two_users, two_users.root.parent
+    home, cache = top / "home", top / "cache"
+    asked = "import site; print(site.getusersitepackages())"
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    said = subprocess.run([str(SYSTEM_PYTHON), "-c", asked], env=env, check=True, capture_output=True, text=True)
+    files = {
+        f"{said.stdout.strip()}/usercustomize.py": f"open('{home}/ran', 'a')",
+        f"{home}/.gitconfig": "[user]\nname = x",
+    }
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    policy(repo, OF_HOME)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+
+    def kept(name: str) -> str:
+        shutil.rmtree(repo.root / "perfci-out", ignore_errors=True)
+        shutil.rmtree(cache, ignore_errors=True)
+        run = repo.perfci("run", "--committed", "--cache", str(cache), "--keep", "head")
+        assert run.code == 0, run.out + run.err
+        (entry,) = (cache / "entries").iterdir()
+        assert (entry / "site" / "site").read_text() == "False\n" and not (home / "ran").exists()
+        folders = (entry / "site" / "folders").read_text().split()
+        assert folders == [f"{cache}/sides/base/home", f"{cache}/sides/base/tmp"]
+        assert (entry / "site" / "who").read_text() == f"{name}\n"
+        return run.err
+
+    find_account(repo.env).give(home)
+    assert f"head is built without .gitconfig of {home}, which the code under test may change (--cache)" in kept(
+        "nobody"
+    )
+    Account((0, 0)).give(home)
+    assert "is built without" not in kept("x")
+
+
+@as_root
+@pytest.mark.parametrize("name", ["PATH", "CCACHE_DIR"])
+def test_nothing_is_kept_of_tools_and_caches_that_the_code_under_test_may_change(two_users: Repo, name: str) -> None:
+    repo, top = two_users, two_users.root.parent
+    tool = top / "open" / "bin" / "cc"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("")
+    os.chown(tool, UID, GID)
+    policy(repo, BUILDS + (f"env: {{CCACHE_DIR: '{tool.parent}'}}\n" if name == "CCACHE_DIR" else ""))
+    if name == "PATH":
+        repo.env["PATH"] = f"{tool.parent}:{repo.env['PATH']}"
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    run = repo.perfci("run", "--committed", "--cache", str(top / "cache"), "--keep", "head")
+    assert run.code == 2, run.out + run.err
+    said = (
+        f"--keep: the code under test may change {tool}, which builds see by {name}: give it to another user, or take"
+    )
+    assert said in run.err
 
 
 @as_root

@@ -309,6 +309,35 @@ def test_who_can_replace_the_outputs(account: Account, open_path: Path) -> None:
 
 
 @as_root
+def test_what_the_user_can_change_and_read(account: Account, open_path: Path) -> None:
+    folder, elsewhere = open_path / "tools", open_path / "elsewhere"
+    tool, other = folder / "bin" / "cc", elsewhere / "cc"
+    for file in (tool, other):
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    assert account.may_change(folder) is None and account.may_change(open_path / "nothing") is None
+    assert account.may_read(tool) and SAME.may_read(tool) and SAME.may_change(tool) is None
+    tool.chmod(0o600)
+    assert not account.may_read(tool)
+    folder.chmod(0o700)
+    tool.chmod(0o644)
+    assert not account.may_read(tool), "it cannot get there"
+    os.chown(tool, UID, 0)
+    assert account.may_change(folder) == account.may_change(tool) == tool
+    tool.unlink()
+    tool.symlink_to(other)
+    assert account.may_change(folder) is None
+    elsewhere.chmod(0o777)
+    assert account.may_change(folder) == elsewhere, "where another may take the place of what is linked to"
+    other.unlink()
+    assert account.may_change(folder) == tool, "or begin it"
+    elsewhere.chmod(0o755)
+    assert account.may_change(folder) is None
+    open_path.chmod(0o777)
+    assert account.may_change(folder) == open_path
+
+
+@as_root
 def test_a_lease_of_root_can_be_held_by_others(account: Account, open_path: Path, monkeypatch) -> None:
     from perfci.system.lease import Lease
 

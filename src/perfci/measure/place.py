@@ -16,15 +16,15 @@ from perfci.measure.costs import Costs
 from perfci.measure.environments import Seen, alike, compare_environments, require_devices
 from perfci.measure.options import Options, Progress
 from perfci.measure.preload import neutral, preload
-from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, materialise
+from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, make_home, materialise
 from perfci.measure.shards import claims
 from perfci.measure.sides import prepared
-from perfci.measure.sides.kept import Kept, key_of, open_kept
+from perfci.measure.sides.kept import Kept, key_of, open_kept, require_out_of_reach
 from perfci.model.base import DeviceKind, MachineError, Side, UsageError
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.results import FileFailure
-from perfci.model.text import escaped
+from perfci.model.text import escaped, listed
 from perfci.system.child import Arena, Died
 from perfci.system.clocks import parse
 from perfci.system.facts import driver_version, free_memory, host_facts
@@ -257,8 +257,13 @@ def _build(
     for side in sides.values():
         parent.account.show(side.folder)
         _give(side, parent.account)
+        if side.own_home and (refused := make_home(side, parent.account)):
+            home, n = escaped(os.environ["HOME"]), listed(refused)
+            progress.note(f"{side.name} is built without {n} of {home}, which the code under test may change (--cache)")
         key, taken = None, False
         if kept is not None and side.policy.build and side.name == (options.keep or "base"):
+            if options.keep is not None:
+                require_out_of_reach(side, parent.account)
             key = key_of(side, parent, options.out / "logs" / "tools.log")
             if key is None:
                 progress.note("no build is taken or kept: its tools do not tell their versions: see logs/tools.log")

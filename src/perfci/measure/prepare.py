@@ -20,12 +20,13 @@ from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
-from perfci.sources.environment import side_environment
+from perfci.sources.environment import HOMES, OF_HOME, side_environment
 from perfci.sources.git import Commit, Repository, means_itself
 from perfci.sources.snapshot import Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
-from perfci.system.files import end_of
+from perfci.system.files import disk_errors, end_of
 from perfci.system.process import Parent
+from perfci.system.users import Account
 
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
 """Workers keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
@@ -51,6 +52,8 @@ class SideWork:
     python: str
     variables: Mapping[str, str] = field(default_factory=dict)
     """Set by the command line, for this side alone."""
+    own_home: bool = False
+    """True where builds see nothing of the caller's home that the code under test may have changed."""
     env: dict[str, str] = field(default_factory=dict)
     suite: list[str] = field(default_factory=list)
     """Globs or files to import; without those whose import ends the process."""
@@ -257,7 +260,8 @@ def materialise(options: Options, sources: Sources, home: Path, progress: Progre
         python = choose_python(options.python_of(name), policy, sources.root, options.own_python)
         # What is kept is used as base: it is built where base lies.
         folder = home / ("base" if name == (options.keep or "base") else "head") if options.cache else home / name
-        side = SideWork(name, SideCode(), policy, folder, python, options.env.get(name, {}))
+        own_home = options.cache is not None
+        side = SideWork(name, SideCode(), policy, folder, python, options.env.get(name, {}), own_home)
         for folder in (side.tree, side.site, side.cache):
             folder.mkdir(parents=True)
         progress.stage(f"taking a snapshot of {name}")
@@ -300,12 +304,36 @@ def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict
         pass_env=side.policy.pass_env,
         threads=threads,
         build=build,
+        own_home=side.own_home,
     )
     env["PATH"] = os.pathsep.join([str(Path(side.python).parent), str(side.site / "bin"), env.get("PATH", os.defpath)])
     if not build:
         for name, value in {**STEADY_MALLOC, "PYTHONHASHSEED": str(seed % 2**32)}.items():
             env.setdefault(name, value)
     return env
+
+
+def make_home(side: SideWork, account: Account) -> list[str]:
+    """Make the side's own HOME and TMPDIR, with links to what builds need of the caller's home.
+
+    Returns what they go without: the code under test may change it, and an earlier change could have. Raises
+    MachineError.
+    """
+    old, new, refused = Path(os.environ.get("HOME", "/nonexistent")), side.folder / HOMES["HOME"], []
+    with disk_errors("made", new):
+        (side.folder / HOMES["TMPDIR"]).mkdir()
+        new.mkdir()
+        for name in OF_HOME:
+            if not (old / name).exists():
+                continue
+            if account.may_change(old / name) is not None:
+                refused.append(name)
+            elif account.may_read(old / name):
+                (new / name).parent.mkdir(parents=True, exist_ok=True)
+                (new / name).symlink_to(old / name)
+    for folder in HOMES.values():
+        account.give(side.folder / folder)
+    return refused
 
 
 def build(side: SideWork, parent: Parent, out: Path) -> None:

@@ -55,6 +55,15 @@ _CACHES = {
     "PIP_CACHE_DIR": "pip",
     "UV_CACHE_DIR": "uv",
 }
+HOMES = {"HOME": "home", "TMPDIR": "tmp"}
+"""Folders of a side that has a home of its own, from variable to name."""
+# Code may lie there, too, and a build needs none of it.
+_DATA = ("HF_HOME", "TORCH_HOME")
+OF_HOME = (
+    ".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml", ".netrc", ".gitconfig", ".config/git/config",
+    ".git-credentials", ".npmrc", ".condarc", ".cargo/config.toml", ".cargo/credentials.toml", ".rustup",
+)  # fmt: skip
+"""Files of a user's home that builds need: where packages come from, with which rights. No folder that builds fill."""
 
 
 def side_environment(
@@ -65,12 +74,13 @@ def side_environment(
     pass_env: Iterable[str],
     threads: int,
     build: bool,
+    own_home: bool = False,
 ) -> dict[str, str]:
     """Return the whole environment for builds (`build`) or workers of the side that lives in `side_dir`.
 
     Later ones win: the allow-listed part of `caller`; perfci's own settings, with `threads` for the CPU
     libraries; the variables of `caller` named in `pass_env`, secrets too; `policy_env`; and last
-    `PERFCI_SITE` and the side's own caches.
+    `PERFCI_SITE` and the side's own caches. `own_home`: no user's site, and for builds a home of the side.
     """
     env = {name: value for name, value in caller.items() if passes(name, build)}
     env |= dict.fromkeys(_THREADS, str(threads))
@@ -80,6 +90,11 @@ def side_environment(
     env |= policy_env
     env["PERFCI_SITE"] = str(side_dir / "site")
     env |= {name: str(side_dir / "cache" / folder) for name, folder in _CACHES.items()}
+    if own_home:
+        env["PYTHONNOUSERSITE"] = "1"
+    if own_home and build:
+        env = {name: value for name, value in env.items() if name not in _DATA}
+        env |= {name: str(side_dir / folder) for name, folder in HOMES.items()}
     return env
 
 

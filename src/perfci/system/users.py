@@ -155,15 +155,46 @@ class Account:
         for inner, folder in zip((path, *path.parents), path.parents, strict=False):
             info = folder.stat()
             own = info.st_uid == self.ids[0]
-            writes = (
-                (own and info.st_mode & stat.S_IWUSR)
-                or (info.st_gid == self.ids[1] and info.st_mode & stat.S_IWGRP)
-                or info.st_mode & stat.S_IWOTH
-            )
             kept = info.st_mode & stat.S_ISVTX and not own and inner.lstat().st_uid != self.ids[0]
-            if writes and not kept and not os.path.ismount(inner) and not os.statvfs(folder).f_flag & os.ST_RDONLY:
+            mounted = os.path.ismount(inner) or os.statvfs(folder).f_flag & os.ST_RDONLY
+            if self._may(info, stat.S_IWOTH) and not kept and not mounted:
                 return folder
         return None
+
+    def may_change(self, path: Path) -> Path | None:
+        """Return what the user can change of a file or folder: what leads to it, it, or what it holds or links to.
+
+        None for nothing, or where there is no such file.
+        """
+        if self.ids is None or not path.exists():
+            return None
+        found = [path, path.resolve()]
+        for place, names, files in os.walk(path.resolve()):
+            found += (Path(place, name) for name in (*names, *files))
+        entered = {one.parent: one for one in found[:2]}
+        for one in found:
+            real = one.resolve() if one.is_symlink() else one
+            while not real.exists():  # of a link that leads nowhere: whoever may make what it leads to
+                real = real.parent
+            if real != one:
+                entered[real.parent] = real
+            info = real.stat()
+            plain = stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
+            if plain and self._may(info, stat.S_IWOTH) and not os.statvfs(real).f_flag & os.ST_RDONLY:
+                return one
+        return next((above for one in entered.values() if (above := self.may_replace(one))), None)
+
+    def may_read(self, path: Path) -> bool:
+        """Tell whether the user can open a file that is there, or list a folder."""
+        folders = {*path.parents, *path.resolve().parents}
+        return self.ids is None or (
+            self._may(path.stat(), stat.S_IROTH) and all(self._may(one.stat(), stat.S_IXOTH) for one in folders)
+        )
+
+    def _may(self, info: os.stat_result, right: int) -> bool:
+        """Tell whether the user has a right, as its bit for others names it, or can give it to itself as the owner."""
+        user, group = self.ids or (os.geteuid(), os.getegid())
+        return info.st_uid == user or bool(info.st_mode & (right << 3 if info.st_gid == group else right))
 
 
 SAME = Account()

@@ -156,6 +156,60 @@ def both(x, y, apart):
 
 OTHER = torch.cuda.Stream()
 
+class Driver:
+    """What torch has no calls for."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            assert getattr(self.cuda, name)(*arguments) == 0, name
+        return call
+
+driver, word = Driver(), ctypes.c_uint64
+
+def of_few(multiprocessors):
+    """A stream on so many multiprocessors."""
+    torch.cuda.init()
+    whole, some, rest = ((ctypes.c_ubyte * 144)() for _ in range(3))
+    driver.cuDeviceGetDevResource(0, whole, 1)
+    groups, what, context, stream = ctypes.c_uint(1), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    driver.cuDevSmResourceSplitByCount(some, ctypes.byref(groups), whole, rest, 0, multiprocessors)
+    driver.cuDevResourceGenerateDesc(ctypes.byref(what), some, 1)
+    driver.cuGreenCtxCreate(ctypes.byref(context), what, 0, 1)
+    driver.cuGreenCtxStreamCreate(ctypes.byref(stream), context, 1, 0)
+    return torch.cuda.ExternalStream(stream.value)
+
+def on(stream, x):
+    here = torch.cuda.current_stream()
+    stream.wait_stream(here)
+    with torch.cuda.stream(stream):
+        y = x * 2
+    here.wait_stream(stream)
+    return y
+
+SIZE = 2 << 20
+
+def mapped(compressed, pieces):
+    """A tensor of 4 MiB on mapped memory, of two pieces or of one that is mapped twice."""
+    class Properties(ctypes.Structure):
+        _fields_ = [("ints", ctypes.c_int * 4), ("none", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+    made = Properties()
+    made.ints[0], made.ints[2], made.flags[0] = 1, 1, compressed
+    begin, handles = word(), [word() for _ in range(pieces)]
+    driver.cuMemAddressReserve(ctypes.byref(begin), ctypes.c_size_t(2 * SIZE), ctypes.c_size_t(0), word(0), word(0))
+    for handle in handles:
+        driver.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(SIZE), ctypes.byref(made), word(0))
+    for at in range(2):
+        piece = handles[at % pieces]
+        driver.cuMemMap(word(begin.value + at * SIZE), ctypes.c_size_t(SIZE), ctypes.c_size_t(0), piece, word(0))
+    access = (ctypes.c_int * 3)(1, 0, 3)
+    driver.cuMemSetAccess(begin, ctypes.c_size_t(2 * SIZE), access, ctypes.c_size_t(1))
+    class Holder:
+        __cuda_array_interface__ = {
+            "shape": (2 * SIZE // 4,), "typestr": "<f4", "data": (begin.value, False), "version": 3
+        }
+    return torch.as_tensor(Holder(), device="cuda").fill_(1)
+
 def moved(bench, first):
     return bench.randn(N)[first : first + 1024]
 
@@ -189,6 +243,9 @@ WORKS = {
     "from_host": lambda bench: (lambda x: lambda: x.to("cuda", non_blocking=True) * 2)(
         torch.ones(N).mul_(PICK(1, 2)).pin_memory()
     ),
+    "multiprocessors": lambda bench: (lambda x, some: lambda: on(some, x))(bench.randn(N), of_few(PICK(64, 16))),
+    "uncompressed": lambda bench: (lambda x: lambda: x * 2)(mapped(PICK(1, 0), 2)),
+    "mapped_twice": lambda bench: (lambda x: lambda: x * 2)(mapped(0, PICK(1, 2))),
     "workspace": lambda bench: (lambda x: lambda: x[:1024] * 2)(bench.randn(PICK(2048, 4096))),
 }
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import stat
@@ -55,6 +56,7 @@ exec "$0" -I -c 'import sys, importlib.metadata as found
 print(sys.version, sys.prefix)
 print(*sorted({{"%s %s" % (one.metadata["Name"], one.version) for one in found.distributions()}}), sep="\\n")'
 """
+_PATHS = re.compile(r"/[^\s:;,=\"'/][^\s:;,=\"']*")
 _PARTS = ("tree", "site", "cache")
 
 
@@ -191,6 +193,19 @@ def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[
         stack.callback(shutil.rmtree, kept.home, ignore_errors=True)  # the next run removes it, or says why it cannot
         stack.callback(account.sweep)  # nothing of this run may reach what the next one builds there
     return kept
+
+
+def require_out_of_reach(side: SideWork, account: Account) -> None:
+    """Raise UsageError where the code under test may change what the environment of a side's build names: what ran
+    before would decide what is kept."""
+    for name, value in environment(side, side.policy.threads, 0, build=True).items():
+        for path in map(Path, _PATHS.findall(value)):
+            if path.is_relative_to(side.folder) or (changed := account.may_change(path)) is None:
+                continue
+            raise UsageError(
+                f"--keep: the code under test may change {escaped(changed)}, which builds see by {escaped(name)}: give "
+                "it to another user, or take it out"
+            )
 
 
 def key_of(side: SideWork, parent: Parent, log: Path) -> str | None:

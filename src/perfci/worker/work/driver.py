@@ -34,7 +34,7 @@ LIMITS = {0: "stack", 1: "printf buffer", 2: "malloc heap", 3: "depth of launche
 """CUlimit."""
 _SUCCESS, _INVALID_VALUE, _NOT_SUPPORTED = 0, 1, 801
 """CUresult."""
-_MEMORY_TYPE, _IS_MANAGED, _RANGE_START, _RANGE_SIZE = 2, 8, 11, 12
+_MEMORY_TYPE, _IS_MANAGED, _IS_LEGACY_IPC, _RANGE_START, _RANGE_SIZE, _POOL = 2, 8, 10, 11, 12, 17
 """CUpointer_attribute."""
 _PAGEABLE_ACCESS = 88
 """CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS."""
@@ -255,6 +255,27 @@ class Driver:
             self.call("cuPointerGetAttribute", ctypes.byref(value), attribute, ctypes.c_uint64(address))
         words = "managed" if managed.value else MEMORY_KINDS.get(kind.value, "unknown")
         return words, start.value, start.value + size.value
+
+    def is_plain(self, address: int) -> bool:
+        """Tell whether memory of the device is cudaMalloc's, or of the device's default pool. Other memory, such as is
+        mapped by its owner, may have another size than its addresses, or properties that addresses do not tell."""
+        legacy, pool = ctypes.c_uint(), ctypes.c_void_p()
+        for value, attribute in ((legacy, _IS_LEGACY_IPC), (pool, _POOL)):
+            self.call("cuPointerGetAttribute", ctypes.byref(value), attribute, ctypes.c_uint64(address))
+        if legacy.value or not pool.value:
+            return bool(legacy.value)
+        device, usual = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuCtxGetDevice", ctypes.byref(device))
+        self.call("cuDeviceGetDefaultMemPool", ctypes.byref(usual), device)
+        return pool.value == usual.value
+
+    def primary(self) -> int:
+        """Return the handle of the device's primary context."""
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuCtxGetDevice", ctypes.byref(device))
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuDevicePrimaryCtxRelease_v2", device)
+        return int(context.value or 0)
 
     def shares_host_memory(self, device: int) -> bool:
         """Tell whether a GPU follows addresses of ordinary memory of the host, as through HMM or on a coherent link."""

@@ -94,6 +94,8 @@ class Memory:
         if seen is None:
             return None
         kind, begin, end = seen
+        if kind == "device" and not self.driver.is_plain(address):
+            kind = "mapped"  # or of a pool of its own
         block = self._block(address) if kind == "device" else None
         if block is not None:
             kind, begin, end = block

@@ -207,6 +207,7 @@ class _Recorder:
         """`known`: functions by their handles, as recorders of this process find them."""
         self.driver, self.images, self.memory, self.own = driver, images, memory, own
         self.known = known
+        self.primary = driver.primary()
         self.used: dict[str, int] = {}
         """Image → a module of it."""
         self.twice: set[str] = set()
@@ -294,6 +295,8 @@ class _Recorder:
             self.images_of_own |= {image} if own else set()
         else:
             self.unread.add(f"kernel {name}: it is not known which machine code was loaded for it")
+        if params.context != self.primary:
+            self.unread.add(f"kernel {name}: it runs in a context of its own, which may have fewer multiprocessors")
         launch = self.driver.launch_attributes(handle)
         if any(bytes.fromhex(launch.pop("access window", ""))):
             self.unread.add(f"kernel {name}: it sets an access policy window")
