@@ -1,19 +1,18 @@
 """From the text of `perfci.yaml` to a Policy; every mistake is one line with file, line, field and remedy."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
-from perfci.model.policy import KEY, Command, Limit, Loc, Mistake, Policy, line_of, renamed, spelled
+from perfci.model.policy import KEY, Loc, Mistake, Policy, line_of, renamed, spelled
 from perfci.model.text import did_you_mean, one_line
 
 FILE = "perfci.yaml"
 LONGEST = 256 << 10
 """Characters of a policy at most: reading YAML takes a second for 100 kB, and a stranger's change may bring one."""
-_MODELS: dict[str, type[BaseModel]] = {"limits": Limit, "commands": Command}
 _WANTED = {
     "list_type": "write a list, such as [a, b]",
     "dict_type": "write fields with values (name: value)",
@@ -144,9 +143,22 @@ def _where(detail: Any, lines: dict[Loc, int]) -> str:
     return spelled(loc if detail["type"] == "missing" else loc[:end])
 
 
+def _level(loc: Loc) -> type[BaseModel]:
+    """Return the model that holds the last name of `loc`, or the nearest one above it."""
+    model: type[BaseModel] = Policy
+    inside: Any = Policy
+    for part in loc[:-1]:
+        if inside is model:
+            inside = model.model_fields[str(part)].annotation if part in model.model_fields else None
+        else:  # an index of a list, a name of a mapping
+            inside = next(reversed(get_args(inside)), None)
+        if isinstance(inside, type) and issubclass(inside, BaseModel):
+            model = inside
+    return model
+
+
 def _message(detail: Any, where: str) -> str:
-    kind = detail["type"]
-    model = _MODELS.get(str(detail["loc"][0]), Policy) if len(detail["loc"]) > 1 else Policy
+    kind, model = detail["type"], _level(detail["loc"])
     if old := renamed(model, detail):
         return old
     if kind == "extra_forbidden":
