@@ -14,6 +14,8 @@ KERNELS = ("kernels", *following("kernels"))
 """Metrics that follow from the kernels of a trace, and so change where one is missing."""
 SETS, COPIES, CALLS = following("sets"), following("copies"), following("calls")
 """The same of memory sets, of copies, and of calls of the CUDA API."""
+MOVED = tuple(name for name in COPIES if name.startswith("copy_"))
+"""Metrics that follow from the copies alone: what else they take part in needs no bytes."""
 COUNTED = following("launches")
 """Metrics that follow from how many kernels there are: not the largest configuration, nor the names."""
 NAMED = tuple(name for name in KERNELS if name not in SETS)

@@ -1,10 +1,10 @@
 """Faults for what is missing from the events of an nsys export: nsys itself exits 0 where it lost some."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from perfci.profilers.cuda import CAPTURES, call_kind, work
-from perfci.profilers.faults import CALLS, COPIES, COUNTED, KERNELS, SETS
+from perfci.profilers.faults import CALLS, COPIES, COUNTED, KERNELS, MOVED, SETS
 from perfci.profilers.nsys.events import (
     CALLING,
     CHANGED,
@@ -18,7 +18,7 @@ from perfci.profilers.nsys.events import (
     Events,
     migrated,
 )
-from perfci.profilers.nsys.export import MEMORY
+from perfci.profilers.nsys.export import MEMORY, fault
 
 ALIKE = "execute the same work each time, or capture again"
 
@@ -45,6 +45,12 @@ _LOST = re.compile(
     r"load|inject|process|enabl|trac)",
     re.IGNORECASE,
 )
+_MIGRATIONS = re.compile(r"Unified Memory cannot be traced", re.IGNORECASE)
+"""Said where the GPU has no peers, as under WSL: copies that somebody calls for are traced all the same."""
+_RECORDS = re.compile(r"Could not parse \d+ CUPTI activity records?", re.IGNORECASE)
+"""Said of records of a kind that this nsys does not know."""
+_SEVERAL = re.compile(r"Graph|MultiDevice|Batch")
+"""In the names of functions that give the device more than one thing to do."""
 _HARMLESS = re.compile(
     r"might (?:not )?have (?:not )?been (?:collected|started)|No (?:CUDA|NVTX) events collected", re.IGNORECASE
 )
@@ -120,20 +126,26 @@ def _orphans(events: Events) -> None:
     owned = "CROSS JOIN execs e ON e.id = {} WHERE y.start > e.end".format(events.execution_of("y"))
     if not any(events.one(f"SELECT EXISTS (SELECT 1 FROM ({rows}) y {owned})") for rows in after.values()):
         return
-    events.db.execute("CREATE TABLE called (pid INT, corr INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID")
+    _call_ids(events)
+    for kind, rows in after.items():
+        for index, count in events.rows(f"SELECT e.name, count(*) FROM ({rows}) y {owned} AND {_NOWHERE} GROUP BY 1"):
+            told = f"{count} {DEVICE[kind][1]} {text}: they are left out"
+            events.note(events.names[index], "incomplete", told, metrics=(*CHANGED[kind], *CALLS))
+
+
+_NOWHERE = "NOT EXISTS (SELECT 1 FROM called d WHERE d.pid = y.pid AND d.corr = y.corr)"
+"""SQL for whether no call anywhere in the trace launched the work `y`."""
+
+
+def _call_ids(events: Events) -> None:
+    """Fill `called` with the process and correlation of every call in the trace."""
+    events.db.execute("CREATE TABLE IF NOT EXISTS called (pid INT, corr INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID")
     for name in CALLING:
         if (calls := events.table(name, ("globalTid",))) is not None:
             events.db.execute(
                 f"INSERT OR IGNORE INTO called SELECT x.globalTid & {PROCESS}, x.correlationId FROM {calls.rows} x "
                 "WHERE typeof(x.correlationId) = 'integer' AND typeof(x.globalTid) = 'integer'"
             )
-    for kind, rows in after.items():
-        for index, count in events.rows(
-            f"SELECT e.name, count(*) FROM ({rows}) y {owned} AND NOT EXISTS "
-            "(SELECT 1 FROM called d WHERE d.pid = y.pid AND d.corr = y.corr) GROUP BY 1"
-        ):
-            told = f"{count} {DEVICE[kind][1]} {text}: they are left out"
-            events.note(events.names[index], "incomplete", told, metrics=(*CHANGED[kind], *CALLS))
 
 
 def _graphs(events: Events) -> None:
@@ -279,10 +291,35 @@ def _diagnostics(events: Events) -> None:
     told |= {str(text): True for (text,) in events.rows(sql, *LOSSES)}
     lost = [text for text, said in told.items() if _lost(text, said=said)]
     for text in lost[:20]:
-        events.everywhere(f"nsys says: {text}", "profile fewer executions, or update nsys")
+        metrics = _costs(events, text)
+        if metrics is None:
+            whole = f"nsys says: {text}: each launch and copy has its work, and all work its call"
+            events.general.append(fault("incomplete", whole, aside=True))
+        else:
+            events.everywhere(f"nsys says: {text}", "profile fewer executions, or update nsys", metrics)
     of_memory = [text for text in told if text not in lost and _MEMORY.search(text) and _LOST.search(text)]
     for text in of_memory[:20] if MEMORY in events.tables else ():
         events.everywhere(f"nsys says: {text}", "capture again, or update nsys", ["peak_memory"])
+
+
+def _costs(events: Events, text: str) -> Sequence[str] | None:
+    """Return the metrics that follow from what a message says is lost, none for all; None where nothing is.
+
+    Two messages stand in whole traces, too: what they speak of is there where each launch, copy and set has its work
+    and all work its call. How much work a call for several has no trace tells.
+    """
+    migrations, records = _MIGRATIONS.search(text), _RECORDS.search(text)
+    if not (migrations or records) or events.one("SELECT EXISTS (SELECT 1 FROM asked WHERE silent)"):
+        return ()
+    _call_ids(events)
+    for kind, table in events.device.items():
+        if events.one(f"SELECT EXISTS (SELECT 1 FROM ({events.unlinked(kind, table)}) y WHERE {_NOWHERE})"):
+            return ()
+    if records and any(_SEVERAL.search(name) and work(name) for name in events.functions.values()):
+        return ()
+    managed = "value LIKE 'cudaMallocManaged%' OR value LIKE 'cuMemAllocManaged%'"
+    used = migrations and events.one(f"SELECT EXISTS (SELECT 1 FROM t.StringIds WHERE {managed})")
+    return MOVED if used else None
 
 
 def _lost(text: str, *, said: bool) -> bool:
