@@ -24,8 +24,8 @@ class Names:
     """The names of the cases."""
 
     by: By
-    ids: Mapping[str, Any]
-    """Id of a case → the range's name, or the kernel's identity, grid and block."""
+    ids: Mapping[str, Mapping[Side, Any]]
+    """Id of a case → what it is in the files of each side: the range's name, or the kernel's shape."""
     twice: frozenset[str] = frozenset()
     """Ids that several ranges have."""
     several: "frozenset[_Shape]" = frozenset()
@@ -65,12 +65,34 @@ def names_of(found: Mapping[Side, Sequence[Capture]], by: By) -> Names:
         ranges |= dict.fromkeys([name for one in everything for name in lost_ranges(one)])
         ids = Counter(plain(name) for name in ranges)
         twice = frozenset(one for one, n in ids.items() if n > 1)
-        return Names("range", {plain(name): name for name in ranges}, twice, named=named)
+        return Names("range", {plain(name): dict.fromkeys(SIDES, name) for name in ranges}, twice, named=named)
     several, labels = _several(found), dict[_Shape, str]()
-    for _, one in seen:
-        for kernel in one.kernels:
-            labels.setdefault(_shape(kernel, several), plain(identify(kernel.name).label))
-    return Names("kernel", {ident: shape for shape, ident in _distinct(labels).items()}, several=several, named=named)
+    shapes: dict[Side, dict[_Shape, None]] = {name: {} for name in found}
+    for side, some in found.items():
+        for kernel in (kernel for one in some for traced in one.seen.seen.values() for kernel in traced.kernels):
+            shape = _shape(kernel, several)
+            shapes[side][shape] = None
+            labels.setdefault(shape, plain(identify(kernel.name).label))
+    pairs = {pair.get("base", pair.get("head")): pair for pair in _paired(shapes)}
+    told = _distinct({shape: labels[shape] for shape in pairs if shape is not None})
+    return Names("kernel", {ident: pairs[shape] for shape, ident in told.items()}, several=several, named=named)
+
+
+def _paired(shapes: Mapping[Side, Iterable[_Shape]]) -> list[dict[Side, _Shape]]:
+    """Return which shape of base and which of head are one kernel: those that are alike; of what is left the one of
+    each side with some name and grid; then the one of each with some name."""
+    left = {name: list(some) for name, some in shapes.items()}
+    pairs: list[dict[Side, _Shape]] = []
+    for parts in ((0, 1, 2, 3), (0, 1, 3), (0, 3)) if len(left) > 1 else ():
+        alike: dict[tuple[object, ...], list[tuple[Side, _Shape]]] = defaultdict(list)
+        for name, some in left.items():
+            for shape in some:
+                alike[tuple(shape[part] for part in parts)].append((name, shape))
+        found = [dict(group) for group in alike.values() if sorted(name for name, _ in group) == sorted(left)]
+        taken = {name: {pair[name] for pair in found} for name in left}
+        left = {name: [one for one in some if one not in taken[name]] for name, some in left.items()}
+        pairs += found
+    return pairs + [{name: shape} for name, some in left.items() for shape in some]
 
 
 def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
@@ -99,7 +121,7 @@ def case_of(
 ) -> Case:
     """Return one case. `work`: of an execution, as somebody says who knows it. `asked`: metric by ncu's own name that a
     limit is on → whether one is on it of this case."""
-    parts = {name: [(one, _of(one, names, ident)) for one in some] for name, some in found.items()}
+    parts = {name: [(one, _of(one, name, names, ident)) for one in some] for name, some in found.items()}
     sides = {name: _side(name, ident, names, some, asked) for name, some in parts.items()}
     for side in sides.values():
         side.work = work
@@ -129,18 +151,21 @@ def _short(ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Coun
 
 def _faults(one: Capture, names: Names, ident: str) -> list[Fault]:
     """Return what a file's profiler missed of a case; what it only left out is a note of the report."""
-    name = "" if names.by == "kernel" else names.ids[ident]
+    name = "" if names.by == "kernel" else names.ids[ident]["head"]
     return [*one.seen.faults.get(name, []), *(fault for fault in one.seen.general if not fault.aside)]
 
 
-def _of(one: Capture, names: Names, ident: str) -> Trace | Counters | None:
-    """Return what a file holds of a case; None where that is nothing."""
+def _of(one: Capture, name: Side, names: Names, ident: str) -> Trace | Counters | None:
+    """Return what a file of a side holds of a case; None where that is nothing."""
+    own = names.ids[ident].get(name)
+    if own is None:
+        return None
     if names.by == "range":
-        return one.seen.seen.get(names.ids[ident])
+        return one.seen.seen.get(own)
     for seen in one.seen.seen.values():
         if isinstance(seen, Trace):
-            return _launches(seen, names.ids[ident], names.several)
-        return _counted(seen, names.ids[ident], names.several)
+            return _launches(seen, own, names.several)
+        return _counted(seen, own, names.several)
     return None
 
 
@@ -187,9 +212,9 @@ def _side(
         text = f"several NVTX ranges have the id {ident}: give them names that differ in letters and digits"
         return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
     if names.by == "range" and (
-        lost := [one for one, seen in parts if seen is None and names.ids[ident] in lost_ranges(one)]
+        lost := [one for one, seen in parts if seen is None and names.ids[ident][name] in lost_ranges(one)]
     ):
-        missing = lost[0].seen.faults[names.ids[ident]][0]
+        missing = lost[0].seen.faults[names.ids[ident][name]][0]
         text = f"{lost[0].path.name}: {missing.tool}: {missing.text}"
         return CaseSide(status="failed", reason=Reason(kind="invalid", text=text[:1000]))
     if not any(seen for _, seen in parts):
@@ -220,7 +245,8 @@ def _side(
         profile.metrics = {name: value for name, value in profile.metrics.items() if name not in told}
     gpus = gpus_of([one for one, _ in parts], names.named)
     timing = Timing(mode="imported", reads=" and ".join(tools), statistic="mean", machine=gpus or None)
-    return CaseSide(timing=timing, profile=profile)
+    params = {"grid": _dimensions(names.ids[ident][name][1])} if names.by == "kernel" else {}
+    return CaseSide(timing=timing, profile=profile, params=params)
 
 
 def _repeated(profile: Profile) -> Fault | None:
