@@ -283,4 +283,6 @@ def _advice(rows: list[Row], effect: Effect, *, imported: bool = False, on_main:
         return "Make sure that what is gone is intended."
     if imported and worst and worst.class_ == "inconclusive":
         return "Import more files of base and head, measured in turns, or give a larger limit."
+    if imported and worst and worst.class_ == "failed":
+        return "Fix what its reason names, and import again."
     return _ADVICE.get(worst.class_, "") if worst else ""

@@ -11,6 +11,8 @@ Work = Literal["launch", "copy", "set"]
 """The work that a call puts on the device: kernels or a graph, a copy, a memory set."""
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+_HIP = re.compile(r"^hip(Ext)?(Module)?(?=[A-Z])")
+"""Begins the name of a function of HIP, which is that of CUDA's runtime behind it."""
 _KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
     ("synchronisation", re.compile(r"(cuda|cu)\w*Synchronize")),
     ("launch", re.compile(r"cudaLaunch(?!HostFunc)\w*|cuLaunch(?!HostFunc)\w*|cudaGraphLaunch|cuGraphLaunch")),
@@ -49,14 +51,15 @@ def plain_call(name: str) -> str:
 
 
 def call_kind(name: str) -> CallKind:
-    """Return the kind of a function of the CUDA runtime or driver API, named without suffix. Memory sets are
+    """Return the kind of a function of the CUDA runtime or driver API, or of HIP, named without suffix. Memory sets are
     `other`."""
+    name = _HIP.sub("cuda", name)
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
 def work(function: str) -> Work | None:
     """Return the work that a call of this function puts on the device, where it succeeds; None for none."""
-    if function.startswith(("cudaMemset", "cuMemset")):
+    if function.startswith(("cudaMemset", "cuMemset", "hipMemset")):
         return "set"
     kind = call_kind(function)
     if kind == "copy":

@@ -28,6 +28,12 @@ Seen = Read[Trace] | Read[Counters]
 NEWER = "capture with an nsys that is as new as the driver's CUDA"
 BEGIN = 2**18
 """Bytes of a file by which it is recognised."""
+_MARKED = {
+    "nsys": ("NVTX range", "profile with NVTX ranges (nsys --trace=cuda,nvtx), or give --by kernel"),
+    "ncu": ("NVTX range", "profile with NVTX ranges (ncu --nvtx), or give --by kernel"),
+    "torch.profiler": ("annotation", "mark what is to be a case with record_function, or give --by kernel"),
+}
+"""Tool → what it calls a range, and how there is one."""
 _SUFFIXES: dict[str, Kind] = {
     ".nsys-rep": "nsys report", ".qdrep": "nsys report", ".ncu-rep": "ncu", ".sqlite": "nsys",
 }  # fmt: skip
@@ -48,7 +54,8 @@ class Capture:
 
 
 def recognise(path: Path) -> Kind | None:
-    """Return which profiler wrote a file, by its content, or by its name where it has none; None for anything else."""
+    """Return which profiler wrote a file, by its content, or by its name where it has none; None for anything else.
+    Raises UsageError for an execution trace of PyTorch, which is none of times."""
     try:
         if not path.is_file():
             return None
@@ -67,6 +74,9 @@ def recognise(path: Path) -> Kind | None:
             return None
     if begin.lstrip()[:1] == b"{" and (b'"traceEvents"' in begin or b'"deviceProperties"' in begin):
         return "torch.profiler"
+    if begin.lstrip()[:1] == b"{" and b'"nodes"' in begin and b'"schema"' in begin:
+        text = "an execution trace of PyTorch, which tells operators and no times: import what torch.profiler exports"
+        raise UsageError(f"--import: {path}: is {text} (export_chrome_trace)")
     if b'"Kernel Name"' in begin:
         return "ncu"
     return _SUFFIXES.get(path.suffix)
@@ -96,11 +106,13 @@ def read_all(
         return found, "range"
     if by is None and not any(one.seen.seen or one.seen.faults for one in everything):
         return each("kernel"), "kernel"
-    why = "profile with NVTX ranges (ncu --nvtx, nsys --trace=cuda,nvtx), or give --by kernel"
-    lost = ""
-    if (aside := next((one for one in without[0].seen.general if one.aside and one.remedy == NEWER), None)) is not None:
-        lost, why = f" ({aside.text})", aside.remedy
-    raise UsageError(f"--import: {without[0].path}: holds no NVTX range with work of the GPU{lost}: {why}")
+    first, lost = without[0], ""
+    what, how = _MARKED[first.kind.removesuffix(" report")]
+    if (told := next((one for one in first.seen.general if not one.aside), None)) is not None:
+        raise _refused(first.path, exported[first.path], told)
+    if (aside := next((one for one in first.seen.general if one.remedy == NEWER), None)) is not None:
+        lost, how = f" ({aside.text})", aside.remedy
+    raise UsageError(f"--import: {first.path}: holds no {what} with work of the GPU{lost}: {how}")
 
 
 def works(one: Capture) -> bool:
@@ -162,11 +174,17 @@ def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) ->
             text += f", and nothing is in {listed(blank, 3)}" if blank else ""
             general.append(fault("nsys", "trace", of, text, NEWER, aside=not blank))
         found = Read(reading.traces, faults, general, reading.device, reading.capability)
-    lost = [*found.general, *(one for some in found.faults.values() for one in some)]
-    if by == "range":  # without a range it may hold kernels
-        lost = [one for one in found.general if not one.aside and one.kind != "empty"] if not found.faults else []
-    fatal = next(iter(lost), None)
-    if not found.seen and fatal is not None:
-        text = fatal.text.replace(file.name, str(path), 1) if file.name in fatal.text else f"{path}: {fatal.text}"
-        raise UsageError(f"--import: {text}" + (f": {fatal.remedy}" if fatal.remedy else ""))
+    lost = [one for one in found.general if not one.aside]
+    if by == "kernel":
+        lost += [one for some in found.faults.values() for one in some]
+    else:  # without a range it may hold kernels
+        lost = [one for one in lost if one.kind != "empty"] if not found.faults else []
+    if not found.seen and lost:
+        raise _refused(path, file, lost[0])
     return found
+
+
+def _refused(path: Path, file: Path, fault: Fault) -> UsageError:
+    """Return the error that nothing can be read of a file because of a fault. `file`: what was read of it."""
+    text = fault.text.replace(file.name, str(path), 1) if file.name in fault.text else f"{path}: {fault.text}"
+    return UsageError(f"--import: {text}" + (f": {fault.remedy}" if fault.remedy else ""))

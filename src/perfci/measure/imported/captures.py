@@ -92,8 +92,10 @@ def _work(ident: str, items: Mapping[str, Work]) -> Work:
 
 
 def _tools(found: Mapping[Side, Sequence[Capture]]) -> list[str]:
-    """Return `nsys 2023.4.4`, each once."""
-    seen = [(seen.source, seen.version) for some in found.values() for one in some for seen in one.seen.seen.values()]
+    """Return `nsys 2023.4.4`, each once, without version where nothing tells it."""
+    everything = [one for some in found.values() for one in some]
+    seen = [(seen.source, seen.version) for one in everything for seen in one.seen.seen.values()]
+    seen += [(one.kind.removesuffix(" report"), "") for one in everything if not one.seen.seen]
     return list(dict.fromkeys(f"{tool} {version}".strip() for tool, version in seen))
 
 

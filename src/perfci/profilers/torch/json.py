@@ -21,12 +21,14 @@ MOST_RATIO, LEAST_UNPACKED = 100, 64 * 2**20
 _SPACE = re.compile(r"[ \t\n\r]*")
 FOREIGN = "no trace of torch.profiler: it has no traceEvents"
 REMEDY = "profile the case again; where it stays so, install nsys"
+"""The remedy of a trace of perfci's own."""
 
 
 class Bad(Exception):
-    """The reason why a trace cannot be used: `text` is one line for people."""
+    """The reason why a trace cannot be used: `text` is one line for people, `remedy` empty but where it tells more than
+    to record again."""
 
-    def __init__(self, kind: FaultKind, text: str, remedy: str = REMEDY) -> None:
+    def __init__(self, kind: FaultKind, text: str, remedy: str = "") -> None:
         super().__init__(text)
         self.kind, self.text, self.remedy = kind, text, remedy
 

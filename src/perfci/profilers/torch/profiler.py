@@ -129,7 +129,7 @@ def captured(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
             return call(kineto_capture.read, bounds, folder, path=path.absolute(), by=by)
     except Unread as why:
         text = f"{path.name}: {why}"
-        return Read(general=[fault("torch.profiler", "trace", "unreadable", text, kineto_json.REMEDY)])
+        return Read(general=[fault("torch.profiler", "trace", "unreadable", text, kineto_capture.AGAIN)])
 
 
 def _timeline(folder: Path, path: Path) -> Path:

@@ -1,7 +1,6 @@
 """Reads what torch.profiler saw: Kineto's Chrome JSON, as `perfci.worker.profile` has it written, to a trace.
 
-The format is that of Kineto's `output_json.cpp`, `CuptiActivity.cpp` and `cupti_strings.cpp`, with the categories of
-torch 1.13 and later.
+The format is that of Kineto's `output_json.cpp`, `CuptiActivity.cpp` and `cupti_strings.cpp`.
 """
 
 import gzip
@@ -32,11 +31,11 @@ from perfci.model.profile import (
 from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind, launching
 from perfci.profilers.cuda import work as work_of
-from perfci.profilers.faults import fault
+from perfci.profilers.faults import MOVED, fault
 from perfci.profilers.torch.events import Seen, Span, Work, collect
 from perfci.profilers.torch.json import FOREIGN, REMEDY, Bad, members
 
-_KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
+_KERNEL_LAUNCH = re.compile(r"(cu(da)?|hip(Ext)?(Module)?)Launch(Cooperative)?Kernel")
 
 
 def _executions(seen: Seen, name: str) -> list[Span]:
@@ -174,10 +173,11 @@ def _launching(seen: Seen, linked: list[tuple[int, Span | None, Work]], place: C
     return launching(sorted(edges))
 
 
-def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) -> Trace:
+def trace_of(seen: Seen, name: str, device: DeviceKind, *, missing: list[Fault] | None = None) -> Trace:
     """Return the trace of the executions of one name in what was seen. Raises Bad.
 
-    `apart`: anything may lie between two executions, so that the wall time is the mean of each one's own.
+    `missing`: of a trace that perfci did not make. It takes what costs some values alone; and anything may lie between
+    two executions, so that the wall time is the mean of each one's own.
     """
     if not seen.events:
         raise Bad("unreadable", FOREIGN)
@@ -197,7 +197,7 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) 
     extents: dict[int, tuple[int, int]] = {}
     kernels: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
     copies: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    sets = 0
+    sets = unsized = 0
     for index, _, work in linked:
         reach = max(reach, work.end)
         begin, end = extents.get(index, (work.start, work.end))
@@ -205,13 +205,22 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) 
         if work.category == "kernel":
             kernels[work.key][0] += 1
             kernels[work.key][1] += work.end - work.start
+        elif work.bytes is None:
+            unsized += 1
         elif work.category == "gpu_memcpy":
             for at, value in enumerate((1, work.bytes, work.end - work.start)):
                 copies[work.key][at] += value
         else:
             sets += 1
+    if unsized:
+        text = f"{unsized} copies do not tell their bytes"
+        if missing is None:
+            raise Bad("incomplete", text)
+        missing.append(fault("torch.profiler", "trace", "incomplete", f"{text}: left out", "", MOVED))
+    if shapeless := sum(count for (_, grid, *_), (count, _) in kernels.items() if grid is None):
+        raise Bad("incomplete", f"{shapeless} kernels do not tell their grid")
     wall = reach - starts[0]
-    if apart:
+    if missing is not None:
         wall = sum(
             max(span.end, extents[index][1] if index in extents else span.end) - span.start
             for index, span in enumerate(executions)
@@ -266,7 +275,7 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
     try:
         return trace_of(collect(members(path), name), name, device)
     except Bad as bad:
-        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy or REMEDY)
     except RecursionError:
         return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
 
@@ -307,7 +316,7 @@ def publish(path: Path, out: Path) -> Fault | None:
             target.write("\n]}\n")
         partial.replace(out)
     except Bad as bad:
-        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy)
+        return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy or REMEDY)
     except RecursionError:
         return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
     finally:
