@@ -126,7 +126,9 @@ def uncounted(profile: Profile) -> Fault | None:
     text = (
         f"{lost} of {all_} kernel launches that {trace.source} saw are not among those that {counters.source} counted"
     )
-    return fault(counters.source, "counters", "incomplete", text, f"see {counters.source}'s log, and profile again")
+    return fault(
+        counters.source, "counters", "incomplete", text, f"profile again, and see what {counters.source} prints"
+    )
 
 
 def _apart(counters: Counters) -> Iterator[Fault]:

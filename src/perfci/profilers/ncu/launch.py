@@ -12,7 +12,7 @@ from perfci.profilers.ncu import chips
 
 MOST_LAUNCHES = 20_000
 """Of one file, that are read."""
-EMPTY_REMEDY = "see ncu's log; a case without kernels has no counters"
+EMPTY_REMEDY = "see what ncu prints; a case without kernels has no counters"
 
 CAPABILITY = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
 DEVICE_NAME = "device__attribute_display_name"

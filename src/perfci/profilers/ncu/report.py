@@ -143,7 +143,7 @@ def _count(
         if which:
             text = f"{len(which)} of {len(launches)} launches have no {what}: ncu did not measure them; "
             text += f"the first is {_launch(launches, which[0])}"
-            faults.append(fault("incomplete", text, "see ncu's log for what failed"))
+            faults.append(fault("incomplete", text, "profile again, and see what ncu prints"))
     for name in [name for name in missing if name not in chips.COUNTED]:
         if not any(name in launch.values for launch in launches):
             faults.append(_absent(name, chip, asked=name not in own))

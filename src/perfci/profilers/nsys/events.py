@@ -322,7 +322,7 @@ class Events(Export):
             name for name in CALLING if name in self.tables and self.one(f"SELECT EXISTS (SELECT 1 FROM t.{name})")
         ]
         if not calling and self.cuda_was_traced():
-            remedy = "see in the log whether CUDA was found; without a GPU trace nvtx only"
+            remedy = "see whether nsys found CUDA; without a GPU trace nvtx only"
             self.general.append(fault("empty", "no CUDA API call is in the trace", remedy))
 
     def cuda_was_traced(self) -> bool:

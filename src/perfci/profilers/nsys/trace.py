@@ -162,7 +162,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
     if events.whole:
         walls = [(0, _capture_length(events), 1)]
         if not walls[0][1]:
-            events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see the log")
+            events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see what nsys prints")
             events.lost.add("")
     elif events.apart:
         lying = measure(events)

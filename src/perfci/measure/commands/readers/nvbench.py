@@ -119,7 +119,7 @@ def _sidecar(summary: dict[str, Any], path: Path) -> list[float]:
     data = _data(summary)
     name, size = data.get("filename"), str(data.get("size"))
     if not isinstance(name, str) or not size.isdecimal():
-        raise ValueError("NVBench could not write the samples: its log says why")
+        raise ValueError("NVBench could not write the samples: what it printed says why")
     # Relative to the JSON (older versions: as --jsonbin was given); the files lie in FOLDER/RESULT-bin/N.bin.
     folder = path.parent.resolve()
     last = PurePath(name.replace("\0", "_"))
