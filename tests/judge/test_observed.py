@@ -1,15 +1,18 @@
 """Limits on what a profiler saw once: exact comparisons, bounds, expected kernels, and never a pass without a value."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.judge.criteria import not_asked, rows_of
 from perfci.judge.headline import row_words
-from perfci.judge.observed import observed_row
+from perfci.judge.observed import inapplicable, observed_row
 from perfci.judge.status import Context
 from perfci.model.criteria import Criterion
+from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Looks
 from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, MemoryUse, Profile, Trace
 from perfci.model.results import Case, CaseSide
@@ -351,3 +354,59 @@ def test_a_kernel_that_is_not_seen_beside_a_fault_may_have_been_lost() -> None:
         observed_row(context(), case(None, kernels("gemm").model_copy(update={"faults": [sets]})), flash).effect
         == "fail"
     )
+
+
+def copies(*faults: Fault, kind: Any = "host to device") -> Profile:
+    """A range that only copies, and of which ncu saw nothing."""
+    moved = [Copy(kind=kind, source="pinned", target="device", count=1, bytes=1e6, seconds=1e-5)]
+    trace = Trace(source="nsys", executions=10, wall=1e-4, busy=1e-5, span=1e-5, copies=moved)
+    none = Fault(tool="ncu", part="counters", kind="empty", text="ncu has no kernel in range k")
+    return Profile(trace=trace, faults=[none, *faults])
+
+
+MISSED = Fault(tool="nsys", part="trace", kind="incomplete", text="3 of 9 launches have no device work in the trace")
+OF_NOTHING = [("registers", "static"), ("dram_bytes", "counters"), ("copy_bandwidth_d2h", "trace")]
+
+
+@pytest.mark.parametrize(("metric", "tier"), OF_NOTHING)
+@pytest.mark.parametrize("kind", ["max", "regression"])
+def test_a_pattern_asks_no_case_for_what_no_side_has(metric: str, tier: Any, kind: Any) -> None:
+    by_pattern = criterion(metric, kind, 70, tier=tier, named=False)
+    by_name = by_pattern.model_copy(update={"named": True})
+    compared = context()
+
+    def rows(base: Profile | None, head: Profile, asked: Criterion, status: Any = "ok") -> list[Any]:
+        one = case(base, head)
+        one.sides["base"].status = status
+        asking = replace(compared, criteria={one.key: [asked]})
+        told = [row for row in rows_of(asking, [one], Fingerprint.model_construct()) if row.kind != "presence"]
+        assert bool(not_asked(asking, [one])) == (not told and not asked.named)
+        return told
+
+    for base, status in ((copies(), "ok"), (None, "absent")):
+        assert rows(base, copies(), by_pattern, status) == []
+        # What is asked by name of what is new has a row where it is a bound; nothing is compared.
+        named = rows(base, copies(), by_name, status)
+        assert [row.class_ for row in named] == ["invalid"] * (status == "ok" or kind == "max")
+    for base, head in ((copies(MISSED), copies()), (copies(), copies(MISSED)), (None, copies()), (copies(), Profile())):
+        (row,) = rows(base, head, by_pattern)
+        assert (row.class_, row.effect) == ("invalid", "fail")
+    seen = kernels("gemm").model_copy(update={"metrics": {metric: 64.0}})
+    for asked in (by_pattern, by_name):
+        (row,) = rows(seen, copies(), asked)
+        assert (row.class_, row.effect, row.base) == ("missing", "fail", 64.0) and "in base, and head" in row.reason
+        assert row_words(row) == f"`k`: {metric} is missing in head"
+        (row,) = rows(seen, copies(MISSED), asked)
+        assert row.class_ == "invalid"
+        (row,) = rows(copies(), seen, asked)
+        assert row.class_ in ("added", "unchanged")
+
+
+def test_a_pattern_still_asks_for_ranges_kernels_and_calls() -> None:
+    """A range that no side has may be one that nobody pushes any more; and calls may not have been traced."""
+    for metric in ("range:encode", "sync_count", "kernels"):
+        kind: Any = "kernels" if metric == "kernels" else "max"
+        pattern = {"pattern": "flash"} if metric == "kernels" else {}
+        asked = criterion(metric, kind, 1.0, tier="trace", named=False, **pattern)
+        assert observed_row(context(), case(copies(), copies()), asked).class_ == "invalid"
+        assert not inapplicable(case(copies(), copies()), asked)

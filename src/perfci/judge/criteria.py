@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from perfci.judge.observed import observed_row
+from perfci.judge.observed import inapplicable, observed_row
 from perfci.judge.proved import contradicted, proved_row
 from perfci.judge.speed_of_light import TIMED, impossible
 from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, judged, presence, state
@@ -11,6 +11,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.report import Effect, Row
 from perfci.model.results import Case
+from perfci.model.text import listed
 
 
 def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> list[Row]:
@@ -41,7 +42,21 @@ def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool
     return [
         _row(context, case, one)
         for one in judged
-        if (comparable or not one.relative) and (believable or one.metric not in TIMED)
+        if (comparable or not one.relative)
+        and (believable or one.metric not in TIMED)
+        and not (one.observed and inapplicable(case, one))
+    ]
+
+
+def not_asked(context: Context, cases: Iterable[Case]) -> list[str]:
+    """Return a line on each limit that asks cases for what they have none of, and so does not ask it."""
+    of: dict[tuple[str, str], dict[str, None]] = {}
+    for case in cases:
+        for one in context.criteria.get(case.key, []) if state(case, "head").status == "ok" else ():
+            if one.observed and inapplicable(case, one):
+                of.setdefault((str(one.source), one.metric), {})[case.id] = None
+    return [
+        f"{source}: {metric} is not asked of {listed(ids, 3)}: no side has any" for (source, metric), ids in of.items()
     ]
 
 

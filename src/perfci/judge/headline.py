@@ -134,6 +134,8 @@ def row_words(row: Row) -> str:
             return f"{where}: {one_line(row.reason, 200)}"  # it names two kernels
         case "violation":
             return f"{where}: {what} of {one_line(row.reason)}"
+        case "missing" if row.kind != "presence":
+            return f"{where}: {what} is missing in head"
         case "missing":
             return f"{where} is missing in head"
         case "failed" | "changed" | "invalid":

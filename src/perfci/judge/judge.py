@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from perfci.judge.criteria import rows_of
+from perfci.judge.criteria import not_asked, rows_of
 from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.headline import headline, worst_rows
 from perfci.judge.measured import facts, measured, noise, trails, unasked
@@ -59,7 +59,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     ranked = sorted(cases, key=lambda case: places.get((case.id, case.device), len(rows)))
     statistics, notes = measured(context, ranked)
-    notes += [*told(asked), *remarks(context, cases)]
+    notes += [*told(asked), *not_asked(context, cases), *remarks(context, cases)]
     if results.part is not None and results.part.models > 1:
         notes.insert(0, f"One of {results.part.models} models of device that share α: all of them pass, or none.")
     if results.part is not None and not results.part.whole:

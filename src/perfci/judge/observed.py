@@ -21,6 +21,7 @@ from perfci.model.units import limit_percent, show
 
 CAPTURES = "let the profiler trace it (docs/import.md#captures)"
 """The remedy of a capture that perfci did not make."""
+_BANDWIDTH = "copy_bandwidth"
 TMA = ("gh", "gb")
 """How the names of chips begin that have the Tensor Memory Accelerator: Hopper's, Blackwell's."""
 
@@ -36,6 +37,8 @@ def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any
     if criterion.against == "names":
         return _kernels(context, case, criterion)
     base, head = (_told(_profile(case, side), criterion) for side in SIDES)
+    if head is None and base is not None and _has_none(case, "head", criterion):
+        return judged("missing", criterion.on_missing, f"in base, and {_why(case, 'head', criterion)}", base=base)
     if head is None:
         return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'head', criterion)}", base=base)
     match criterion.against:
@@ -77,7 +80,7 @@ def _told(profile: Profile, criterion: Criterion) -> float | None:
 
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
     """Return the fields of a row of which base has no value."""
-    if context.compared and not _has_none(case, criterion):
+    if context.compared and not _has_none(case, "base", criterion):
         return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
     return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
 
@@ -93,16 +96,30 @@ def _absolute(context: Context, case: Case, criterion: Criterion, base: float | 
     return judged("violation", effect, broken, base=base, head=head)
 
 
-def _has_none(case: Case, criterion: Criterion) -> bool:
-    """Tell whether it was seen whole that base has no value of the metric, as of a range that is new in head."""
-    profile = _profile(case, "base")
+def inapplicable(case: Case, criterion: Criterion) -> bool:
+    """Tell whether a limit that does not name the case asks of it what no side has any of, as the registers of a range
+    that only copies."""
+    if criterion.named or not (_of_kernels(criterion) or criterion.metric.startswith(_BANDWIDTH)):
+        return False
+    sides = [name for name in SIDES if name in case.sides and case.sides[name].status != "absent"]
+    return all(_told(_profile(case, name), criterion) is None and _has_none(case, name, criterion) for name in sides)
+
+
+def _of_kernels(criterion: Criterion) -> bool:
+    """Tell whether its metric is one of kernels, of which there is none without them."""
+    return criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
+
+
+def _has_none(case: Case, side: Side, criterion: Criterion) -> bool:
+    """Tell whether it was seen whole that a side has none of what the metric is of: kernels, copies, a range."""
+    profile = _profile(case, side)
+    if _of_kernels(criterion):
+        return kernelless(profile)
     if doubt(profile, criterion.metric):
         return False
     if criterion.metric in CHECKED:
         return case.origin == "kernel"
-    if criterion.metric.startswith(("range:", "copy_bandwidth")):
-        return profile.trace is not None
-    return kernelless(profile)
+    return criterion.metric.startswith(("range:", _BANDWIDTH)) and profile.trace is not None
 
 
 def _relative(context: Context, criterion: Criterion, base: float, head: float) -> dict[str, Any]:
@@ -190,8 +207,7 @@ def _names(profile: Profile) -> list[str]:
 def _why(case: Case, side: Side, criterion: Criterion) -> str:
     """Tell why a side has no value of a criterion's metric that stands."""
     profile = _profile(case, side)
-    of_kernels = criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
-    if of_kernels and case.device == "cuda" and kernelless(profile):
+    if _of_kernels(criterion) and case.device == "cuda" and kernelless(profile):
         return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
     fault = doubt(profile, criterion.metric) or _absence(profile, criterion)
     traced = criterion.metric in CHECKED and case.origin != "kernel"

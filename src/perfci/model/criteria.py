@@ -131,6 +131,8 @@ class Criterion(Document):
     severity: Severity = "fail"
     on_missing: Severity = "fail"
     source: LimitSource
+    named: bool = True
+    """True where the limit names the case. A pattern asks no case for what it has none of."""
     waits: str = ""
     """Why it cannot be judged here, and waits for another device or for a tool; empty where it can."""
     threshold: bool = False
@@ -229,6 +231,7 @@ class Criterion(Document):
             "on_missing": "fail" if "fail" in (self.on_missing, own.on_missing) else "warn",
             "min_change": lower.min_change,
             "tick": lower.tick,
+            "named": self.named or own.named,
         }
         if own.stricter_than(self):
             changes |= {"bound": own.bound, "source": own.source}

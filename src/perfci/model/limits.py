@@ -230,6 +230,7 @@ def _asked(
                     severity=limit.severity,
                     on_missing=limit.on_missing,
                     source=source,
+                    named=subject.id in limit.cases,
                     waits=elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else ""),
                     **fields,
                 )

@@ -85,12 +85,9 @@ def test_the_limits_of_scripts_hold_or_break_as_the_table_says(files: dict[str, 
     report = judged(results)
     told = {(row.case, row.metric): row for row in report.rows}
     known = {(row["case"], row["metric"]): float(row["value"]) for row in TABLE if row["side"] == side}
-    assert len(told) == 4 * len(limits) and known.keys() <= told.keys()
+    assert known.keys() == told.keys()  # a pattern asks a copy for no counters
     for (case, metric), row in told.items():
         kind, _, bound = independent.SEEDS[metric]
-        if (case, metric) not in known:
-            assert row.class_ == "invalid" and case == UPLOAD  # a copy has no counters
-            continue
         value = known[case, metric]
         holds = value >= bound if kind == "min" else value <= bound
         assert row.class_ == ("unchanged" if holds else "violation")
@@ -448,8 +445,10 @@ def test_kernels_are_cases_where_that_is_asked(files: dict[str, Path]) -> None:
 def test_results_are_judged_again_by_another_policy(files: dict[str, Path]) -> None:
     report = judge_by(policy({"cases": "*", "metric": "tensor_active", "min": "70%"}), both(files))
     assert {row.case: row.class_ for row in report.rows} == {
-        SDPA: "violation", RESAMPLE: "violation", MATMUL: "unchanged", UPLOAD: "invalid",
+        SDPA: "violation", RESAMPLE: "violation", MATMUL: "unchanged",
     }  # fmt: skip
+    report = judge_by(policy({"cases": UPLOAD, "metric": "tensor_active", "min": "70%"}), both(files))
+    assert {row.case: row.class_ for row in report.rows} == {UPLOAD: "invalid"}
 
 
 @pytest.mark.parametrize("name", ["nsys_base", "ncu_base"])
@@ -576,6 +575,6 @@ def test_what_cannot_be_read_is_one_line(files: dict[str, Path], tmp_path: Path,
 
 def test_files_with_and_without_ranges_do_not_mix(files: dict[str, Path], tmp_path: Path) -> None:
     plain = trace(tmp_path, "plain", annotated=False)
-    with pytest.raises(UsageError, match=r"plain.json: holds no NVTX range .* give --by kernel"):
+    with pytest.raises(UsageError, match=r"plain.json: holds no annotation .* give --by kernel"):
         import_files({"base": [plain], "head": [trace(tmp_path, "head")]}, policy())
     assert {recognise(path) for path in files.values()} == {"nsys", "ncu"} and recognise(plain) == "torch.profiler"

@@ -1,0 +1,291 @@
+"""Captures of others as they are: of old and of other torch, begun in the middle of work, of a CPU, of another kind."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfci.judge.judge import judge
+from perfci.measure.imported.files import import_files
+from perfci.model.base import UsageError
+from perfci.model.policy import Limit, Policy
+from perfci.model.profile import Trace
+from perfci.model.report import Report
+from perfci.model.results import Results
+from perfci.profilers.torch.capture import read
+
+KINETO = Path(__file__).parents[2] / "data" / "kineto"
+STEP = "ProfilerStep"
+Event = dict[str, Any]
+
+
+def policy(*limits: dict[str, Any]) -> Policy:
+    return Policy(version=1, limits=[Limit(**one) for one in limits])
+
+
+def judged(results: Results) -> Report:
+    return judge(Results.model_validate_json(results.model_dump_json()))
+
+
+def edited(path: Path, change: Callable[[Event], Event | None], *more: Event) -> Path:
+    """The trace of a GPU, its two executions as steps, with each event as `change` has it, None for gone."""
+    data = json.loads((KINETO / "cuda.json").read_text())
+    del data["perfci"]  # what it says of its own traces
+    steps = iter(range(1, 3))
+    events = []
+    for event in data["traceEvents"]:
+        if (event.get("cat"), event["name"]) == ("user_annotation", "perfci-execution"):
+            event["name"] = f"{STEP}#{next(steps)}"
+        if (changed := change(event)) is not None:
+            events.append(changed)
+    text = json.dumps({**data, "traceName": path.name, "traceEvents": [*events, *more]}).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def same(event: Event) -> Event:
+    return event
+
+
+def seen(path: Path, name: str = STEP) -> Trace:
+    found = read(path, "range")
+    assert not found.faults and not [one for one in found.general if not one.aside]
+    return found.seen[name]
+
+
+FORMERLY = {
+    "cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime", "cuda_driver": "Runtime",
+    "kernel": "Kernel", "gpu_memcpy": "Memcpy", "gpu_memset": "Memset",
+}  # fmt: skip
+
+
+def old(event: Event) -> Event | None:
+    """As torch 1.8 to 1.11 has it: whole microseconds, threads as text, no annotation but among operators."""
+    if event.get("ph") != "X" or event["cat"] not in (*FORMERLY, "Trace"):
+        return None
+    event["cat"] = FORMERLY.get(event["cat"], event["cat"])
+    event["ts"], event["dur"], event["tid"] = int(event["ts"]), int(event["dur"]), str(event["tid"])
+    if event["cat"] != "Operator" and "args" in event:
+        event["args"] = {name[0].lower() + name[1:]: value for name, value in event["args"].items()}
+    return event
+
+
+def test_a_trace_of_old_torch_says_what_one_of_today_does(tmp_path: Path) -> None:
+    today, before = seen(edited(tmp_path / "today.json", same)), seen(edited(tmp_path / "old.json.gz", old))
+    assert before == today.model_copy(update={"ranges": []}) and before.executions == 2  # annotations are operators
+    results = import_files({"head": [edited(tmp_path / "head.json", old)]}, policy(), by="kernel")
+    assert "nvjet_256x128/grid=2x66x1" in {case.id for case in results.cases}
+
+
+def hip(event: Event, *, calls: bool) -> Event | None:
+    """As ROCm has it: grids and sizes stand at the calls, or sizes nowhere."""
+    name, args = event["name"], event.get("args", {})
+    if event.get("cat") in ("cuda_runtime", "cuda_driver"):
+        event["name"] = name.replace("cudaLaunchKernelExC", "hipExtModuleLaunchKernel").replace("cuda", "hip")
+        event["name"] = event["name"].replace("cuLaunchKernelEx", "hipModuleLaunchKernel")
+        event["cat"] = "cuda_runtime"
+        if "Memcpy" in name and calls:
+            args["size"] = str(2**20)
+        if (work := OF_CALL.get(args["correlation"])) is not None and "Launch" in name and calls:
+            args |= {"grid": work["grid"], "block": work["block"], "shared memory": 0}
+    elif event.get("cat") == "kernel":
+        for key in ("registers per thread", "shared memory", *(("grid", "block") if calls else ())):
+            args.pop(key, None)
+    elif event.get("cat") == "gpu_memcpy":
+        args.pop("bytes")
+    return event
+
+
+OF_CALL: dict[int, Event] = {
+    event["args"]["correlation"]: event["args"]
+    for event in json.loads((KINETO / "cuda.json").read_text())["traceEvents"]
+    if event.get("cat") == "kernel"
+}
+
+
+def test_what_rocm_tells_of_the_call_is_told_of_its_work(tmp_path: Path) -> None:
+    today = seen(edited(tmp_path / "cuda.json", same))
+    amd = seen(edited(tmp_path / "amd.json", lambda event: hip(event, calls=True)))
+    assert [(one.name, one.count, one.grid, one.block) for one in amd.kernels] == [
+        (one.name, one.count, one.grid, one.block) for one in today.kernels
+    ]
+    assert amd.copies == today.copies and (amd.wall, amd.launching) == (today.wall, today.launching)
+    kinds = [sorted(call.kind for call in one.calls) for one in (today, amd)]
+    assert kinds[0] == kinds[1] and "synchronisation" in kinds[1]
+
+
+def test_copies_without_bytes_cost_what_follows_from_bytes(tmp_path: Path) -> None:
+    path = edited(tmp_path / "amd.json", lambda event: hip(event, calls=False))
+    asked = {
+        "time": "1s", "copy_bytes": "1GB", "copy_bandwidth_h2d": "1TB/s", "kernel_launches": "100", "sync_count": "9",
+    }  # fmt: skip
+    limits = [{"cases": "*", "metric": metric, "max": bound} for metric, bound in asked.items()]
+    told = {row.metric: row for row in judged(import_files({"head": [path]}, policy(*limits))).rows}
+    for metric in asked:
+        lost = metric.startswith("copy_")
+        assert told[metric].class_ == ("invalid" if lost else "unchanged"), metric
+        assert ("2 copies do not tell their bytes" in told[metric].reason) is lost
+    assert all(case.pairs for case in import_files({"head": [path]}, policy(), by="kernel").cases)
+
+
+def queued(path: Path, first: int = 40, *, rises: bool = True) -> Path:
+    """Recorded from the middle of work on: three kernels run in the first step of calls that are not there, numbered
+    from `first` on; the first call of the trace has 101."""
+    kernel = {"ph": "X", "cat": "kernel", "name": "early", "pid": 0, "tid": 7, "dur": 5.0}
+    more = [
+        {
+            **kernel,
+            "ts": 4349859487001.0 + 6 * number,
+            "args": {"stream": 7, "correlation": first + number, "grid": [9, 1, 1], "block": [32, 1, 1]},
+        }
+        for number in range(3)
+    ]
+
+    def change(event: Event) -> Event | None:
+        args = event.get("args", {})
+        if event.get("ph") == "X" and event["ts"] < 4349859487000.0 and event["cat"] != "Trace":
+            return None
+        if not rises and args.get("correlation") == 126:
+            args["correlation"] = 100
+        return event
+
+    return edited(path, change, *more)
+
+
+def test_what_was_launched_before_the_capture_costs_the_execution_that_was_open(tmp_path: Path) -> None:
+    path = queued(tmp_path / "head.json")
+    limits = policy({"cases": "*", "metric": "kernel_launches", "max": 100}, {"cases": "*", "max": "1s"})
+    results = import_files({"head": [path]}, limits)
+    report = judged(results)
+    assert report.verdict == "pass" and {row.case for row in report.rows} == {STEP}
+    profile = results.cases[0].sides["head"].profile
+    assert profile is not None and profile.trace is not None and profile.trace.executions == 1
+    assert profile.trace.model_copy(update={"executions": 2}) == seen(edited(tmp_path / "whole.json", same))
+    notes = " ".join(report.notes)
+    assert "head.json: 3 kernels and copies were launched before its first call: left out" in notes
+    assert "executions of ProfilerStep that were open before that call: 1 of 2 left out" in notes
+    by_kernel = import_files({"head": [path]}, policy(), by="kernel")
+    assert len(by_kernel.cases) == 3 and not any("early" in case.id for case in by_kernel.cases)
+
+
+@pytest.mark.parametrize("how", [{"first": 200}, {"rises": False}])
+def test_work_whose_call_was_lost_is_not_taken_for_early(tmp_path: Path, how: Any) -> None:
+    """Calls of higher numbers came later, and where numbers do not rise with time they say nothing."""
+    path = queued(tmp_path / "head.json", **how)
+    report = judged(import_files({"head": [path]}, policy({"cases": "*", "max": "1s"})))
+    assert report.exit_code == 1 and "3 of 19 kernels and copies have no call" in report.rows[0].reason
+    assert report.advice == "Fix what its reason names, and import again."  # there is no log
+    assert any(note.startswith("captured by torch.profiler, ") for note in report.notes)
+    with pytest.raises(UsageError, match="have no call that launched them: record it again"):
+        import_files({"head": [path]}, policy(), by="kernel")
+
+
+@pytest.mark.parametrize("by", [None, "range", "kernel"])
+def test_a_trace_of_a_cpu_is_not_sent_to_nsys(tmp_path: Path, by: Any) -> None:
+    overlapping = json.loads(gzip.decompress((KINETO / "cpu.json.gz").read_bytes()))
+    span = {"ph": "X", "cat": "user_annotation", "pid": 1, "dur": 50, "args": {}}
+    overlapping["traceEvents"] += [{**span, "name": "a", "tid": 1, "ts": 9}, {**span, "name": "b", "tid": 2, "ts": 20}]
+    other = tmp_path / "gloo.json"
+    other.write_text(json.dumps(overlapping))
+    for path in (KINETO / "cpu.json.gz", other):
+        with pytest.raises(UsageError) as error:
+            import_files({"head": [path]}, policy(), by=by)
+        text = str(error.value)
+        assert "holds no work of a GPU, no kernel and no copy: record it where a GPU is" in text
+        assert "nsys" not in text and "ncu" not in text and "NVTX" not in text
+
+
+def test_a_trace_without_annotations_is_not_sent_to_nsys_either(tmp_path: Path) -> None:
+    plain = edited(tmp_path / "plain.json", lambda event: None if event.get("cat") == "user_annotation" else event)
+    with pytest.raises(UsageError, match=r"holds no annotation with work of the GPU: mark .* record_function") as error:
+        import_files({"head": [plain]}, policy(), by="range")
+    assert "nsys" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["et.json.gz", "et.json"])
+def test_an_execution_trace_is_named_as_one(tmp_path: Path, name: str) -> None:
+    """As `ExecutionTraceObserver` writes it, which Chakra reads."""
+    node = {"name": "[pytorch|profiler|execution_trace|process]", "id": 1, "ctrl_deps": 1, "inputs": {}, "attrs": []}
+    document = {
+        "schema": "1.1.1-chakra.0.0.4", "pid": 4242, "time": "2026-09-30 12:00:00", "start_ts": 4349859, "nodes": [node],
+    }  # fmt: skip
+    text = json.dumps(document, indent=2).encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    with pytest.raises(UsageError, match=rf"{name}: is an execution trace of PyTorch.*export_chrome_trace"):
+        import_files({"head": [path]}, policy())
+
+
+def test_a_pattern_asks_no_range_that_only_copies_for_registers(tmp_path: Path) -> None:
+    def copying(event: Event) -> Event | None:
+        """The second step only copies."""
+        late = event.get("ts", 0) >= 4349859488000.0
+        launch = "Launch" in event["name"] or "Memset" in event["name"] or event.get("cat") in ("kernel", "gpu_memset")
+        if late and launch:
+            return None
+        event["name"] = event["name"].replace(f"{STEP}#1", "compute").replace(f"{STEP}#2", "upload")
+        return event
+
+    sides: Any = {side: [edited(tmp_path / f"{side}.json", copying)] for side in ("base", "head")}
+    pattern, by_name = ({"cases": cases, "metric": "registers", "max": 255} for cases in ("*", "upload"))
+    report = judged(import_files(sides, policy(pattern)))
+    assert [(row.case, row.class_) for row in report.rows] == [("compute", "unchanged")] and report.verdict == "pass"
+    assert "limits[0]: registers is not asked of upload: no side has any" in report.notes
+    report = judged(import_files(sides, policy(pattern, by_name)))
+    assert {row.case: row.class_ for row in report.rows} == {"compute": "unchanged", "upload": "invalid"}
+    whole = edited(tmp_path / "whole.json", lambda event: event | {"name": RENAMED.get(event["name"], event["name"])})
+    report = judged(import_files({**sides, "base": [whole]}, policy(pattern)))
+    assert {row.case: row.class_ for row in report.rows} == {"compute": "unchanged", "upload": "missing"}
+    assert report.exit_code == 1 and report.sentence.startswith("`upload`: registers is missing in head")
+
+
+RENAMED = {f"{STEP}#1": "compute", f"{STEP}#2": "upload"}
+
+
+def kernels(path: Path, *launches: tuple[str, int, int]) -> Path:
+    """A trace of launches: (function, grid, block)."""
+    events: list[Event] = []
+    for number, (name, grid, block) in enumerate(launches, 1):
+        work = {"correlation": number, "grid": [grid, 1, 1], "block": [block, 1, 1], "registers per thread": 32}
+        common = {"ph": "X", "pid": 1, "tid": 7, "ts": 100 * number, "dur": 5}
+        events += [
+            common | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": number}},
+            common | {"cat": "kernel", "name": name, "ts": 100 * number + 9, "dur": 10 + number, "args": work},
+        ]
+    path.write_text(json.dumps({"traceName": path.name, "deviceProperties": [], "traceEvents": events}))
+    return path
+
+
+PAIRS = {
+    "alike": ([("k", 64, 128)], [("k", 64, 128)], {"k/grid=64x1x1": ""}),
+    "another block": ([("k", 64, 128)], [("k", 64, 256)], {"k/grid=64x1x1": ""}),
+    "another grid": ([("k", 64, 128)], [("k", 128, 64)], {"k/grid=64x1x1": "changed"}),
+    "one left over": (
+        [("k", 1, 128), ("k", 2, 128), ("k", 4, 128)],
+        [("k", 4, 128), ("k", 9, 128), ("k", 1, 128)],
+        {"k/grid=1x1x1": "", "k/grid=4x1x1": "", "k/grid=2x1x1": "changed"},
+    ),
+    "two left over": (
+        [("k", 1, 128), ("k", 2, 128)],
+        [("k", 3, 128), ("k", 9, 128)],
+        {"k/grid=1x1x1": "missing", "k/grid=2x1x1": "missing", "k/grid=3x1x1": "added", "k/grid=9x1x1": "added"},
+    ),
+    "another name": ([("k", 1, 128)], [("l", 1, 128)], {"k/grid=1x1x1": "missing", "l/grid=1x1x1": "added"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_kernels_pair_by_name_and_grid_and_what_is_left_over_is_one_case(tmp_path: Path, name: str) -> None:
+    base, head, expected = PAIRS[name]
+    sides: Any = {"base": [kernels(tmp_path / "b.json", *base)], "head": [kernels(tmp_path / "h.json", *head)]}
+    report = judged(import_files(sides, policy({"cases": "*", "metric": "registers", "regression": "0%"})))
+    told = {row.case: row.class_ if row.kind == "presence" else "" for row in report.rows}
+    assert told == expected and (report.verdict == "pass") is (name in ("alike", "another block"))
+    for row in report.rows:
+        if row.class_ == "changed":
+            grids = {"another grid": ("64x1x1", "128x1x1"), "one left over": ("2x1x1", "9x1x1")}[name]
+            assert row.reason == f"parameter grid is {grids[0]} in base, {grids[1]} in head"
+            assert row.base is not None and row.head is not None
