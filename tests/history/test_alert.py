@@ -268,7 +268,7 @@ def test_machines_that_take_turns_do_not_hide_each_others_creep() -> None:
     ]
 
 
-def test_of_a_run_its_highest_attempt_counts(tmp_path: Any) -> None:
+def test_of_a_run_its_highest_attempt_with_answers_counts(tmp_path: Any) -> None:
     store = open_store(str(tmp_path))
     first, second, third = walk([1.0, 1.07, 1.07], creep=0.05)
     for one in (first, second, second.model_copy(update={"attempt": 2, "started": at(1.5)}), third):
@@ -278,6 +278,60 @@ def test_of_a_run_its_highest_attempt_counts(tmp_path: Any) -> None:
     store.add(again)
     assert [one.attempt for one in store.runs()] == [1, 1, 10]
     assert only([*store.runs()]).open == []
+
+
+UNDECIDED = [point(CASE, last=None, reference=Compared(class_="inconclusive", ratio=ratio(1.0), limit=0.05))]
+SPEECHLESS = [point(CASE, last=None, reference=Compared(class_="failed", reason="lost"))]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"error": "the GPU fell off the bus", "points": []},
+        {"error": "against the reference: no worker started", "points": SPEECHLESS},
+        {"points": SPEECHLESS},
+        {"points": UNDECIDED},
+        {"points": []},
+    ],
+    ids=["error", "error of the case", "no ratio", "undecided", "nothing"],
+)
+def test_an_attempt_without_answers_silences_no_alert(tmp_path: Any, lost: dict[str, Any]) -> None:
+    store = open_store(str(tmp_path))
+    first, second, third = walk([1.0, 1.07, 1.07], creep=0.05)
+    silent = third.model_copy(update={"attempt": 2, "started": at(2.5), **lost})
+    for one in (first, second, third, silent):
+        store.add(one)
+    assert [(one.run, one.attempt) for one in store.runs()] == [("run0", 1), ("run1", 1), ("run2", 1)]
+    assert only([*store.runs()]).open
+    store.add(third.model_copy(update={"attempt": 3, "started": at(2.6)}))
+    assert [one.attempt for one in store.runs()] == [1, 1, 3], "with answers it counts"
+
+
+def test_an_attempt_with_an_error_replaces_none_without_and_that_of_another_run_stays(tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    whole = night(0, points=[point("a"), point("b")])
+    part = night(0.1, run="run0", attempt=2, points=[point("a")], error="the budget ended")
+    for one in (whole, part, night(1, points=[], error="no GPU")):
+        store.add(one)
+    assert [(one.run, one.attempt) for one in store.runs()] == [("run0", 1), ("run1", 1)]
+
+
+def test_two_cards_that_record_out_of_order_are_alerted_as_in_order(tmp_path: Any) -> None:
+    cards = [
+        [
+            one.model_copy(update={"run": f"{one.run}.{kind}", "devices": {"cpu": kind}})
+            for one in walk([1.0, 1.07, 1.07])
+        ]
+        for kind in ("L4", "H200")
+    ]
+    in_order, other = open_store(str(tmp_path / "a")), open_store(str(tmp_path / "b"))
+    for one in sorted((one for card in cards for one in card), key=lambda one: one.started):
+        in_order.add(one)
+    for one in (one for card in cards for one in card):
+        other.add(one)
+    assert find_alerts(other.runs()) == find_alerts(in_order.runs())
+    assert in_order.warnings == []
+    assert len(other.warnings) == 2
 
 
 # Any history

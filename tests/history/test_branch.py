@@ -54,6 +54,15 @@ def test_a_branch_that_is_not_there_holds_nothing_and_the_first_night_begins_it(
     assert git(bare, "log", "-1", "--format=%an %s", "history") == "perfci Record 20261102T031500Z-run1-1"
 
 
+def test_an_earlier_night_takes_its_place_and_an_attempt_without_answers_replaces_none(bare: Path) -> None:
+    store = open_store(f"git:{bare}#history")
+    for one in (night(2), night(1), night(3, run="run1", attempt=2, points=[], error="no GPU")):
+        assert store.add(one)
+    assert [(one.run, one.attempt) for one in store.runs()] == [("run1", 1), ("run2", 1)]
+    (told,) = store.warnings
+    assert "run1 started at 20261102T031500Z, before the newest night there" in told
+
+
 def test_other_content_of_the_same_run_is_refused_by_name(bare: Path) -> None:
     store = open_store(f"git:{bare}#history")
     store.add(night(0))

@@ -55,6 +55,30 @@ def test_the_same_again_is_fine_and_other_content_is_refused_by_name(tmp_path: P
     assert len(list(store.nights())) == 2
 
 
+def test_a_night_that_starts_before_the_newest_takes_its_place_and_is_told(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert store.add(night(2))
+    assert store.warnings == []
+    assert store.add(night(1))
+    (told,) = store.warnings
+    assert "run1 started at 20261102T031500Z, before the newest night there, of 20261103T031500Z" in told
+    assert not store.add(night(1))  # as it is there already
+    assert len(store.warnings) == 1
+    assert [one.run for one in store.runs()] == ["run1", "run2"]
+
+
+def test_a_damaged_attempt_replaces_none_and_is_named_once(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for one in (night(0), night(1), night(2)):
+        store.add(one)
+    put(tmp_path, name_of(night(1.5, run="run1", attempt=2)), b"{")
+    assert [(one.run, one.attempt) for one in store.runs()] == [("run0", 1), ("run1", 1), ("run2", 1)]
+    assert [fault.name for fault in store.faults] == [name_of(night(1.5, run="run1", attempt=2))]
+    put(tmp_path, name_of(night(1)), b"{")
+    assert [one.run for one in store.runs()] == ["run0", "run2"]
+    assert len(store.faults) == 2
+
+
 def test_a_night_too_large_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "LARGEST", 1000)
     with pytest.raises(UsageError, match="record fewer cases"):

@@ -21,6 +21,7 @@ from perfci.model.fingerprint import Environments
 from perfci.model.report import CaseFacts, Interval, Report, Row, Trail
 from perfci.model.results import SideCode
 from perfci.sources.git import Repository
+from tests.history import nights
 from tests.render.build import SDPA, facts, presence, report, row
 
 
@@ -354,6 +355,18 @@ def test_the_verb_records_once_under_the_name_of_github_s_run(repo: Repo, make: 
     assert found.url == "https://github.com/org/kernels/actions/runs/7391"
     other = perfci(repo.root, *args[:3], "--store", "store", code=2, **told)
     assert f"{name} is there with other content, and what is recorded is never changed" in other
+
+
+def test_the_verb_tells_of_a_night_that_starts_before_the_newest_one(repo: Repo, make: Make) -> None:
+    write(repo, "out", make("v1").report)
+    open_store("store", repo.root).add(nights.night(0))
+    args = [sys.executable, "-m", "perfci", "history", "record", "out", "--reference", "v1", "--store", "store"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    done = subprocess.run(args, cwd=repo.root, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("recorded ")
+    assert "started at 20260105T101500Z, before the newest night there, of 20261101T031500Z" in done.stderr
+    assert len(list(open_store("store", repo.root).nights())) == 2
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from perfci.history.document import Commit, Compared, Instant, Night, Point, Ratio
+from perfci.history.document import ANSWERED, Commit, Compared, Instant, Night, Point, Ratio
 from perfci.model.base import DeviceKind
 from perfci.model.metrics import known_metric
 from perfci.model.report import Class
@@ -34,8 +34,7 @@ NIGHTS = 2
 _COMMITS = 32
 """For which distances are kept: main is compared with the commit recorded last, which is one of the newest."""
 _WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
-_ANSWERED: frozenset[Class] = _WITHIN | {"regression", "violation"}
-_MEASURED: frozenset[Class] = _ANSWERED | {"inconclusive"}
+_MEASURED: frozenset[Class] = ANSWERED | {"inconclusive"}
 """Classes whose ratio is one: `invalid`, `clock` and `changed` say that it is not to be believed."""
 
 
@@ -352,7 +351,7 @@ class _Step(_Limit):
             self._begin(night, point)
         elif not (self.open or self.once):
             return None
-        if last is not None and last.class_ in _ANSWERED and last.limit is not None:
+        if last is not None and last.class_ in ANSWERED and last.limit is not None:
             self.limit = last.limit
         if not self.worse:
             return self._by_class(last)
@@ -373,10 +372,10 @@ class _Step(_Limit):
     def _changes(self, night: Night, point: Point) -> Iterator[Distance]:
         """Yield the distances from the commit before the step that tonight measured, that by the reference first."""
         one, here = point.reference, _distance(point.reference)
-        measured = one is not None and (one.class_ in _ANSWERED or one.limit is None)  # the ratio, whatever was asked
+        measured = one is not None and (one.class_ in ANSWERED or one.limit is None)  # the ratio, whatever was asked
         if measured and here is not None and self.before is not None:
             yield here.times(self.before.back())
-        if point.last is not None and point.last.class_ in _ANSWERED and night.commit.sha in self.to_base:
+        if point.last is not None and point.last.class_ in ANSWERED and night.commit.sha in self.to_base:
             yield self.to_base[night.commit.sha]
 
     def _by_class(self, last: Compared | None) -> bool | None:
@@ -402,7 +401,7 @@ def _shown(one: Compared | None, metric: str) -> bool | None:
     A violation says nothing of the relative limit on the same metric: there its ratio must, all of the interval.
     """
     if one is None or one.class_ != "violation":
-        return None if one is None or one.class_ not in _ANSWERED else one.class_ == "regression"
+        return None if one is None or one.class_ not in ANSWERED else one.class_ == "regression"
     distance, known = _distance(one), known_metric(metric)
     if distance is None or one.limit is None or known is None or known.better is None:
         return None

@@ -213,7 +213,7 @@ class Cache:
             with disk_errors("removed", self._folder):
                 remove_tree(self._folder)
             made(self._folder, private=True)
-            self._listed = self._store.last_attempts()
+            self._listed = self._store.best_attempts()
             try:
                 self._take_missing()
             except (duckdb.Error, *_DAMAGE) as error:
@@ -337,7 +337,7 @@ def open_cache(store: Store) -> Iterator[Cache]:
     folder = made(cache_folder() / "tables" / hashlib.sha256(store.key.encode()).hexdigest()[:24], private=True)
     with disk_errors("locked", folder), (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        cache = Cache(folder / "tables", store, store.last_attempts())
+        cache = Cache(folder / "tables", store, store.best_attempts())
         try:
             cache.fill()
             yield cache

@@ -12,6 +12,9 @@ from pydantic import AfterValidator, Field, model_validator
 from perfci.model.base import Amount, DeviceKind, Document, Finite, Items
 from perfci.model.report import Class
 
+ANSWERED: frozenset[Class] = frozenset({"regression", "violation", "unchanged", "improvement"})
+"""Classes that say whether a limit holds."""
+
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 Text = Annotated[str, Field(max_length=1000)]
 Sha = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
@@ -133,6 +136,16 @@ class Night(Document):
     """Why the run has no answer; then points are those that it had."""
     points: Items[Point]
     """One of each case, device and metric."""
+
+    @property
+    def answers(self) -> tuple[bool, bool, bool]:
+        """Tell if it knows of any limit whether that holds, if it has any ratio, and if it ran without an error.
+
+        An attempt at a run is worth the more, the more of this it has, in this order.
+        """
+        told = [one for point in self.points for one in (point.last, point.reference) if one is not None]
+        decided = any(one.class_ in ANSWERED for one in told)
+        return decided, any(one.ratio is not None for one in told), not self.error
 
     @model_validator(mode="after")
     def _points_differ(self) -> "Night":

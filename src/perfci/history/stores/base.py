@@ -201,35 +201,51 @@ class Store(ABC):
         for _, night in self.read(self.names(since)):
             yield night
 
-    def last_attempts(self) -> list[Listed]:
-        """Return the documents as names() does, of each run its highest attempt alone."""
-        highest: dict[str, Listed] = {}
+    def best_attempts(self) -> list[Listed]:
+        """Return the documents as names() does, of each run one attempt: the highest of those with the best answers.
+
+        Only attempts that have others beside them are read; `faults` names those that cannot be.
+        """
+        runs: dict[str, list[Listed]] = {}
         for listed in self.names():
-            run, attempt = _run(listed)
-            if run not in highest or attempt > _run(highest[run])[1]:
-                highest[run] = listed
-        return sorted(highest.values(), key=_order)
+            runs.setdefault(_run(listed), []).append(listed)
+        chosen = {run: attempts[0] for run, attempts in runs.items() if len(attempts) == 1}
+        best: dict[str, tuple[tuple[bool, bool, bool], int]] = {}
+        for listed, night in self.read([one for attempts in runs.values() if len(attempts) > 1 for one in attempts]):
+            worth = (night.answers, night.attempt)
+            if night.run not in best or worth > best[night.run]:
+                best[night.run], chosen[night.run] = worth, listed
+        return sorted(chosen.values(), key=_order)
 
     def runs(self) -> Iterator[Night]:
-        """Yield the nights of last_attempts(), as nights() does."""
-        for _, night in self.read(self.last_attempts()):
+        """Yield the nights of best_attempts(), as nights() does."""
+        for _, night in self.read(self.best_attempts()):
             yield night
 
     def add(self, night: Night) -> bool:
         """Keep a night for good; return False where it is there already, to the byte.
 
+        `warnings` tell of one that starts before the newest.
+
         Raises UsageError where its name holds something else, or its run and attempt another document; MachineError
         where the store cannot be reached or written.
         """
         name, content = name_of(night), content_of(night)
+        newest = ""
         for listed in self._list():
             match = _NAME.fullmatch(listed.name)
+            newest = max(newest, match["started"] if match else "")
             if match and listed.name != name and (match["run"], match["attempt"]) == (night.run, str(night.attempt)):
                 raise UsageError(
                     f"{escaped(self.text)}: run {night.run}, attempt {night.attempt}, is there as {listed.name}: "
                     "a run is recorded once; give another --attempt, or --run"
                 )
         if self._create(name, content):
+            if (started := _instant(datetime.fromisoformat(night.started))) < newest:
+                self.warnings.append(
+                    f"{escaped(self.text)}: {night.run} started at {started}, before the newest night there, of "
+                    f"{newest}: it takes its place in time, not the last one"
+                )
             return True
         try:
             there = self._content(name)
@@ -248,10 +264,10 @@ def _instant(at: datetime) -> str:
     return f"{utc:%Y%m%dT%H%M%SZ}"
 
 
-def _run(listed: Listed) -> tuple[str, int]:
+def _run(listed: Listed) -> str:
     match = _NAME.fullmatch(listed.name)
     assert match is not None  # names() leaves others out
-    return match["run"], int(match["attempt"])
+    return match["run"]
 
 
 def _order(listed: Listed) -> str:

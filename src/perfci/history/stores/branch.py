@@ -236,10 +236,10 @@ class BranchStore(Store):
         told = _bounded(["cat-file", "--batch-check=%(objectsize:disk)"], clone, _LISTING, request)
         size = sum(int(one) for one in told.split() if one.isdigit())
         if size > HEAVY:
-            self.warnings = [
+            self.warnings.append(
                 f"{self.text}: {count(len(listed), 'night')} take {size >> 20} MiB: begin a new branch by naming "
                 f"another one, such as {self.text}-2; this one stays readable"
-            ]
+            )
 
     # ---------------------------------------------------------------- the clone
 
