@@ -5,12 +5,14 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.history.simulate import WHITE, documents
+from perfci.history import check as module
 from perfci.history.check import check
 from perfci.history.document import Compared, Night, Ratio
 from perfci.history.series import answered, collect
@@ -102,6 +104,33 @@ def test_nothing_is_concluded_across_epochs():
     assert found.changes == []
     (standing,) = found.standings
     assert standing.low < 1.03 < standing.high
+
+
+class Counted(list[int]):
+    """A list that counts what is read of it."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for one in super().__iter__():
+            Counted.read += 1
+            yield one
+
+
+@pytest.mark.parametrize("nights_of_epoch", [10, 1000])
+def test_what_is_read_of_a_series_grows_as_its_nights_do(monkeypatch: pytest.MonkeyPatch, nights_of_epoch: int) -> None:
+    latest = module._latest
+    monkeypatch.setattr(module, "_latest", lambda device: Counted(latest(device)))
+    read = []
+    for number in (100, 200):
+        ratios = [*[None] * (number // 2), *[1.0, None] * (number // 4)]
+        [device] = collect(nights(ratios, epoch=lambda day: f"{day // nights_of_epoch:016x}"))
+        for trace in device.traces.values():
+            trace.nights = Counted(trace.nights)
+        Counted.read = 0
+        check([device])
+        read.append(Counted.read)
+    assert 0 < read[1] <= 2 * read[0]
 
 
 def test_an_epoch_that_comes_again_goes_on():

@@ -155,22 +155,27 @@ def epochs(device: Device) -> dict[str, list[int]]:
 
 def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
     """Yield every series of every epoch in which it has an answer."""
+    answered: dict[tuple[str, str], list[tuple[Key, list[int]]]] = {}
+    for key, trace in sorted(device.traces.items()):
+        places: dict[str, list[int]] = {}
+        for place, night in enumerate(trace.nights):
+            places.setdefault(device.heads[night].epoch, []).append(place)
+        for epoch, own in places.items():
+            answered.setdefault((epoch, key[1]), []).append((key, own))
     metrics = sorted({metric for _, metric in device.traces})
     for epoch, nights in epochs(device).items():
-        place = {night: column for column, night in enumerate(nights)}
+        column = {night: number for number, night in enumerate(nights)}
         for metric in metrics:
-            own = [
-                (key, trace) for key, trace in sorted(device.traces.items())
-                if key[1] == metric and any(night in place for night in trace.nights)
-            ]  # fmt: skip
-            x = np.full((len(own), len(nights)), np.nan)
+            series = answered.get((epoch, metric), [])
+            x = np.full((len(series), len(nights)), np.nan)
             error = x.copy()
-            for row, (_, trace) in enumerate(own):
-                for night, value, spread in zip(trace.nights, trace.x, trace.error, strict=True):
-                    if night in place:
-                        x[row, place[night]], error[row, place[night]] = value, spread
-            for (key, trace), told in zip(own, scan(x, error), strict=True):
-                yield epoch, key, Found(trace, told, nights)
+            for row, (key, own) in enumerate(series):
+                trace = device.traces[key]
+                for place in own:
+                    at = column[trace.nights[place]]
+                    x[row, at], error[row, at] = trace.x[place], trace.error[place]
+            for (key, _), told in zip(series, scan(x, error), strict=True):
+                yield epoch, key, Found(device.traces[key], told, nights)
 
 
 def check(
