@@ -15,6 +15,7 @@ from perfci.profilers.nsys.privacy import isolation
 from perfci.system import users
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, find_account, held, keep_outputs
 from tests.e2e.conftest import ROOT
+from tests.system import hydra
 
 UID, GID = 12345, 12346
 # Only root may run code as another user; CI runs these tests as root, in the image.
@@ -226,6 +227,35 @@ keeps.kill()
     before, after = done.stdout.splitlines() if done.returncode == 0 else (done.stderr, "")
     assert str(UID) in before
     assert after == "1 None"
+
+
+@as_root
+def test_processes_that_start_each_other_again_are_ended_and_a_neighbour_s_are_not(
+    account: Account, open_path: Path
+) -> None:
+    """None is started again: all of them stand still before the first ends."""
+    counted = open_path / "forks"
+    counted.write_bytes(bytes(8))
+    account.give(counted)
+    shutil.copy(hydra.__file__, open_path / "hydra.py")
+    script = f"""
+import subprocess, psutil
+from perfci.system.users import find_account
+account = find_account()
+account.adopt()
+command = ["/usr/bin/env", "python3", {str(open_path / "hydra.py")!r}, {str(counted)!r}]
+subprocess.run([*account.prefix(), *command], check=True)
+print(len(psutil.Process().children(recursive=True)))
+account.sweep()
+print(psutil.Process().children(recursive=True))
+"""
+    env = {**os.environ, "PERFCI_WORKER": f"{UID}:{GID}", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+    with subprocess.Popen([*account.prefix(), "sleep", "600"]) as neighbour:
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines() == [str(1 + hydra.HEADS), "[]"], done.stderr
+        assert hydra.count(str(counted)) == hydra.HEADS
+        assert neighbour.poll() is None
+        neighbour.kill()
 
 
 @as_root

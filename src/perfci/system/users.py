@@ -5,7 +5,6 @@ the sides (builds, the common parent, workers, profilers) is started behind setp
 and no way to gain one. What that user must write is given to it, and taken back before it is read.
 """
 
-import ctypes
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ import psutil
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped
 from perfci.system.files import disk_errors
+from perfci.worker.leash import PR_SET_CHILD_SUBREAPER, children, descendants, end_all, prctl
 
 VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
@@ -29,7 +29,6 @@ NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7:
 _LARGEST = 2**32 - 2
 """Of a user's or group's number; the one above means `none` (chown(2))."""
 _GIVEN = "given to another user"
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -120,30 +119,26 @@ class Account:
     def adopt(self) -> None:
         """Become the one to whom orphans fall, so that none of the user's processes gets away from `sweep`."""
         if self.ids is not None:
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def sweep(self) -> None:
-        """Kill the user's processes below this one."""
-        for _ in range(200) if self.ids is not None else ():
-            left = [one for one in psutil.Process().children(recursive=True) if self._is_own(one)]
-            if not left:
-                return
-            for process in left:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            for process in left:
-                with suppress(ChildProcessError):  # an orphan of another process, until that is gone
-                    os.waitpid(process.pid, os.WNOHANG)
-            psutil.wait_procs(left, timeout=0.01)
+        """Kill the user's processes below this one; others of the same user may be a neighbour's."""
+        if self.ids is None:
+            return
+        end_all(lambda: [pid for pid in descendants(os.getpid(), children()) if self._owns(pid)])
+        for child in psutil.Process().children():  # orphans, whom nobody else collects
+            if self._owns(child.pid):
+                with suppress(ChildProcessError):
+                    os.waitpid(child.pid, os.WNOHANG)
 
     def strangers(self) -> list[int]:
         """Return the user's processes that are not below this one: they may change what the user owns."""
         ours = {one.pid for one in psutil.Process().children(recursive=True)}
-        return [one.pid for one in psutil.process_iter() if one.pid not in ours and self._is_own(one)]
+        return [pid for pid in psutil.pids() if pid not in ours and self._owns(pid)]
 
-    def _is_own(self, process: psutil.Process) -> bool:
+    def _owns(self, pid: int) -> bool:
         try:
-            return self.ids is not None and process.uids().real == self.ids[0]
+            return self.ids is not None and psutil.Process(pid).uids().real == self.ids[0]
         except psutil.NoSuchProcess:
             return False
 

@@ -1,4 +1,5 @@
-"""How a fresh child is bound to the process that started it, and a thread to a core."""
+"""How a fresh child is bound to the process that started it, how all below a process are ended, and how a thread is
+bound to a core."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
-from typing import Optional
+import time
+from collections.abc import Iterable, Iterator
+from typing import Callable, Optional
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
+ENDING = 5.0
+"""Seconds at most for ending processes that start others."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -32,6 +36,59 @@ def leash(cores: Optional[list[int]] = None) -> None:
         pass  # no /proc: macOS
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
+
+
+def children() -> dict[int, list[int]]:
+    """Process → its children, for all processes that live. Empty where there is no /proc."""
+    table: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open("/proc/" + name + "/stat", "rb") as file:
+                    fields = file.read().rsplit(b")", 1)[1].split()
+            except (OSError, IndexError):
+                continue  # it ended meanwhile
+            if fields[0] != b"Z":
+                table.setdefault(int(fields[1]), []).append(int(name))
+    return table
+
+
+def descendants(pid: int, table: dict[int, list[int]]) -> list[int]:
+    """Return all processes below `pid`."""
+    found, todo = [], [pid]
+    while todo:
+        below = table.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to one process, gone or not."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone already, or no longer ours
+        os.kill(pid, number)
+
+
+def end_all(find: Callable[[], Iterable[int]]) -> None:
+    """Kill what `find` finds, until it finds nothing, for `ENDING` seconds at most.
+
+    All is stopped first: what still runs when another process ends may start that again.
+    """
+    end = time.monotonic() + ENDING
+    found = set(find())
+    while found:
+        stopped: set[int] = set()
+        while found - stopped and time.monotonic() < end:
+            for pid in found:
+                send(pid, signal.SIGSTOP)
+            stopped |= found
+            found = set(find())
+        for pid in stopped | found:
+            send(pid, signal.SIGKILL)
+        if time.monotonic() >= end:
+            return
+        time.sleep(0.005)
+        found = set(find())
 
 
 def drawn_core(seed: object) -> Optional[int]:

@@ -6,7 +6,6 @@ ends; on Linux it is a subreaper, so that daemons which user code leaves behind 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import select
@@ -14,44 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from . import serve
 from .channel import Channel, connect
-from .leash import PR_SET_CHILD_SUBREAPER, leash, prctl
+from .leash import PR_SET_CHILD_SUBREAPER, children, descendants, end_all, leash, prctl, send
 from .preload.paths import Place, relocate
 from .preload.steps import Preload
-
-
-def children() -> dict[int, list[int]]:
-    """Process → its children, for all processes. Empty where there is no /proc."""
-    table: dict[int, list[int]] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit():
-            try:
-                with open("/proc/" + name + "/stat", "rb") as file:
-                    fields = file.read().rsplit(b")", 1)[1].split()
-            except (OSError, IndexError):
-                continue  # it ended meanwhile
-            if fields[0] != b"Z":
-                table.setdefault(int(fields[1]), []).append(int(name))
-    return table
-
-
-def descendants(pid: int, table: dict[int, list[int]]) -> list[int]:
-    """Return all processes below `pid`."""
-    found, todo = [], [pid]
-    while todo:
-        below = table.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
-def kill(pid: int) -> None:
-    """SIGKILL to one process, gone or not."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone already, or no longer ours
-        os.kill(pid, signal.SIGKILL)
 
 
 class Parent:
@@ -184,7 +153,7 @@ class Parent:
             if pid in self.running:
                 ident, start = self.running.pop(pid)
                 if not self.running:
-                    self.sweep()  # not before: orphans of one worker may serve another of its children
+                    end_all(all_below)  # not before: orphans of one worker may serve another of its children
                 self.channel.send(
                     {
                         "exited": ident,
@@ -196,30 +165,26 @@ class Parent:
 
     def kill_tree(self, ident: int) -> None:
         """Kill a process of ours with everything below it."""
-        table = children()
         for pid, (owner, _) in list(self.running.items()):
             if owner == ident:
-                for victim in [*descendants(pid, table), pid]:
-                    kill(victim)
-
-    def sweep(self) -> None:
-        """Kill the orphans that were handed to us: children that we did not start."""
-        table = children()
-        for orphan in table.get(os.getpid(), []):
-            if orphan not in self.running:
-                for victim in [*descendants(orphan, table), orphan]:
-                    kill(victim)
+                end_all(partial(tree, pid))
+                send(pid, signal.SIGKILL)  # where there is no /proc
 
     def leave(self) -> None:
-        """Kill everything below us, again and again until nothing runs there, then end."""
-        for _ in range(200):
-            below = descendants(os.getpid(), children())
-            if not below:
-                break
-            for pid in below:
-                kill(pid)
-            time.sleep(0.01)
+        """Kill everything below us, then end."""
+        end_all(all_below)
         os._exit(0)
+
+
+def all_below() -> list[int]:
+    """Return all processes below this one."""
+    return descendants(os.getpid(), children())
+
+
+def tree(child: int) -> list[int]:
+    """Return a child of this process and all below it, while it lives."""
+    table = children()
+    return [child, *descendants(child, table)] if child in table.get(os.getpid(), ()) else []
 
 
 def preload() -> dict[str, Any]:
