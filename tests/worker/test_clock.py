@@ -4,7 +4,8 @@ import types
 
 import pytest
 
-from perfci.measure.rounds import Block, _values
+from perfci.measure.bench import Block
+from perfci.measure.rounds import _values
 from perfci.worker import clock
 
 
@@ -19,9 +20,9 @@ def test_no_driver_no_clock(monkeypatch):
 
 
 def test_cycles_need_a_clock_beside_every_sample():
-    block = Block([1e-3] * 10, 2e6, False)
+    block = Block(times=[1e-3] * 10, hertz=2e6, drained=False)
     assert _values([[block], [block]]) == {"time": pytest.approx(1e-3), "cycles": pytest.approx(2e3)}
-    assert set(_values([[block], [block._replace(hertz=None)]])) == {"time"}
+    assert set(_values([[block], [block.model_copy(update={"hertz": None})]])) == {"time"}
 
 
 @pytest.mark.gpu
