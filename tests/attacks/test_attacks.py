@@ -146,6 +146,57 @@ def test_head_that_rewrites_base_s_files_gets_no_verdict(repo: Repo, way: str, w
     assert "base's files were changed" in run.report["sentence"]
 
 
+BUILDS = r"""
+build:
+  - mkdir -p "$XDG_CACHE_HOME/made" && echo begun > "$XDG_CACHE_HOME/made/.ninja_log"
+  - cc -O0 -shared -fPIC -DTIMES="$(cat times)" -o "$XDG_CACHE_HOME/made/total.so" total.c
+  - cc -O0 -shared -fPIC -DTIMES=5 -o "$XDG_CACHE_HOME/made/slow.so" total.c
+  - cd "$XDG_CACHE_HOME/made"; if grep -q "while it is built" "$OLDPWD/way"; then cp slow.so ../../../../base/cache/xdg/made/total.so; fi
+  - if grep -q "and put back" way; then cc -O0 -shared -fPIC -DTIMES=1 -o ../../base/cache/xdg/made/total.so total.c; fi
+limits: [{cases: '*', metric: time, regression: 10%}]
+"""
+TOTAL = """
+double total(long n) {
+    double sum = 0;
+    for (int k = 0; k < TIMES; k++) { sum = 0; for (long i = 0; i < n; i++) sum += i * 0.5; }
+    return sum;
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")  # which every host of GPU code has
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("while it is built", "base's caches were changed while head was built: xdg/made/total.so"),
+        ("while it is built, and put back", "base's caches were changed while head was built: xdg/made/total.so"),
+        (
+            "while it is measured",
+            "base's files were changed while it was measured: cache/xdg/made/total.so was changed",
+        ),
+        ("not at all", ""),
+    ],
+)
+def test_head_that_rewrites_what_base_loads_from_its_caches_gets_no_verdict(repo: Repo, way: str, said: str) -> None:
+    repo.policy(BUILDS)
+    (repo.root / "kernels").mkdir()
+    shutil.copy(SUITES / "rewrites_caches.py", repo.root / "kernels")
+    for name, text in (("total.c", TOTAL), ("times", "1"), ("way", "base")):
+        repo.write(name, text)
+    repo.commit()
+    repo.write("way", way)
+    repo.write("times", "2")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s")
+    if not said:
+        assert run.results["error"] is None and run.report["pairs"] > 0, run.out + run.err
+        return
+    assert run.code == 3, run.out + run.err
+    last = run.err.strip().splitlines()[-1]
+    assert last.startswith(f"perfci: {said}") and "there is no verdict" in last
+    assert "PASS" not in run.out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kills_base", "rewrites_base"])
 def test_the_same_without_the_attack_is_measured(repo: Repo, name: str) -> None:

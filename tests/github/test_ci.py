@@ -13,12 +13,13 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import yaml
 
 import perfci
 from perfci.cli.ci import _options, _words
 from perfci.github.settings import Settings
 from perfci.measure.shards.document import read_plan
-from tests.e2e.conftest import Repo, adding
+from tests.e2e.conftest import SYSTEM_PYTHON, Repo, adding, as_root
 from tests.e2e.warm import Warm
 from tests.github.loopback.scene import beside
 from tests.github.loopback.server import REPOSITORY, Pull
@@ -32,6 +33,7 @@ CANARIES = {
     "HF_TOKEN": CANARY,
     "AWS_SECRET_ACCESS_KEY": CANARY,
 }
+GITHUB_MD = Path(__file__).parents[2] / "docs" / "github.md"
 LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
 
 
@@ -371,6 +373,38 @@ def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_a
     assert f"LookupError: keep {keep} in /var/cache/perfci" in job.log
     refused = hub.job(event, payload, sha, checkout, command=["-c", spied], cache="/c", container="perfci:cuda13")
     assert refused.outputs["exit-code"] == "2" and "input cache: no image of `container:` sees it" in refused.log
+
+
+@as_root
+@pytest.mark.slow
+def test_a_job_as_docs_write_it_keeps_and_takes_builds(two_users: Repo, warm: Warm) -> None:
+    """In a container of the image steps run as root, in a home and a checkout of root's, with no entry point."""
+    [job] = [
+        text for text in re.findall(r"```yaml\n(.*?)```", GITHUB_MD.read_text(), re.DOTALL) if "PERFCI_WORKER" in text
+    ]
+    env = yaml.safe_load(job)["env"]
+    home, cache = two_users.root.parent / "github-home", two_users.root.parent / "cache"
+    home.mkdir()
+    hub = Hub(two_users.root.parent / "job", warm)
+    hub.repo.policy(f"build: ['echo built > \"$PERFCI_SITE/built\"']\n{LIMIT.replace('20%', '90%')}")
+    text = (hub.repo.root / "perfci.yaml").read_text()
+    hub.repo.write("perfci.yaml", re.sub("python: .*", f"python: {SYSTEM_PYTHON}", text))
+    hub.repo.write(
+        "kernels/adding.py", f"import os\nassert os.getuid() == {env['PERFCI_WORKER'].partition(':')[0]}\n{adding()}"
+    )
+    sha = hub.repo.commit()
+
+    def measured(event: str, payload: dict, sha: str) -> Job:
+        shutil.rmtree(hub.tmp_path / "work", ignore_errors=True)
+        job = hub.job(event, payload, sha, hub.checkout(sha), {**env, "HOME": str(home)}, cache=str(cache))
+        assert job.outputs["exit-code"] == "0", job.log
+        return job
+
+    measured("schedule", {"schedule": "17 3 * * *", "repository": {"full_name": "o/r", "default_branch": "main"}}, sha)
+    assert len(list((cache / "entries").iterdir())) == 1
+    hub.repo.write("change", "of something")
+    job = measured("pull_request", hub.pull_request(), hub.merge)
+    assert "base was built by an earlier run (--cache)" in job.log + "".join(job.report["notes"])
 
 
 APPS = "commands: [{}]\nlimits: [{{cases: '*', metric: time, max: 2s}}]\n".format(

@@ -253,33 +253,44 @@ def _build(
 
     Returns a note where base was built by an earlier run.
     """
-    notes = []
+    notes: list[str] = []
     for side in sides.values():
-        parent.account.show(side.folder)
+        built = [one.seal for one in sides.values() if one.seal is not None]
+        with ExitStack() as still:
+            for seal in built:
+                still.enter_context(seal.undisturbed(side.name))
+            notes += _build_side(side, parent, options, progress, kept)
+    return notes
+
+
+def _build_side(side: SideWork, parent: Parent, options: Options, progress: Progress, kept: Kept | None) -> list[str]:
+    """Run one side's, or take what an earlier run built; return a note where that was so."""
+    notes = []
+    parent.account.show(side.folder)
+    _give(side, parent.account)
+    if side.own_home and (refused := make_home(side, parent.account)):
+        home, n = escaped(os.environ["HOME"]), listed(refused)
+        progress.note(f"{side.name} is built without {n} of {home}, which the code under test may change (--cache)")
+    key, taken = None, False
+    if kept is not None and side.policy.build and side.name == (options.keep or "base"):
+        if options.keep is not None:
+            require_out_of_reach(side, parent.account)
+        key = key_of(side, parent, options.out / "logs" / "tools.log")
+        if key is None:
+            progress.note("no build is taken or kept: its tools do not tell their versions: see logs/tools.log")
+        elif options.keep is None:
+            taken = kept.take(key, side)
+    if taken:
         _give(side, parent.account)
-        if side.own_home and (refused := make_home(side, parent.account)):
-            home, n = escaped(os.environ["HOME"]), listed(refused)
-            progress.note(f"{side.name} is built without {n} of {home}, which the code under test may change (--cache)")
-        key, taken = None, False
-        if kept is not None and side.policy.build and side.name == (options.keep or "base"):
-            if options.keep is not None:
-                require_out_of_reach(side, parent.account)
-            key = key_of(side, parent, options.out / "logs" / "tools.log")
-            if key is None:
-                progress.note("no build is taken or kept: its tools do not tell their versions: see logs/tools.log")
-            elif options.keep is None:
-                taken = kept.take(key, side)
-        if taken:
-            _give(side, parent.account)
-            notes.append(f"{side.name} was built by an earlier run (--cache): same files, tools and environment")
-        elif side.policy.build:
-            progress.stage(f"building {side.name}")
-            build(side, parent, options.out)
-        parent.account.seal(side.tree)
-        parent.account.seal(side.site)
-        if kept is not None and key is not None and options.keep and side.failure is None:
-            kept.keep(key, side)  # before anything of the next side runs
-        side.close()  # likewise
+        notes.append(f"{side.name} was built by an earlier run (--cache): same files, tools and environment")
+    elif side.policy.build:
+        progress.stage(f"building {side.name}")
+        build(side, parent, options.out)
+    parent.account.seal(side.tree)
+    parent.account.seal(side.site)
+    if kept is not None and key is not None and options.keep and side.failure is None:
+        kept.keep(key, side)  # before anything of the next side runs
+    side.close()  # likewise
     return notes
 
 

@@ -32,8 +32,6 @@ STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"
 """Workers keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
 history of the process whether an output is paged in anew each time: workers of the same code then differed by a
 factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
-DOWNLOADS = ("pip", "uv")
-"""Folders of a side's caches that hold packages as they come from an index."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
 OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
 """Keys of the policy that each side takes from its own; all others are base's for both."""
@@ -87,7 +85,7 @@ class SideWork:
 
     def close(self, built: Collection[str] | None = None) -> None:
         """Digest what was built: from here on nobody may change it. `built`: as of `Seal`. Raises MachineError."""
-        self.seal = Seal(self.name, self.tree, self.site, built)
+        self.seal = Seal(self.name, self.tree, self.site, self.cache, built)
 
     def own(self) -> AbstractContextManager[None]:
         """While only this side's code runs: see `Seal.own`."""

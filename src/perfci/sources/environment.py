@@ -55,6 +55,8 @@ _CACHES = {
     "PIP_CACHE_DIR": "pip",
     "UV_CACHE_DIR": "uv",
 }
+DOWNLOADS = ("pip", "uv")
+"""Of the folders of a side's caches those that hold packages as they come from an index."""
 HOMES = {"HOME": "home", "TMPDIR": "tmp"}
 """Folders of a side that has a home of its own, from variable to name."""
 # Code may lie there, too, and a build needs none of it.

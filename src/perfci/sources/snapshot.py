@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -422,11 +422,16 @@ def _raise(error: OSError) -> None:
     raise error
 
 
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 def _seal(target: Path) -> str:
     """Give every file its mode and time. Return the SHA-256 over their sorted (path, mode, content)."""
-    for path, mode in _files(target):
-        if not stat.S_ISLNK(mode):
-            path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+    for path, info in _files(target):
+        if not stat.S_ISLNK(info.st_mode):
+            path.chmod(0o755 if info.st_mode & stat.S_IXUSR else 0o644)
         os.utime(path, (MTIME, MTIME), follow_symlinks=False)
     digest = hashlib.sha256()
     for name, kind, content in sorted(_contents(target)):
@@ -449,26 +454,41 @@ def _text(name: bytes) -> str:
     return name.decode(errors="backslashreplace")
 
 
+def file_stamps(folder: Path) -> dict[str, tuple[int, int, int, int]]:
+    """Return path below `folder` → what changes with each write to the file or link, though all else is put back.
+
+    Raises MachineError.
+    """
+    with _disk_errors(folder):
+        return {
+            _text(os.fsencode(path.relative_to(folder))): (info.st_ino, info.st_mode, info.st_size, info.st_ctime_ns)
+            for path, info in _files(folder)
+        }
+
+
 def _contents(
     folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True
 ) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Yield (path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
-    for path, mode in _files(folder):
+    for path, info in _files(folder):
+        mode = info.st_mode
         if not wanted(_text(os.fsencode(path.relative_to(folder))), mode):
             continue
-        if stat.S_ISLNK(mode):
-            kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
-        else:
-            kind = b"100755" if mode & stat.S_IXUSR else b"100644"
-            with path.open("rb") as handle:
-                content = hashlib.file_digest(handle, "sha256").digest()
-        yield os.fsencode(path.relative_to(folder)), kind, content
+        with suppress(FileNotFoundError):  # its owner has just removed it
+            if stat.S_ISLNK(mode):
+                kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
+            else:
+                kind = b"100755" if mode & stat.S_IXUSR else b"100644"
+                with path.open("rb") as handle:
+                    content = hashlib.file_digest(handle, "sha256").digest()
+            yield os.fsencode(path.relative_to(folder)), kind, content
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield (path, mode) of every file and link below `folder`."""
-    for place, names, files in os.walk(folder, onerror=_raise):
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield (path, its facts) of every file and link below `folder`."""
+    for place, names, files in os.walk(folder, onerror=_raise_unless_gone):
         for path in (Path(place, name) for name in (*names, *files)):
-            mode = path.lstat().st_mode
-            if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-                yield path, mode
+            with suppress(FileNotFoundError):  # likewise
+                info = path.lstat()
+                if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+                    yield path, info

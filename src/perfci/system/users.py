@@ -1,6 +1,6 @@
 """The user that the code under test runs as, where that is not the user of this process.
 
-`PERFCI_WORKER=UID:GID` names it; the container image sets it. The run then stays root, and whatever runs code of
+`PERFCI_WORKER=UID:GID` names it; the image's entry point sets it. The run then stays root, and whatever runs code of
 the sides (builds, the common parent, workers, profilers) is started behind setpriv(1): another user, no capability,
 and no way to gain one. What that user must write is given to it, and taken back before it is read.
 """
@@ -111,7 +111,7 @@ class Account:
                     _hold(name, inside)
                 elif stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
                     os.chown(name, os.geteuid(), os.getegid(), dir_fd=inside)
-                    os.chmod(name, 0o644, dir_fd=inside)
+                    os.chmod(name, 0o755 if info.st_mode & stat.S_IXUSR else 0o644, dir_fd=inside)
                 else:
                     with suppress(FileNotFoundError):  # another process of perfci's takes it back, too
                         os.unlink(name, dir_fd=inside)

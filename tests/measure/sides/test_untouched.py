@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import py_compile
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -38,7 +39,8 @@ def side(tmp_path: Path) -> Path:
 
 
 def sealed(side: Path, built: set[str] | None = None) -> Seal:
-    return Seal("base", side / "tree", side / "site", built)
+    (side / "cache").mkdir(exist_ok=True)
+    return Seal("base", side / "tree", side / "site", side / "cache", built)
 
 
 def problem(seal: Seal, parent: Parent, env: dict[str, str] | None = None) -> str:
@@ -159,6 +161,76 @@ def test_what_an_side_makes_while_it_is_alone_is_its_own(side: Path, parent: Par
     with seal.own():
         (side / "tree/lib.py").write_text("VALUE = 7\n")
     assert problem(seal, parent) == "tree/lib.py was changed", "what was built is not to be changed by anyone"
+
+
+BUILT = ("torch_extensions/k/k.so", "triton/AB/k.cubin", "cuda/0/1/ab12", "triton/CD/k.autotune.json", "xdg/x/k.py")
+LOGS = (
+    "torch_extensions/k/.ninja_log",
+    "torch_extensions/k/lock",
+    "cuda/index",
+    "xdg/run.log",
+    "inductor/a.best_config",
+)
+
+
+def cached(side: Path, *names: str, text: str = "built") -> None:
+    for name in names:
+        (side / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
+        (side / "cache" / name).write_text(text)
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_what_a_build_left_in_caches_stays_as_it_was(side: Path, parent: Parent, name: str) -> None:
+    cached(side, *BUILT, *LOGS, "pip/http/a")
+    seal = sealed(side)
+    cached(side, *LOGS, "pip/http/a", "triton/EF/k.cubin", "xdg/state.json", text="of what was measured")
+    (side / "cache/torch_extensions/k/lock").unlink()
+    os.utime(side / "cache" / name)
+    assert problem(seal, parent) == ""
+    cached(side, name, text="slow")
+    assert problem(seal, parent) == f"cache/{name} was changed"
+    (side / "cache" / name).unlink()
+    assert problem(seal, parent) == f"cache/{name} is gone"
+
+
+def test_code_that_a_side_compiles_while_it_is_alone_stays_as_it_was(side: Path, parent: Parent) -> None:
+    cached(side, "xdg/old.so")
+    seal = sealed(side)
+    with seal.own():
+        cached(side, "xdg/old.so", "xdg/new.so", "xdg/k.ptx", "xdg/seen.json", text="compiled again")
+    cached(side, "xdg/seen.json", text="and counted")
+    assert problem(seal, parent) == ""
+    for name in ("old.so", "new.so", "k.ptx"):
+        cached(side, f"xdg/{name}", text="slow")
+        assert problem(seal, parent) == f"cache/xdg/{name} was changed"
+        cached(side, f"xdg/{name}", text="compiled again")
+    seal.close_caches()
+    shutil.rmtree(side / "cache")
+    assert problem(seal, parent) == "", "nothing of a side runs any more"
+
+
+@pytest.mark.parametrize("name", ["xdg/k.so", "pip/wheel", "xdg/run.log", "xdg/new"])
+def test_while_another_side_is_built_nothing_in_caches_changes(side: Path, name: str) -> None:
+    cached(side, "xdg/k.so", "pip/wheel", "xdg/run.log")
+    os.utime(side / "cache" / "xdg/k.so", ns=(10**18, 10**18))
+    seal = sealed(side)
+    with seal.undisturbed("head"):
+        (side / "cache/xdg/k.so").read_text()
+    said = f"base's caches were changed while head was built: {name}: there is no verdict: find out what writes there"
+    with pytest.raises(MachineError, match=said), seal.undisturbed("head"):
+        cached(side, name)  # the same again
+        os.utime(side / "cache" / name, ns=(10**18, 10**18))
+
+
+def test_what_a_side_made_before_it_failed_is_its_own(side: Path, parent: Parent) -> None:
+    seal = sealed(side)
+    with pytest.raises(RuntimeError), seal.own():
+        (side / "tree/made.py").write_text("")
+        cached(side, "xdg/made.so")
+        raise RuntimeError
+    assert problem(seal, parent) == ""
+    cached(side, "xdg/made.so", text="slow")
+    assert problem(seal, parent) == "cache/xdg/made.so was changed"
 
 
 def test_settings_that_change_bytecode_are_minded(side: Path, parent: Parent) -> None:

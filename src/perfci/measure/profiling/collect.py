@@ -13,7 +13,7 @@ from perfci.measure.bench import Bench
 from perfci.measure.costs import Budget
 from perfci.measure.options import RAW, Options
 from perfci.measure.place import Place
-from perfci.measure.prepare import DOWNLOADS, SideWork
+from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.commands import profile_command
 from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, unaffordable, wanted
 from perfci.model.base import DeviceKind, Side
@@ -26,6 +26,7 @@ from perfci.model.text import count
 from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
 from perfci.profilers.metrics import take
 from perfci.profilers.registry import Kind, registered
+from perfci.sources.environment import DOWNLOADS
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.gpu import Gpu, cuda_version
 from perfci.system.process import Parent
@@ -390,7 +391,9 @@ def _launching(case: Case, name: Side) -> Profile | None:
 
 
 def _built(side: SideWork, account: Account) -> Built:
-    """Return a side's files, taken back from `account`."""
+    """Return a side's files, taken back from `account`. Raises MachineError as `Seal.require` does."""
+    if side.seal is not None:
+        side.seal.close_caches()
     for folder in (side.tree, side.site):
         account.seal(folder)
     account.reclaim(side.cache)

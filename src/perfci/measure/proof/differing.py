@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from perfci.measure.prepare import DOWNLOADS, OF_EACH_SIDE, SideWork
+from perfci.measure.prepare import OF_EACH_SIDE, SideWork
 from perfci.model.text import escaped, listed
+from perfci.sources.environment import DOWNLOADS
 from perfci.sources.snapshot import file_digests
 
 FOLDER = "folder"

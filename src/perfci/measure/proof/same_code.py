@@ -18,7 +18,7 @@ from perfci.measure.bench import Executed, case_fields
 from perfci.measure.cases import Found
 from perfci.measure.options import Options
 from perfci.measure.place import LOAD_TIMEOUT, Place
-from perfci.measure.prepare import DOWNLOADS, SideWork
+from perfci.measure.prepare import SideWork
 from perfci.measure.proof.differing import Differing, differing, unequal
 from perfci.measure.proof.trace import Surroundings, Trace, read
 from perfci.measure.sides.untouched import beside
@@ -27,6 +27,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Proof, Reason
 from perfci.model.text import escaped, listed, one_line
+from perfci.sources.environment import DOWNLOADS
 from perfci.system import strace
 from perfci.system.child import Died
 from perfci.system.facts import usable_cores

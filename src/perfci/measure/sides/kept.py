@@ -162,7 +162,7 @@ def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[
     if account.ids is None:
         raise UsageError(
             f"--cache {escaped(folder)}: the code under test would run as this user, and could write what later is "
-            f"base: name another user in {VARIABLE}, as the container image does"
+            f"base: name another user in {VARIABLE}, 10001:10001 say, and run perfci as root"
         )
     entries = folder / "entries"
     with disk_errors("made", folder):

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 import perfci
 from perfci.measure.options import Options
 from perfci.measure.prepare import SideWork, Sources, choose_python, find_sources, take_snapshot
+from perfci.measure.sides.untouched import cache_digests
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
@@ -29,7 +30,7 @@ class PreparedSide(Document):
     python: str
     """Interpreter that it was built with."""
     files: dict[str, str]
-    """Path below the side's folder → digest, for its tree and what it built."""
+    """Path below the side's folder → digest, for its tree, what it built, and its caches."""
     failure: Reason | None = None
     """Why it does not build."""
 
@@ -87,10 +88,11 @@ def _variables(options: Options) -> dict[Side, dict[str, str]]:
 
 
 def _files(side: SideWork) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for folder in (side.tree, side.site):
-        found |= {f"{folder.name}/{path}": digest for path, digest in file_digests(folder).items()}
-    return found
+    """Return path below the side's folder → digest."""
+    digests = {folder: file_digests(folder) for folder in (side.tree, side.site)} | {
+        side.cache: cache_digests(side.cache)
+    }
+    return {f"{folder.name}/{path}": digest for folder, found in digests.items() for path, digest in found.items()}
 
 
 def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork]]:

@@ -5,21 +5,25 @@ beside what it has slowed down. So both are digested once they are built, and ag
 that were there must be as they were. What came later must be nothing that Python would import, but for what the side's
 own discovery and checks have made, and bytecode that is that of its source.
 
-This is no sandbox: what is put back in time is not seen, nor what is done to caches of compilers.
+Caches fill while a side runs. While another side is built nothing in them changes; what a side's build left there, and
+what code it compiles while it runs alone, must be as it was. What grows with every use may differ.
+
+This is no sandbox: what is put back in time is not seen, nor what is done to what sides compile beside each other.
 """
 
 import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 
 from perfci.model.base import MachineError, Side
 from perfci.model.text import escaped
-from perfci.sources.snapshot import file_digests
+from perfci.sources.environment import DOWNLOADS
+from perfci.sources.snapshot import file_digests, file_stamps
 from perfci.system.child import Died
 from perfci.system.files import disk_errors
 from perfci.system.process import BOOT, Parent
@@ -27,16 +31,22 @@ from perfci.system.process import BOOT, Parent
 BYTECODE = BOOT.with_name("bytecode.py")
 TIMEOUT = 600.0
 """Seconds for compiling what a side imports."""
+_GROWS = re.compile(r"(?:.*[._-])?(?:log|lock|pid|index|stats|ninja_deps|nbi|best_config)", re.DOTALL | re.IGNORECASE)
+"""Names in caches of logs, locks and lists of what else is there (ninja's, ccache's, the CUDA driver's, Numba's), and
+of inductor's choices, which checks forget."""
+_COMPILED = (".cubin", ".fatbin", ".hsaco", ".ptx")
 _IMPORTED = re.compile(r".*(\.py|\.pyc|\.pth|\.so|\.pyd)", re.DOTALL)
 
 
 class Seal:
-    """The digests of a side's tree and site once it was built."""
+    """The digests of a side's tree, site and caches once it was built."""
 
-    def __init__(self, name: Side, tree: Path, site: Path, built: Collection[str] | None = None) -> None:
-        """Digest both folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
+    def __init__(self, name: Side, tree: Path, site: Path, cache: Path, built: Collection[str] | None = None) -> None:
+        """Digest the folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
         where the side has run since. Raises MachineError."""
         self.name = name
+        self._cache = cache
+        self._cached = cache_digests(cache)
         self._folders = {"tree": tree, "site": site}
         self._then: dict[str, dict[str, str]] = {}
         for which, folder in self._folders.items():
@@ -65,10 +75,42 @@ class Seal:
 
         To be entered while no code of another side runs. Raises MachineError.
         """
-        before = self.importable()
+        before, stamps = self.importable(), file_stamps(self._cache)
+        try:
+            yield
+        finally:  # also of a command that fails
+            for which, new in self.importable().items():
+                self._then[which].update((path, digest) for path, digest in new.items() if path not in before[which])
+            self._take(set(_differ(stamps, file_stamps(self._cache))))
+
+    def _take(self, moved: Collection[str]) -> None:
+        """Take files in the caches as they are now: those that were there, and code."""
+        then = self._cached
+        self._cached = {path: digest for path, digest in then.items() if path not in moved}
+        self._cached |= cache_digests(
+            self._cache, lambda path, mode: path in moved and (path in then or _is_code(path, mode))
+        )
+
+    @contextmanager
+    def undisturbed(self, other: Side) -> Iterator[None]:
+        """Raise MachineError where building the side `other` changes anything in the caches, also if it is put back."""
+        before = file_stamps(self._cache)
         yield
-        for which, new in self.importable().items():
-            self._then[which].update((path, digest) for path, digest in new.items() if path not in before[which])
+        if moved := _differ(before, file_stamps(self._cache)):
+            raise MachineError(
+                f"{self.name}'s caches were changed while {other} was built: {escaped(moved[0])}{_more(moved)}: there "
+                f"is no verdict: find out what writes there, and let {other} be built in its own folders"
+            )
+
+    def close_caches(self) -> None:
+        """Check the caches for the last time: nothing of the sides runs after this. Raises MachineError as `require`
+        does."""
+        self._require_caches()
+        self._cached = {}
+
+    def _require_caches(self) -> None:
+        then, now = self._cached, cache_digests(self._cache, lambda path, _: path in self._cached)
+        self._refuse([f"cache/{escaped(path)} {_became(path, then, now)}" for path in _differ(then, now)])
 
     def strays(self, before: Mapping[str, Mapping[str, str]]) -> list[Path]:
         """Return what Python could import and was not there `before`, as `importable` tells it."""
@@ -105,23 +147,26 @@ class Seal:
 
         `log`: of the process that checks bytecode.
         """
+        self._require_caches()
         problems: list[str] = []
         cached: list[str] = []
         for which, folder in self._folders.items():
             then, now = self._then[which], self._now(which)
-            for path in sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path)):
+            for path in _differ(then, now):
                 if not _is_cached(path):
-                    what = "is new" if path not in then else "is gone" if path not in now else "was changed"
-                    problems.append(f"{which}/{escaped(path)} {what}")
+                    problems.append(f"{which}/{escaped(path)} {_became(path, then, now)}")
                 elif path in now:
                     cached.append(str(folder / path))
         if cached and not problems:
             problems = self._doctored(cached, python, parent, env, log)
+        self._refuse(problems)
+
+    def _refuse(self, problems: Sequence[str]) -> None:
         if problems:
-            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             raise MachineError(
-                f"{self.name}'s files were changed while it was measured: {problems[0]}{more}: there is no verdict; "
-                "find out what writes there, in head too; let cases write below $TMPDIR, and build under `build:`"
+                f"{self.name}'s files were changed while it was measured: {problems[0]}{_more(problems)}: there is no "
+                "verdict; find out what writes there, in head too; let cases write below $TMPDIR, and build under "
+                "`build:`"
             )
 
     def _doctored(self, files: list[str], python: str, parent: Parent, env: Mapping[str, str], log: Path) -> list[str]:
@@ -164,6 +209,37 @@ def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
             with disk_errors("removed", path):
                 path.unlink()
             made.append(f"{seal.name}: {escaped(path.name)}")
+
+
+def cache_digests(cache: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
+    """Return path → digest of the `wanted` files in a side's caches, but for downloads and what grows with every use.
+
+    Raises MachineError.
+    """
+
+    def counts(path: str, mode: int) -> bool:
+        pure = PurePosixPath(path)
+        return pure.parts[0] not in DOWNLOADS and not _GROWS.fullmatch(pure.name) and wanted(path, mode)
+
+    return file_digests(cache, counts)
+
+
+def _differ(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
+
+
+def _became(path: str, then: Collection[str], now: Collection[str]) -> str:
+    return "is new" if path not in then else "is gone" if path not in now else "was changed"
+
+
+def _more(paths: Sequence[str]) -> str:
+    return f", and {len(paths) - 1} more" if len(paths) > 1 else ""
+
+
+def _is_code(path: str, mode: int) -> bool:
+    """Tell whether a file in caches can be loaded or executed, by its mode or its name."""
+    executable = stat.S_ISREG(mode) and mode & stat.S_IXUSR
+    return bool(executable) or path.endswith(_COMPILED) or _is_cached(path) or _imported(path, mode)
 
 
 def _is_cached(path: str) -> bool:
