@@ -41,6 +41,8 @@ class World:
     """Size of a step in units of the scatter: 1 % at 0.3 %."""
     every: float = 0.0
     """Nights between the steps of a case, on average; 0 for none."""
+    shared: float = 0.0
+    """Share of the cases that step on a night on which any does, each its own way; 0: each has nights of its own."""
     drifts: float = 0.0
     """Share of cases that drift by `DRIFT`, once, and do nothing else."""
     swaps: float = 0.0
@@ -49,10 +51,12 @@ class World:
 
 WHITE = World()
 STEPS = World(every=180.0)
+SHARED = replace(STEPS, shared=0.5)
 ALL = World(lag=(0.0, 0.6), tails=0.02, noisy=0.05, gaps=0.04, every=180.0, drifts=0.05, swaps=0.0003)
 WORLDS: dict[str, World] = {
     "independent noise, no change": WHITE,
     "independent noise, steps": STEPS,
+    "half of the cases step together": SHARED,
     "autocorrelated, 0 to 0.6": replace(STEPS, lag=(0.0, 0.6)),
     "2 % of answers with thrice the noise": replace(STEPS, tails=0.02),
     "noisy weeks, one in twenty": replace(STEPS, noisy=0.05),
@@ -92,6 +96,7 @@ def simulate(world: World, rng: np.random.Generator) -> Simulated:
     level = np.zeros(size)
     steps: list[dict[int, float]] = []
     drifts: list[tuple[int, int] | None] = []
+    together = list(_nights(world, rng)) if world.shared else []
     for case in range(world.cases):
         planted: dict[int, float] = {}
         drift = None
@@ -100,11 +105,10 @@ def simulate(world: World, rng: np.random.Generator) -> Simulated:
             drift = begin, begin + DRIFTS
             level[case] = DRIFT * np.clip((np.arange(world.nights) - begin) / DRIFTS, 0, 1)
         elif world.every:
-            at = APART + rng.exponential(world.every - APART)
-            while at < world.nights - APART / 2:
-                planted[int(at)] = float(world.step * scatter[case] * rng.choice((1, -1)))
-                level[case, int(at) :] += planted[int(at)]
-                at += APART + rng.exponential(world.every - APART)
+            own = (night for night in together if rng.random() < world.shared) if world.shared else _nights(world, rng)
+            for night in own:
+                planted[night] = float(world.step * scatter[case] * rng.choice((1, -1)))
+                level[case, night:] += planted[night]
         steps.append(planted)
         drifts.append(drift)
     if world.swaps:
@@ -117,6 +121,14 @@ def simulate(world: World, rng: np.random.Generator) -> Simulated:
         gone = int(rng.integers(30, world.nights - 30))
         x[:, gone : gone + 14] = np.nan
     return Simulated(x, np.where(np.isnan(x), np.nan, scatter[:, None] * error), steps, drifts, scatter)
+
+
+def _nights(world: World, rng: np.random.Generator) -> Iterator[int]:
+    """Yield nights of steps."""
+    at = APART + rng.exponential(world.every - APART)
+    while at < world.nights - APART / 2:
+        yield int(at)
+        at += APART + rng.exponential(world.every - APART)
 
 
 FIRST = datetime(2024, 1, 1, 3, 0, tzinfo=UTC)

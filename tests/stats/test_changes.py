@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from benchmarks.history.__main__ import DEVICES, LEAST_FOUND, MOST_FALSE, proposed
 from benchmarks.history.score import Score
-from benchmarks.history.simulate import ALL, STEPS, WHITE, simulate
+from benchmarks.history.simulate import ALL, SHARED, STEPS, WHITE, simulate
 from perfci.stats.changes import RECENT, Scanned, scan
 
 SD = 0.003
@@ -41,6 +41,34 @@ def test_a_step_of_one_percent_is_proposed_within_four_nights():
     assert score.within(4) >= LEAST_FOUND - 0.02  # a standard error and a half of so many steps
     assert score.within(8) >= 0.99
     assert score.misplaced <= 0.02 * len(score.delays)
+
+
+@pytest.mark.parametrize("stepping", [1, 12, 18, 24, 36])
+@pytest.mark.parametrize(("before", "size", "within"), [(30, 0.01, 10), (30, 0.02, 4), (30, 0.05, 3), (120, 0.01, 4)])
+def test_a_step_of_many_series_on_one_night_is_proposed_as_soon_as_one_alone(stepping, before, size, within):
+    found = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(0, SD, (36, before + within))
+        x[:stepping, before:] += rng.choice((1, -1), stepping)[:, None] * size
+        cases = scan(x, SD * np.sqrt(rng.chisquare(15, x.shape) / 30))[:stepping]
+        found += [any(one.before < before <= one.after for one in case.changes) for case in cases]
+    assert np.mean(found) >= 0.85
+
+
+def test_steps_that_half_of_the_cases_share_are_found_as_others_are():
+    score = scored(replace(SHARED, cases=80))
+    assert len(score.delays) > 100
+    assert score.within(4) >= LEAST_FOUND - 0.04  # a standard error and a half of so many steps
+    assert score.within(8) >= 0.98
+    assert score.false <= 8
+
+
+def test_a_night_on_which_all_series_scatter_more_still_counts_less():
+    rng = np.random.default_rng(0)
+    x = rng.normal(0, SD, (60, 90))
+    x[:, 60:63] *= 6
+    assert not any(case.changes for case in scan(x, np.full_like(x, SD / 2)))
 
 
 def test_nothing_is_proposed_where_nothing_changes():

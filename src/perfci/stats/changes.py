@@ -9,7 +9,7 @@ for each k of the last `WINDOW` answers. A change is proposed on the first night
 `THRESHOLD`; from its k on there is a new segment. The noise of night j has the variance f_j² (τ² + s_j²). s_j is the
 standard error that the night's interval tells; τ² is what differs from night to night, an autoregression of first order
 with parameter ρ; f_j says by how much more all series of the device scatter on that night. What is estimated is
-estimated from nights before:
+estimated from nights up to the one that asks:
 
 - τ² + s² from winsorised squares of residuals; of few, from those of differences of successive answers over 2 (1 - r),
   in which a step appears once (von Neumann, Ann. Math. Stat. 12, 1941). With ν degrees of freedom z is taken for a t,
@@ -17,6 +17,8 @@ estimated from nights before:
 - r, the correlation of successive answers, from products of winsorised residuals, with the bias (1 + 3r)/n undone
   (Kendall, Biometrika 41, 1954), and drawn to the median of the device's series by what series differ beyond chance
   (empirical Bayes: Efron & Morris, JASA 70, 1975). ρ = r (τ² + s²)/τ².
+- f_j from the median distance of the series, about what all have in common, from their levels so far, from the night
+  before and from the night after: the least of the three, of which a step that many series share leaves two alone.
 - A mean of n nights then has the variance of independent ones times 1 + 2 r Σ (1 - j/n) ρ^(j-1), j < n.
 
 Residuals are winsorised (Huber, Robust Statistics, 1981, 3.2) so that two nights, however far out, propose nothing by
@@ -72,7 +74,7 @@ _DOUBT = 4.0
 """Fall of the sum of squares by which a bend must fit better than a step; and by how much worse than two steps it may,
 which have a level and a place more to choose."""
 _WIDER = 1.2
-"""Scatter of a night, relative to that of others, from which on its answers count less."""
+"""f from which on the answers of a night count less."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def scan(x: Array, error: Array) -> list[Scanned]:
     known = ~np.isnan(x)
     if not (np.isfinite(x[known]).all() and np.isfinite(error[known]).all() and (error[known] >= 0).all()):
         raise ValueError("an answer is a finite log ratio with a standard error")
-    one = _Scan(len(x))
+    one = _Scan(*x.shape)
     for column in range(x.shape[1]):
         one.night(column, x[:, column], error[:, column])
     return one.told(x, error)
@@ -137,11 +139,11 @@ class _Proposed(NamedTuple):
 class _Scan:
     """The last answers of all series, right-aligned, and what was proposed."""
 
-    def __init__(self, series: int) -> None:
+    def __init__(self, series: int, nights: int) -> None:
         shape = (series, MEMORY)
         self.x = np.full(shape, np.nan)
         self.squared = np.full(shape, np.nan)  # errors
-        self.factor = np.full(shape, np.nan)
+        self.at = np.zeros(shape, dtype=np.intp)  # the nights of these answers
         self.residual = np.full(shape, np.nan)  # of segments that ended
         self.centre = np.full(series, np.nan)
         self.n = np.zeros(series, dtype=np.intp)  # answers of the segment, and of the one before it
@@ -150,7 +152,7 @@ class _Scan:
         self.lag = np.full(series, np.nan)  # correlation by the series alone, and the products that it rests on
         self.products = np.zeros(series, dtype=np.intp)
         self.columns: list[list[int]] = [[] for _ in range(series)]  # of every answer
-        self.factors: list[list[float]] = [[] for _ in range(series)]
+        self.wider = np.ones(nights)  # f
         self.proposed: list[list[_Proposed]] = [[] for _ in range(series)]
         self.noise = Noise(np.full(series, np.nan), np.full(series, np.nan), np.full(series, np.nan), np.ones(series))
 
@@ -159,15 +161,14 @@ class _Scan:
         rows = np.flatnonzero(~np.isnan(x))
         if not rows.size:
             return
-        factor = self._wider(rows, x[rows], error[rows])
         for buffer, new in (
-            (self.x, x[rows]), (self.squared, error[rows] ** 2), (self.factor, factor), (self.residual, np.nan),
+            (self.x, x[rows]), (self.squared, error[rows] ** 2), (self.at, column), (self.residual, np.nan),
         ):  # fmt: skip
             buffer[rows, :-1] = buffer[rows, 1:]
             buffer[rows, -1] = new
         for row in rows:
             self.columns[row].append(column)
-            self.factors[row].append(factor)
+        self._widen(rows[self.n[rows] >= 2 * FEWEST], column)
         self.n[rows] = np.minimum(self.n[rows] + 1, MEMORY)
         self.previous[rows] = np.minimum(self.previous[rows], MEMORY - self.n[rows])
         self.seen[rows] += 1
@@ -175,24 +176,30 @@ class _Scan:
         if due.size:
             self._estimate(due)
         noise = self.noise.of(rows)
-        sd = self.factor[rows] * np.sqrt(noise.between[:, None] + self.squared[rows])
+        sd = self.wider[self.at[rows]] * np.sqrt(noise.between[:, None] + self.squared[rows])
         z, size = scores(self.x[rows], sd, self.n[rows], noise)
         for i in np.flatnonzero(z[:, _CANDIDATES].max(axis=1) > THRESHOLD):
             self._propose(int(rows[i]), z[i], size[i], sd[i], noise.of(slice(i, i + 1)), column)
 
-    def _wider(self, rows: Ints, x: Array, error: Array) -> float:
-        """Return how much more the series scatter on this night, about what all have in common."""
-        told = self.n[rows] >= 2 * FEWEST
-        if np.count_nonzero(told) < PEERS:
-            return 1.0
-        u = ((x - self.centre[rows]) / np.sqrt(self.noise.between[rows] + error**2))[told]
-        spread = NORMAL * float(np.median(np.abs(u - np.median(u))))
-        return spread if spread > _WIDER else 1.0
+    def _widen(self, rows: Ints, column: int) -> None:
+        """Estimate f of this night, and once more of the one before, now that there is one after it."""
+        if rows.size < PEERS:
+            return
+        x, before = self.x[rows], self.at[rows, -2]
+        variance = self.noise.between[rows, None] + self.squared[rows, -2:]
+        spreads = [_spread((x[:, -1] - self.centre[rows]) / np.sqrt(variance[:, 1]))]
+        common = 2 * self.noise.r[rows] * np.sqrt(variance.prod(axis=1))
+        moved = (x[:, -1] - x[:, -2]) / np.sqrt(variance.sum(axis=1) - common)
+        for night, number in zip(*np.unique(before, return_counts=True), strict=True):
+            if number >= PEERS:
+                spreads.append(_spread(moved[before == night]))
+                self.wider[night] = _factor(min(self.wider[night], spreads[-1]))
+        self.wider[column] = _factor(min(spreads))
 
     def _estimate(self, rows: Ints) -> None:
         """Estimate the noise of these series."""
-        x, squared, factor = self.x[rows], self.squared[rows], self.factor[rows]
-        inside = inside_of(self.n[rows])
+        x, squared = self.x[rows], self.squared[rows]
+        inside, factor = inside_of(self.n[rows]), self.wider[self.at[rows]]
         self.centre[rows] = median(np.where(inside, x, np.nan))
         residual = np.where(inside, x - self.centre[rows][:, None], self.residual[rows]) / factor
         residual[:, -_LAG:][inside[:, -_LAG:]] = np.nan
@@ -318,7 +325,7 @@ class _Scan:
         for row, proposed in enumerate(self.proposed):
             columns = np.array(self.columns[row], dtype=np.intp)
             noise = self.noise.of(slice(row, row + 1))
-            sd = np.array(self.factors[row]) * np.sqrt(noise.between[0] + error[row, columns] ** 2)
+            sd = self.wider[columns] * np.sqrt(noise.between[0] + error[row, columns] ** 2)
             y = x[row, columns]
             changes, start, level = list[Change](), 0, None
             for index, one in enumerate(proposed):
@@ -332,6 +339,16 @@ class _Scan:
             start = max(start, len(columns) - RECENT)
             found.append(Scanned(changes, level_of(y[start:], sd[start:], noise) if len(columns) else None))
         return found
+
+
+def _spread(u: Array) -> float:
+    """Return a robust standard deviation."""
+    return NORMAL * float(np.median(np.abs(u - np.median(u))))
+
+
+def _factor(spread: float) -> float:
+    """Return f for a night that scatters so: what chance may do is 1."""
+    return spread if spread > _WIDER else 1.0
 
 
 def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Proposed:

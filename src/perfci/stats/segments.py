@@ -14,7 +14,7 @@ from perfci.stats.walsh import Array
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
-THRESHOLD = 4.45
+THRESHOLD = 4.5
 """Normal deviate from which on a change is proposed."""
 CLIP = 0.75
 """Of the threshold, for a residual: two such nights and a third that is as before do not reach it below √3/2, three do
