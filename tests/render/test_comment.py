@@ -308,6 +308,20 @@ def test_any_text_anywhere_is_harmless_and_within_the_limit(one, limit):
     harmless(comment.render_check(one).summary, headings=[])
 
 
+def test_no_page_is_one_character_longer_than_its_limit():
+    """Asked for one less than the page before has, from page to page; an empty note is a line that ends in a space."""
+    rows = [row("k/n=1", "regression", ratio=2.0), *(row(f"k/n={i}", "improvement", ratio=0.5) for i in range(2, 9))]
+    jobs = publication(*[build(rows, "x", notes=[""])] * 12, names=tuple("abcdefghijkl"))
+    text = comment.render(jobs)
+    folds = {text.count("<details>")}
+    while len(text) > 10_000:
+        limit = len(text) - 1
+        text = comment.render(jobs, limit)
+        assert len(text) <= limit
+        folds.add(text.count("<details>"))
+    assert len(folds) > 10
+
+
 @pytest.mark.parametrize("measured", ["head of a fork", "merge"])
 def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
     """The measured commit lies in no branch of their origin, and the pull request has moved on since."""

@@ -106,12 +106,8 @@ class _Page:
             {
                 "heading": _heading(shard.name, view) if verdict.jobs > 1 else "",
                 "advice": bare_advice(view.report) if verdict.jobs > 1 and view.report.verdict == "error" else "",
-                "body": parts.body(
-                    view,
-                    view.leading[: rows[job]],
-                    view.remarks[: most.remarks],
-                    [fold for fold in kept if fold.job == job],
-                ),
+                "body": parts.body(view, view.leading[: rows[job]], view.remarks[: most.remarks]),
+                "folds": [fold.text for fold in kept if fold.job == job],
             }
             for job, (shard, view) in enumerate(verdict.shards[: most.jobs])
         ]

@@ -40,6 +40,7 @@ class Fold:
 
     name: str
     text: Safe
+    """As a page prints it, with the blank line that follows."""
     job: int = 0
     """`SHARED` for one that all jobs have in common."""
 
@@ -51,7 +52,10 @@ class Page(Protocol):
         """Return the folded sections, those to keep first in front."""
 
     def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
-        """Return the page with `kept`, naming what was `dropped`. Never longer for a fold that is dropped."""
+        """Return the page with `kept`, naming what was `dropped`.
+
+        A kept fold adds its text as it stands and nothing else; to name fewer as dropped never adds.
+        """
 
 
 def fit(page: Page, limit: int) -> str:
@@ -81,9 +85,9 @@ def fit(page: Page, limit: int) -> str:
 def _fitting(folds: Sequence[Fold], room: int) -> list[Fold]:
     """Return the sections that fit into `room` characters: dropped from the last on, taken back where they fit."""
     kept = list(folds)
-    while kept and sum(len(fold.text) + 1 for fold in kept) > room:
+    while sum(len(fold.text) for fold in kept) > room:
         kept.pop()
     for fold in folds[len(kept) :]:
-        if sum(len(other.text) + 1 for other in kept) + len(fold.text) + 1 <= room:
+        if sum(len(one.text) for one in (*kept, fold)) <= room:
             kept.append(fold)
     return kept

@@ -37,7 +37,8 @@ class _Page:
         return parts.page(
             "report.md.j2",
             view=shown,
-            body=parts.body(shown, shown.leading[: most.rows], shown.remarks[: most.remarks], kept),
+            body=parts.body(shown, shown.leading[: most.rows], shown.remarks[: most.remarks]),
+            folds=[fold.text for fold in kept],
             dropped=parts.dropped(dropped),
             advice=report.advice if told else words.bare_advice(report),
             advised=advised if told else "",

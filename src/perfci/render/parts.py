@@ -72,9 +72,9 @@ def folds(shown: View) -> list[Fold]:
     return found
 
 
-def body(shown: View, rows: Sequence[Row], remarks: Sequence[str], kept: Sequence[Fold]) -> Safe:
-    """Render one report below its sentence: device, counts, remarks, the rows that fail, folded sections."""
-    return Safe(_macro("body", shown, rows, remarks, [fold.text for fold in kept]).rstrip())
+def body(shown: View, rows: Sequence[Row], remarks: Sequence[str]) -> Safe:
+    """Render one report below its sentence and above its folded sections: device, counts, remarks, rows that fail."""
+    return Safe(_macro("body", shown, rows, remarks).rstrip())
 
 
 def matrix(names: Sequence[str], rows: Sequence[Sequence[tuple[View, Row | None]]], more: dict[str, int]) -> Safe:
