@@ -58,16 +58,17 @@ def test_init_outside_of_git_says_how_to_begin(repo: Repo, tmp_path: Path) -> No
 
 def test_init_says_what_git_wants_before_a_first_commit(repo: Repo, tmp_path: Path) -> None:
     """As on a fresh machine. `useConfigOnly` keeps git from making a name of the machine's, where that has one."""
-    new = tmp_path / "new"
+    new, config = tmp_path / "new", tmp_path / "gitconfig"
     new.mkdir()
     said = "git does not know yet who commits here: first `git config --global user.name NAME`, and "
-    assert said not in repo.perfci("init", str(new)).out
-    (new / "perfci.yaml").unlink()
     for name in [name for name in repo.env if name.startswith(("GIT_AUTHOR_", "GIT_COMMITTER_", "EMAIL"))]:
         del repo.env[name]
-    (tmp_path / "gitconfig").write_text("[user]\nuseConfigOnly = true\n")
-    repo.env |= {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig"), "GIT_CONFIG_NOSYSTEM": "1"}
+    repo.env |= {"GIT_CONFIG_GLOBAL": str(config), "GIT_CONFIG_NOSYSTEM": "1"}
+    config.write_text("[user]\nuseConfigOnly = true\n")
     assert said in repo.perfci("init", str(new)).out
+    (new / "perfci.yaml").unlink()
+    config.write_text("[user]\nname = t\nemail = t@example.com\n")
+    assert said not in repo.perfci("init", str(new)).out
 
 
 def test_the_help_cuts_no_sentence(repo: Repo) -> None:
@@ -196,17 +197,18 @@ def test_the_shell_completes_verbs_options_and_cases(repo: Repo) -> None:
 
 
 def test_the_shell_takes_what_install_completion_writes(repo: Repo, tmp_path: Path) -> None:
+    """The shell is the one that perfci is called from, whatever these tests are started by."""
     home = tmp_path / "home"
     home.mkdir()
-    env = {**repo.env, "HOME": str(home), "SHELL": "/bin/bash"}
-    subprocess.run(
-        [sys.executable, "-c", "from perfci.cli import main; main()", "--install-completion", "bash"],
-        env=env, check=True, capture_output=True,
+    script = (
+        'set -e; "$0" -c "from perfci.cli import main; main()" --install-completion >&2\n'
+        '. "$HOME/.bashrc"; complete -p perfci'
+    )
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable],
+        env={**repo.env, "HOME": str(home)}, check=False, capture_output=True, text=True,
     )  # fmt: skip
-    told = subprocess.run(
-        ["bash", "-c", '. "$HOME/.bashrc" && complete -p perfci'], env=env, check=True, capture_output=True, text=True
-    ).stdout
-    assert re.search(r"-F \w+ perfci", told)
+    assert re.search(r"-F \w+ perfci", done.stdout), done.stderr
 
 
 def test_explain_without_a_gpu_says_that_nothing_is_known(repo: Repo) -> None:

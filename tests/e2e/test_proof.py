@@ -113,7 +113,7 @@ def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: 
     proving.env["PATH"] = f"{fake.parent}:{proving.env['PATH']}"
     proving.commit()
     proving.write("README.md", "More.")
-    run = compared(proving)
+    run = compared(proving, "--quick", "--budget", "5m")
     why = "the process that was traced failed: strace is not attached: ptrace: not again (log: logs/prove-base.log)"
     assert proofs(run) == dict.fromkeys(("adding", "b"), ("", why))
     assert all(case["pairs"] for case in run.results["cases"])
