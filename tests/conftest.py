@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from inspect import isfunction
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import engine
 
-# Tests run beside each other: how long an example takes says nothing of the code. pytest-timeout ends what hangs.
+# Tests run beside each other: how long an example takes says nothing of the code. pytest-timeout ends what hangs. Where
+# CI is set, hypothesis draws the same examples each time, as with `--hypothesis-profile=ci`.
 settings.register_profile("perfci", deadline=None)
 settings.load_profile("perfci")
+engine.MAX_SHRINKING_SECONDS = 60  # not 300: pytest-timeout would end the test before it tells what it has found
 
 # What is compared with itself here is to be measured, but where a test is about proofs.
 os.environ["PERFCI_MEASURE_ALL"] = "1"
@@ -22,6 +26,10 @@ os.environ["PERFCI_DOCS"] = "https://github.com/org/perfci/blob/main/docs"
 
 # Compiling the tests and perfci anew takes each process that tests half a minute, where the caller forbids bytecode.
 sys.dont_write_bytecode = False
+
+# What a shell starts in the background ignores Ctrl-C, and so would each perfci that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ONE_AT_A_TIME = ("nsys", "docker", "slurm")
 """Groups of tests that one process runs one after the other: they share nsys's daemons, an engine, or a cluster."""

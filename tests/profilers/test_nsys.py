@@ -920,11 +920,13 @@ def test_a_column_whose_name_is_no_text_is_damage(fixtures, tmp_path, column):
     assert found.kind == "unreadable" and "has a name that is no UTF-8" in found.text
 
 
+@pytest.mark.hypothesis
 def test_mutated_files_end_in_a_documented_outcome(fixtures, tmp_path):
     fuzz(120, fixtures, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.hypothesis
 @pytest.mark.timeout(1800)
 def test_many_mutated_files_end_in_a_documented_outcome(fixtures, tmp_path):
     fuzz(2_500, fixtures, tmp_path)
