@@ -185,7 +185,7 @@ def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     repo.commit("base")
     run = repo.perfci("profile", "sines", "--base", "HEAD", "--python", sys.executable)
     assert run.code == 0, run.out + run.err
-    assert "UNDECIDED: 1 case profiled, not judged" in run.out
+    assert "PROFILED: 1 case, not judged" in run.out
     seen = run.report["profiles"][0]
     assert seen["case"] == "sines" and seen["sources"], seen
     assert list((repo.root / "perfci-out" / "profile").glob("*.timeline.json.gz"))

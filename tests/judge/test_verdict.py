@@ -103,7 +103,7 @@ SENTENCES = [
     (
         results([alone()], [], mode="run"),
         "undecided",
-        "Undecided: 1 case measured; no absolute limit applies, and there is nothing to compare with",
+        "Measured: 1 case; no absolute limit applies, and there is nothing to compare with",
     ),
     (results(many(3), []), "undecided", "Undecided: 3 cases measured; no limit applies"),
     (

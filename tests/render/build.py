@@ -372,7 +372,7 @@ def reports() -> dict[str, Report]:
             profiles=[traced()],
         ),
         "traced-alone": report(
-            [*unchanged(1)], "1 case profiled, not judged", "`perfci compare --base REF` judges.", mode="run",
+            [], "Profiled: 1 case, not judged", "`perfci compare --base REF` judges.", mode="run", verdict="undecided",
             sides={"head": SideCode(ref="HEAD", commit="2fed942" + "1" * 33, subject="Wait")}, profiles=[waiting()],
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),

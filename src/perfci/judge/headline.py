@@ -22,6 +22,8 @@ _ENDINGS: dict[Purpose, str] = {
 }
 UNDECIDED = "Undecided: "
 """Begin of the sentence of a run that is undecided."""
+UNASKED = ("Measured: ", "Profiled: ", "Read: ")
+"""Begins of the sentence of one of which no limit was to be asked."""
 
 
 @dataclass(frozen=True)
@@ -193,20 +195,22 @@ def _asked(worst: list[Row]) -> int:
 
 _Unlimited = Literal["profiled", "compared", "alone", "imported", "seam"]
 """How cases were measured of which no limit was asked: for a profile, with base, without, by another tool without."""
-_NO_LIMIT: dict[_Unlimited, tuple[str, str]] = {
-    "profiled": ("profiled, not judged", "`perfci compare --base REF` judges."),
-    "seam": ("measured, not judged: one reference against the one before", ""),
-    "compared": ("measured; no limit applies", "Write limits for these cases into perfci.yaml."),
+_NO_LIMIT: dict[_Unlimited, tuple[str, str, str]] = {
+    "profiled": ("Profiled: ", ", not judged", "`perfci compare --base REF` judges."),
+    "seam": ("Measured: ", ", not judged: one reference against the one before", ""),
+    "compared": (UNDECIDED, " measured; no limit applies", "Write limits for these cases into perfci.yaml."),
     "alone": (
-        "measured; no absolute limit applies, and there is nothing to compare with",
+        "Measured: ",
+        "; no absolute limit applies, and there is nothing to compare with",
         "`perfci compare --base REF` compares.",
     ),
     "imported": (
-        "read; no absolute limit applies, and there is nothing to compare with",
+        "Read: ",
+        "; no absolute limit applies, and there is nothing to compare with",
         "--base FILES compares, --policy FILE holds them to limits.",
     ),
 }
-"""The sentence about them, and what to do."""
+"""The sentence about them, before and behind their number, and what to do."""
 
 
 def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
@@ -223,7 +227,8 @@ def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
         have = "has" if len(rows) == 1 else "have"
         return f"{UNDECIDED}{len(rows)} of {count(asked, 'case')} {have} no answer: {lead}"
     if measured:
-        return f"{UNDECIDED}{count(measured, 'case')} {_NO_LIMIT[how][0]}"
+        lead, end, _ = _NO_LIMIT[how]
+        return f"{lead}{count(measured, 'case')}{end}"
     if worst:
         return f"{UNDECIDED}nothing was measured: {row_words(worst[0])}{_more(len(worst) - 1)}"
     return f"{UNDECIDED}nothing was measured"
@@ -265,7 +270,7 @@ _ADVICE: dict[Class, str] = {
 
 def _unlimited(measured: int, how: _Unlimited) -> str:
     """Return the advice where nothing that was measured has a limit; empty where nothing was measured."""
-    return _NO_LIMIT[how][1] if measured else ""
+    return _NO_LIMIT[how][2] if measured else ""
 
 
 def _advice(rows: list[Row], effect: Effect, *, imported: bool = False, on_main: bool = False) -> str:

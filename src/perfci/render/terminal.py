@@ -96,7 +96,7 @@ class _Printer:
         self.block(self.profile())
         self.traced()
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
-        if self.report.verdict == "undecided":
+        if self.report.verdict == "undecided" and not self.view.unasked:
             self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 
     def profile(self) -> list[Text]:
@@ -164,6 +164,9 @@ class _Printer:
         if report.verdict == "pass" and (view.warnings or view.failing):
             style = "bold black on yellow"
         said = view.sentence.removeprefix(UNDECIDED)  # as the badge says already
+        if view.unasked:
+            lead, _, said = said.partition(": ")
+            badge, style = lead.upper(), "bold white on blue"
         self.put(_prose(f" {badge} " if self.rich else f"{badge}:", said, style, " "))
         if report.advice:
             self.put(_prose("", report.advice))

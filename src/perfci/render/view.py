@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import assert_never
 
+from perfci.judge.headline import UNASKED
 from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
@@ -103,9 +104,16 @@ class View:
         """Rows of cases that base does not have: limits on their change have nothing to hold against."""
         return [row for row in self.report.rows if row.class_ == "added"]
 
+    @property
+    def unasked(self) -> bool:
+        """True where no limit was to be asked: the verdict says that nothing is decided, and nothing was to be."""
+        return self.report.verdict == "undecided" and self.report.sentence.startswith(UNASKED)
+
     @cached_property
     def icon(self) -> str:
         """The verdict as one sign."""
+        if self.unasked:
+            return "ℹ️"
         if self.report.verdict != "pass":
             return ICONS[self.report.verdict]
         return "⚠️" if self.warnings or self.failing else "✅"

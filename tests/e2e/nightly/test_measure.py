@@ -150,7 +150,7 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
     (case,) = seam["cases"]
     assert len(case["pairs"]) == seam["plan"]["looks"]["pairs"][0]
     assert report(repo, "seam")["sentence"].endswith(
-        "1 case measured, not judged: one reference against the one before"
+        "Measured: 1 case, not judged: one reference against the one before"
     )
     said = repo.perfci("history", "record", "perfci-night", "--store", "store")
     assert said.code == 0, said.err
