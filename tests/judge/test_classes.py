@@ -301,7 +301,7 @@ PRESENCE = [
         "fail",
         "fail",
         "fail",
-        "fails in head: SyntaxError",
+        "does not import in head: SyntaxError",
     ),
     (
         OK,

@@ -15,6 +15,8 @@ from perfci.model.results import Reason, Work
 from .build import alone, case, limit, pairs, results, side, values
 
 FAILED = side("failed", "timeout", "no answer for 60 s")
+BROKEN = side("failed", "import", "SyntaxError: '(' was never closed (kernels/suite.py:7)")
+OTHER = side(file="kernels/other.py")
 SKIPPED = side("skipped", "skipped", "needs cuda")
 
 
@@ -135,6 +137,21 @@ SENTENCES = [
         results([case("a", ratio=None, stopped="budget"), case("b", head=FAILED, ratio=None)]),
         "fail",
         "`b`: fails in head: no answer for 60 s — this change needs review",
+    ),
+    (
+        results([case("a", None, head=BROKEN), case("b", None, head=BROKEN), case("c", 1.5, base=OTHER, head=OTHER)]),
+        "fail",
+        "`kernels/suite.py` does not import in head: SyntaxError: '(' was never closed (kernels/suite.py:7) (+1 more)",
+    ),
+    (
+        results([case("a", None, base=BROKEN, head=BROKEN), *many(2)]),
+        "error",
+        "`kernels/suite.py` does not import in base and in head: SyntaxError: '(' was never closed (kernels/suite.py:7)",
+    ),
+    (
+        results([alone(head=BROKEN)], [], mode="run"),
+        "fail",
+        "`kernels/suite.py` does not import: SyntaxError: '(' was never closed (kernels/suite.py:7)",
     ),
     (
         results([case(ratio=None, stopped="budget")], [], mode="run"),

@@ -1,5 +1,6 @@
 """The comment of a pull request: one golden file per state, and what must hold for every publication."""
 
+import io
 import os
 import re
 import subprocess
@@ -11,13 +12,19 @@ import pytest
 from cmarkgfm.cmark import Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from perfci.judge import judge
+from perfci.judge.headline import NEEDS_REVIEW
 from perfci.model.base import matches
 from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard
+from perfci.model.results import FileFailure
 from perfci.render import comment, docs
 from perfci.render.escape import NOTHING
 from perfci.render.fit import LIMIT
+from perfci.render.terminal import print_report
 from perfci.render.verdict import Verdict
+from tests.judge.build import case, results, side
 from tests.render.build import HOSTILE, presence, row, unchanged
 from tests.render.build import report as build
 from tests.render.publications import ORIGIN, RUN, publication, publications
@@ -412,3 +419,18 @@ def test_a_table_over_many_jobs_and_cases_is_cut_and_says_so():
 
 def test_one_job_has_no_table_over_jobs():
     assert "| case and metric |" not in comment.render(STATES["regression"])
+
+
+def test_a_suite_file_that_does_not_import_is_named_alike_everywhere() -> None:
+    """With its line and the error, and not as a change to be reviewed: in the terminal, the comment and the check."""
+    broken = side("failed", "import", "SyntaxError: '(' was never closed (kernels/suite.py:7)")
+    failure = FileFailure(side="head", file="kernels/suite.py", reason=broken.reason)
+    report = judge(results([case("a", None, head=broken), case("b", None, head=broken)], files=[failure]))
+    said = "kernels/suite.py does not import in head: SyntaxError: '(' was never closed (kernels/suite.py:7)"
+    terminal = io.StringIO()
+    print_report(report, Console(file=terminal, _environ={}))
+    assert terminal.getvalue().splitlines()[0] == f"FAIL: {said}"
+    assert comment.render_check(publication(report)).title == said
+    text = comment.render(publication(report))
+    assert text.splitlines()[0].replace("`", "") == f"### ❌ {said}"
+    assert NEEDS_REVIEW not in text + terminal.getvalue()

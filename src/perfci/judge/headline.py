@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfci.judge.starved import starved
-from perfci.judge.status import ANSWERED, Context, breakdown, fails_in_both
+from perfci.judge.status import ANSWERED, IMPORTS_NOT, Context, breakdown, fails_in_both
 from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
@@ -48,11 +48,12 @@ def headline(
     worst = worst_rows(rows)
     imported = any(case.origin == "imported" for case in results.cases)
     observe, on_main = results.gate == "observe", context.purpose == "last"
-    if any(row.effect == "fail" for row in rows):
+    if failed := next((row for row in worst if row.effect == "fail"), None):
         sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported, on_main=on_main)
         if observe:  # green would say that the limits hold
             return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
-        return Headline("fail", sentence + (_ENDINGS[context.purpose] if context.compared else ""), todo)
+        ending = _ENDINGS[context.purpose] if context.compared and not _not_imported(failed) else ""
+        return Headline("fail", sentence + ending, todo)
     if found := starved(results, context):
         return Headline("error", *found)
     silent = any(row.effect == "undecided" for row in rows)
@@ -124,6 +125,11 @@ def _named(case: str) -> str:
     return f"`{inner}`"
 
 
+def _not_imported(row: Row) -> bool:
+    """Tell whether the suite file of a row is at fault, and not the case."""
+    return row.class_ == "failed" and row.reason.startswith(IMPORTS_NOT)
+
+
 def row_words(row: Row) -> str:
     """Return a row as the first half of a sentence."""
     where, what = _named(row.case), row.metric
@@ -140,6 +146,8 @@ def row_words(row: Row) -> str:
             return f"{where}: {what} is missing in head"
         case "missing":
             return f"{where} is missing in head"
+        case "failed" if _not_imported(row):
+            return f"{_named(row.file or row.case)} {one_line(row.reason)}"
         case "failed" | "changed" | "invalid":
             return f"{where}: {one_line(row.reason)}"
         case "clock":
@@ -179,7 +187,8 @@ def _more(n: int) -> str:
 def _failing(worst: list[Row]) -> str:
     """Return the worst row that fails, and how many other cases fail. `worst`: one row per case, worst first."""
     rows = [row for row in worst if row.effect == "fail"]
-    return row_words(rows[0]) + _more(len(rows) - 1)
+    one_file = [row for row in rows if _not_imported(rows[0]) and row.file == rows[0].file]
+    return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
 
 def _counted(rows: list[Row]) -> str:
@@ -288,6 +297,8 @@ def _advice(rows: list[Row], effect: Effect, *, imported: bool = False, on_main:
         return "Find the commit with perfci bisect; if it is intended, leave it: the next night compares with this one."
     if effect == "warn" and worst and worst.class_ == "missing":
         return "Make sure that what is gone is intended."
+    if worst and _not_imported(worst):
+        return "Fix the file: none of its cases was measured."
     if imported and worst and worst.class_ == "inconclusive":
         return "Import more files of base and head, measured in turns, or give a larger limit."
     if imported and worst and worst.class_ == "failed":

@@ -21,6 +21,8 @@ from perfci.model.text import one_line
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
+IMPORTS_NOT = "does not import"
+"""Begin of the reason of a row whose suite file is at fault."""
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 """Worst first."""
 ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
@@ -185,13 +187,17 @@ def _gone(context: Context, case: Case) -> Effect:
     return "fail" if "fail" in said else "warn"
 
 
+def _fails(side: CaseSide) -> str:
+    return IMPORTS_NOT if side.reason is not None and side.reason.kind == "import" else "fails"
+
+
 def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     head = state(case, "head")
     match head.status:
         case "ok":
             return None
         case "failed":
-            return "failed", "fail", f"fails{because(head)}"
+            return "failed", "fail", f"{_fails(head)}{because(head)}"
         case "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent":
@@ -208,9 +214,10 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case _, "absent":
             return "missing", _gone(context, case), f"in base, not in head{because(head)}"
         case "failed", "failed":
-            return "failed", "fail", f"fails in base and in head{because(head)}"
+            verb = _fails(head) if _fails(head) == _fails(base) else "fails"
+            return "failed", "fail", f"{verb} in base and in head{because(head)}"
         case _, "failed":
-            return "failed", "fail", f"fails in head{because(head)}"
+            return "failed", "fail", f"{_fails(head)} in head{because(head)}"
         case "ok", "skipped":
             # A change must not pass by skipping what base measured.
             return "skipped", context.undecided, f"measured in base, skipped in head{because(head)}"
@@ -223,7 +230,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case "failed", _ if broke_down(case):
             return "invalid", context.effect("invalid"), f"base failed while it was measured{because(base)}"
         case "failed", _:
-            return "invalid", context.effect("invalid"), f"fails in base only{because(base)}"
+            return "invalid", context.effect("invalid"), f"{_fails(base)} in base only{because(base)}"
     if not case.code_proved and (different := differences(base, head, context.environments)):
         # A release asks what it asked: until the next one there is nothing that could be done about it.
         effect: Effect = "warn" if context.purpose == "reference" else context.effect("changed")
@@ -303,7 +310,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
         effect: Effect = "fail" if class_ == "failed" else context.effect(class_)
-        reason = f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}"
+        reason = f"{IMPORTS_NOT}{where}: {one_line(failed[file, sides[-1]].text, 400)}"
         fields = judged(class_, effect, reason)
         rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))
         if sides == list(SIDES):

@@ -120,7 +120,7 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
         return
     broken = [failure for one in found.values() for failure in one.files]
     if broken:
-        raise UsageError(f"{broken[0].file}: {broken[0].reason.text}: no case is left")
+        raise UsageError(f"{broken[0].file}: does not import: {broken[0].reason.text}: no case is left")
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
 
 
