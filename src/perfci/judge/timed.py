@@ -6,6 +6,7 @@ import numpy as np
 
 from perfci.judge.starved import unreached
 from perfci.judge.status import Context, about, about_criterion, centre, judged
+from perfci.judge.undecided import LEVEL, STOPPED, undecided, unproved
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.comparison import alternatives
 from perfci.model.criteria import Criterion
@@ -13,25 +14,17 @@ from perfci.model.metrics import DERIVED
 from perfci.model.profile import concerns
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
-from perfci.model.units import limit_percent, show
-from perfci.stats.answer import Answer, answer, number_after, silences
+from perfci.model.units import limit_percent, percent, show
+from perfci.stats.answer import Answer, answer, silences
 from perfci.stats.decide import margin, pairs_needed
 from perfci.stats.equal_clock import LogRatios
 from perfci.stats.lag import beyond_drift
 from perfci.stats.series import paired, side_values, values_of
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
-LEVEL = 0.95
-"""Coverage of the intervals that people read."""
 NOISE = 1e-9
 """The smallest relative change that counts where no limit names one: anything beyond noise."""
 
-_STOPPED = {
-    "budget": ": the budget ended",
-    "interrupted": ": the run was interrupted",
-    "failed": ": a worker failed",
-    "hopeless": ": by their scatter the pairs that were left would not have decided it",
-}
 _DRIFTS = "not shown, as pairs resemble those before them, which drift makes too: measure again where nothing else runs"
 
 
@@ -100,7 +93,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case "empty" | "unmeasured" | "base_unmeasured" if why := _lost(case):
             effect, reason = criterion.on_missing, f"not measured: {why}"
         case "empty" if not case.pairs:
-            reason = f"no finished pair{_STOPPED.get(case.stopped, '')}"
+            reason = f"no finished pair{STOPPED.get(case.stopped, '')}"
         case "empty":
             reason = f"no finished pair has {metric} in base and in head"
         case "unmeasured":
@@ -186,6 +179,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, seen = change_words(change, metric), _seen(change, bounds, metric)
     limit = limit_percent(found.limit)
+    line = f"half of the whole change is {percent(found.limit)}" if criterion.threshold else f"the limit is {limit}"
     # The clock is spoken of where it is plain to see beside limit and noise, or where equal clock alone decides.
     shown = max(found.limit / 10, (bounds.high - bounds.low) / 4)
     aside = ""
@@ -194,7 +188,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     class_: Class
     match decision.status:
         case "regression":
-            class_, reason = "regression", f"{words}{aside}; the limit is {limit}"
+            class_, reason = "regression", f"{words}{aside}; {line}"
         case "clock":
             class_ = "clock"
             if found.only_at_equal_clock:
@@ -209,7 +203,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
         case _:
             class_ = "inconclusive"
             told = f"{seen}{aside}" if bounds.holds(1) else f"{seen}{aside}, {_between(bounds, metric)}"
-            reason = _undecided(context, case, decision.n, told + _beyond(bounds, found.limit, criterion))
+            reason = undecided(context, case, criterion, found, ratios.x, told)
     plain = not measured_bounds.holds(1) and (measured > 1) == (change > 1)
     if aside and class_ in ("regression", "improvement") and plain:
         # Beside the measured values of base and head, and in the headline, stands what was measured.
@@ -246,32 +240,6 @@ def _clocks(ratios: LogRatios) -> str:
     return f"head ran at {head}, base at {base}"
 
 
-def _beyond(bounds: Interval, limit: float, criterion: Criterion) -> str:
-    """Return `, all of it beyond the limit of 2 %` where even the better end of the interval is so much worse; else
-    empty."""
-    worse = bounds.low > 1 + limit if criterion.beyond == "above" else bounds.high < 1 - limit
-    return f", all of it beyond the limit of {limit_percent(limit)}" if worse and bounds.level > 0 else ""
-
-
-def _undecided(context: Context, case: Case, n: int, words: str) -> str:
-    first, last = context.looks.pairs[0], context.looks.pairs[-1]
-    stopped = _STOPPED.get(case.stopped, "")
-    if case.origin == "imported":
-        needed = pairs_needed(context.looks, context.m)
-        if n < needed:
-            return f"{n} of the {needed} files each of base and head that it takes to show a regression"
-        return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
-    if n < first:
-        seen = f"; seen so far: {words}" if n > 1 else ""
-        return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
-    helps = (
-        "a larger budget or a larger limit"
-        if n < last and case.stopped != "hopeless"
-        else "a larger limit or a quieter machine"
-    )
-    return f"undecided after {n} pairs{stopped}: {words}; {helps} would help"
-
-
 def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
     head, base, decision = centre(found.head), centre(found.base), found.decision
     bound, value = show(found.limit, criterion.unit), show(head, criterion.unit)
@@ -287,7 +255,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
             class_, reason = "unchanged", f"{value} is within the limit of {bound}"
         case _:
             class_ = "inconclusive"
-            reason = _unproved(context, case, decision.n, broken)
+            reason = unproved(context, case, criterion, found, broken)
     effect = _effect(context, case, class_, criterion)
     if class_ == "violation" and case.proved and case.proof is not None:
         effect, reason = "warn", f"{broken}, and base's as well: {case.proof.reason}"
@@ -303,14 +271,6 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
         "last_look": decision.last,
         "p": decision.p,
     }
-
-
-def _unproved(context: Context, case: Case, n: int, broken: str) -> str:
-    stopped = _STOPPED.get(case.stopped, "")
-    first = number_after(context.looks) if case.proved else context.looks.pairs[0]
-    if n < first:
-        return f"{n} of the {first} workers that a decision needs{stopped}"
-    return f"{broken}, but {n} workers do not prove it{stopped}"
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:

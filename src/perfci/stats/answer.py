@@ -188,19 +188,25 @@ def hopeless(case: Case, criteria: Iterable[Criterion], looks: Looks, m: int) ->
 
 
 def _hopeless(criterion: Criterion, found: Answer, looks: Looks, m: int) -> bool:
-    ratios, head = found.ratios, found.head
-    if ratios is None:
-        return undecided(
-            len(head),
-            looks,
-            lambda drawn: decide_bound(head[drawn], criterion.bound, criterion.beyond, looks, m, ended=True),
-        )
+    return undecided(len(found.head), looks, lambda drawn: _drawn(criterion, found, looks, m, drawn))
+
+
+def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDArray[np.intp]) -> Decision:
+    """Return the decision that the pairs at these places would give in this order."""
+    if found.ratios is None:
+        return decide_bound(found.head[drawn], criterion.bound, criterion.beyond, looks, m, ended=True)
     r_log = margin(found.limit, criterion.better)
-    return undecided(
-        len(ratios.x),
-        looks,
-        lambda drawn: _decided(ratios.taken(drawn), criterion, r_log, looks, m, ended=True),
-    )
+    return _decided(found.ratios.taken(drawn), criterion, r_log, looks, m, ended=True)
+
+
+def outlook(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:
+    """Return the pairs in all that would decide an open criterion, were all further ones like those so far, which are
+    taken again and again; None where not even the last look would.
+
+    An estimate: where pairs lie and how they scatter is known no better than they tell.
+    """
+    decision = _drawn(criterion, found, looks, m, np.arange(looks.pairs[-1]) % len(found.head))
+    return None if decision.status == "inconclusive" else decision.n
 
 
 def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decision]) -> bool:

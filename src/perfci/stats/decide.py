@@ -117,6 +117,12 @@ def last_share(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
     return left / LAST if left > 1e-9 else 0.0  # what rounding leaves is nothing
 
 
+def asked_at(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
+    """Return the largest share of an error rate that a look at n pairs may spend: a planned one, or the last one."""
+    shares = looks.alpha_spending if rate == "alpha" else looks.beta_spending
+    return max(last_share(looks, rate, n), dict(zip(looks.pairs, shares, strict=True)).get(n, 0.0))
+
+
 def pairs_needed(looks: Looks, m: int) -> int:
     """Return the fewest pairs with which a look that may spend all of α/m can show a regression: the smallest p of
     n pairs is 2^-n."""

@@ -1,0 +1,101 @@
+"""Why pairs do not answer a limit, where the interval that people read does not say it, and how many more would."""
+
+import math
+
+from perfci.judge.status import Context
+from perfci.judge.words import change_words
+from perfci.model.criteria import Criterion
+from perfci.model.results import Case
+from perfci.model.text import count
+from perfci.model.units import limit_percent, percent
+from perfci.stats.answer import Answer, number_after, outlook
+from perfci.stats.decide import asked_at, margin, pairs_needed
+from perfci.stats.walsh import Array, interval
+
+LEVEL = 0.95
+"""Coverage of the intervals that people read."""
+STOPPED = {
+    "budget": ": the budget ended",
+    "interrupted": ": the run was interrupted",
+    "failed": ": a worker failed",
+    "hopeless": ": by their scatter the pairs that were left would not have decided it",
+}
+
+
+def undecided(context: Context, case: Case, criterion: Criterion, found: Answer, x: Array, words: str) -> str:
+    """Return the reason of a relative limit without an answer. `x`: log ratios of the pairs; `words`: what is seen of
+    the change."""
+    n, first, stopped = found.decision.n, context.looks.pairs[0], STOPPED.get(case.stopped, "")
+    words += _beyond_the_interval(context, criterion, found.limit, x if criterion.better == "lower" else -x)
+    if case.origin == "imported":
+        needed = pairs_needed(context.looks, context.m)
+        if n < needed:
+            return f"{n} of the {needed} files each of base and head that it takes to show a regression"
+        return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
+    if n < first:
+        seen = f"; seen so far: {words}" if n > 1 else ""
+        return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
+    goes_on = n < context.looks.pairs[-1] and case.stopped != "hopeless"
+    if criterion.threshold:
+        asked = f" whether half of the whole change, {percent(found.limit)}, is there"
+        helps = "a larger budget" if goes_on else "a quieter machine"
+    else:
+        asked, helps = "", "a larger budget or a larger limit" if goes_on else "a larger limit or a quieter machine"
+    more = _more(context, case, criterion, found)
+    return f"undecided after {n} pairs{asked}{stopped}: {words}{more}; {helps} would help"
+
+
+def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, broken: str) -> str:
+    """Return the reason of a bound without an answer. `broken`: how head's workers break it."""
+    n, stopped = found.decision.n, STOPPED.get(case.stopped, "")
+    first = number_after(context.looks) if case.proved else context.looks.pairs[0]
+    if n < first:
+        return f"{n} of the {first} workers that a decision needs{stopped}"
+    return f"{broken}, but {n} workers do not prove it{stopped}{_more(context, case, criterion, found)}"
+
+
+def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> str:
+    """Return how many more pairs would decide it, by those so far; empty where they do not tell."""
+    needed = outlook(criterion, found, context.looks, context.m)
+    if needed is None or case.stopped == "hopeless":
+        return ""
+    more = count(needed - found.decision.n, "more pair" if found.ratios else "more worker")
+    return f"; about {more} like these would decide it"
+
+
+def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, worse: Array) -> str:
+    """Say on which side of the limit the whole interval lies, where it does, and what an answer takes beyond it: looks
+    share the error rates, so that each asks more than the interval's level. Else empty.
+
+    `worse`: log ratios, positive is worse.
+    """
+    looks, n, r_log = context.looks, worse.size, margin(limit, criterion.better)
+    low, high, level = interval(worse, LEVEL)
+    if level <= 0 or low <= r_log <= high:
+        return ""
+    alpha = looks.alpha / context.m * asked_at(looks, "alpha", n)
+    line = percent(limit) if criterion.threshold else limit_percent(limit)
+    seen = f", all of it beyond {'that' if criterion.threshold else f'the limit of {line}'}" if low > r_log else ""
+    if n < looks.pairs[0]:
+        return seen
+    if criterion.threshold:
+        what, share, short = "to tell takes", alpha, high < r_log
+    elif high < r_log:
+        what, share, short = f"to exclude {line} takes", looks.beta * asked_at(looks, "beta", n), True
+    elif interval(worse, 1 - 2 * alpha).low <= 0 or 2.0**-n > alpha:
+        what, share, short = "to show that it is worse takes", alpha, False
+    else:
+        what, share, short = f"to show more than half of {line} takes", looks.confirm, False
+    if 2.0**-n > share:
+        return f"{seen}; {what} {_confidence(share)}, which {n} pairs cannot give"
+    bounds = interval(worse, 1 - 2 * share)
+    end = math.exp((bounds.high if short else bounds.low) * (1 if criterion.better == "lower" else -1))
+    return f"{seen}; {what} {_confidence(share)}, at which it may be {change_words(end, criterion.metric)}"
+
+
+def _confidence(share: float) -> str:
+    """Return `99.94 % confidence`, of an error rate of 0.0006."""
+    if share <= 0:
+        return "certainty"
+    digits = max(0, math.ceil(-math.log10(share * 100)))
+    return f"{100 - share * 100:.{digits}f} % confidence"
