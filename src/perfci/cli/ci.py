@@ -20,9 +20,11 @@ from perfci.cli.report import read_results
 from perfci.cli.shards import as_planned, told, write_plan
 from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
+from perfci.github.artifact import MEMBER, Unfit
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
+from perfci.github.thin import NOTE, fit
 from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
 from perfci.measure.shards.document import ANEW, PLAN, Shard, SharedPlan, read_plan
@@ -37,7 +39,7 @@ from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
 from perfci.sources.environment import is_secret
 from perfci.sources.git import Repository
-from perfci.system.files import disk_errors
+from perfci.system.files import disk_errors, write_atomic
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", "PERFCI_EARLIER", PREFIX)
 """Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
@@ -357,9 +359,27 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
     if settings.publish == "true" and ends == 1:
         typer.echo("perfci: the gate fails, which the publishing job says")
         ends = 0
+    notes += _fit(out / MEMBER, settings.strict)
     publication = Publication(suite=settings.suite, origin=context.origin, shards=[Published(report=report)])
     failing = {(row.case, row.device) for row in report.rows if row.effect == "fail"}
     return Answer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
+
+
+def _fit(file: Path, strict: bool) -> list[str]:
+    """Let results be such as a publishing job reads. Returns an annotation where none will. Raises MachineError."""
+    with disk_errors("read", file):
+        content = file.read_bytes()
+    try:
+        fitted, left = fit(content, strict=strict)
+    except Unfit as why:
+        line = f"no publishing job will take what was measured, which {why}: where it is too much, share the cases out"
+        typer.echo(f"perfci: {line}")
+        return [workflow.annotation("warning", line, title="perfci")]
+    if fitted != content:
+        write_atomic(file, fitted)
+    if left:
+        typer.echo(f"perfci: {MEMBER}: {NOTE[0].lower()}{NOTE[1:]}{'; '.join(left)}")
+    return []
 
 
 def _unmeasured(answer: Answer, out: Path, artifact: str) -> Answer:
