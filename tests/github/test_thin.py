@@ -1,4 +1,4 @@
-"""What is too large for an artifact is handed over without what decides nothing: never otherwise judged, and told."""
+"""Results that are too large for an artifact go without what decides nothing: never judged otherwise, and told."""
 
 import lzma
 import math
