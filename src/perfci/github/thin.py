@@ -118,5 +118,5 @@ STEPS: list[tuple[str, Callable[[Results], None]]] = [
     ("the parts of the noise", _scatter),
     ("inputs, references and settings that are the same in base and head", _alike),
 ]
-"""Each with what it leaves out, that which is needed least first. What any metric is of stays, and what is said to be the
-cause of a change: where it were gone, a wrong one would be named."""
+"""Each with what it leaves out, that which is needed least first. What any metric is of stays, and what is said to be
+the cause of a change: where it were gone, a wrong one would be named."""
