@@ -294,7 +294,7 @@ def test_a_suite_without_torch_names_the_interpreter(repo: Repo) -> None:
     run = repo.perfci("run", *QUICK)
     assert run.code == 2
     assert (
-        f"kernels/adding.py: ModuleNotFoundError: No module named 'torch' (kernels/adding.py:1): {PLAIN_PYTHON} has no "
+        f"kernels/adding.py: does not import: ModuleNotFoundError: No module named 'torch' (kernels/adding.py:1): {PLAIN_PYTHON} has no "
         "torch: install it there, or name another interpreter with --python" in last(run)
     )
 
