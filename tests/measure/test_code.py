@@ -40,8 +40,9 @@ READS = 'case "$3" in *plain*) echo broken; exit 3;; esac; tail -n +2 "$3"; echo
 
 @pytest.fixture(autouse=True)
 def no_toolkit(monkeypatch, tmp_path):
-    """Without the cuobjdump of the machine that the tests run on."""
+    """Without the cuobjdump of the machine that the tests run on, and of a Triton beside them."""
     monkeypatch.setattr(sass, "PLACE", str(tmp_path / "none"))
+    monkeypatch.setattr(sass, "HOMES", ("tools/of/a/wheel",))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     (tmp_path / "bin").mkdir()
 

@@ -120,7 +120,7 @@ def test_any_deal_gives_the_rows_of_one_machine_and_any_loss_an_error(
         return
     assert (report.verdict, report.exit_code) == ("error", 3)
     assert "its measuring process ended: killed by SIGKILL" in whole.error.text
-    assert "--resume" in report.advised
+    assert "continue with --resume" in whole.error.text
 
 
 def test_nothing_of_an_earlier_run_is_taken_for_this_one(tmp_path: Path) -> None:
