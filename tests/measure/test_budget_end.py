@@ -8,6 +8,7 @@ stands still but for these.
 import json
 import lzma
 import random
+import re
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import SimpleNamespace
@@ -283,6 +284,8 @@ def test_a_hopeless_case_is_left_whatever_remains_of_the_budget(monkeypatch: pyt
     (row,) = judge(replay.made).rows
     assert row.class_ == "inconclusive"
     assert "would not have decided it" in row.reason
+    held = re.search(r"; 64 pairs could hold a limit of about ([\d.]+) %;", row.reason)
+    assert held is not None and 8 <= float(held[1]) <= 30, row.reason
     assert row.reason.endswith("a larger limit or a quieter machine would help")
 
 

@@ -15,6 +15,7 @@ from perfci.bisect.search import Asked
 from perfci.bisect.walk import tree
 from perfci.bisect.words import short
 from perfci.judge.judge import judge
+from perfci.judge.timed import ratio
 from perfci.measure.journal import JOURNAL as PAIRS
 from perfci.measure.journal import plain
 from perfci.measure.options import Options, Question
@@ -24,6 +25,7 @@ from perfci.model.metrics import Direction
 from perfci.model.results import Results
 from perfci.model.text import one_line
 from perfci.sources.git import Repository
+from perfci.stats.equal_clock import log_ratios
 from perfci.system.files import Appender, disk_errors, read_lines, remove_tree
 
 JOURNAL = "journal.jsonl"
@@ -172,6 +174,7 @@ class Comparisons:
             threshold=asked.purpose == "step",
             sharing=asked.sharing,
             explained=asked.purpose == "confirm",
+            precise=asked.purpose == "whole",
         )
         options = replace(
             self.subject.options,
@@ -281,6 +284,9 @@ def _read(asked: Asked, results: Results) -> Compared:
         found.answer = "yes"
     elif row.class_ in ("unchanged", "improvement"):
         found.answer = "no"
+    if asked.purpose == "whole" and found.answer == "yes":  # by all pairs: steps are held against half of it
+        pairs = log_ratios(case, row.metric, results.plan.looks.pairs[0])
+        found.pairs, (found.change, found.interval) = pairs.x.size, ratio(pairs.x)
     if asked.purpose == "confirm":
         found.explained = [text for one in report.profiles for text in one.sentences][:_EXPLAINED]
     return found

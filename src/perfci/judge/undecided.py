@@ -9,6 +9,7 @@ from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.model.units import limit_percent, percent
 from perfci.stats.answer import Answer, number_after, outlook
+from perfci.stats.calibration import noise, reach
 from perfci.stats.decide import asked_at, margin, pairs_needed
 from perfci.stats.walsh import Array, interval
 
@@ -41,7 +42,7 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
         helps = "a larger budget" if goes_on else "a quieter machine"
     else:
         asked, helps = "", "a larger budget or a larger limit" if goes_on else "a larger limit or a quieter machine"
-    more = _more(context, case, criterion, found)
+    more = _more(context, case, criterion, found) or _could_hold(context, case, criterion, x)
     return f"undecided after {n} pairs{asked}{stopped}: {words}{more}; {helps} would help"
 
 
@@ -61,6 +62,15 @@ def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> 
         return ""
     more = count(needed - found.decision.n, "more pair" if found.ratios else "more worker")
     return f"; about {more} like these would decide it"
+
+
+def _could_hold(context: Context, case: Case, criterion: Criterion, x: Array) -> str:
+    """Return which limit a case that was left as hopeless could hold, with how many pairs; else empty."""
+    held = reach(noise(x, 1), context.looks, context.m) if case.stopped == "hopeless" else {}
+    if not held or criterion.threshold:
+        return ""
+    most = max(held)
+    return f"; {most} pairs could hold a limit of about {percent(math.expm1(held[most]))}"
 
 
 def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, worse: Array) -> str:

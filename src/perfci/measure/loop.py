@@ -19,7 +19,7 @@ from perfci.model.fingerprint import Environments
 from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.model.units import show_budget
-from perfci.stats.answer import answer, hopeless
+from perfci.stats.answer import answer, hopeless, precise
 from perfci.system.clocks import Lock
 
 SURE = 1.25
@@ -133,8 +133,14 @@ class Loop:
 
     def _settled(self, case: Case) -> bool:
         """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
-        asked = self._criteria(case)
-        return all(answer(case, one, self.plan.looks, self.plan.m).decision.status != "continue" for one in asked)
+        asked, plan = self._criteria(case), self.plan
+        found = [answer(case, one, plan.looks, plan.m).decision.status for one in asked]
+        wide = [
+            one
+            for one, status in zip(asked, found, strict=True)
+            if plan.precise and status in ("regression", "improvement") and not precise(case, one, plan.looks)
+        ]
+        return "continue" not in found and not wide
 
     def _criteria(self, case: Case) -> list[Criterion]:
         """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""

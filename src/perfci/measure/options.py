@@ -37,6 +37,8 @@ class Question:
     """Questions among which α is shared out."""
     explained: bool = False
     """Let profilers explain what changed."""
+    precise: bool = False
+    """As of a plan."""
 
 
 @dataclass(frozen=True)

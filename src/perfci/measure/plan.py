@@ -55,6 +55,7 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         comparisons=options.comparisons,
         budget=options.budget or (QUICK_BUDGET if options.quick and not options.profile else place.limits.budget),
         max_pairs=TRIAL_PAIRS if options.trial else looks.pairs[-1],
+        precise=options.question is not None and options.question.precise,
         exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
         judged=not options.profile,
     )

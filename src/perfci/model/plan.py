@@ -151,6 +151,9 @@ class Plan(Document):
     budget: Positive = 900.0
     """Seconds for everything after the builds: checks, pairs, profilers."""
     max_pairs: int = Field(64, ge=1)
+    precise: bool = False
+    """Take more pairs of a case that has changed, until the change is known well enough for others to be held against
+    half of it: what the whole range of a bisect needs."""
     exact_pairs: int | None = Field(None, ge=1)
     """Take this many pairs of every case, whatever the looks say: what calibration does."""
     judged: bool = True

@@ -25,8 +25,9 @@ from perfci.stats.decide import (
 from perfci.stats.equal_clock import LogRatios, log_ratios
 from perfci.stats.obvious import obvious, one_peak
 from perfci.stats.series import side_values
-from perfci.stats.walsh import Array, hodges_lehmann
+from perfci.stats.walsh import Array, hodges_lehmann, interval
 
+PRECISE = 0.25
 UNDECIDED = 0.95
 """Share of continuations that stay undecided from which on a case is hopeless."""
 CONTINUATIONS = 200
@@ -197,6 +198,14 @@ def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDA
         return decide_bound(found.head[drawn], criterion.bound, criterion.beyond, looks, m, ended=True)
     r_log = margin(found.limit, criterion.better)
     return _decided(found.ratios.taken(drawn), criterion, r_log, looks, m, ended=True)
+
+
+def precise(case: Case, criterion: Criterion, looks: Looks) -> bool:
+    """Return whether half of the 95 % interval of a change, by all pairs, is `PRECISE` of it at most, in logs: half of
+    what is seen is then less than what is there."""
+    x = log_ratios(case, criterion.metric, looks.pairs[0]).x
+    low, high, level = interval(x, 0.95)
+    return level > 0 and (high - low) / 2 <= PRECISE * abs(hodges_lehmann(x))
 
 
 def outlook(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:

@@ -4,6 +4,8 @@ import contextlib
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from perfci.measure.journal import JOURNAL
 from perfci.measure.shards.merge import merge
 from perfci.model.results import Results
 from perfci.stats.lag import lag
+from tests.judge.build import pairs
 
 from .replay import Killed, judged, measure, part_of, planned, series
 
@@ -136,3 +139,16 @@ def test_pairs_that_resemble_their_neighbours_are_asked_over_the_whole() -> None
 def drift(pair: object) -> float:
     values = pair.values  # type: ignore[attr-defined]
     return float(values["head"]["time"] / values["base"]["time"])
+
+
+@pytest.mark.parametrize(("sd", "fewest", "most"), [(0.005, 4, 12), (0.2, 13, 64)])
+def test_a_change_that_others_are_held_against_is_measured_until_it_is_known(sd: float, fewest: int, most: int) -> None:
+    """Half of what is seen of a noisy one may be more than all that is there."""
+    x = 0.4 + sd * np.random.default_rng(3).standard_normal(64)
+    made_of = [pair.model_copy(update={"seconds": {"block": 0.1}}) for pair in pairs(np.ones(64), np.exp(x))]
+    source, taken = {"k/n=0": made_of}, {}
+    for precise in (False, True):
+        made = planned(source)
+        made.plan.precise = precise
+        taken[precise] = sum(measure(made, source).values())
+    assert taken[False] <= 12 and fewest <= taken[True] <= most
