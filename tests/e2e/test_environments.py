@@ -144,7 +144,7 @@ def test_a_run_goes_on_in_the_environments_that_it_began_in(repo: Repo) -> None:
     repo.perfci("compare", "--env", "PACE=fast", "--quick", "--budget", "3m")
     run = repo.perfci("compare", "--env", "PACE=slow", "--quick", "--budget", "3m", "--resume")
     assert run.code == 2, run.out + run.err
-    assert "what base and head run in" in run.err
+    assert "cannot resume: was begun with another --base-env, --env: leave it out" in run.err
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_an_artifact_of_another_run_is_refused(hub: GitHub) -> None:
 def test_an_archive_that_grows_on_the_way_is_left(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
     _, run = scene(hub)
     hub.upload(run, packed(measured(1.1)) + b"\0" * (3 << 20))
-    monkeypatch.setattr("perfci.github.artifact.ARCHIVE_BYTES", 1 << 20)
+    monkeypatch.setattr("perfci.github.source.ARCHIVE_BYTES", 1 << 20)
     assert "more than the 1 MiB" in published(hub, run).publication.missing[0]
 
 

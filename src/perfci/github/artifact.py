@@ -6,30 +6,21 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
-from datetime import UTC
-from fnmatch import fnmatchcase
 from io import BytesIO
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from github.Artifact import Artifact as RemoteArtifact
-from github.WorkflowRun import WorkflowRun
 from pydantic import ValidationError
 
-from perfci.github.api import Api, NotFound
-from perfci.github.settings import RAW_SUFFIX, ArtifactName
 from perfci.measure.shards.document import PLAN
 from perfci.model.comparison import differences
 from perfci.model.criteria import asked_in
 from perfci.model.plan import Looks, sharing
-from perfci.model.publication import Artifact, Origin
 from perfci.model.results import UNMEASURED, Case, Results
 from perfci.model.text import shorten
 from perfci.model.timing import GRAPH_MODES
 from perfci.render.escape import visible
 
 MEMBER = "results.json"
-ARCHIVE_BYTES = 64 << 20
 UNSOUND = (
     zipfile.BadZipFile,  # cut, or no archive at all
     EOFError,  # cut
@@ -43,8 +34,6 @@ MEMBER_BYTES = 16 << 20
 MOST_RATIO = 200
 """Expansion of the member; JSON of worker values shrinks to a tenth."""
 MOST_ENTRIES = 10_000
-MOST_ARTIFACTS = 256
-"""Jobs of a matrix at most (GitHub's documentation, "Usage limits")."""
 MOST_CASES = 10_000
 MOST_PAIRS = 256
 """Of a case: an estimate takes time with their square."""
@@ -69,96 +58,6 @@ Unmeasured = Literal["idle", "plan"]
 
 class Unfit(Exception):
     """Why an archive cannot be used: a clause for people, with nothing in it that the archive says."""
-
-
-class Found(NamedTuple):
-    """The artifacts of one job."""
-
-    name: str
-    """Tells the job from the others."""
-    measured: RemoteArtifact
-    raw: RemoteArtifact | None
-    """The profilers' own reports, of which nothing is ever read here."""
-    earlier: Sequence[RemoteArtifact] = ()
-    """Measurements of the job in earlier attempts, oldest first."""
-
-
-def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Found]:
-    """Return the newest artifacts of each job of the suite in a run up to `attempt`.
-
-    `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
-    """
-    remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda one: one.id)
-    raw = {one.name: one for one in remote if one.name.endswith(RAW_SUFFIX)}
-    of_jobs: dict[str, list[tuple[int, int, RemoteArtifact]]] = {}
-    for one in remote:
-        if one.name in raw:
-            continue
-        name, of = _shard(one.name, suite, pattern)
-        if name is None or of > attempt:
-            continue
-        of_jobs.setdefault(name, []).append((of, one.id, one))
-    if len(of_jobs) > MOST_ARTIFACTS:
-        raise Unfit(f"has {len(of_jobs)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
-    found = []
-    for name in sorted(of_jobs):
-        *earlier, newest = [one for _, _, one in sorted(of_jobs[name], key=lambda each: each[:2])]
-        found.append(Found(name, newest, raw.get(f"{newest.name}{RAW_SUFFIX}"), earlier))
-    return found
-
-
-def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
-    if pattern:
-        return (name if fnmatchcase(name, pattern) else None), 0
-    parsed = ArtifactName.parse(name)
-    if parsed is None or parsed.suite != suite:
-        return None, 0
-    return f"{parsed.job} {parsed.shard}".removesuffix(" 0"), parsed.attempt
-
-
-def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasured:
-    """Return the measurements in an artifact of the run that `origin` names, or why there are none.
-
-    Raises Unfit, ApiError.
-    """
-    if not _of_run(remote, origin):
-        raise Unfit("belongs to another run")
-    if remote.expired:
-        raise Unfit("has expired: run the measuring job again")
-    if remote.size_in_bytes > ARCHIVE_BYTES:
-        raise Unfit(f"has {remote.size_in_bytes >> 20} MiB, more than the {ARCHIVE_BYTES >> 20} MiB that are read")
-    try:
-        content = api.download(remote.id, ARCHIVE_BYTES)
-    except NotFound:
-        raise Unfit("is gone: run the measuring job again") from None
-    member = read_member(content)
-    return parse(member) if isinstance(member, bytes) else member
-
-
-def links(found: Found, origin: Origin) -> list[Artifact]:
-    """Tell where people find what a job left; its profilers' reports too, where they are of this run and of no fork.
-
-    A fork's workflow can upload what it likes under that name: no link here leads there.
-    """
-    raw = found.raw
-    if raw is None or origin.fork or raw.expired or not _of_run(raw, origin):
-        return [describe(found.measured, origin)]
-    return [describe(found.measured, origin), describe(raw, origin)]
-
-
-def _of_run(remote: RemoteArtifact, origin: Origin) -> bool:
-    run = remote.workflow_run
-    return run.id == origin.run_id and run.head_sha == origin.head_sha
-
-
-def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
-    """Tell where people find an artifact, and until when."""
-    expires = remote.expires_at
-    return Artifact(
-        name=remote.name,
-        url=f"{origin.run_url.partition('/attempts/')[0]}/artifacts/{remote.id}",
-        expires=expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if expires else "",
-    )
 
 
 def read_member(archive: bytes) -> bytes | Unmeasured:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from github.Artifact import Artifact as RemoteArtifact
 
-from perfci.github import artifact
 from perfci.github.api import Api, ApiError
+from perfci.github.artifact import Unfit, Unmeasured, check_whole
 from perfci.github.measured import Scope, confirm, named
-from perfci.github.source import Source, change
+from perfci.github.source import Found, Source, change, fetch
 from perfci.measure.shards.merge import merge, model_of, require_models
 from perfci.model.base import PerfciError
 from perfci.model.results import Results
@@ -29,7 +29,7 @@ class Handed(NamedTuple):
     name: str
     """Tells them from the others; empty where there are none."""
     results: Results
-    artifacts: Sequence[artifact.Found]
+    artifacts: Sequence[Found]
 
 
 class Gathered(NamedTuple):
@@ -51,13 +51,13 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     gathered = Gathered([], [], 0)
     idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
     of = change(source, api) if source.artifacts else None
-    plans: dict[str, list[tuple[artifact.Found, str, Results]]] = {}
+    plans: dict[str, list[tuple[Found, str, Results]]] = {}
     wholes: list[Results] = []
 
-    def read(remote: RemoteArtifact) -> Results | artifact.Unmeasured:
+    def read(remote: RemoteArtifact) -> Results | Unmeasured:
         if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
-            raise artifact.Unfit(f"was not read: the others took over {READING / 60:g} min")
-        return artifact.fetch(remote, source.origin, api)
+            raise Unfit(f"was not read: the others took over {READING / 60:g} min")
+        return fetch(remote, source.origin, api)
 
     for found in source.artifacts:
         said = f"artifact {named(found.measured.name)}"
@@ -81,7 +81,7 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
                 before = read(earlier)
                 if isinstance(before, Results) and before.part is not None and before.part.plan == results.part.plan:
                     shards.append((found, said, before))
-        except (artifact.Unfit, ApiError) as error:
+        except (Unfit, ApiError) as error:
             gathered.missing.append(f"{said} {error}")
     measured = len({*plans, *(one.part.plan for one in wholes if one.part is not None)})
     if planned > measured:
@@ -91,8 +91,8 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     for shards in plans.values():
         try:
             results = merge([(said, one) for _, said, one in shards])
-            artifact.check_whole(results)
-        except (PerfciError, artifact.Unfit) as error:
+            check_whole(results)
+        except (PerfciError, Unfit) as error:
             gathered.missing.append(f"shards: {error}")
             continue
         wholes.append(results)

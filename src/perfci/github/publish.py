@@ -7,14 +7,14 @@ from typing import TypeVar
 from github.ContentFile import ContentFile
 from github.File import File
 
-from perfci.github import artifact, check, sticky
+from perfci.github import check, sticky
 from perfci.github.accept import acceptance
 from perfci.github.api import Api, ApiError, Forbidden, NotFound
 from perfci.github.event import Context
 from perfci.github.handed import gather
 from perfci.github.measured import Heard, left_out, named
 from perfci.github.result import FAILED, FAULTY
-from perfci.github.source import Source, Wanted, When, brings_nothing, changed_files, jobs, locate, retargeted
+from perfci.github.source import Source, Wanted, When, brings_nothing, changed_files, jobs, links, locate, retargeted
 from perfci.github.standing import standings
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
@@ -310,7 +310,7 @@ def _read(
             shard = Shard(
                 name=name,
                 report=_judged(results, *policy, wanted.strict),
-                artifacts=[link for one in found for link in artifact.links(one, source.origin)],
+                artifacts=[link for one in found for link in links(one, source.origin)],
             )
             _render_all(into.model_copy(update={"shards": [shard]}))
             into.shards.append(shard)

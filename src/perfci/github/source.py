@@ -3,22 +3,26 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from github.Artifact import Artifact as RemoteArtifact
 from github.File import File
 from github.PullRequest import PullRequest
 from github.WorkflowJob import WorkflowJob
 from github.WorkflowRun import WorkflowRun
 
-from perfci.github import artifact
-from perfci.github.api import Api, ApiError
+from perfci.github.api import Api, ApiError, NotFound
+from perfci.github.artifact import Unfit, Unmeasured, parse, read_member
 from perfci.github.event import MEASURING, QUEUE_BRANCH, Context
 from perfci.github.measured import Change, Scope, tip
+from perfci.github.settings import RAW_SUFFIX, ArtifactName
 from perfci.history.store import Store
 from perfci.model.policy_text import FILE
-from perfci.model.publication import Origin
+from perfci.model.publication import Artifact, Origin
+from perfci.model.results import Results
 
 When = Literal["on-change", "always", "on-regression", "never"]
 COMPARED_FILES = 300
@@ -33,6 +37,100 @@ _RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
 """Actions on a pull request that leave its head where it is."""
 _RETARGETED = frozenset({"base_ref_changed", "automatic_base_change_succeeded"})
 """Events of a pull request after which it goes into another branch."""
+
+ARCHIVE_BYTES = 64 << 20
+MOST_ARTIFACTS = 256
+"""Jobs of a matrix at most (GitHub's documentation, "Usage limits")."""
+
+
+class Found(NamedTuple):
+    """The artifacts of one job."""
+
+    name: str
+    """Tells the job from the others."""
+    measured: RemoteArtifact
+    raw: RemoteArtifact | None
+    """The profilers' own reports, of which nothing is ever read here."""
+    earlier: Sequence[RemoteArtifact] = ()
+    """Measurements of the job in earlier attempts, oldest first."""
+
+
+def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Found]:
+    """Return the newest artifacts of each job of the suite in a run up to `attempt`.
+
+    `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
+    """
+    remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda one: one.id)
+    raw = {one.name: one for one in remote if one.name.endswith(RAW_SUFFIX)}
+    of_jobs: dict[str, list[tuple[int, int, RemoteArtifact]]] = {}
+    for one in remote:
+        if one.name in raw:
+            continue
+        name, of = _shard(one.name, suite, pattern)
+        if name is None or of > attempt:
+            continue
+        of_jobs.setdefault(name, []).append((of, one.id, one))
+    if len(of_jobs) > MOST_ARTIFACTS:
+        raise Unfit(f"has {len(of_jobs)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
+    found = []
+    for name in sorted(of_jobs):
+        *earlier, newest = [one for _, _, one in sorted(of_jobs[name], key=lambda each: each[:2])]
+        found.append(Found(name, newest, raw.get(f"{newest.name}{RAW_SUFFIX}"), earlier))
+    return found
+
+
+def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
+    if pattern:
+        return (name if fnmatchcase(name, pattern) else None), 0
+    parsed = ArtifactName.parse(name)
+    if parsed is None or parsed.suite != suite:
+        return None, 0
+    return f"{parsed.job} {parsed.shard}".removesuffix(" 0"), parsed.attempt
+
+
+def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasured:
+    """Return the measurements in an artifact of the run that `origin` names, or why there are none.
+
+    Raises Unfit, ApiError.
+    """
+    if not _of_run(remote, origin):
+        raise Unfit("belongs to another run")
+    if remote.expired:
+        raise Unfit("has expired: run the measuring job again")
+    if remote.size_in_bytes > ARCHIVE_BYTES:
+        raise Unfit(f"has {remote.size_in_bytes >> 20} MiB, more than the {ARCHIVE_BYTES >> 20} MiB that are read")
+    try:
+        content = api.download(remote.id, ARCHIVE_BYTES)
+    except NotFound:
+        raise Unfit("is gone: run the measuring job again") from None
+    member = read_member(content)
+    return parse(member) if isinstance(member, bytes) else member
+
+
+def links(found: Found, origin: Origin) -> list[Artifact]:
+    """Tell where people find what a job left; its profilers' reports too, where they are of this run and of no fork.
+
+    A fork's workflow can upload what it likes under that name: no link here leads there.
+    """
+    raw = found.raw
+    if raw is None or origin.fork or raw.expired or not _of_run(raw, origin):
+        return [describe(found.measured, origin)]
+    return [describe(found.measured, origin), describe(raw, origin)]
+
+
+def _of_run(remote: RemoteArtifact, origin: Origin) -> bool:
+    run = remote.workflow_run
+    return run.id == origin.run_id and run.head_sha == origin.head_sha
+
+
+def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
+    """Tell where people find an artifact, and until when."""
+    expires = remote.expires_at
+    return Artifact(
+        name=remote.name,
+        url=f"{origin.run_url.partition('/attempts/')[0]}/artifacts/{remote.id}",
+        expires=expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if expires else "",
+    )
 
 
 @dataclass(frozen=True)
@@ -65,7 +163,7 @@ class Source:
     """The branch whose policy counts; empty: the measured commit's own."""
     default: str
     """The default branch; empty where the event does not tell."""
-    artifacts: Sequence[artifact.Found] = ()
+    artifacts: Sequence[Found] = ()
     queued: PullRequest | None = None
     """The pull request at the end of a merge queue's group."""
     before: str = ""
@@ -95,8 +193,8 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
         raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
     doubt = ""
     try:
-        found = artifact.find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
-    except artifact.Unfit as error:
+        found = find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
+    except Unfit as error:
         found, doubt = [], f"run {run.id} {error}"
     idle = not doubt and not found and (action in _RELABELLED or _skipped(run, wanted, api))
     if idle:
@@ -216,7 +314,7 @@ def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
 
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
-) -> tuple[WorkflowRun, list[artifact.Found]]:
+) -> tuple[WorkflowRun, list[Found]]:
     """Return the newest run of this head that left measurements; `run` itself where none did."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call(
@@ -227,7 +325,7 @@ def _stored(
         copied = pull is not None and branch == f"{api.name}:pull-request/{pull.number}"
         own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
         if other.head_sha == head and other.event in MEASURING and (own or copied):
-            found = artifact.find(other, wanted.suite, wanted.artifacts, other.run_attempt, api)
+            found = find(other, wanted.suite, wanted.artifacts, other.run_attempt, api)
             if found:
                 return other, found
     return run, []

@@ -263,9 +263,7 @@ class Measurement:
         try:
             return require_covered(place, found, known)
         except PolicyError:
-            self.results = self._begun(
-                place, _new_run(), Plan(seed=place.seed, sides=list(place.sides), declared=known)
-            )
+            self.results = self._begun(place, _new_run(), make_plan(self.options, place, [], known))
             raise
 
     def _begun(self, place: Place, run: str, plan: Plan) -> Results:
