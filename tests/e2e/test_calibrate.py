@@ -53,7 +53,7 @@ def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
     assert plan.code == 0, plan.err
     assert "unknown: run perfci calibrate" in plan.out
     assert "≈" in plan.out
-    assert "of builds, checks and the like, by a trial of 4 pairs; the budget is 15.0 min: fits." in plan.out
+    assert "of builds, checks and the like.\nBy a trial of 4 pairs, with a budget of 15.0 min: fits." in plan.out
     assert not (repo.root / "perfci-out" / "results.json").exists(), "a trial is no comparison"
 
     repo.write("kernels/adding.py", "this is not committed, hence not measured")

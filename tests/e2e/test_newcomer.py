@@ -65,10 +65,41 @@ def test_init_says_what_git_wants_before_a_first_commit(repo: Repo, tmp_path: Pa
         del repo.env[name]
     repo.env |= {"GIT_CONFIG_GLOBAL": str(config), "GIT_CONFIG_NOSYSTEM": "1"}
     config.write_text("[user]\nuseConfigOnly = true\n")
-    assert said in repo.perfci("init", str(new)).out
+    told = repo.perfci("init", str(new)).out
+    assert told.index(said) < told.index("Now: ")
     (new / "perfci.yaml").unlink()
     config.write_text("[user]\nname = t\nemail = t@example.com\n")
     assert said not in repo.perfci("init", str(new)).out
+
+
+def test_a_command_line_without_a_verb_gets_the_help(repo: Repo) -> None:
+    run = repo.perfci("history", fresh=True)
+    assert (run.code, run.out) == (0, repo.perfci("history", "--help", fresh=True).out)
+    assert run.out.startswith("Usage: perfci history")
+
+
+def test_an_option_without_its_argument_names_the_help_of_its_verb(repo: Repo) -> None:
+    run = repo.perfci("compare", "--base", fresh=True)
+    assert (run.code, run.err) == (
+        2, "perfci compare: Option '--base' requires an argument (see `perfci compare --help`)\n"
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_failure_names_the_log_of_its_own_run(repo: Repo) -> None:
+    """From where one stands, and only where something is written into it."""
+    log = "perfci-out/logs/head.log"
+    repo.policy()
+    for mark in ("first", "second"):
+        repo.write("kernels/adding.py", adding().replace("total = 0.0", f"raise ValueError('{mark}')"))
+        run = repo.perfci("run")
+        assert f"ValueError: {mark} · kernels/adding.py:11 · log {log}" in run.out, run.out + run.err
+        told = (repo.root / log).read_text()
+        assert f"ValueError: {mark}" in told
+    assert "ValueError: first" not in told
+    repo.write("kernels/adding.py", adding().replace("total += i * 0.5", "total += i * 0.501"))
+    run = repo.perfci("run")
+    assert "fails: result is" in run.out and "log" not in run.out.partition("Files in")[0], run.out + run.err
 
 
 def test_the_help_cuts_no_sentence(repo: Repo) -> None:

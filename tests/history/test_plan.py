@@ -1,5 +1,6 @@
 """Which commits a night compares main with, on real repositories: first nights, releases, lost and unreachable commits."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -117,11 +118,13 @@ def test_a_shallow_clone_cannot_tell_what_is_lost(tmp_path: Path) -> None:
     first = git(folder, "rev-parse", "HEAD")
     commit(folder, {"a": "2"})
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{folder}", "shallow")
-    with pytest.raises(UsageError, match=r"last release cannot be known in a shallow clone: check out with"):
+    with pytest.raises(UsageError, match=r"last release cannot be known in a shallow clone: run `") as why:
         planned(tmp_path / "shallow")
     named = Policy(version=1, history=History(reference="HEAD"))
     with pytest.raises(UsageError, match=rf"{first[:10]}: was recorded, and is not in this shallow clone"):
         planned(tmp_path / "shallow", night(first), policy=named)
+    subprocess.run(["sh", "-c", str(why.value).split("`")[1]], cwd=tmp_path / "shallow", check=True)
+    assert shas(planned(tmp_path / "shallow", night(first), policy=named))[0] == first
 
 
 @given(st.lists(st.integers(0, 10**8), min_size=2, max_size=5), st.sampled_from(["", "v"]))

@@ -88,6 +88,13 @@ RELATIVE = [
         "fail",
         "3 of the 8 pairs that a decision needs: the run was interrupted",
     ),
+    (
+        case(values={"sd": 0.2}, stopped="interrupted"),
+        "inconclusive",
+        "undecided",
+        "fail",
+        "undecided after 24 pairs: the run was interrupted: ",
+    ),
     (case(ratio=None), "invalid", "undecided", "fail", "no finished pair"),
     (
         case(pairs=pairs(values()[0], np.full(24, math.nan))),
@@ -127,6 +134,12 @@ def test_a_limit_that_only_warns_never_fails_the_run(given, class_):
     report = judge(results([given, case("other")], [limit(severity="warn")]), strict=True)
     assert report.exit_code == 0
     assert only(report).class_ == class_
+
+
+@pytest.mark.parametrize("n", [3, 24])
+def test_an_interrupted_case_is_not_advised_a_budget(n):
+    reason = only(judge(results([case(values={"n": n, "sd": 0.2}, stopped="interrupted")]))).reason
+    assert reason.endswith("; --resume goes on") and "would help" not in reason
 
 
 def test_a_regression_row_holds_everything_a_reader_needs():

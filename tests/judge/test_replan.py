@@ -85,6 +85,14 @@ def test_a_comparison_with_the_reference_is_judged_by_creep() -> None:
     assert [(row.kind, row.class_, row.effect) for row in report.rows] == [("creep", "regression", "fail")]
 
 
+def test_a_night_without_creep_is_advised_that_and_no_other_limit() -> None:
+    made = results([case()], [])
+    made.plan.purpose = "reference"
+    report = judge_by(parse_policy(POLICY), made)
+    assert report.sentence == "Undecided: 1 case measured; no limit says how far main may stand from the reference"
+    assert report.advice == "Give limits in perfci.yaml such a key: creep: 5%."
+
+
 def test_the_advice_is_that_of_what_main_is_compared_with() -> None:
     """Nobody can raise a limit in a commit that is on main already."""
     advised = {"change": "raise the limit in base first", "last": "perfci bisect; if it is intended, leave it"}

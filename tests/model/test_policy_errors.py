@@ -21,9 +21,9 @@ LIMIT = GOOD + "limits:\n  - "
 
 BAD = {
     "empty": ("", "perfci.yaml: is not a policy: begin with `version: 1`"),
-    "not YAML": ("suite: [a", "perfci.yaml:1: expected ',' or ']'"),
+    "not YAML": ("suite: [a", "perfci.yaml:1: not valid YAML: expected ',' or ']'"),
     "a list": ("- a", "is not a policy"),
-    "tab": ("version: 1\n\tsuite: a", "perfci.yaml:2: found character"),
+    "tab": ("version: 1\n\tsuite: a", "perfci.yaml:2: not valid YAML: found character"),
     "no version": ("suite: [a.py]", "version: is required: add `version: 1`"),
     "other version": ("version: 2\nsuite: [a.py]", "perfci.yaml:1: version: 2 is not allowed: write 1"),
     "mistyped field": (GOOD + "limts: []", "perfci.yaml:3: limts: unknown field: did you mean 'limits'?"),

@@ -60,7 +60,7 @@ def publications() -> dict[str, Publication]:
     one_side = build(
         [presence("add/n=64", "failed", "fails in head: it crashed: SIGSEGV (signal 11)"), *unchanged(3)],
         "`add/n=64`: fails in head: it crashed: SIGSEGV (signal 11)",
-        "Fix the case: its reason and its log say what happened.",
+        "Fix the case: its row says what happened.",
     )
     mismatch = build(
         [row("matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.2, change=None, interval=None, limit=None, worse=None,

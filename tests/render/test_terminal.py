@@ -137,7 +137,7 @@ COSTS = {"samples": 61.0, "import": 20.0, "start": 14.0, "close": 3.0, "snapshot
 
 def test_a_report_says_where_its_time_went():
     shown = report([row("k", "unchanged")], "x", seconds=100, costs=COSTS, imports={"import torch": 2.14})
-    line = "1 min 40 s: 61 % samples, 20 % import, 14 % start, 5 % others; import torch: 2.1 s in each worker"
+    line = "1 min 40 s: 61 % samples, 20 % import, 14 % start, 5 % the rest; import torch: 2.1 s in each worker"
     assert line in printed(shown).replace("`", "")
     assert "others" not in printed(report([], "x", seconds=2, costs={"check": 1.0, "build": 1.0}))
 

@@ -62,7 +62,7 @@ def ends(repo: Repository, good: str, bad: str) -> tuple[str, str, list[str]]:
     old, new = repo.commit(good), repo.commit(bad)
     done = repo.git("merge-base", old.sha, new.sha, allow=(0, 1))
     if done.returncode:
-        deeper = "deepen this shallow clone: `git fetch --unshallow`" if repo.is_shallow() else "name two that have one"
+        deeper = f"this clone is shallow: {repo.whole()}" if repo.is_shallow() else "name two that have one"
         raise UsageError(f"{escaped(good, 100)} and {escaped(bad, 100)} have no common commit here: {deeper}")
     base = done.stdout.decode().split()[0]
     if old.sha == new.sha:

@@ -24,7 +24,12 @@ from perfci.model.base import PerfciError, UsageError
 
 
 class Verbs(TyperGroup):
-    """The verbs, each with its whole first sentence in `perfci --help`, where typer cuts it to a line."""
+    """The verbs, each with its whole first sentence in the help, where typer cuts it to a line; the help is what a
+    command line without a verb asks for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return what is left of a command line for the verb."""
+        return super().parse_args(ctx, args or ["--help"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs; the long ones go over two lines."""
@@ -306,16 +311,17 @@ def init(
         _write_template(path, template)
         typer.echo(f"wrote  {name}")
     first = "git init && " if repo is None else ""
-    typer.echo(
-        f"\nNow: `{first}git add -A && git commit -m 'Add perfci'`, then `perfci compare --base HEAD --measure-all` "
-        "measures the tree against itself."
-    )
-    typer.echo("Change kernels/example.py, and `perfci compare --base HEAD` judges your change.")
+    typer.echo("")
     if lacks_a_name(where):
         typer.echo(
             "git does not know yet who commits here: first `git config --global user.name NAME`, "
             "and `git config --global user.email ADDRESS`."
         )
+    typer.echo(
+        f"Now: `{first}git add -A && git commit -m 'Add perfci'`, then `perfci compare --base HEAD --measure-all` "
+        "measures the tree against itself."
+    )
+    typer.echo("Change kernels/example.py, and `perfci compare --base HEAD` judges your change.")
 
 
 def _write_beside(where: Path, names: list[str]) -> None:
@@ -371,7 +377,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # `µ` on a terminal that knows only ASCII
-    code = _called(sys.argv[1:] or ["--help"])
+    code = _called(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         _drop_unwritten(stream)
     sys.exit(code)
@@ -390,8 +396,7 @@ def _called(words: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except TyperException as error:
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context else "perfci"
+        path = _path(command, words)
         return _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", 2)
     except PerfciError as error:
         return _say(str(error), error.exit_code)
@@ -402,6 +407,17 @@ def _called(words: list[str]) -> int:
             return 128 + signal.SIGPIPE  # as a shell tells it: 0 would say that a gate passed
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _say(f"internal error: {text[:300]}: please report it with the output of --debug", 3)
+
+
+def _path(command: Any, words: list[str]) -> str:
+    """Return `perfci VERB`, of a command line as far as it names verbs."""
+    path = "perfci"
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        path += f" {word}"
+    return path
 
 
 def _unread() -> bool:

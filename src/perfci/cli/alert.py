@@ -73,8 +73,8 @@ def _settle(found: list[Alerts], suite: str, address: str, repository: str, toke
 
 def _show(one: Alerts, suite: str, address: str) -> None:
     """Print what the issue of a device would say."""
-    state = "open" if one.open else "closed, if there is one" if one.ended else "none"
-    typer.echo(log_line(f"{one.name}: the issue would be {state}"))
+    would = "the issue would be closed, if there is one" if one.ended else "there would be no issue"
+    typer.echo(log_line(f"{one.name}: {'the issue would be open' if one.open else would}"))
     _tell(one)
     if one.open or one.ended:
         typer.echo(log_line(f"  {count(len(one.open), 'alert')}, titled: {words.title(one, suite)}"))

@@ -14,9 +14,7 @@ from perfci.model.base import MachineError, UsageError
 if TYPE_CHECKING:
     from perfci.history.series import Device
 
-app = typer.Typer(
-    help="Keep what comparisons of main said, night by night, and show it.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Keep what comparisons of main said, night by night, and show it.", rich_markup_mode=None)
 
 StoreName = Annotated[
     str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX.")

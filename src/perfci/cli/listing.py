@@ -135,7 +135,7 @@ def _planned(case: CasePlan) -> list[str]:
 def _totals(expected: Forecast) -> list[str]:
     mark = "≈ " if expected.estimated else ""
     pairs, budget = _minutes(expected.seconds), _minutes(expected.budget)
-    total = f"{mark}{pairs} of pairs, and builds and checks, of which nothing is known"
+    total = f"{mark}{pairs} of pairs; what builds and checks take is not known"
     if expected.beside is not None:
         whole = _minutes(expected.seconds + expected.beside)
         total = f"{mark}{whole}: {pairs} of pairs, {_minutes(expected.beside)} of builds, checks and the like"
@@ -143,7 +143,8 @@ def _totals(expected: Forecast) -> list[str]:
     verdict = f"{late} of {len(expected.cases)} cases stay inconclusive" if late else "fits"
     return [
         "",
-        f"An unchanged tree takes {total}, by {_RESTS[expected.rests]}; the budget is {budget}: {verdict}.",
+        f"An unchanged tree takes {total}.",
+        f"By {_RESTS[expected.rests]}, with a budget of {budget}: {verdict}.",
         *(f"note: {text}" for text in expected.notes),
     ]
 

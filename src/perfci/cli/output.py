@@ -88,15 +88,18 @@ def tell(report: Report, out: Path, json: bool, files: Sequence[str]) -> None:
     if json:
         typer.echo(report.model_dump_json(indent=1))
         return
-    print_report(report, Console())
+    print_report(report, Console(), _from_here(out))
     tell_files(out, files)
 
 
 def tell_files(out: Path, files: Sequence[str]) -> None:
     """Print where what was written lies."""
+    typer.echo(f"\nFiles in {_from_here(out)}/: {' · '.join(files)}")
+
+
+def _from_here(path: Path) -> Path:
     here = Path.cwd()
-    shown = out.relative_to(here) if out.is_relative_to(here) else out
-    typer.echo(f"\nFiles in {shown}/: {' · '.join(files)}")
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 LONGEST = 8 * 2**20

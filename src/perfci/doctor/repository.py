@@ -8,6 +8,7 @@ from pathlib import Path
 
 from perfci.doctor.machine import Machine, Said, fail, ok, warn
 from perfci.model.doctor import Finding
+from perfci.sources.git import fetching
 
 MOST_CONFIGS = 200
 """Configurations of submodules that are read."""
@@ -78,7 +79,9 @@ def check_git(machine: Machine) -> Iterator[Finding]:
             yield warn("git", f"{name}; {machine.where}: {said.why()}", "fix the repository: git fsck")
     elif repo.shallow:
         text = f"{name}; {repo.root} is a shallow clone: the base may not be in it"
-        yield warn("git", text, "git fetch --unshallow, or fetch-depth: 0 in actions/checkout", shallow=True)
+        yield warn(
+            "git", text, f"{fetching('HEAD', '--unshallow')}, or fetch-depth: 0 in actions/checkout", shallow=True
+        )
     else:
         yield ok("git", f"{name}; repository {repo.root}, with its whole history", shallow=False)
 

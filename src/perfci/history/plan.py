@@ -16,7 +16,6 @@ from perfci.sources.git import Repository
 
 _RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,4})")
 """A tag of a release: `v1` moves, `v1.2-rc1` is none yet."""
-_WHOLE = "check out with `fetch-depth: 0`, or run `git fetch --unshallow --tags`"
 
 
 class NightPlan(Document):
@@ -96,7 +95,9 @@ def _reference(repo: Repository, policy: Policy) -> Reference | None:
         except UsageError as error:
             raise UsageError(f"{FILE}: history.reference: {error}") from None
     if repo.is_shallow():
-        raise UsageError(f"the last release cannot be known in a shallow clone: {_WHOLE}, or name one under history")
+        raise UsageError(
+            f"the last release cannot be known in a shallow clone: {repo.whole()}, or name one under history"
+        )
     tags = repo.git("for-each-ref", "--merged=HEAD", "--format=%(refname:lstrip=2)", "refs/tags").stdout
     names = [name for name in tags.decode(errors="replace").splitlines() if _RELEASE.fullmatch(name)]
     if not names:
@@ -116,5 +117,5 @@ def _lost(repo: Repository, commit: Commit) -> str | None:
     if repo.git("cat-file", "-e", f"{commit.sha}^{{commit}}", allow=(0, 1, 128)).returncode == 0:
         return None
     if repo.is_shallow():
-        raise UsageError(f"{commit.sha[:10]}: was recorded, and is not in this shallow clone: {_WHOLE}")
+        raise UsageError(f"{commit.sha[:10]}: was recorded, and is not in this shallow clone: {repo.whole()}")
     return f"{commit.sha[:10]} of {commit.date[:10]}, is no longer in the repository"

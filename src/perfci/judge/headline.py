@@ -65,7 +65,7 @@ def headline(
     wanted = results.plan.judged and context.compared and context.strict and not observe
     alone: _Unlimited = "imported" if imported else "alone"
     how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
-    how = "seam" if context.purpose == "seam" else how
+    how = context.purpose if context.purpose in ("seam", "reference") else how
     measured = sum(map(_measured, cases))
     todo = _advice(rows, "undecided", imported=imported) or _unlimited(measured, how) or _advice(rows, "warn")
     return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, measured, how), todo)
@@ -202,12 +202,17 @@ def _asked(worst: list[Row]) -> int:
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
-_Unlimited = Literal["profiled", "compared", "alone", "imported", "seam"]
+_Unlimited = Literal["profiled", "compared", "alone", "imported", "seam", "reference"]
 """How cases were measured of which no limit was asked: for a profile, with base, without, by another tool without."""
 _NO_LIMIT: dict[_Unlimited, tuple[str, str, str]] = {
     "profiled": ("Profiled: ", ", not judged", "`perfci compare --base REF` judges."),
     "seam": ("Measured: ", ", not judged: one reference against the one before", ""),
     "compared": (UNDECIDED, " measured; no limit applies", "Write limits for these cases into perfci.yaml."),
+    "reference": (
+        UNDECIDED,
+        " measured; no limit says how far main may stand from the reference",
+        "Give limits in perfci.yaml such a key: creep: 5%.",
+    ),
     "alone": (
         "Measured: ",
         "; no absolute limit applies, and there is nothing to compare with",
@@ -268,7 +273,7 @@ _ADVICE: dict[Class, str] = {
     "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
     "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
-    "failed": "Fix the case: its reason and its log say what happened.",
+    "failed": "Fix the case: its row says what happened.",
     "invalid": "Fix what the row's reason names; until then nothing is known of the case.",
     "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",
     "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",

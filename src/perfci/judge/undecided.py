@@ -21,6 +21,7 @@ STOPPED = {
     "failed": ": a worker failed",
     "hopeless": ": by their scatter the pairs that were left would not have decided it",
 }
+_RESUME = "--resume goes on"
 
 
 def undecided(context: Context, case: Case, criterion: Criterion, found: Answer, x: Array, words: str) -> str:
@@ -35,7 +36,8 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
         return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
-        return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; a larger budget would help"
+        helps = _RESUME if case.stopped == "interrupted" else "a larger budget would help"
+        return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; {helps}"
     goes_on = n < context.looks.pairs[-1] and case.stopped != "hopeless"
     if criterion.threshold:
         asked = f" whether half of the whole change, {percent(found.limit)}, is there"
@@ -43,7 +45,8 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
     else:
         asked, helps = "", "a larger budget or a larger limit" if goes_on else "a larger limit or a quieter machine"
     more = _more(context, case, criterion, found) or _could_hold(context, case, criterion, x)
-    return f"undecided after {n} pairs{asked}{stopped}: {words}{more}; {helps} would help"
+    helps = _RESUME if case.stopped == "interrupted" else f"{helps} would help"
+    return f"undecided after {n} pairs{asked}{stopped}: {words}{more}; {helps}"
 
 
 def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, broken: str) -> str:

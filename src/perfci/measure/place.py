@@ -93,6 +93,8 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     logs = options.out / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)
+        for stale in () if options.resume else logs.glob("*.log"):  # processes append
+            stale.unlink()
     except OSError as error:
         raise disk_error("made", options.out, error) from None
     write_atomic(options.out / ".gitignore", "*\n")

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
 from perfci.model.policy import KEY, Loc, Mistake, Policy, line_of, renamed, spelled
-from perfci.model.text import did_you_mean, one_line
+from perfci.model.text import count, did_you_mean, one_line
 
 FILE = "perfci.yaml"
 LONGEST = 256 << 10
@@ -87,7 +87,8 @@ def _read(text: str, name: str) -> tuple[Any, dict[Loc, int]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise UsageError(f"{name}{line}: {error.problem or 'not valid YAML'}") from None
+        lead = "not valid YAML: " if isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError) else ""
+        raise UsageError(f"{name}{line}: {lead}{error.problem}") from None
     except yaml.reader.ReaderError as error:
         line = f":{text.count(chr(10), 0, error.position) + 1}"
         raise UsageError(f"{name}{line}: not valid YAML ({one_line(error, 120)})") from None
@@ -124,7 +125,9 @@ def _first(error: ValidationError, lines: dict[Loc, int], name: str) -> str:
     message = _message(details[0], wheres[0])
     lead = f"{wheres[0]}: " if wheres[0] else ""
     more = {*wheres} - {wheres[0]}
-    return f"{name}:{line_of(_loc(details[0]), lines)}: {lead}{message}" + (f" (and {len(more)} more)" if more else "")
+    return f"{name}:{line_of(_loc(details[0]), lines)}: {lead}{message}" + (
+        f" (and {count(len(more), 'more mistake')})" if more else ""
+    )
 
 
 def _loc(detail: Any) -> Loc:

@@ -1,7 +1,9 @@
 """The report for a terminal: a table that fits its width, or plain lines where there is none."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -41,6 +43,7 @@ class _Detail:
     """Of a value with its interval, then of a change too."""
 
 
+_LOG = re.compile(r"\blogs/[\w.-]+\.log\b")
 _SENTENCES = 3
 """Sentences of a case's profile that are shown; the report has the others."""
 _TRACED = 5
@@ -62,18 +65,18 @@ def print_costs(report: Report, console: Console) -> None:
     printer.block([_prose("", line, "") for line in printer.view.dear_imports])
 
 
-def print_report(report: Report, console: Console) -> None:
-    """Print the verdict, the rows and what is worth knowing beside them.
+def print_report(report: Report, console: Console, folder: Path = Path()) -> None:
+    """Print the verdict, the rows and what is worth knowing beside them. `folder`: where its logs lie, from here.
 
     On a terminal: tables and colour within the console's width. Elsewhere: one line a row, without colour,
     boxes or cut names.
     """
-    _Printer(View(report), console).print()
+    _Printer(View(report), console, folder).print()
 
 
 class _Printer:
-    def __init__(self, shown: View, console: Console) -> None:
-        self.view, self.report, self.console = shown, shown.report, console
+    def __init__(self, shown: View, console: Console, folder: Path = Path()) -> None:
+        self.view, self.report, self.console, self.folder = shown, shown.report, console, folder
         self.rich = console.is_terminal
 
     def print(self) -> None:
@@ -169,7 +172,7 @@ class _Printer:
             badge, style = lead.upper(), "bold white on blue"
         self.put(_prose(f" {badge} " if self.rich else f"{badge}:", said, style, " "))
         if report.advice:
-            self.put(_prose("", report.advice))
+            self.put(_prose("", _LOG.sub(lambda log: str(self.folder / log[0]), report.advice)))
         if report.advised:
             self.console.print(Text(f"  {shell(report.advised)}", "bold"), soft_wrap=True, highlight=False)
         sides = [
@@ -227,7 +230,7 @@ class _Printer:
     def why(self, row: Row) -> str:
         log = self.view.log(row)
         place = f"{row.file}:{row.line}" if row.file and row.line else row.file
-        parts = [words.because(row), place if row.effect != "pass" else "", f"log {log}" if log else ""]
+        parts = [words.because(row), place if row.effect != "pass" else "", f"log {self.folder / log}" if log else ""]
         return " · ".join(visible(part) for part in parts if part)
 
     def reason(self, row: Row, detail: _Detail) -> Text | None:

@@ -320,13 +320,13 @@ class View:
 
     @cached_property
     def costs(self) -> str:
-        """`93 s: 61 % samples, 14 % import, 25 % others`, and the dearest import; empty where it is not known."""
+        """`93 s: 61 % samples, 14 % import, 25 % the rest`, and the dearest import; empty where it is not known."""
         if not self.phases:
             return ""
         large = [one for one in self.phases if one[2] >= _LARGE]
         rest = 1 - math.fsum(share for _, _, share in large)
         parts = [f"{share:.0%} {name}".replace("%", " %") for name, _, share in large]
-        parts += [f"{rest:.0%} others".replace("%", " %")] if len(large) < len(self.phases) else []
+        parts += [f"{rest:.0%} the rest".replace("%", " %")] if rest >= 0.005 else []
         dear = self.dear_imports[:1] if max(self.report.imports.values(), default=0) >= _DEAR else []
         return "; ".join([f"{duration(self.report.seconds)}: {', '.join(parts)}", *dear])
 

@@ -213,7 +213,7 @@ class Repository:
         if sha is None:
             name = escaped(rev, 300)
             if self.is_shallow():
-                raise UsageError(f"{name!r}: no such commit in this shallow clone: {self._whole(rev)}")
+                raise UsageError(f"{name!r}: no such commit in this shallow clone: {self.whole(rev)}")
             raise UsageError(f"{name!r}: no such branch, tag or commit here: {self._instead(rev)}")
         return self._commit(rev, sha)
 
@@ -221,12 +221,12 @@ class Repository:
         """Return what to do about a name that is none here."""
         named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
         hint = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
-        fetch = f", or run `{_fetch(rev)}`" if self.has_origin() else ""
+        fetch = f", or run `{fetching(rev)}`" if self.has_origin() else ""
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
-    def _whole(self, rev: str) -> str:
+    def whole(self, rev: str = "HEAD") -> str:
         """Return what makes a shallow clone whole, with `rev`, which it may lack."""
-        fetch = f"run `{_fetch(rev, '--unshallow')}`" if self.has_origin() else "clone without `--depth`"
+        fetch = f"run `{fetching(rev, '--unshallow')}`" if self.has_origin() else "clone without `--depth`"
         return f"{fetch}, or check out with `fetch-depth: 0`"
 
     def has_origin(self) -> bool:
@@ -256,7 +256,7 @@ class Repository:
             return self._commit(other.ref, _output(done).splitlines()[0])
         name = escaped(other.ref, 300)
         if self.is_shallow():
-            raise UsageError(f"{name}: no common commit with HEAD in this shallow clone: {self._whole(other.ref)}")
+            raise UsageError(f"{name}: no common commit with HEAD in this shallow clone: {self.whole(other.ref)}")
         raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
 
     def read(self, sha: str, path: str) -> bytes | None:
@@ -338,7 +338,7 @@ class Repository:
         return Commit(ref, sha, escaped(subject.removesuffix("\n"), 200))
 
 
-def _fetch(rev: str, *options: str) -> str:
+def fetching(rev: str, *options: str) -> str:
     """Return the command after which `rev` is here if origin has it: a branch, tag, commit of either, or whole hash."""
     # What follows the remote's name alone would become FETCH_HEAD and no name.
     what = [rev] if _WHOLE_HASH.fullmatch(rev) else ["+refs/heads/*:refs/remotes/origin/*"]

@@ -213,7 +213,7 @@ def _under(criterion: Criterion, found: CaseCalibration, pairs: int, timing: Tim
         return ""
     share = float(np.expm1(smallest))
     step = step_for(share)
-    remedy = f"set regression: {step * 100:g}%, or " if step else ""
+    remedy = f"set {criterion.kind}: {step * 100:g}%, or " if step else ""
     remedy += QUIETER[found.device]
     return (
         f"{criterion.case}: a limit of {limit_percent(limit)} on {criterion.metric} is under the smallest change that "
