@@ -71,21 +71,12 @@ def test_an_attempt_that_gave_nothing_is_replaced() -> None:
         assert merge(found).model_dump_json() == merge(three()).model_dump_json()
 
 
-def test_an_attempt_that_was_gone_on_with_is_replaced() -> None:
-    assert merge([("begun", shard(2, pairs=3, error="killed")), *three()]).error is None
-
-
-def test_an_attempt_with_other_pairs_is_not_replaced() -> None:
-    """Who throws away what was measured chooses."""
-    begun = shard(2, pairs=3, error="killed")
-    begun.cases[0].pairs[1].values["head"]["time"] *= 1.001
-    assert "shard-2: measured shard 2 anew, of which begun holds 6 pairs" in refused([*three(), ("begun", begun)])
-
-
-def test_an_attempt_whose_case_failed_is_not_replaced() -> None:
+def test_an_attempt_that_has_begun_is_not_replaced() -> None:
+    """Who throws away what was measured, or a failure, chooses."""
     failed = shard(2, pairs=0, error="killed")
     failed.cases[0].sides["head"].status = "failed"
-    assert "measured shard 2 anew" in refused([*three(), ("flaky", failed)])
+    for attempt in (failed, shard(2, pairs=3, error="killed")):
+        assert "shard-2: is shard 2 again, which begun holds" in refused([("begun", attempt), *three()])
 
 
 def test_a_shard_that_ended_by_an_error_makes_the_run_one() -> None:

@@ -1,7 +1,7 @@
 """Results of all shards of a plan become those of one run. Pure: nothing is measured or judged.
 
-A shard that was measured to its end stands for good: whoever may choose between two measurements of it, by what they
-say, spends α twice.
+A shard that was begun stands for good: whoever may choose between two measurements of it, by what they say, spends α
+twice.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,8 +27,8 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
     """Return the results of one run over all cases of a plan. `found`: name of a document and what it holds.
 
     Raises UsageError for documents that do not belong together: of no plan or of several, a shard that is there twice;
-    MachineError where a shard is missing. One that ended by an error counts until a later one goes on with it or, where
-    it had measured nothing, takes its place; if it stays, the run is an error.
+    MachineError where a shard is missing. One that ended by an error counts until, where it had measured nothing, a
+    later one takes its place; if it stays, the run is an error.
     """
     shared = [_shared(name, results) for name, results in found]
     _require_one_plan(shared)
@@ -159,52 +159,19 @@ def _facts(first: Shared, one: Shared) -> list[tuple[str, Any, Any]]:
 
 
 def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
-    """Return the attempt at a shard that counts. Raises UsageError where another one holds what it does not."""
-    ended = [one for one in attempts if one.results.error is None]
-    if len(ended) > 1:
+    """Return the attempt at a shard that counts: the one that began. Raises UsageError where another one did."""
+    counting = [one for one in attempts if one.results.error is None or begun(one.results)]
+    if len(counting) > 1:
         raise UsageError(
-            f"{ended[1].name}: is shard {number} again, which {ended[0].name} holds: each was measured to its end, and "
-            "a shard counts once: name the one that was measured first"
+            f"{counting[1].name}: is shard {number} again, which {counting[0].name} holds, and a shard counts once: "
+            "name the one that was begun first and, where it did not end, go on with it (--resume), or make a new plan"
         )
-    stands = ended[0] if ended else max(attempts, key=lambda one: (_count(one), one.results.started))
-    for one in attempts:
-        if one is not stands and not _holds(stands.results, one.results):
-            raise UsageError(
-                f"{stands.name}: measured shard {number} anew, of which {one.name} holds {_count(one)} pairs or a "
-                "failure: a shard that has begun is gone on with (--resume), not measured again: make a new plan"
-            )
-    return stands
+    return counting[0] if counting else max(attempts, key=lambda one: one.results.started)
 
 
 def begun(results: Results) -> bool:
     """Tell whether a shard holds a pair or a failure: another measurement of it would be a second one."""
-    return any(case.pairs or _failed(case) for case in results.cases)
-
-
-def _failed(case: Case) -> set[Side]:
-    return {name for name, side in case.sides.items() if side.status == "failed"}
-
-
-def _count(one: Shared) -> int:
-    return sum(len(case.pairs) for case in one.results.cases)
-
-
-def _holds(later: Results, earlier: Results) -> bool:
-    """Tell whether `later` holds each pair and each failure of `earlier`: it went on with it, or had nothing to go on
-    with."""
-    known = {case.key: case for case in later.cases}
-    for case in earlier.cases:
-        failed = _failed(case)
-        if not case.pairs and not failed:
-            continue
-        if case.key not in known:
-            return False
-        pairs = {pair.index: pair.model_dump_json() for pair in known[case.key].pairs}
-        if any(pairs.get(pair.index) != pair.model_dump_json() for pair in case.pairs):
-            return False
-        if failed - _failed(known[case.key]):
-            return False
-    return True
+    return any(case.pairs or any(side.status == "failed" for side in case.sides.values()) for case in results.cases)
 
 
 def _merged(shards: Sequence[Shared]) -> Results:
