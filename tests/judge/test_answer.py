@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perfci.model.plan import Looks
-from perfci.model.results import Work
-from perfci.stats.answer import answer
+from perfci.model.results import Pair, Work
+from perfci.stats.answer import answer, replay
 from perfci.stats.series import metrics, side_values
 
 from .build import T, alone, at_clocks, case, limit, pairs, side, values
@@ -171,3 +173,33 @@ def test_what_is_asked_late_has_no_answer_and_no_share_of_alpha():
     asked = limit(metric="p99", late=True)
     assert answer(served(*values(1.5)), asked, LOOKS, 1).decision.reason_code == "late"
     assert not asked.shares_alpha
+
+
+def drawn(pair: Pair, sign: int, index: int) -> Pair:
+    """The pair under another index; as if base had been head, where the sign is negative."""
+    other = {"base": "head", "head": "base"} if sign < 0 else {"base": "base", "head": "head"}
+    given = {name: {other[side]: one for side, one in getattr(pair, name).items()} for name in ("values", "clock")}
+    return pair.model_copy(update={**given, "index": index})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    ratio=st.sampled_from([0.97, 1.0, 1.01, 1.03]),
+    sd=st.sampled_from([0.0, 0.002, 0.02]),
+    m=st.sampled_from([1, 20, 1000]),
+    metric=st.sampled_from(["time", "throughput"]),
+    slope=st.sampled_from([None, 0.0, 1.0]),
+)
+def test_a_replayed_run_is_the_answer_itself(seed, ratio, sd, m, metric, slope):
+    rng, sides = np.random.default_rng(seed), {"base": side(work=Work(items=32)), "head": side(work=Work(items=32))}
+    measured = pairs(*values(ratio, n=12, sd=sd, seed=seed))
+    recorded = case(**sides, pairs=measured if slope is None else at_clocks(measured, head=1.97e9, slope=slope))
+    places, signs = rng.integers(0, 12, (4, LOOKS.pairs[-1])), rng.choice(np.array([-1, 1], np.int8), (4, 64))
+    runs = [
+        [drawn(recorded.pairs[at], sign, index) for index, (at, sign) in enumerate(zip(where, coins, strict=True))]
+        for where, coins in zip(places, signs, strict=True)
+    ]
+    wanted = [answer(case(**sides, pairs=run), limit(metric=metric), LOOKS, m, ended=True).decision for run in runs]
+    found = replay(recorded, limit(metric=metric), LOOKS, m, places, signs)
+    assert [(one.status, one.n) for one in found] == [(one.status, one.n) for one in wanted]

@@ -20,6 +20,7 @@ from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Looks
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
+from perfci.model.results import Work
 from perfci.stats.decide import decide, margin
 from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, criterion, recorded, results, spent
 
@@ -69,7 +70,7 @@ def test_an_effect_that_makes_runs_fail_is_told_apart_from_noise():
     measured = recorded({"mm1024": 0.012})
     found = conclude(measured, {}, POLICY)
     assert found.failing.low > 0.9
-    assert found.failing.noise_alone == 0
+    assert found.failing.noise_alone <= 0.01 * found.failing.runs
     assert any("noise alone does not do that" in text for text in found.warnings)
 
 
@@ -104,14 +105,16 @@ def test_only_criteria_that_can_fail_the_run_make_it_fail():
 
 
 def test_what_derives_from_time_is_judged_by_the_noise_of_time():
-    measured = recorded({"mm1024": 0.03})
-    measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
-    found = conclude(measured, {}, POLICY)
-    assert {one.metric for one in found.cases} == {"time"}
-    assert found.failing.failing == found.failing.runs, "a rise of the time is a fall of the rate"
-    measured = recorded({"mm1024": -0.03})
-    measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
-    assert conclude(measured, {}, POLICY).failing.failing == 0
+    found = {}
+    for planted in (0.03, -0.03):
+        measured = recorded({"mm1024": planted})
+        measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
+        for side in next(one for one in measured.cases if one.id == "matmul/n=1024").sides.values():
+            side.work = Work(flops=2e9)
+        found[planted] = conclude(measured, {}, POLICY)
+        assert {one.metric for one in found[planted].cases} == {"time"}
+    assert found[0.03].failing.failing == found[0.03].failing.runs, "a rise of the time is a fall of the rate"
+    assert found[-0.03].failing.failing == 0
 
 
 def test_a_least_change_loosens_the_limit_that_is_replayed():

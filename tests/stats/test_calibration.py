@@ -14,21 +14,17 @@ from perfci.model.plan import Looks
 from perfci.stats.calibration import (
     STEPS,
     clopper_pearson,
-    draw,
-    drawn,
     expected_pairs,
     factors,
     noise,
     reach,
-    replay,
     step_for,
 )
-from perfci.stats.decide import decide, margin
+from perfci.stats.decide import decide
 
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())
 KERNELS = sorted({key.split("|")[0] for key in RATIOS})
 LOOKS = Looks()
-QUICK = Looks(pairs=[8, 12, 16], alpha_spending=[0.0, 0.0, 0.9], beta_spending=[0.5, 0.25, 0.25])
 M = 100
 
 
@@ -38,52 +34,6 @@ def decided(draws, r, m=M, looks=LOOKS):
 
 def share(draws, status, r, m=M):
     return sum(one.status == status for one in decided(draws, r, m)) / len(draws)
-
-
-# The replay
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    values=st.lists(st.integers(-12, 12), min_size=2, max_size=24),
-    location=st.integers(-8, 8),
-    m=st.sampled_from([1, 20, 1000]),
-    flip=st.booleans(),
-    looks=st.sampled_from([LOOKS, QUICK]),
-    seed=st.integers(0, 2**31),
-)
-def test_a_replayed_run_is_the_decision_itself(values, location, m, flip, looks, seed):
-    """Status and number of pairs of every run, ties on the thresholds included."""
-    x = np.array([value + location for value in values]) / 1000
-    draws = draw(len(x), looks, 12, flip=flip, seed=seed)
-    found = replay(x, 0.01, looks, m, draws)
-    wanted = decided(drawn(x, draws), 0.01, m, looks)
-    assert list(found.status) == [one.status for one in wanted]
-    assert list(found.pairs) == [one.n for one in wanted]
-
-
-def test_draws_keep_signs_or_turn_half_of_them():
-    kept, turned = (drawn(np.ones(32), draw(32, LOOKS, 200, flip=flip)) for flip in (False, True))
-    assert (kept == 1).all()
-    assert abs(turned.mean()) < 0.05
-
-
-def test_a_replay_of_what_is_no_number_is_refused():
-    draws = draw(8, LOOKS, 10, flip=False)
-    for x, r in (([math.nan] * 8, 0.01), ([0.0] * 7, 0.01), ([0.0] * 8, 0.0), ([0.0] * 8, math.nan)):
-        with pytest.raises(ValueError, match="a replay needs"):
-            replay(x, r, LOOKS, M, draws)
-
-
-def test_thirty_loud_cases_are_replayed():
-    """Drawn anew for each case it would take a quarter of an hour, and pytest would end it."""
-    rng = np.random.default_rng(0)
-    draws = [draw(32, LOOKS, flip=flip) for flip in (False, True)]
-    for _ in range(30):
-        x = rng.normal(0, 0.02, 32)
-        noise(x, 100)
-        for each in draws:
-            assert replay(x, 0.01, LOOKS, M, each) is not None
 
 
 # What can be promised
@@ -196,15 +146,6 @@ def test_side_effects_of_unchanged_code_are_rarely_claimed():
     rng = np.random.default_rng(8)
     claimed = sum(any(noise(x, 20).differs for x in rng.standard_t(3, (20, 32))) for _ in range(400))
     assert claimed <= 12
-
-
-def test_a_planted_effect_makes_runs_fail_and_noise_alone_does_not():
-    x = np.array(RATIOS["mm1024|rot|cycles"])[:32] + 0.006
-    kept, turned = (
-        replay(x, margin(0.005, "lower"), LOOKS, M, draw(32, LOOKS, 300, flip=flip)) for flip in (False, True)
-    )
-    assert (kept.status == "regression").mean() > 0.99
-    assert (turned.status == "regression").mean() == 0
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -1,28 +1,15 @@
-"""Calibration by pairs of identical code: noise, bias, the smallest change that can be promised, and how often a run
-would fail.
-
-The rates come from replaying the decision on resampled pairs. The signed-rank statistic of a resample depends only
-on how often each recorded pair was drawn: with counts c and the matrix B of "this Walsh average lies above the
-threshold" it is (cᵀBc + c·diag B) / 2. Thousands of runs are then a matrix product, and equal `decide` run by run.
-"""
+"""Calibration by pairs of identical code: noise, bias, and the smallest change that can be promised."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfci.model.plan import Looks
-from perfci.stats.decide import SEEN, may_prove_after
 from perfci.stats.walsh import Array, hodges_lehmann, interval, middle, null_tail
 
-Counts = NDArray[np.float32]
-
-RUNS = 2000
-"""Replayed runs: a share of 1 % is then known to ± 0.4 %."""
 PROMISE = 0.99
 """Share of true changes that must be found, and of unchanged cases that must be within the limit, at the smallest r."""
 EFFECT_LEVEL = 0.99
@@ -31,7 +18,6 @@ STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
 """Changes that people write into a policy."""
 _NORMAL_RUNS = 5000
 _LARGEST_FACTOR = 20.0
-_SLICE = 32
 MAD = 1.4826
 """A normal distribution's standard deviation in median absolute deviations."""
 
@@ -133,7 +119,7 @@ def _bounds(looks: str, m: int) -> _Bounds:
         i, j = np.triu_indices(n)
         averages = 0.5 * (x[:, i] + x[:, j])
         size = averages.shape[1]
-        prove, confirm, clear, _ = _criticals(plan, m, look)
+        prove, confirm, clear = _criticals(plan, m, look)
         ranks = [(bounds.prove, size - prove), (bounds.confirm, size - confirm), (bounds.clear, clear - 1)]
         reached = [(bound, rank) for bound, rank in ranks if 0 <= rank < size]
         if reached:
@@ -165,9 +151,9 @@ def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
     return float(np.array(looks.pairs, dtype=np.float64)[look].mean())
 
 
-def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int, int]:
-    """Return the smallest statistics that show a look to be slower than the limit, confirm that, show it within the
-    limit, and then faster; beyond the largest one where none does."""
+def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
+    """Return the smallest statistics that show a look to be slower than the limit, confirm that, and show it within the
+    limit; beyond the largest one where none does."""
     n = looks.pairs[look]
     tail = null_tail(n)[::-1]
 
@@ -179,122 +165,7 @@ def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int, int]:
         least(alpha) if alpha > 0 else tail.size,
         least(looks.confirm),
         least(looks.beta * looks.beta_spending[look]),
-        least(SEEN),
     )
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Whole runs drawn from `pairs` recorded pairs: which pair, and with which sign, stands at each place."""
-
-    index: NDArray[np.intp]
-    """Shape (runs, cap): entries under `pairs` keep their sign, those from `pairs` on are turned."""
-    pairs: int
-    counts: tuple[Counts, ...]
-    """One for each look, shape (runs, 2 × pairs): how often each signed pair was drawn up to then."""
-
-
-def draw(pairs: int, looks: Looks, runs: int = RUNS, *, flip: bool, seed: int = 0) -> Draws:
-    """Draw pairs with replacement; with `flip` each is turned by a coin, which leaves noise alone and takes any fixed
-    bias out. Used for all cases of a run, so that what a worker pair has in common stays together.
-
-    Raises ValueError for pairs < 1.
-    """
-    if pairs < 1:
-        raise ValueError("there is nothing to draw from")
-    rng = np.random.default_rng(seed)
-    index = rng.integers(0, pairs, (runs, looks.pairs[-1]))
-    if flip:
-        index += pairs * rng.integers(0, 2, index.shape)
-    counts = []
-    total = np.zeros(runs * 2 * pairs, dtype=np.int64)
-    places = index + 2 * pairs * np.arange(runs)[:, None]
-    start = 0
-    for n in looks.pairs:
-        total += np.bincount(places[:, start:n].ravel(), minlength=total.size)
-        counts.append(total.reshape(runs, 2 * pairs).astype(np.float32))
-        start = n
-    return Draws(index, pairs, tuple(counts))
-
-
-def drawn(x: Sequence[float] | Array, draws: Draws) -> Array:
-    """Return the resampled values, shape (runs, cap)."""
-    values = np.asarray(x, dtype=np.float64)
-    taken: Array = np.concatenate([values, -values])[draws.index]
-    return taken
-
-
-class Replay(NamedTuple):
-    """The decisions of the replayed runs, shape (runs,) each."""
-
-    status: NDArray[np.str_]
-    """`regression`, `improvement`, `unchanged` or `inconclusive`."""
-    pairs: NDArray[np.intp]
-
-
-def replay(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, draws: Draws) -> Replay:
-    """Return `decide(…, ended=True)` of every drawn run of one case, and the pairs it took: all ends at the last of the
-    planned looks, beside which a last look says nothing new.
-
-    `x`: ln(head/base) per pair, shape (draws.pairs,), positive is worse. `r_log`: the limit as a log ratio. Raises
-    ValueError where x is not finite or has another length, or r_log is not positive and finite.
-    """
-    values = np.asarray(x, dtype=np.float64)
-    if values.shape != (draws.pairs,) or not np.isfinite(values).all():
-        raise ValueError("a replay needs one finite value for each pair that was drawn from")
-    if not (math.isfinite(r_log) and r_log > 0):
-        raise ValueError("a replay needs a positive, finite limit")
-    half = 0.5 * np.concatenate([values, -values])
-    averages = half[:, None] + half[None, :]
-    runs = len(draws.index)
-    status = np.full(runs, "inconclusive", dtype="<U12")
-    pairs = np.full(runs, looks.pairs[-1], dtype=np.intp)
-    open_runs = np.arange(runs)
-    within = np.zeros(runs, dtype=bool)
-    for look, n in enumerate(looks.pairs):
-        if not open_runs.size:
-            break
-        counts = draws.counts[look][open_runs]
-        prove, confirm, clear, seen = _criticals(looks, m, look)
-        total = n * (n + 1) // 2
-
-        def above(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
-            return _statistic(averages > threshold, counts)
-
-        def below(threshold: float, counts: Counts = counts) -> NDArray[np.float32]:
-            return _statistic(averages < threshold, counts)
-
-        was = within[open_runs]
-        none = np.zeros(open_runs.size, dtype=bool)
-        slower = faster = named = none
-        if confirm <= total:
-            faster = below(-r_log / 2) >= confirm
-        if prove <= total:
-            slower = ~was & (above(0.0) >= prove) & (above(r_log / 2) >= confirm)
-            named = ~slower & faster & (below(0.0) >= prove)
-        now = was | (below(r_log) >= clear if clear <= total else none)
-        goes_on = faster & may_prove_after(look, looks, m)
-        passed = ~slower & ~named & now & ~goes_on
-        beyond = passed & (below(-r_log) >= seen) if seen <= total else none
-        within[open_runs] = now
-        for name, hit in (("regression", slower), ("improvement", named | beyond), ("unchanged", passed & ~beyond)):
-            status[open_runs[hit]] = name
-            pairs[open_runs[hit]] = n
-        open_runs = open_runs[~(slower | named | passed)]
-    return Replay(status, pairs)
-
-
-def _statistic(holds: NDArray[np.bool_], counts: Counts) -> NDArray[np.float32]:
-    """Return the number of Walsh averages of each drawn run for which `holds`; exact in float32 up to 2²⁴."""
-    matrix = holds.astype(np.float32)
-    runs, values = counts.shape
-    # In slices that BLAS multiplies in one thread: on a busy machine its threads wait for each other.
-    slices = np.zeros((-(-runs // _SLICE), _SLICE, values), dtype=np.float32)
-    slices.reshape(-1, values)[:runs] = counts
-    products = np.matmul(slices, matrix).reshape(-1, values)[:runs]
-    products += np.diagonal(matrix)
-    result: NDArray[np.float32] = 0.5 * np.einsum("ij,ij->i", products, counts)
-    return result
 
 
 def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:

@@ -22,7 +22,6 @@ from perfci.model.calibration import Calibration, CaseCalibration, FailRate, Sha
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
 from perfci.model.limits import DEFAULT_LIMITS
-from perfci.model.metrics import DERIVED
 from perfci.model.plan import Plan
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE, parse_policy
@@ -30,24 +29,17 @@ from perfci.model.results import Case, Results
 from perfci.model.text import count
 from perfci.model.units import direction, limit_percent, noise_percent, show
 from perfci.sources.git import Repository
-from perfci.stats.calibration import (
-    RUNS,
-    STEPS,
-    Replay,
-    clopper_pearson,
-    draw,
-    noise,
-    reach,
-    replay,
-    step_for,
-)
+from perfci.stats.answer import replay
+from perfci.stats.calibration import STEPS, clopper_pearson, noise, reach, step_for
 from perfci.stats.components import components
-from perfci.stats.decide import margin
+from perfci.stats.decide import Decision, Status, margin
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
 MOST_FAILING = 0.01
 """Share of runs on unchanged code that may fail."""
+RUNS = 2000
+"""Replayed runs: a share of 1 % is then known to ± 0.4 %."""
 PAIRS, BUDGET = 32, 600.0
 """Pairs of each case, and seconds, where nobody says other."""
 _NEGLIGIBLE = 0.1
@@ -100,10 +92,10 @@ class _Replayed:
     of: _Measured
     criterion: Criterion
     limit: float
-    kept: Replay
-    """Pairs with the signs that they have."""
-    turned: Replay
-    """Pairs turned by a coin: noise alone."""
+    kept: list[Decision]
+    """Of `RUNS` runs of its pairs."""
+    turned: list[Decision]
+    """Likewise, with each pair turned by a coin: noise alone."""
 
 
 def conclude(
@@ -187,22 +179,23 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
 
 
 def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
-    """Replay every relative criterion on resampled runs; cases with equally many pairs share the draws."""
-    draws = {n: [draw(n, plan.looks, flip=flip) for flip in (False, True)] for n in {one.x.size for one in measured}}
+    """Replay every relative criterion on resampled runs. Cases with equally many pairs share the draws, so that what a
+    worker pair has in common stays together."""
+    shape, draws = (RUNS, plan.looks.pairs[-1]), {}
+    for n in {one.x.size for one in measured}:
+        rng = np.random.default_rng(0)
+        draws[n] = rng.integers(0, n, shape), 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
     by_key = {(one.case.key, one.metric): one for one in measured}
     found = []
     for criterion in plan.timed:
         one = by_key.get((criterion.case_key, noise_metric(criterion.metric)))
         if not criterion.relative or one is None:
             continue
-        # What derives from time is its inverse: x is that of time, and a fall of it a rise of time.
-        lower = criterion.better == "lower" or criterion.metric in DERIVED
         limit = limit_in_effect(criterion, one.value, one.case.sides["head"].timing)
-        r_log = margin(limit, criterion.better)
-        if not r_log > 0:
+        if not margin(limit, criterion.better) > 0:
             continue  # judged `invalid`: never failing
-        x = one.x if lower else -one.x
-        kept, turned = (replay(x, r_log, plan.looks, plan.m, drawn) for drawn in draws[one.x.size])
+        places, coins = draws[one.x.size]
+        kept, turned = (replay(one.case, criterion, plan.looks, plan.m, places, by) for by in (coins**0, coins))
         found.append(_Replayed(one, criterion, limit, kept, turned))
     return found
 
@@ -238,17 +231,17 @@ def _case(
     )
 
 
-def _shares(found: Replay) -> Shares:
-    def share(status: str) -> float:
-        return float(np.mean(found.status == status))
+def _shares(found: Sequence[Decision]) -> Shares:
+    def share(*statuses: Status) -> float:
+        return float(np.mean([one.status in statuses for one in found]))
 
-    unchanged = found.pairs[found.status == "unchanged"]
+    unchanged = [one.n for one in found if one.status == "unchanged"]
     return Shares(
         unchanged=share("unchanged"),
-        inconclusive=share("inconclusive"),
+        inconclusive=share("inconclusive", "clock"),
         failing=share("regression"),
         improved=share("improvement"),
-        pairs=float(np.median(unchanged if unchanged.size else found.pairs)),
+        pairs=float(np.median(unchanged or [one.n for one in found])),
     )
 
 
@@ -258,7 +251,7 @@ def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
     if not failing:
         return None
     fails, noise_alone = (
-        int(np.any([one.status == "regression" for one in found], axis=0).sum())
+        sum(any(one.status == "regression" for one in run) for run in zip(*found, strict=True))
         for found in ([one.kept for one in failing], [one.turned for one in failing])
     )
     low, high = clopper_pearson(fails, RUNS)
