@@ -65,6 +65,22 @@ def test_a_change_to_documents_and_tests_is_proved_without_a_check(proving: Repo
     assert run.results["plan"]["m"] == 1 and run.results["costs"]["prove"] > 0
 
 
+@pytest.mark.slow
+def test_an_interrupt_while_proving_leaves_nothing_to_resume(proving: Repo) -> None:
+    """The journal of the run before is of other proofs, and its pairs are that run's."""
+    proving.commit()
+    proving.write("kernels/a.py", adding(spin=60_000))
+    assert (done := compared(proving)).results["cases"], done.err
+    process = proving.start("compare", "--base", "HEAD")
+    assert process.stderr is not None and any("proving" in line for line in process.stderr)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 3
+    resumed = proving.perfci("compare", "--resume")
+    assert (resumed.code, "journal.jsonl: nothing to resume" in resumed.err) == (2, True), resumed.err
+    assert (proving.root / "perfci-out/journal.previous.jsonl").exists()
+
+
 def test_an_unchanged_tree_is_proved_without_a_process(proving: Repo, tmp_path: Path) -> None:
     proving.commit()
     _without_strace(proving, tmp_path)

@@ -268,3 +268,10 @@ def test_what_a_check_compiles_in_the_tree_is_the_sides_own(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD", "--budget", "20s")
     assert "checking again, one side after the other, since there is a new file (base: made.py)" in run.err
     assert run.results["error"] is None and len(run.results["cases"][0]["pairs"]) >= 2, run.out + run.err
+
+    journal = repo.root / "perfci-out" / "journal.jsonl"  # as if it had been killed there
+    until, voided, _ = journal.read_text().partition('{"kind":"voided"}\n')
+    assert until.count('"kind":"checked"') == 2 and voided
+    journal.write_text(until + voided)
+    run = repo.perfci("compare", "--resume")
+    assert journal.read_text().rpartition(voided)[2].count('"kind":"checked"') == 2, run.out + run.err

@@ -69,8 +69,7 @@ class Checker:
         """`asked`: case key → timing mode."""
         self.bench, self.name, self.found, self.asked = bench, name, found, asked
         self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
-        recorded = journal.probes()
-        self.probes = {key: Probe(**probe) for key, side, probe in recorded if side == name}
+        self.probes = {key: Probe(**probe) for key, side, probe in journal.probes if side == name}
         self._worker: Worker | None = None
         self._loading = False
         self._case: Case | None = None

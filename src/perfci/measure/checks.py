@@ -51,7 +51,7 @@ def check_all(
             return [Checker(bench, name, found[name], journal, budget, fuzz, note, asked) for name in place.sides]
 
         lanes = _lanes(kernels, _at_most(device))
-        sides = None if place.exclusive(device) else _at_once(place, checkers, lanes, note)
+        sides = None if place.exclusive(device) else _at_once(place, checkers, lanes, journal, note)
         sides = sides or _in_turns(place, checkers(), kernels)
         for one in sides:
             for key, probe in one.probes.items():
@@ -106,6 +106,7 @@ def _at_once(
     place: Place,
     checkers: "Callable[[], list[Checker]]",
     lanes: Sequence[Sequence[Case]],
+    journal: Journal,
     note: Callable[[str], None],
 ) -> "list[Checker] | None":
     """Check base and head beside each other, in all lanes. Returns None, with the cases as they were, where there is
@@ -123,6 +124,7 @@ def _at_once(
     note(f"checking again, one side after the other, since there is a new file ({made[0]})")
     for case, before in zip(cases, declared, strict=True):
         case.sides = before
+    journal.void_checks()
     return None
 
 

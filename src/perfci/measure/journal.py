@@ -13,7 +13,7 @@ from perfci.measure.options import Options
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
 from perfci.sources.git import Commit, Repository
-from perfci.system.files import Appender, read_lines
+from perfci.system.files import Appender, disk_errors, read_lines
 
 JOURNAL = "journal.jsonl"
 SAMPLES = "samples.jsonl"
@@ -97,6 +97,15 @@ def begun(path: Path) -> set[str]:
     return {str(record.get("key")) for record in records if record.get("kind") in ("pair", "failed")}
 
 
+def put_away(out: Path) -> None:
+    """Move the journal of an earlier run into PREVIOUS, and remove its samples: none of it is mistaken for this run's.
+    Raises MachineError."""
+    with disk_errors("moved", out):
+        if (out / JOURNAL).exists():
+            (out / JOURNAL).replace(out / PREVIOUS)
+        (out / SAMPLES).unlink(missing_ok=True)
+
+
 class Journal:
     """Append-only record of one run. Raises MachineError when the disk refuses."""
 
@@ -114,13 +123,14 @@ class Journal:
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
         self.pairs: dict[str, list[Pair]] = {}
-        self.extra: list[dict[str, Any]] = []
+        self.probes: list[tuple[str, str, dict[str, Any]]] = []
+        """Of each check that told how its case is measured: case key, side, and that."""
+        self.worked: dict[str, Proof] | None = None
+        """The proofs as they stood once work was compared; None where it was not yet."""
         path = out / JOURNAL
         resumed = resume and self._load(path, identity)
         if not resumed:
-            if path.exists():
-                path.replace(out / PREVIOUS)
-            (out / SAMPLES).unlink(missing_ok=True)
+            put_away(out)
         self._file = Appender(path)
         self._samples = Appender(out / SAMPLES)
         if not resumed:
@@ -147,8 +157,12 @@ class Journal:
                 self.pairs.setdefault(key, []).append(Pair.model_validate(record["pair"]))
             elif kind == "failed":
                 self.failed[key, record["side"]] = Reason.model_validate(record["reason"])
-            else:
-                self.extra.append(record)
+            elif kind == "probe":
+                self.probes.append((key, record["side"], record["probe"]))
+            elif kind == "voided":
+                self._void()
+            elif kind == "worked":
+                self.worked = {name: Proof.model_validate(one) for name, one in record["proofs"].items()}
         return True
 
     def restore(self, cases: Iterable[Case]) -> None:
@@ -166,9 +180,18 @@ class Journal:
         if probe is not None:
             self._file.append({"kind": "probe", "key": key, "side": side, "probe": dict(probe)})
 
-    def probes(self) -> Iterable[tuple[str, str, dict[str, Any]]]:
-        """Recorded probes: (case key, side, probe)."""
-        return [(r["key"], r["side"], r["probe"]) for r in self.extra if r["kind"] == "probe"]
+    def void_checks(self) -> None:
+        """No check so far counts: all are made again."""
+        self._file.append({"kind": "voided"})
+        self._void()
+
+    def _void(self) -> None:
+        self.checked, self.probes = {}, []
+
+    def add_worked(self, cases: Iterable[Case]) -> None:
+        """The work of cases was compared: their proofs stand."""
+        proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
+        self._file.append({"kind": "worked", "proofs": proofs}, sync=True)
 
     def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
         """A worker pair of one case is finished; `samples` are seconds, per side and placement."""

@@ -19,7 +19,7 @@ from perfci.measure.cases import Found, mains, merge, redeclared, require_some, 
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.journal import Journal, asked_of, earlier
+from perfci.measure.journal import Journal, asked_of, earlier, put_away
 from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.options import Options, Progress
@@ -90,6 +90,8 @@ class Measurement:
         if not options.profile:
             idle += [] if options.head_judges else redeclared(cases, found, limits)
             idle += looser(limits, seen, known.kernels)
+        if not options.resume:
+            put_away(options.out)
         run, unproved = self._prove(place, found, cases, plan)
         compared = [case for case in cases if not case.proved]
         measured = [case for case in cases if case.measured("head")]
@@ -124,7 +126,7 @@ class Measurement:
         results.notes += history.remarks(alike, plan, facts, strict=options.strict)
         if seeks_proof(options, place):
             with self.costs.phase("prove", whole=True):
-                prove_work(measured, place, plan, self._lot(journal.run), budget, stage)
+                prove_work(measured, place, plan, self._lot(journal.run), budget, journal, stage)
             compared = [case for case in cases if not case.proved]
             measured = [case for case in cases if case.measured("head")]
             some = any(can_measure(case) for case in measured)

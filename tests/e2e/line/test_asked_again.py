@@ -7,6 +7,7 @@ import pytest
 
 from perfci.measure.journal import _KEPT, Journal, asked_of, gone_on
 from perfci.measure.options import MEASURE_ALL, Options
+from perfci.model.results import Case, CaseSide, Proof
 from perfci.sources.git import Commit
 
 SAID = Options(
@@ -30,3 +31,18 @@ def test_every_option_that_a_journal_keeps_comes_back(tmp_path: Path, monkeypatc
     builds = {"prepare", "prepared", "cache", "keep", "counters"}  # of where the same code is built
     alone = {"profile", "trace", "trial"}  # begin anew
     assert {field.name for field in fields(Options)} - _KEPT.keys() == others | elsewhere | builds | alone
+
+
+def test_a_journal_tells_proofs_by_work_and_forgets_what_was_voided(tmp_path: Path) -> None:
+    proved = Case(id="a", kernel="a", device="cuda", sides={}, proof=Proof(by="work", reason="the same"))
+    journal = Journal(tmp_path, {}, "run", resume=False)
+    journal.add_check("a@cuda", "base", CaseSide(status="failed"), {"seconds": 1.0})
+    journal.close()
+    began = Journal(tmp_path, {}, "run", resume=True)
+    assert (began.worked, [*began.checked], len(began.probes)) == (None, [("a@cuda", "base")], 1)
+    began.void_checks()
+    began.add_worked([proved])
+    began.close()
+    went_on = Journal(tmp_path, {}, "run", resume=True)
+    assert (went_on.worked, went_on.checked, went_on.probes) == ({"a@cuda": proved.proof}, {}, [])
+    went_on.close()

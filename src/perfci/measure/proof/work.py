@@ -10,6 +10,7 @@ from perfci.measure.bench import Refusal, case_fields
 from perfci.measure.cases import merge, require_some
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything
+from perfci.measure.journal import Journal
 from perfci.measure.options import Options, Progress
 from perfci.measure.place import LOAD_TIMEOUT, Place, discover, open_place
 from perfci.measure.proof.same_code import draw_audit, number, unprovable
@@ -45,16 +46,37 @@ _ONE = Setup("hot", 1, 1, 1, 1)
 
 
 def prove_work(
-    cases: Sequence[Case], place: Place, plan: Plan, lot: str, budget: Budget, note: Callable[[str], None]
+    cases: Sequence[Case],
+    place: Place,
+    plan: Plan,
+    lot: str,
+    budget: Budget,
+    journal: Journal,
+    note: Callable[[str], None],
 ) -> None:
-    """Fill `Case.proof` of those of `cases` that nothing has proved: checked, and settled how they are timed. `lot`: as
-    of `draw_audit`; empty where none is audited. Raises MachineError."""
+    """Fill `Case.proof` of those of `cases` that nothing has proved: checked, and settled how they are timed; as the
+    journal has it, where it was filled before. `lot`: as of `draw_audit`; empty where none is audited. Raises
+    MachineError."""
     bench = place.benches.get("cuda")
     if bench is None:
         return
+    if journal.worked is None:
+        _prove(cases, place, plan, lot, budget, note)
+        journal.add_worked(cases)
+    else:
+        for case in cases:
+            case.proof = journal.worked.get(case.key, case.proof)
+    for case in cases:
+        if case.proved and case.key in bench.setups:  # a number is all that may be asked
+            bench.setups[case.key] = bench.setups[case.key].smallest()
+
+
+def _prove(
+    cases: Sequence[Case], place: Place, plan: Plan, lot: str, budget: Budget, note: Callable[[str], None]
+) -> None:
     sought = []
     for case in cases:
-        if case.proof is None or case.proof.by or case.device != "cuda" or case.pairs:
+        if case.proof is None or case.proof.by or case.device != "cuda":
             continue
         if not (why := _unrecordable(case, place, plan.criteria)):
             sought.append(case)
@@ -72,9 +94,6 @@ def prove_work(
             case.proof = Proof(by="work", reason=SAME_WORK, number=number(case, plan.criteria))
     if lot:
         draw_audit(sought, f"{lot}/work")
-    for case in sought:
-        if case.proved:  # a number is all that may be asked
-            bench.setups[case.key] = bench.setups[case.key].smallest()
 
 
 def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
