@@ -588,7 +588,7 @@ def test_more_shards_than_cases_are_one_line(hub: Hub) -> None:
     payload = two_commands(hub)
     job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), shards="3", publish="true")
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
-    assert "--shards 3: there is only 2 cases to share" in job.annotations[0]
+    assert "--shards 3: only 2 cases can be shared" in job.annotations[0]
 
 
 @pytest.mark.slow

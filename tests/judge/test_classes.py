@@ -136,6 +136,11 @@ def test_a_limit_that_only_warns_never_fails_the_run(given, class_):
     assert only(report).class_ == class_
 
 
+def test_a_regression_short_of_its_limit_says_why_it_is_one():
+    row = only(judge(results([case(ratio=1.0185)])))
+    assert (row.class_, row.reason) == ("regression", "1.8 % slower, shown to be more than half of the limit of 2 %")
+
+
 @pytest.mark.parametrize("n", [3, 24])
 def test_an_interrupted_case_is_not_advised_a_budget(n):
     reason = only(judge(results([case(values={"n": n, "sd": 0.2}, stopped="interrupted")]))).reason

@@ -255,7 +255,9 @@ def _collected(store: str, where: Path) -> tuple[list["Device"], list[tuple[str,
             if left_out
             else ""
         )
-        raise MachineError(f"{opened.text}: has no night ({why or 'it is empty'}): `perfci history record` adds one")
+        raise MachineError(
+            f"{opened.text}: has no night ({why or 'it is empty'}): `perfci history record OUT --store STORE` adds one"
+        )
     return devices, left_out
 
 

@@ -211,7 +211,7 @@ _NO_LIMIT: dict[_Unlimited, tuple[str, str, str]] = {
     "reference": (
         UNDECIDED,
         " measured; no limit says how far main may stand from the reference",
-        "Give limits in perfci.yaml such a key: creep: 5%.",
+        "Give limits in perfci.yaml such a key, and commit it: creep: 5%.",
     ),
     "alone": (
         "Measured: ",

@@ -188,7 +188,9 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     class_: Class
     match decision.status:
         case "regression":
-            class_, reason = "regression", f"{words}{aside}; {line}"
+            short = not criterion.threshold and abs(change - 1) < found.limit
+            end = f", shown to be more than half of the limit of {limit}" if short else f"; {line}"
+            class_, reason = "regression", f"{words}{aside}{end}"
         case "clock":
             class_ = "clock"
             if found.only_at_equal_clock:

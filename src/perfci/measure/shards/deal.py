@@ -29,7 +29,7 @@ def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) ->
         groups.setdefault(units[key], []).append(key)
     if len(groups) < shards:
         raise UsageError(
-            f"--shards {shards}: there is only {count(len(groups), 'case')} to share (those of a command stay "
+            f"--shards {shards}: only {count(len(groups), 'case')} can be shared (those of a command stay "
             f"together): give --shards {len(groups)} at most"
         )
     load = {number: (0.0, 0, number) for number in range(1, shards + 1)}
