@@ -37,7 +37,8 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
         typer.echo(log_line(line))
     if not found:
         raise MachineError(
-            f"{opened.text}: has no night: see how the store is called; `perfci history record OUT --store STORE` adds one"
+            f"{opened.text}: has no night: see how the store is called; `perfci history record OUT --store STORE` adds "
+            "one"
         )
     if (many := sum(bool(one.open) for one in found)) > _MOST:
         raise MachineError(f"{opened.text}: names {many} devices with alerts, more than {_MOST}: see who writes to it")
