@@ -224,5 +224,5 @@ def test_two_builds_of_an_extension_stay_within_the_promise(repo: Repo) -> None:
     run = repo.perfci("calibrate", "transpose/rows=512/columns=512", "--pairs", "16")
     assert run.code == 0, run.out + run.err
     found = calibration(repo)
-    assert found["failing"]["failing"] == 0
+    assert found["failing"]["failing"] <= 0.01 * found["failing"]["runs"]
     assert all(case["replayed"]["unchanged"] >= 0.99 for case in found["cases"]), run.out
