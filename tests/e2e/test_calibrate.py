@@ -218,7 +218,7 @@ def test_a_planted_side_effect_of_3_in_1000_is_caught_on_a_gpu(repo: Repo) -> No
 @pytest.mark.slow
 @pytest.mark.alone
 def test_two_builds_of_an_extension_stay_within_the_promise(repo: Repo) -> None:
-    """examples/extension, its C++ compiled in two folders: no bias that matters, and no failing run."""
+    """examples/extension, its C++ compiled in two folders: no bias that matters, and one failing run in a hundred at most."""
     shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
     repo.commit()
     run = repo.perfci("calibrate", "transpose/rows=512/columns=512", "--pairs", "16")

@@ -244,11 +244,11 @@ class _Limit:
 
     def answer(self, night: Night, point: Point) -> bool | None:
         """Tell whether main is over the limit; None where that is not known."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of limit has its own
 
     def update(self, alert: Alert, night: Night, point: Point) -> None:
         """Write down what a night with an answer says of an alert."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of limit has its own
 
     def first(self, night: Night) -> Commit | None:
         """Return the newest commit that is known to be within, on the first night over."""
