@@ -50,7 +50,7 @@ def test_base_that_was_right_and_dies_while_it_is_measured_is_an_error(repo: Rep
     assert run.code == 3, run.out + run.err
     assert run.report["verdict"] == "error" and "PASS" not in run.out
     assert "dies: base failed while it was measured, although it was right before: killed by SIGSEGV" in run.out
-    assert "see logs/base.log" in run.out
+    assert "see perfci-out/logs/base.log" in run.out
     assert run.results["cases"][0]["sides"]["base"]["reason"]["during"] == "round"
 
 
