@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from perfci.cli.progress import Teller
+from perfci.measure.options import Standing
 from perfci.system.lease import Lease
 
 from .conftest import Repo, adding
@@ -22,7 +23,7 @@ def test_a_message_is_one_line_where_no_terminal_folds_it() -> None:
     teller = Teller(Console(file=said, width=80))
     teller.stage("taking " + "base " * 30)
     teller.note("a note " * 30)
-    teller.pair(1, 0, 1, 2.0, 900.0)
+    teller.pair(Standing(pairs=1, open=0, decided=1, cases=1, seconds=2.0, budget=900.0, expected=0.0))
     assert [line.split(" ")[1] for line in said.getvalue().splitlines()] == ["taking", "a", "pair"]
 
 

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfci.measure.sampling import next_batch, pair_cost
+from perfci.measure.costs import Budget, Costs
+from perfci.measure.loop import Loop
+from perfci.measure.options import Standing
+from perfci.measure.sampling import next_batch, pair_cost, pairs_left
 from perfci.measure.timing import Setup
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Pair
@@ -95,6 +98,42 @@ def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_first_execution_and
     assert cost(taken, [17.0]) == pytest.approx((17.0, 17.0 - 8.0 - 5.0, 17.0)), "what a smaller pair cannot save stays"
     resumed = cost(taken, [])
     assert resumed == pytest.approx((15.0, 2.0, 15.0))
+
+
+def test_pairs_that_are_left_are_those_to_the_look_that_decides() -> None:
+    """A hopeless case may be left at its next look; a limit that has no pairs to go by may be answered there."""
+    asked = plan("calm", "louder", "hopeless")
+
+    def left(one: Case, asked: Plan = asked) -> int:
+        return pairs_left(one, [limit for limit in asked.criteria if limit.case_key == one.key], asked)
+
+    calm, louder, hopeless = case("calm", 3, 0.001), case("louder", 12, 0.02), case("hopeless", 12, 0.3)
+    assert left(calm) == 8 - 3
+    assert 16 - 12 < left(louder) < 64 - 12
+    assert left(hopeless) == 16 - 12
+    assert left(case("calm", 3, 0.001, centre=0.2)) == 16 - 3, "no look before may call it a regression"
+    assert left(case("no limit", 1, 0.0)) == 8 - 1
+    assert left(calm, plan("calm", exact=32)) == 32 - 3
+    assert left(louder, asked.model_copy(update={"max_pairs": 14})) == 14 - 12
+
+
+def test_the_time_that_is_expected_is_that_of_the_open_cases_and_never_beyond_the_budget() -> None:
+    asked = plan("dear", "cheap", "done")
+    cases = [case("dear", 3, 0.001, seconds=2.0), case("cheap", 4, 0.001, seconds=0.5), case("done", 8, 0.001)]
+
+    def standing(budget: float, open_cases: list[Case]) -> Standing:
+        parts: Any = [None] * 5
+        loop = Loop(asked, {}, *parts, Costs(), Budget(budget, 0.0))
+        return loop._standing(cases, open_cases)
+
+    told = standing(1e9, cases[:2])
+    assert told.expected == 5 * 2.0 + 4 * 0.5
+    assert (told.pairs, told.open, told.decided, told.cases) == (8, 2, 1, 3)
+    assert standing(0.0, cases[:2]).expected == 0.0, "the budget has ended"
+    assert standing(1e9, []).expected == 0.0
+    assert standing(1e9, [*cases[:2], case("no pair yet", 0, 0.0)]).expected is None
+    cases[2].stopped = "hopeless"
+    assert standing(1e9, cases[:2]).decided == 0
 
 
 def quantiles(n: int) -> np.ndarray:

@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from perfci.render.terminal import print_costs, print_report
+from perfci.render.terminal import print_costs, print_decided, print_report
 from perfci.render.view import View
-from tests.render.build import HOSTILE, report, reports, row, unchanged
+from tests.render.build import (
+    HOSTILE,
+    IMPROVED,
+    REGRESSED,
+    UNDECIDED,
+    VIOLATION,
+    presence,
+    report,
+    reports,
+    row,
+    unchanged,
+)
 
 GOLDEN = Path(__file__).with_name("golden")
 REPORTS = reports()
@@ -130,6 +141,34 @@ def test_colour_only_where_it_is_asked_for():
 
 def test_rich_markup_in_names_is_text():
     assert "[bold]k[/bold]/n=1" in printed(report([row("[bold]k[/bold]/n=1")], "see [red]x[/red]"), 120)
+
+
+def decided(*rows) -> list[str]:
+    file = io.StringIO()
+    print_decided(report(list(rows), "x"), Console(file=file, _environ={}))
+    return file.getvalue().splitlines()
+
+
+def test_decided_rows_are_a_line_each_and_proved_cases_a_count():
+    """A row without an answer, and one that no pairs decide, is not told."""
+    proved = [
+        row(f"k/n={n}", base=None, change=None, interval=None, proved=True, metric=m) for n in (1, 2) for m in "ab"
+    ]
+    told = decided(
+        REGRESSED, VIOLATION, IMPROVED, UNDECIDED, presence("k/n=3", "added", "in head"), row("k/n=4"), *proved
+    )
+    assert told == [
+        "✓ 2 cases proved unchanged",
+        "✗ sdpa/seq=512 time 48.5 µs → 151 µs · +211 % (±0.4) slower · limit 2 %",
+        "✗ softmax/rows=8192 bandwidth 3.40 TB/s → 2.52 TB/s (±0.4 %) · -25.9 % lower · limit ≥ 2.8 TB/s",
+        "✓ trajectory_resample/batch=32 time 41.9 µs → 30.6 µs · -26.9 % (±0.4) faster · limit 2 %",
+        "✓ k/n=4 time 48.5 µs → 48.5 µs · +0.02 % (±0.4) · limit 2 %",
+    ]
+
+
+def test_decided_rows_cannot_drive_the_terminal():
+    told = decided(*(row(name, "regression", ratio=2.0) for name in HOSTILE))
+    assert len(told) == len(HOSTILE) and all(line.isprintable() for line in told)
 
 
 COSTS = {"samples": 61.0, "import": 20.0, "start": 14.0, "close": 3.0, "snapshot": 2.0, "wait": 0.0}

@@ -4,12 +4,13 @@ import os
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
-from perfci.cli.measure import interrupt, measure_and_report, read_options, tell_measured
+from perfci.cli.measure import by_times, interrupt, measure_and_report, read_options, tell_measured
 from perfci.cli.output import write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, tell_judged
@@ -53,7 +54,8 @@ def compare_on(members: list[Member], options: Options, *, json: bool) -> NoRetu
         options = gone_on(options, options.out / FOLDER / "shard-1")
     account = find_account()
     with keep_outputs(options.out, options.where, account) as outputs:
-        with Teller(Console(stderr=True)) as teller, make_scratch() as scratch:
+        judging = partial(by_times, strict=options.strict)
+        with Teller(Console(stderr=True), judging) as teller, make_scratch() as scratch:
             account.show(scratch)
             begun, home = time.monotonic(), scratch / "sides"
             plan = plan_host(options, members, home, teller)

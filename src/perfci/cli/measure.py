@@ -99,7 +99,7 @@ def measure(options: Options, console: Console) -> Finished:
 
 def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     problem: PerfciError | KeyboardInterrupt | None = None
-    with Teller(console) as teller:
+    with Teller(console, partial(by_times, strict=options.strict)) as teller:
         measurement = Measurement(options, teller, partial(_tell_times, teller, options.strict))
         try:
             results = measurement.measure()
@@ -114,10 +114,15 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
     return Finished(report, problem, files)
 
 
+def by_times(results: Results, *, strict: bool) -> Report:
+    """Return what pairs tell, by themselves."""
+    return judge(results, strict=strict, criteria=results.plan.timed)
+
+
 def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
     """Say what the pairs tell, before profilers take their time over the explanations."""
-    if timed := results.plan.timed:
-        report = judge(results, strict=strict, criteria=timed)
+    if results.plan.timed:
+        report = by_times(results, strict=strict)
         teller.note(f"{report.verdict.upper()} by times alone: {report.sentence}")
     teller.stage("profiling")
 

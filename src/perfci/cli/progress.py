@@ -1,13 +1,26 @@
-"""Progress: one changing line on a terminal, plain lines where there is none."""
+"""Progress: one changing line where a terminal looks, plain lines where none does."""
 
 import time
+from collections.abc import Callable
 
 import rich.console
-from rich.markup import escape
-from rich.status import Status
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from perfci.measure.options import Standing
+from perfci.model.report import Report
+from perfci.model.results import Results
+from perfci.model.text import count, escaped
+from perfci.render.terminal import print_decided
+from perfci.render.words import duration
 
 QUIET_SECONDS = 15.0
 """Without a terminal, at most one line of progress in this time."""
+_REDRAWN = 4
+"""Times a second that the changing line is drawn: it moves, and takes little of the machine that is measured."""
+_STEPS = ((60, 5), (600, 30))
+"""Seconds below which an estimate is told in steps of so many; else of a minute."""
 
 
 class Console(rich.console.Console):
@@ -18,30 +31,46 @@ class Console(rich.console.Console):
         raise  # noqa: PLE0704  # called by rich as it handles that
 
 
+class _Line(Spinner):
+    """The changing line, cut where the terminal ends: what was wrapped could not be taken away once it is resized."""
+
+    def render(self, time: float) -> Text:
+        line = super().render(time)
+        assert isinstance(line, Text)  # as what it tells is
+        line.no_wrap, line.overflow = True, "ellipsis"
+        return line
+
+
 class Teller:
     """Tells a person on stderr what happens; stdout stays for the report."""
 
-    def __init__(self, console: Console, *, brief: bool = False) -> None:
-        """`brief`: without a terminal nothing but notes is told."""
-        self.console, self.brief = console, brief
-        self._status: Status | None = console.status("starting") if console.is_terminal else None
+    def __init__(
+        self, console: Console, judged: Callable[[Results], Report] | None = None, *, brief: bool = False
+    ) -> None:
+        """`judged`: says what pairs have decided, which a terminal is told as it comes. `brief`: without a terminal
+        nothing but notes is told."""
+        self.console, self.judged, self.brief = console, judged, brief
+        self._line = _Line("dots", Text("starting"), style="status.spinner")
+        # Where colour is forced upon a pipe, rich takes it for a terminal, and nobody there sees a line change.
+        looks = console.is_interactive and console.file.isatty()
+        self._live = Live(self._line, console=console, refresh_per_second=_REDRAWN, transient=True) if looks else None
         self._told = 0.0
         self._plain = ""
 
     def __enter__(self) -> "Teller":
-        if self._status:
-            self._status.start()
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the changing line away."""
-        if self._status:
-            self._status.stop()
+        if self._live:
+            self._live.stop()
 
     def stage(self, text: str) -> None:
         """A new step begins."""
-        if self._status:
-            self._status.update(escape(text))
+        if self._live:
+            self._line.update(text=Text(escaped(text)))
             return
         if self.brief:
             return
@@ -53,16 +82,30 @@ class Teller:
 
     def note(self, text: str) -> None:
         """Something worth a line of its own: without a terminal it is one, however long."""
-        wraps = self._status is not None  # a changing line must not pass the width either
-        self.console.print(f"perfci: {text}", highlight=False, markup=False, soft_wrap=not wraps)
+        wraps = self._live is not None  # a changing line must not pass the width either
+        self.console.print(f"perfci: {escaped(text)}", highlight=False, markup=False, soft_wrap=not wraps)
 
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
+    def pair(self, standing: Standing) -> None:
         """A worker pair is done."""
-        text = (
-            f"pair {pairs} done · {cases - left} of {cases} cases decided · {seconds:.0f} s of at most {budget:.0f} s"
-        )
-        if self._status:
-            self._status.update(text)
-        elif not self.brief and (time.monotonic() - self._told >= QUIET_SECONDS or left == 0):
+        decided = f"{standing.decided} of {count(standing.cases, 'case')} decided"
+        more = f"about {_about(standing.expected)} more" if standing.expected else ""
+        done = f"pair {standing.pairs} done"
+        if self._live:
+            # A narrow terminal has no room for what comes last.
+            self._line.update(text=Text(" · ".join(filter(None, (decided, more, f"measuring, {done}")))))
+        elif not self.brief and (time.monotonic() - self._told >= QUIET_SECONDS or standing.open == 0):
             self._told = time.monotonic()
-            self.note(text)
+            spent = f"{standing.seconds:.0f} s of at most {standing.budget:.0f} s"
+            self.note(" · ".join((done, decided, ", ".join(filter(None, (spent, more))))))
+
+    def decided(self, results: Results) -> None:
+        """Cases are decided: a terminal gets their rows, and where none looks the report has them soon."""
+        if self._live and self.judged:
+            print_decided(self.judged(results), self.console)
+
+
+def _about(seconds: float) -> str:
+    """Return an estimate as it is told: `40 s`, `2 min 30 s`."""
+    step = next((step for below, step in _STEPS if seconds < below), 60)
+    whole = max(1, round(seconds / step)) * step
+    return f"{whole} s" if whole < 60 else duration(whole)

@@ -1,17 +1,18 @@
 """Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
 
+import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
-from perfci.measure.options import Progress
+from perfci.measure.options import Progress, Standing
 from perfci.measure.rounds import PairOutcome, close_all, run_round
-from perfci.measure.sampling import LEAST_PAIRS, adapt, next_batch, pair_cost
+from perfci.measure.sampling import LEAST_PAIRS, adapt, next_batch, pair_cost, pairs_left
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
@@ -55,8 +56,11 @@ class Loop:
         self.needed = 0.0
         """Seconds of budget that would do, where this one cannot show a regression of every case; else 0."""
 
-    def run(self, cases: Sequence[Case]) -> None:
-        """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt."""
+    def run(self, cases: Sequence[Case], decided: Callable[[list[Case]], None] = lambda cases: None) -> None:
+        """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt.
+
+        `decided` is told the cases that their pairs have decided, as they are.
+        """
         start, plan = time.monotonic(), self.plan
         measurable = [case for case in cases if can_measure(case)]
         open_cases = [case for case in measurable if self._goes_on(case)]
@@ -73,10 +77,12 @@ class Loop:
                     for case in batch:
                         adapt(case, self.benches, plan)
                 self._round(batch, index, self.budget.end)
-                done = max((len(case.pairs) for case in measurable), default=0)
                 taken = {case.key for case in batch}
                 open_cases = [case for case in open_cases if case.key not in taken or self._goes_on(case)]
-                self.progress.pair(done, len(open_cases), len(measurable), self.budget.spent, plan.budget)
+                going = {case.key for case in open_cases}
+                if found := [case for case in batch if case.key not in going and case.stopped == "decided"]:
+                    decided(found)
+                self.progress.pair(self._standing(measurable, open_cases))
         except KeyboardInterrupt:
             for case in open_cases:
                 if self._open(case):
@@ -87,6 +93,27 @@ class Loop:
                 if bench.spare:
                     close_all(bench, bench.spare)
             self.seconds = time.monotonic() - start
+
+    def _standing(self, cases: Sequence[Case], open_cases: Sequence[Case]) -> Standing:
+        """Return how far `cases` have come, of which those go on."""
+        going = {case.key for case in open_cases}
+        expected = None
+        if all(case.pairs for case in open_cases):
+            likely = (
+                pairs_left(case, self._criteria(case), self.plan)
+                * pair_cost(case, self.benches, self.spent.get(case.key, []), self.runner).likely
+                for case in open_cases
+            )
+            expected = min(math.fsum(likely), self.budget.left)
+        return Standing(
+            pairs=max(len(case.pairs) for case in cases),
+            open=len(going),
+            decided=sum(case.key not in going and case.stopped == "decided" for case in cases),
+            cases=len(cases),
+            seconds=self.budget.spent,
+            budget=self.plan.budget,
+            expected=expected,
+        )
 
     def _too_short(self, cases: Sequence[Case]) -> bool:
         """Tell, and say, whether the budget is certain to end before a regression of each of `cases` could be shown.

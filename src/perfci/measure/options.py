@@ -5,13 +5,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from perfci.measure.shards.document import Shard
 from perfci.model.base import DeviceKind, Side
 from perfci.model.criteria import Purpose
 from perfci.model.metrics import Direction
 from perfci.model.policy import Traced
+from perfci.model.results import Results
 
 OUT = "perfci-out"
 RAW = "raw"
@@ -139,6 +140,22 @@ class Options:
         return self.base_python or self.python if name == "base" else self.python
 
 
+class Standing(NamedTuple):
+    """How far the pairs of a run have come."""
+
+    pairs: int
+    """Of the case that has most."""
+    open: int
+    """Cases that need more."""
+    decided: int
+    cases: int
+    seconds: float
+    """Spent of the budget."""
+    budget: float
+    expected: float | None
+    """Seconds that further pairs will probably take; None where nothing tells yet."""
+
+
 class Progress(Protocol):
     """Told about every step, so that a person sees that something happens."""
 
@@ -148,5 +165,8 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Something worth a line of its own."""
 
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
-        """A worker pair is done: `left` of `cases` cases need more."""
+    def pair(self, standing: Standing) -> None:
+        """A worker pair is done."""
+
+    def decided(self, results: Results) -> None:
+        """Results whose cases a proof or their pairs have decided just now."""

@@ -132,6 +132,8 @@ class Measurement:
             some = any(can_measure(case) for case in measured)
 
         self._together(budget)
+        if proved := [case for case in cases if case.proved]:
+            self.progress.decided(results.model_copy(update={"cases": proved}))
         if some:
             stage("measuring")
         loop = Loop(
@@ -140,7 +142,7 @@ class Measurement:
         )  # fmt: skip
         self.spent = loop.spent
         try:
-            loop.run(measured)
+            loop.run(measured, partial(self._decided, results, place))
         finally:
             results.measuring_seconds = loop.seconds if some else 0.0
             results.budget_needed = loop.needed
@@ -171,6 +173,13 @@ class Measurement:
             require_untouched(place)
         self.settle(results)
         return results
+
+    def _decided(self, results: Results, place: Place, cases: list[Case]) -> None:
+        """Tell what pairs have decided, once nothing that they reported can change it."""
+        if unproved := [case for case in cases if not case.proved]:
+            for case in unproved:
+                place.runner.hold_units(case)
+            self.progress.decided(results.model_copy(update={"cases": unproved}))
 
     def _together(self, budget: Budget) -> None:
         """Wait for those who measure beside this. Called before and behind all that is timed, the same number of times

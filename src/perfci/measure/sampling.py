@@ -1,7 +1,7 @@
 """The size and the order of pairs: as many placements and blocks as a limit needs, from the scatter seen so far."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -11,9 +11,10 @@ import numpy as np
 from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
 from perfci.model.base import DeviceKind
+from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.results import Case
-from perfci.stats.answer import tightest_margin
+from perfci.stats.answer import answer, outlook, tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
 from perfci.stats.equal_clock import log_ratios
@@ -137,6 +138,18 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
         chosen.append(case)
         taken += needs[case.key]
     return chosen
+
+
+def pairs_left(case: Case, criteria: Iterable[Criterion], plan: Plan) -> int:
+    """Return how many further pairs an open case probably takes: to its next look, or to the one that decides its
+    `criteria` where further pairs are like those so far. One that no look would decide may be left at the next."""
+    taken = len(case.pairs)
+    if plan.exact_pairs is not None:
+        return plan.exact_pairs - taken
+    found = ((one, answer(case, one, plan.looks, plan.m)) for one in criteria)
+    wanted = [outlook(one, so_far, plan.looks, plan.m) for one, so_far in found if so_far.decision.status == "continue"]
+    look = next((one for one in plan.looks.pairs if one > taken), plan.max_pairs)
+    return min(max([look, *filter(None, wanted)]), plan.max_pairs) - taken
 
 
 def _spent(case: Case) -> float:

@@ -9,8 +9,18 @@ from rich.console import Console
 from rich.text import Text
 
 from perfci.judge.headline import UNDECIDED
-from perfci.model.report import AllocationRow, CaseProfile, Effect, Observed, OsCallRow, Report, Row, Verdict
-from perfci.model.text import shell
+from perfci.model.report import (
+    UNANSWERED,
+    AllocationRow,
+    CaseProfile,
+    Effect,
+    Observed,
+    OsCallRow,
+    Report,
+    Row,
+    Verdict,
+)
+from perfci.model.text import count, shell
 from perfci.model.units import show, show_share
 from perfci.render import words
 from perfci.render.docs import page
@@ -72,6 +82,19 @@ def print_report(report: Report, console: Console, folder: Path = Path()) -> Non
     boxes or cut names.
     """
     _Printer(View(report), console, folder).print()
+
+
+def print_decided(report: Report, console: Console) -> None:
+    """Print the rows that pairs have decided, a line each, and the number of cases that are proved.
+
+    Neither class nor reason stands there: what a report says of all pairs together may still change these.
+    """
+    printer = _Printer(View(report), console)
+    if proved := len({(row.case, row.device) for row in report.rows if row.proved}):
+        printer.put(Text.assemble((_MARKS["pass"], _STYLES["pass"]), f" {count(proved, 'case')} proved unchanged"))
+    for row in report.rows:
+        if row.kind != "presence" and row.class_ not in UNANSWERED and not row.proved:
+            printer.put(printer.line(row))
 
 
 class _Printer:
@@ -226,6 +249,15 @@ class _Printer:
             line += [visible(view.limit(row)), *([] if self.rich else [self.why(row)])]
             cells.append(line)
         return Table(head, cells, [_style(row) for row in rows], [self.reason(row, detail) for row in rows])
+
+    def line(self, row: Row) -> Text:
+        """Return the numbers of a row as one line: `✓ adding time 1.02 ms → 1.03 ms · +0.9 % (±0.4) · limit 2 %`."""
+        view = self.view
+        values = [f"{view.base(row)} → {view.head(row)}" if view.comparing else view.head(row)]
+        values += [view.change(row)] if row.change is not None else []
+        values += [f"limit {view.limit(row)}"] if row.limit is not None else []
+        name = f"{row.case}{view.on(row.device)} {row.metric}"
+        return Text.assemble((_MARKS[row.effect], _style(row)), f" {visible(name)} ", visible(" · ".join(values)))
 
     def why(self, row: Row) -> str:
         log = self.view.log(row)

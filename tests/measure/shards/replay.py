@@ -79,7 +79,13 @@ class Killed(BaseException):
 
 
 def measure(
-    made: Results, source: Series, out: Path | None = None, *, resume: bool = False, most: float = math.inf
+    made: Results,
+    source: Series,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    most: float = math.inf,
+    decided: Callable[[list[Case]], None] = lambda cases: None,
 ) -> dict[str, int]:
     """Take pairs until all is decided, with a journal in `out`. Returns case key → pairs that were taken now.
 
@@ -110,7 +116,7 @@ def measure(
         budget = Budget(1e9, measure_loop.time.monotonic())
         loop = Loop(made.plan, {"cuda": bench}, runner, journal, silent, watch, None, Costs(), budget)
         try:
-            loop.run(made.cases)
+            loop.run(made.cases, decided)
         finally:
             journal.close()
     return taken

@@ -22,7 +22,7 @@ import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
 from perfci.measure.costs import Budget
-from perfci.measure.options import Options
+from perfci.measure.options import Options, Standing
 from perfci.measure.run import Measurement
 from perfci.measure.shards import host
 from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
@@ -173,7 +173,8 @@ def test_a_run_waits_before_and_behind_all_that_is_timed(tmp_path: Path, monkeyp
         records = [json.loads(line)["kind"] for line in (out / "journal.jsonl").read_text().splitlines()]
         met.append(("measuring what the machine can do" in said, records.count("checked"), records.count("pair")))
 
-    progress: Any = SimpleNamespace(stage=said.append, note=lambda text: None, pair=lambda *numbers: None)
+    silent = {"note": lambda text: None, "pair": lambda standing: None, "decided": lambda results: None}
+    progress: Any = SimpleNamespace(stage=said.append, **silent)
     options = Options(
         mode="compare", where=repo.root, out=out, base="main~1", committed=True, exact_pairs=2, measure_all=True,
         quick=True,
@@ -187,6 +188,15 @@ def test_waiting_does_not_use_up_the_budget() -> None:
     end = budget.end
     budget.outside(lambda: time.sleep(0.05))
     assert budget.end >= end + 0.05
+
+
+def test_how_far_all_have_come_is_told_as_one_and_what_it_takes_once_each_has_a_pair() -> None:
+    first = Standing(pairs=8, open=3, decided=1, cases=5, seconds=20.0, budget=60.0, expected=30.0)
+    second = Standing(pairs=9, open=0, decided=2, cases=2, seconds=21.0, budget=60.0, expected=0.0)
+    both = Standing(pairs=9, open=3, decided=3, cases=7, seconds=21.0, budget=60.0, expected=30.0)
+    assert host._overall([first, second]) == both
+    assert host._overall([first, second, None]) == both._replace(expected=None)
+    assert host._overall([first._replace(expected=None), second]).expected is None
 
 
 STEPS = 4

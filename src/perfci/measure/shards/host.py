@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from perfci.measure.journal import JOURNAL, PREVIOUS, begun
-from perfci.measure.options import Options, Progress
+from perfci.measure.options import Options, Progress, Standing
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import asked_of
@@ -186,7 +186,8 @@ class _Running:
     """At a barrier."""
     over: bool = False
     """True once it has said that nothing more comes."""
-    pairs: tuple[int, int, int, float, float] = (0, 0, 0, 0.0, 0.0)
+    standing: Standing | None = None
+    """None before its first pair."""
 
 
 @dataclass
@@ -276,9 +277,10 @@ def _hear(one: _Running, running: Sequence[_Running], teller: _Teller) -> None:
     elif kind == "note":
         teller.note(one.member.name, *said)
     elif kind == "pair":
-        one.pairs = (said[0], said[1], said[2], said[3], said[4])
-        pairs, left, cases, seconds, budget = zip(*(other.pairs for other in running), strict=True)
-        teller.progress.pair(max(pairs), sum(left), sum(cases), max(seconds), max(budget))
+        (one.standing,) = said
+        teller.progress.pair(_overall([other.standing for other in running]))
+    elif kind == "decided":
+        teller.progress.decided(*said)
     elif kind == "barrier":
         one.waiting = True
     elif kind == "refused":
@@ -286,6 +288,21 @@ def _hear(one: _Running, running: Sequence[_Running], teller: _Teller) -> None:
         raise UsageError(text) if code == UsageError.exit_code else MachineError(f"{one.member.name}: {text}")
     else:
         one.over = True
+
+
+def _overall(of: Sequence[Standing | None]) -> Standing:
+    """Return how far processes have come that measure at once; None of one that has no pair yet."""
+    known = [one for one in of if one is not None]
+    expected = [one.expected for one in known if one.expected is not None]
+    return Standing(
+        pairs=max(one.pairs for one in known),
+        open=sum(one.open for one in known),
+        decided=sum(one.decided for one in known),
+        cases=sum(one.cases for one in known),
+        seconds=max(one.seconds for one in known),
+        budget=max(one.budget for one in known),
+        expected=max(expected) if len(expected) == len(of) else None,
+    )
 
 
 # ---------------------------------------------------------------- inside a measuring process
@@ -317,8 +334,11 @@ class _Line:
     def note(self, text: str) -> None:
         self._tell("note", text)
 
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
-        self._tell("pair", pairs, left, cases, seconds, budget)
+    def pair(self, standing: Standing) -> None:
+        self._tell("pair", standing)
+
+    def decided(self, results: Results) -> None:
+        self._tell("decided", results)
 
     def refused(self, error: PerfciError) -> None:
         self._tell("refused", error.exit_code, str(error))
