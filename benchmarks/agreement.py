@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.options import Options
+from perfci.measure.options import Options, Standing
 from perfci.measure.run import Measurement
 from perfci.model.results import Results
 
@@ -98,7 +98,10 @@ class Quiet:
     def note(self, text: str) -> None:
         """Nothing."""
 
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
+    def pair(self, standing: Standing) -> None:
+        """Nothing."""
+
+    def decided(self, results: Results) -> None:
         """Nothing."""
 
 

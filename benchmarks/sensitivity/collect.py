@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks.sensitivity.probe import VARIANTS
 from benchmarks.sensitivity.recording import KERNELS, SLOW, Recording
+from perfci.cli.progress import Console, Teller
 from perfci.measure.options import Options
 from perfci.measure.run import Measurement
 from perfci.model.base import SIDES, DeviceKind, PerfciError
@@ -75,22 +76,6 @@ class Asked:
     """Of each other tool, at most."""
     longest: float = 20.0
     """Seconds of sampling per variant in a process of another tool, at most."""
-
-
-class Teller:
-    """perfci's progress as lines."""
-
-    def stage(self, text: str) -> None:
-        """A step begins."""
-        say(f"perfci: {text}")
-
-    def note(self, text: str) -> None:
-        """Worth a line."""
-        say(f"perfci: {text}")
-
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None:
-        """A pair is done."""
-        say(f"perfci: {pairs} pairs, {left} of {cases} cases open, {seconds:.0f} of {budget:.0f} s")
 
 
 def say(text: str) -> None:
@@ -215,11 +200,12 @@ class Collector:
             committed=True,
             seed=asked.seed,
         )
-        measurement = Measurement(options, Teller())
-        try:
-            measurement.measure()
-        except PerfciError as error:
-            self.problem(f"perfci: {error}")
+        with Teller(Console(stderr=True)) as teller:
+            measurement = Measurement(options, teller)
+            try:
+                measurement.measure()
+            except PerfciError as error:
+                self.problem(f"perfci: {error}")
         if measurement.results is not None:
             self.take(measurement.results)
             self.save()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.agreement import Quiet
 from perfci.judge.judge import judge
 from perfci.measure.commands.readers.base import Reported
 from perfci.measure.costs import Costs
@@ -73,12 +74,6 @@ class Kprof(Profiler[Trace]):
             source=self.name, version="1.0", executions=1, wall=device, busy=device, span=device, kernels=uses
         )
         return Read({WHOLE: trace})
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None: ...
 
 
 @pytest.fixture

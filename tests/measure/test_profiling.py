@@ -14,6 +14,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
+from benchmarks.agreement import Quiet
 from perfci.measure.cases import merge
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.options import Options
@@ -71,12 +72,6 @@ ENDS = """
             raise ValueError("no such table")
         return run
 """
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None: ...
 
 
 class Passing(Profiler[Trace]):

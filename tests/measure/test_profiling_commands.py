@@ -12,6 +12,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
+from benchmarks.agreement import Quiet
 from perfci.measure.commands.readers.base import Reported
 from perfci.measure.costs import Costs
 from perfci.measure.options import Options
@@ -46,12 +47,6 @@ APP = """
         nvtx.pop_range()
     print("token:", os.environ.get("A_TOKEN"))
 """
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def pair(self, pairs: int, left: int, cases: int, seconds: float, budget: float) -> None: ...
 
 
 @pytest.fixture
