@@ -121,7 +121,8 @@ def test_slower_launches_never_turn_fail_into_pass(made, data):
         )
     after = judge(results([case(pairs=slower)], [limit(), limit(kind="max", bound=5e-4)]))
     if any(row.class_ == "regression" for row in before.rows):
-        assert any(row.class_ == "regression" for row in after.rows)
+        # Where some launches alone are slower, it may look like drift: it is not shown then, and fails all the same.
+        assert any(row.kind == "regression" and row.effect == "fail" for row in after.rows)
     if before.verdict == "fail":
         assert after.verdict == "fail"
 
