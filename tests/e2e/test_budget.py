@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Repo
+from tests.e2e.conftest import Repo, adding
 
 from .green.test_never_green import BEFORE, never_green
 
@@ -43,6 +43,27 @@ def test_a_budget_that_cannot_show_a_regression_is_refused_before_the_first_pair
     assert found, run.report["advice"]
     again = repo.perfci("compare", "--base", "HEAD", "--budget", found[1])
     assert (again.code, again.report["verdict"]) == (0, "pass"), again.out + again.err
+
+
+@pytest.mark.slow
+def test_what_is_too_dear_for_the_budget_is_undecided_beside_what_is_not(repo: Repo) -> None:
+    """The cheap case is decided, and the budget is not waited for."""
+    sleeping(repo, seconds=1.0)
+    repo.write("kernels/adding.py", adding())
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--measure-all", "--budget", "90s")
+    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+    assert run.classes() == {"adding": "unchanged", "sleeps": "invalid"}
+    reason = run.reasons()["sleeps"]
+    assert reason.startswith("no finished pair: the budget is too short for it; a budget of "), reason
+    found = re.search(r"a budget of (\d+)m would do", reason)
+    assert found and int(found[1]) >= 4, reason
+    assert f"--budget {found[1]}m" in run.report["advice"]
+    assert f"the budget of 90s is too short for sleeps; a budget of {found[1]}m would do" in run.err
+    assert run.results["budget_needed"] == 0
+    never_green(run)
+    strict = repo.perfci("report", "perfci-out", "--strict")
+    assert strict.code == 1 and "FAIL" in strict.out, strict.out + strict.err
 
 
 @pytest.mark.slow

@@ -119,7 +119,18 @@ SENTENCES = [
         "Passed, but of 3 cases 1 has changed",
     ),
     (
-        results([*many(2), case("a", ratio=3.1, values={"n": 7}, stopped="budget")], measuring_seconds=55.0),
+        results([*many(2), case("a", ratio=3.1, values={"n": 7}, stopped="budget")]),
+        "undecided",
+        "Undecided: 1 of 3 cases has no answer: `a` seems 3.1× slower, which 7 pairs do not prove",
+    ),
+    (
+        results([*many(2), case("a", ratio=None, stopped="budget", budget_needed=1800.0)]),
+        "undecided",
+        "Undecided: 1 of 3 cases has no answer: `a`: no finished pair: the budget is too short for it; a budget of 30m "
+        "would do",
+    ),
+    (
+        results([case("a", ratio=3.1, values={"n": 7}, stopped="budget"), *skipped(34)]),
         "error",
         "The budget of 15m ended before the first 8 pairs of `a`: nothing is known of them",
     ),
@@ -129,7 +140,7 @@ SENTENCES = [
         "`copy/n=00` is 49.9 % slower (+1 more) — this change needs review",
     ),
     (
-        results([*many(2), case("a", ratio=None, stopped="budget")], budget_needed=1800.0),
+        results([case("a", ratio=None, stopped="budget", budget_needed=1800.0)], budget_needed=1800.0),
         "error",
         "The budget of 15m is too short to show a regression of `a`: measuring ended early",
     ),

@@ -37,18 +37,20 @@ def ids(cases: list[Case]) -> list[str]:
     return [one.id for one in cases]
 
 
-def test_up_to_the_first_look_all_go_on_alike() -> None:
-    cases = [case("behind", 3, 0.5), case("ahead", 4, 0.001)]
+@pytest.mark.parametrize("pairs", [3, 15])
+def test_up_to_the_first_look_that_can_convict_all_go_on_alike(pairs: int) -> None:
+    cases = [case("behind", pairs, 0.5), case("ahead", pairs + 1, 0.001)]
+    assert plan("behind", "ahead").convicting == 16
     assert ids(next_batch(cases, plan("behind", "ahead"), left=0.1)) == ["behind"]
 
 
 def test_with_time_enough_nobody_waits() -> None:
-    cases = [case("calm", 8, 0.004), case("louder", 12, 0.008)]
+    cases = [case("calm", 16, 0.004), case("louder", 24, 0.008)]
     assert ids(next_batch(cases, plan("calm", "louder"), left=1000)) == ["calm", "louder"]
 
 
 def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hopeless() -> None:
-    cases = [case("hopeless", 8, 0.2), case("louder", 8, 0.009), case("calm", 8, 0.005)]
+    cases = [case("hopeless", 16, 0.2), case("louder", 16, 0.009), case("calm", 16, 0.005)]
     asked = plan("hopeless", "louder", "calm")
     assert ids(next_batch(cases, asked, left=10)) == ["calm"]
     assert ids(next_batch(cases, asked, left=1000)) == ["calm", "louder"]
@@ -57,47 +59,45 @@ def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hop
 
 @pytest.mark.parametrize("centre", [1.5, -1.5])
 def test_a_large_change_is_not_hopeless_however_its_pairs_scatter(centre: float) -> None:
-    cases = [case("hopeless", 8, 0.2), case("plain", 8, 0.2, centre=centre)]
+    cases = [case("hopeless", 16, 0.2), case("plain", 16, 0.2, centre=centre)]
     assert ids(next_batch(cases, plan("hopeless", "plain"), left=10)) == ["plain"]
 
 
 def test_calibration_takes_pairs_of_all() -> None:
-    cases = [case("hopeless", 8, 0.2), case("calm", 8, 0.001)]
+    cases = [case("hopeless", 16, 0.2), case("calm", 16, 0.001)]
     assert ids(next_batch(cases, plan("hopeless", "calm", exact=32), left=1)) == ["hopeless", "calm"]
 
 
 def test_the_hopeless_share_what_is_left_by_the_time_they_have_had() -> None:
-    cases = [case("a dear one", 8, 0.2, seconds=2.5), case("cheap", 40, 0.2, seconds=0.1)]
+    cases = [case("a dear one", 16, 0.2, seconds=2.5), case("cheap", 40, 0.2, seconds=0.1)]
     asked = plan("a dear one", "cheap")
     assert ids(next_batch(cases, asked, left=100)) == ["cheap"]
-    assert ids(next_batch([cases[0], case("cheap", 220, 0.2, seconds=0.1)], asked, left=100)) == ["a dear one"]
+    assert ids(next_batch([cases[0], case("cheap", 420, 0.2, seconds=0.1)], asked, left=100)) == ["a dear one"]
 
 
 def test_one_pair_far_off_makes_no_case_hopeless() -> None:
-    calm = case("calm", 8, 0.001)
+    calm = case("calm", 16, 0.001)
     calm.pairs[6].values["head"]["time"] = 1.042
-    cases = [case("a hopeless one", 8, 0.2), calm]
+    cases = [case("a hopeless one", 16, 0.2), calm]
     assert ids(next_batch(cases, plan("a hopeless one", "calm"), left=100)) == ["calm"]
 
 
-def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_first_execution_and_by_the_last_pair() -> None:
+def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_executions_and_by_the_last_pair() -> None:
     setup = Setup("cpu", batch=1, samples=5, placements=3, blocks=6, seconds=0.1)
-    bench = SimpleNamespace(setups={"fresh@cpu": setup})
-    runner = SimpleNamespace(once=lambda command: {"app": 8.0}[command])
-    benches: Any = {"cpu": bench}
+    benches: Any = {"cpu": SimpleNamespace(setups={"fresh@cpu": setup, "taken@cpu": setup})}
+    runner: Any = SimpleNamespace(once=lambda command: {"app": 8.0}[command])
 
-    def cost(one: Case, spent: list[float]) -> tuple[float, ...]:
-        return pair_cost(one, benches, spent, runner)  # type: ignore[arg-type]  # a stand-in
+    def cost(one: Case, beside: float = 0.0) -> tuple[float, ...]:
+        return pair_cost(one, benches, runner, beside)
 
-    assert cost(case("fresh", 0, 0.0), []) == pytest.approx((1.8, 0.2, 3.6)), "samples alone are certain"
+    assert cost(case("fresh", 0, 0.0)) == pytest.approx((3.6, 0.4)), "twice what samples take"
+    assert cost(case("fresh", 0, 0.0), 5.0) == pytest.approx((6.8, 5.2)), "or what others take besides theirs"
     app = case("app", 0, 0.0).model_copy(update={"origin": "command"})
-    assert cost(app, []) == (4.0, 4.0, 8.0), "the first execution is the dearest"
+    assert cost(app) == (8.0, 8.0)
     taken = case("taken", 1, 0.0)
     taken.pairs[0].blocks = 18
     taken.pairs[0].seconds = {"first": 1.0, "open": 2.0, "block": 9.0, "close": 3.0}
-    assert cost(taken, [17.0]) == pytest.approx((17.0, 17.0 - 8.0 - 5.0, 17.0)), "what a smaller pair cannot save stays"
-    resumed = cost(taken, [])
-    assert resumed == pytest.approx((15.0, 2.0, 15.0))
+    assert cost(taken) == pytest.approx((15.0, 2.0)), "what a smaller pair cannot save stays"
 
 
 def test_pairs_that_are_left_are_those_to_the_look_that_decides() -> None:

@@ -23,6 +23,7 @@ from perfci.measure.profiling import kernels
 from perfci.measure.profiling.collect import Profilers, asked_alike, observe
 from perfci.measure.profiling.kernels import (
     LAST,
+    UNDECIDED,
     Observation,
     Turn,
     Turns,
@@ -350,21 +351,23 @@ def test_what_changed_is_profiled():
         measured(*one) for one in (("same", 1.0), ("slower", 1.05), ("faster", 0.8), ("slightly", 1.01))
     )
     asked = plan("same", "slower", "faster", "slightly")
-    assert [rank(case, asked) for case in (same, slower, faster, slightly)] == [LAST, 2, 2, LAST]
+    assert [rank(case, asked) for case in (same, slower, faster, slightly)] == [LAST, 1, 1, LAST]
     traced, counted = wanted([same, slower, faster, slightly], asked, "on_change")
     assert [case.id for case in traced] == [case.id for case in counted] == ["slower", "faster"]
     assert wanted([same, slower], asked, "never") == ([], [])
     assert len(wanted([same, slower], asked, "always")[0]) == 2
 
 
-def test_regressions_are_profiled_first_and_what_is_merely_undecided_is_not():
+def test_regressions_are_profiled_first_and_what_is_undecided_last_or_not_at_all():
     regressed, faster, few, far = (
         measured("regressed", 1.3, 16), measured("faster", 0.7, 16), measured("few", 1.05, 3), measured("far", 1.2, 3),
     )  # fmt: skip
     asked = plan("regressed", "faster", "few", "far")
-    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 2, LAST, 1]
+    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 1, LAST, UNDECIDED]
     traced, counted = wanted([few, faster, far, regressed], asked, "on_change")
-    assert [case.id for case in traced] == [case.id for case in counted] == ["regressed", "far", "faster"]
+    assert [case.id for case in traced] == [case.id for case in counted] == ["regressed", "faster", "far"]
+    for some in wanted([few, faster, far, regressed], asked, "on_change", room=False):
+        assert [case.id for case in some] == ["regressed", "faster"], "only with budget that is left"
 
 
 def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():

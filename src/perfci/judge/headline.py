@@ -1,9 +1,10 @@
 """The first sentence of a report and comment: the verdict, its reason and the next step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfci.judge.starved import starved
+from perfci.judge import starved
 from perfci.judge.status import ANSWERED, IMPORTS_NOT, Context, breakdown, fails_in_both
 from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
@@ -48,18 +49,19 @@ def headline(
     worst = worst_rows(rows)
     imported = any(case.origin == "imported" for case in results.cases)
     observe, on_main = results.gate == "observe", context.purpose == "last"
+    short = [case for case in cases if starved.unreached(context, case)]
     if failed := next((row for row in worst if row.effect == "fail"), None):
-        sentence, todo = _failing(worst), _advice(rows, "fail", imported=imported, on_main=on_main)
+        sentence, todo = _failing(worst), _advice(rows, "fail", short, imported=imported, on_main=on_main)
         if observe:  # green would say that the limits hold
             return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
         ending = _ENDINGS[context.purpose] if context.compared and not _not_imported(failed) else ""
         return Headline("fail", sentence + ending, todo)
-    if found := starved(results, context):
-        return Headline("error", *found)
+    if context.starved:
+        return Headline("error", starved.sentence(results, context), starved.advice(short))
     silent = any(row.effect == "undecided" for row in rows)
     unasked = not silent and not any(answers(row) for row in rows)
     if not silent and not unasked:
-        todo = _advice(rows, "warn", imported=imported, on_main=on_main)
+        todo = _advice(rows, "warn", short, imported=imported, on_main=on_main)
         return Headline("pass", _passing(worst, context.compared), todo)
     # Without a base there may be nothing to ask: that is not the change's fault.
     wanted = results.plan.judged and context.compared and context.strict and not observe
@@ -67,7 +69,8 @@ def headline(
     how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
     how = context.purpose if context.purpose in ("seam", "reference") else how
     measured = sum(map(_measured, cases))
-    todo = _advice(rows, "undecided", imported=imported) or _unlimited(measured, how) or _advice(rows, "warn")
+    todo = _advice(rows, "undecided", short, imported=imported) or _unlimited(measured, how)
+    todo = todo or _advice(rows, "warn", short)
     return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, measured, how), todo)
 
 
@@ -101,11 +104,9 @@ def _broken(
         return _failing(failed) + besides, todo
     if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
         return broke
-    if any(map(_measured, cases)):
+    if any(map(_measured, cases)) or context.starved:
         return None
     if any(case.stopped == "budget" for case in cases) and not any(row.effect == "fail" for row in rows):
-        if found := starved(results, context):
-            return found
         return f"Nothing was measured: the budget of {show_budget(results.plan.budget)} ended", "Give a larger budget."
     if not rows:
         return "Nothing was measured", "Declare at least one case under suite or commands in perfci.yaml."
@@ -287,15 +288,20 @@ def _unlimited(measured: int, how: _Unlimited) -> str:
     return _NO_LIMIT[how][2] if measured else ""
 
 
-def _advice(rows: list[Row], effect: Effect, *, imported: bool = False, on_main: bool = False) -> str:
+def _advice(
+    rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, imported: bool = False, on_main: bool = False
+) -> str:
     """Return the advice about the worst row with this effect; empty where there is none.
 
-    `imported`: the numbers are another tool's. `on_main`: the change is on main already.
+    `short`: cases that the budget did not bring to their first look. `imported`: the numbers are another tool's.
+    `on_main`: the change is on main already.
     """
     worst = next((row for row in rows if row.effect == effect), None)
     if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
         more = "more files of base and head" if imported else "a larger budget"
         return f"Check the change: it most likely is worse than its limit; {more} would prove it."
+    if worst and (worst.case, worst.device) in [(case.id, case.device) for case in short]:
+        return starved.advice(short)
     if worst and worst.kind == "creep" and worst.class_ == "regression":
         return "Find the commits with perfci bisect; if all of it is intended, raise the limit, or make a release."
     if on_main and worst and worst.class_ == "regression":

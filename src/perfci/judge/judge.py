@@ -1,6 +1,7 @@
 """Results to report."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from perfci.judge.criteria import not_asked, rows_of
@@ -9,6 +10,7 @@ from perfci.judge.headline import headline, worst_rows
 from perfci.judge.measured import facts, measured, noise, trails, unasked
 from perfci.judge.proved import remarks
 from perfci.judge.speed_of_light import TIMED
+from perfci.judge.starved import starved
 from perfci.judge.status import ANSWERED, Context, file_rows, order
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import settings_apart
@@ -50,6 +52,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         purpose=results.plan.purpose,
         drifting=resemblance is not None and resemblance.beyond_chance,
     )
+    context = replace(context, starved=starved(context, cases))
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
     rows = _hold(sorted([*of_cases, *of_files], key=order))

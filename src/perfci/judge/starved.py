@@ -1,44 +1,35 @@
-"""Runs whose budget ended before a case had the pairs of its first look: they have no verdict."""
+"""Cases that the budget did not bring to their first look: nothing is known of them, nor of a run of such alone."""
+
+from collections.abc import Iterable, Sequence
 
 from perfci.judge.status import Context, state
 from perfci.model.comparison import differences
-from perfci.model.results import Case, Phase, Results
+from perfci.model.results import Case, Results
 from perfci.model.text import listed
 from perfci.model.units import show_budget
 
-ROOM = 1.25
-"""A budget that would do is the pairs' mean cost so far and a quarter: later pairs may be dearer (`effort.DEAREST` is
-for single cases), and processes start anew in each round."""
-BEYOND: tuple[Phase, ...] = ("wait", "snapshot", "build", "profile")
-"""Phases that the budget does not hold, or that come after the pairs."""
+
+def starved(context: Context, cases: Sequence[Case]) -> bool:
+    """Tell whether the budget ended before the first look of each case of which pairs are to tell something."""
+    asked = [case for case in cases if _asked(context, case)]
+    return bool(asked) and all(unreached(context, case) for case in asked)
 
 
-def starved(results: Results, context: Context) -> tuple[str, str] | None:
-    """Return the sentence of a run whose budget ended before a case's first look, and what to do; None where it did
-    not."""
-    first = context.looks.pairs[0]
-    asked = [case for case in results.cases if _asked(context, case)]
-    short = [case for case in asked if unreached(context, case)]
-    if not short:
-        return None
-    budget = show_budget(results.plan.budget)
-    who = listed((case.id for case in short), mark="`")
+def sentence(results: Results, context: Context) -> str:
+    """Return the sentence of a run that is starved."""
+    budget, first = show_budget(results.plan.budget), context.looks.pairs[0]
+    who = listed((case.id for case in results.cases if _asked(context, case)), mark="`")
     if results.budget_needed:
-        sentence = f"The budget of {budget} is too short to show a regression of {who}: measuring ended early"
-        return sentence, _would_do(results.budget_needed)
-    sentence = f"The budget of {budget} ended before the first {first} pairs of {who}: nothing is known of them"
-    pairs = sum(len(case.pairs) for case in results.cases)
-    if not pairs:
-        return sentence, f"Give a much larger budget: not one pair was finished in {budget}. Or name fewer cases."
-    before = results.seconds - results.measuring_seconds - sum(results.costs.get(name, 0.0) for name in BEYOND)
-    need = max(0.0, before) + ROOM * results.measuring_seconds / pairs * results.plan.convicting * len(asked)
-    if results.part is not None:
-        need /= len(results.part.shards)  # each has the budget for itself, and all seconds are added up here
-    return sentence, _would_do(max(need, 1.1 * results.plan.budget))
+        return f"The budget of {budget} is too short to show a regression of {who}: measuring ended early"
+    return f"The budget of {budget} ended before the first {first} pairs of {who}: nothing is known of them"
 
 
-def _would_do(seconds: float) -> str:
-    shown = show_budget(seconds)
+def advice(cases: Iterable[Case]) -> str:
+    """Return which budget would do for cases that are unreached, one at least."""
+    needed = [case.budget_needed for case in cases]
+    if not all(needed):
+        return "Give a much larger budget, or name fewer cases."
+    shown = show_budget(max(needed))
     return f"A budget of {shown} would do (--budget {shown}, or budget in perfci.yaml); or name fewer cases."
 
 

@@ -48,6 +48,8 @@ class Context:
     purpose: Purpose = "change"
     drifting: bool = False
     """True where pairs resemble those before them beyond chance."""
+    starved: bool = False
+    """True where the budget ended before the first look of any case: the run is an error."""
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
         """Return the relative criterion on the same metric of the same case; None without one."""

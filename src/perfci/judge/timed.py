@@ -6,7 +6,7 @@ import numpy as np
 
 from perfci.judge.starved import unreached
 from perfci.judge.status import Context, about, about_criterion, centre, judged
-from perfci.judge.undecided import LEVEL, STOPPED, undecided, unproved
+from perfci.judge.undecided import LEVEL, enough, stopped, undecided, unproved
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.comparison import alternatives
 from perfci.model.criteria import Criterion
@@ -76,9 +76,8 @@ def _against(case: Case) -> str:
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
-    """Return a row's effect; of a case that never came to its first look none, under strict too: the run is an
-    error."""
-    if class_ in UNANSWERED and unreached(context, case):
+    """Return a row's effect; where no case came to its first look none, under strict too: the run is an error."""
+    if class_ in UNANSWERED and context.starved and unreached(context, case):
         return "undecided"
     return context.effect(class_, criterion.severity)
 
@@ -93,7 +92,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case "empty" | "unmeasured" | "base_unmeasured" if why := _lost(case):
             effect, reason = criterion.on_missing, f"not measured: {why}"
         case "empty" if not case.pairs:
-            reason = f"no finished pair{STOPPED.get(case.stopped, '')}"
+            reason = f"no finished pair{stopped(case)}{enough(case)}"
         case "empty":
             reason = f"no finished pair has {metric} in base and in head"
         case "unmeasured":

@@ -7,7 +7,7 @@ from perfci.judge.words import change_words
 from perfci.model.criteria import Criterion
 from perfci.model.results import Case
 from perfci.model.text import count
-from perfci.model.units import limit_percent, percent
+from perfci.model.units import limit_percent, percent, show_budget
 from perfci.stats.answer import Answer, number_after, outlook
 from perfci.stats.calibration import noise, reach
 from perfci.stats.decide import asked_at, margin, pairs_needed
@@ -15,7 +15,7 @@ from perfci.stats.walsh import Array, interval
 
 LEVEL = 0.95
 """Coverage of the intervals that people read."""
-STOPPED = {
+_STOPPED = {
     "budget": ": the budget ended",
     "interrupted": ": the run was interrupted",
     "failed": ": a worker failed",
@@ -24,10 +24,20 @@ STOPPED = {
 _RESUME = "--resume goes on"
 
 
+def stopped(case: Case) -> str:
+    """Return why measuring of a case ended before its first look, as the end of a clause."""
+    return ": the budget is too short for it" if case.budget_needed else _STOPPED.get(case.stopped, "")
+
+
+def enough(case: Case) -> str:
+    """Return the budget that would do, as a clause; empty where none is known."""
+    return f"; a budget of {show_budget(case.budget_needed)} would do" if case.budget_needed else ""
+
+
 def undecided(context: Context, case: Case, criterion: Criterion, found: Answer, x: Array, words: str) -> str:
     """Return the reason of a relative limit without an answer. `x`: log ratios of the pairs; `words`: what is seen of
     the change."""
-    n, first, stopped = found.decision.n, context.looks.pairs[0], STOPPED.get(case.stopped, "")
+    n, first = found.decision.n, context.looks.pairs[0]
     words += _beyond_the_interval(context, criterion, found.limit, x if criterion.better == "lower" else -x)
     if case.origin == "imported":
         needed = pairs_needed(context.looks, context.m)
@@ -36,8 +46,8 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
         return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
     if n < first:
         seen = f"; seen so far: {words}" if n > 1 else ""
-        helps = _RESUME if case.stopped == "interrupted" else "a larger budget would help"
-        return f"{n} of the {first} pairs that a decision needs{stopped}{seen}; {helps}"
+        helps = f"; {_RESUME}" if case.stopped == "interrupted" else enough(case) or "; a larger budget would help"
+        return f"{n} of the {first} pairs that a decision needs{stopped(case)}{seen}{helps}"
     goes_on = n < context.looks.pairs[-1] and case.stopped != "hopeless"
     if criterion.threshold:
         asked = f" whether half of the whole change, {percent(found.limit)}, is there"
@@ -46,16 +56,17 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
         asked, helps = "", "a larger budget or a larger limit" if goes_on else "a larger limit or a quieter machine"
     more = _more(context, case, criterion, found) or _could_hold(context, case, criterion, x)
     helps = _RESUME if case.stopped == "interrupted" else f"{helps} would help"
-    return f"undecided after {n} pairs{asked}{stopped}: {words}{more}; {helps}"
+    return f"undecided after {n} pairs{asked}{_STOPPED.get(case.stopped, '')}: {words}{more}; {helps}"
 
 
 def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, broken: str) -> str:
     """Return the reason of a bound without an answer. `broken`: how head's workers break it."""
-    n, stopped = found.decision.n, STOPPED.get(case.stopped, "")
+    n = found.decision.n
     first = number_after(context.looks) if case.proved else context.looks.pairs[0]
     if n < first:
-        return f"{n} of the {first} workers that a decision needs{stopped}"
-    return f"{broken}, but {n} workers do not prove it{stopped}{_more(context, case, criterion, found)}"
+        return f"{n} of the {first} workers that a decision needs{stopped(case)}{enough(case)}"
+    more = _more(context, case, criterion, found)
+    return f"{broken}, but {n} workers do not prove it{_STOPPED.get(case.stopped, '')}{more}"
 
 
 def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> str:

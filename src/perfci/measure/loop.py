@@ -12,19 +12,18 @@ from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.options import Progress, Standing
 from perfci.measure.rounds import PairOutcome, close_all, run_round
-from perfci.measure.sampling import LEAST_PAIRS, adapt, next_batch, pair_cost, pairs_left
+from perfci.measure.sampling import LEAST_PAIRS, Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Environments
 from perfci.model.plan import Plan
 from perfci.model.results import Case
+from perfci.model.text import listed
 from perfci.model.units import show_budget
 from perfci.stats.answer import answer, hopeless, precise
 from perfci.system.clocks import Lock
 
-SURE = 1.25
-"""A run is ended for want of budget where what it is known to need exceeds what is left by this factor."""
 ROOM = 1.25
 """A budget that would do is the pairs' likely cost and a quarter."""
 
@@ -54,7 +53,15 @@ class Loop:
         self.spent: dict[str, list[float]] = {}
         """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
         self.needed = 0.0
-        """Seconds of budget that would do, where this one cannot show a regression of every case; else 0."""
+        """Seconds of budget that would do for all cases, where this one cannot show a regression of any; else 0."""
+        self.asked = 0
+        """Number of cases that pairs are to decide."""
+        self.chosen: set[str] = set()
+        """Keys of the cases that go on to the first look that can convict: see `_in_turn`."""
+        self.start = 0.0
+        """Seconds of a round besides its pairs: its workers start."""
+        self.beside = 0.0
+        """Seconds that a pair of a kernel takes besides its samples at least, so far."""
 
     def run(self, cases: Sequence[Case], decided: Callable[[list[Case]], None] = lambda cases: None) -> None:
         """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt.
@@ -64,19 +71,20 @@ class Loop:
         start, plan = time.monotonic(), self.plan
         measurable = [case for case in cases if can_measure(case)]
         open_cases = [case for case in measurable if self._goes_on(case)]
+        self.asked = sum(bool(self._criteria(case)) for case in measurable)
         try:
             while open_cases:
-                if not self.budget.left or self._too_short(open_cases):
-                    for case in open_cases:
-                        case.stopped = "budget"
+                going_on = self._in_turn(open_cases) if self.budget.left else []
+                if not going_on:
+                    self._leave(open_cases)
                     break
-                batch = next_batch(open_cases, plan, self.budget.left)
+                batch = next_batch(going_on, plan, self.budget.left)
                 # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
                 index = sum(len(case.pairs) for case in measurable)
                 if plan.exact_pairs is None:
                     for case in batch:
                         adapt(case, self.benches, plan)
-                self._round(batch, index, self.budget.end)
+                self._round(batch, index, self._deadline(batch))
                 taken = {case.key for case in batch}
                 open_cases = [case for case in open_cases if case.key not in taken or self._goes_on(case)]
                 going = {case.key for case in open_cases}
@@ -98,13 +106,15 @@ class Loop:
         """Return how far `cases` have come, of which those go on."""
         going = {case.key for case in open_cases}
         expected = None
-        if all(case.pairs for case in open_cases):
-            likely = (
-                pairs_left(case, self._criteria(case), self.plan)
-                * pair_cost(case, self.benches, self.spent.get(case.key, []), self.runner).likely
-                for case in open_cases
-            )
-            expected = min(math.fsum(likely), self.budget.left)
+        likely = [case for case in open_cases if case.pairs or case.key in self.chosen]
+        if all(case.pairs for case in likely):
+            each = [
+                (max(pairs_left(case, self._criteria(case), self.plan) for case in unit), self._cost(unit).planned)
+                for unit in _units(likely)
+            ]
+            seconds = math.fsum(pairs * cost for pairs, cost in each)
+            rounds = max((pairs for pairs, _ in each), default=0)
+            expected = min(seconds + self.start * rounds, self.budget.left)
         return Standing(
             pairs=max(len(case.pairs) for case in cases),
             open=len(going),
@@ -115,34 +125,80 @@ class Loop:
             expected=expected,
         )
 
-    def _too_short(self, cases: Sequence[Case]) -> bool:
-        """Tell, and say, whether the budget is certain to end before a regression of each of `cases` could be shown.
+    def _in_turn(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the open cases that go on: where not all come to the first look that can convict, the cheapest.
 
-        Asked before the first pair, by the samples alone, and once more after the first pair of all, by its seconds.
-        Both count what is known to be needed: pairs of the planned schedule until `adapt` may choose another, then
-        pairs of the least shape there is. So no run is ended that merely might not come so far.
+        They are chosen by cost alone, before their first pair and once more by what it took: till then all pairs are of
+        the planned schedule, and nothing that they show has a part in it. The choice stands until each of these cases
+        has come to that look or has ended; those that reach it in what is left then are next. So each case is asked as
+        it would be alone, by its own looks and its share of α, which stays that of all cases; who is not chosen gets no
+        answer; and when pairs end hangs on the budget, as ever. Both error rates hold.
         """
-        plan, left = self.plan, self.budget.left
-        taken, first = max((len(spent) for spent in self.spent.values()), default=0), plan.looks.pairs[0]
-        waits = any(self._criteria(case) and len(case.pairs) < first for case in cases)
-        if plan.exact_pairs is not None or plan.max_pairs < plan.convicting or taken > 1 or not waits:
-            return False
-        least = likely = 0.0
+        behind = self._behind(cases)
+        if self.plan.exact_pairs is not None or not any(map(self._criteria, behind)):
+            return [*cases]
+        chosen = [case for case in behind if case.key in self.chosen]
+        if min((len(case.pairs) for case in chosen), default=0) < LEAST_PAIRS:
+            tries = sum(bool(self._criteria(case)) for case in behind) == self.asked
+            found = cheapest(self._needs(behind), self.budget.left, self.start, tries=tries)
+            chosen = [case for need in found for case in need.cases]
+            self.chosen = {case.key for case in chosen}
+        keys = {case.key for case in behind}
+        return chosen or [case for case in cases if case.key not in keys]
+
+    def _behind(self, cases: Sequence[Case]) -> list[Case]:
+        """Return the cases that have not come to the first look that can convict, or decide what is asked of them."""
+        return [case for case in cases if len(case.pairs) < self._look(case)]
+
+    def _look(self, case: Case) -> int:
+        plan = self.plan
+        return plan.convicting if self._criteria(case) and not case.proved else plan.looks.pairs[0]
+
+    def _needs(self, cases: Sequence[Case]) -> list[Need]:
+        """Return what open cases need to that look."""
+        found = []
+        for unit in _units(cases):
+            cost = self._cost(unit)
+            pairs = max(self._look(case) - len(case.pairs) for case in unit)
+            planned = min(pairs, max(0, LEAST_PAIRS - min(len(case.pairs) for case in unit)))
+            seconds = planned * cost.planned + (pairs - planned) * cost.least
+            last = all(not self._criteria(case) or (case.proof is not None and case.proof.by) for case in unit)
+            found.append(Need(unit, pairs, pairs * cost.planned, seconds, last))
+        return found
+
+    def _cost(self, unit: Sequence[Case]) -> PairCost:
+        return pair_cost(unit[0], self.benches, self.runner, self.beside)
+
+    def _deadline(self, batch: Sequence[Case]) -> float:
+        """Return until when cases of a round are begun. First pairs may be far dearer than their samples: a round of
+        them that outlasts what was expected, and its share of what is left, ends for the cheapest to be chosen anew."""
+        if not self.chosen or all(case.pairs for case in batch):
+            return self.budget.end
+        expected = math.fsum(need.planned / need.pairs for need in self._needs(batch))
+        return min(self.budget.end, time.monotonic() + expected + self.budget.left / self.plan.convicting)
+
+    def _leave(self, cases: Sequence[Case]) -> None:
+        """Say of open cases that the budget ends, and of those that are asked which one would do to come to a look."""
         for case in cases:
-            wanted = plan.convicting if self._criteria(case) and not case.proved else first
-            cost = pair_cost(case, self.benches, self.spent.get(case.key, []), self.runner)
-            todo = max(0, wanted - len(case.pairs))
-            planned = min(todo, max(0, LEAST_PAIRS - len(case.pairs)))
-            least += planned * cost.planned + (todo - planned) * cost.least
-            likely += todo * cost.likely
-        if least <= SURE * left:
-            return False
-        self.needed = self.budget.spent + ROOM * likely
+            case.stopped = "budget"
+        if self.plan.exact_pairs is not None:
+            return
+        short = [case for case in self._behind(cases) if self._criteria(case)]
+        total, rounds, spent = 0.0, 0, self.budget.spent
+        for need in sorted(self._needs(short), key=lambda need: need.order):
+            total, rounds = total + need.planned, max(rounds, need.pairs)
+            for case in need.cases:
+                case.budget_needed = spent + ROOM * (total + self.start * rounds)
+        if not short:
+            return
+        enough, what = max(case.budget_needed for case in short), f"for {listed(case.id for case in short)}"
+        if self.budget.left and len(short) == self.asked:
+            self.needed = enough
+            what = f"to show a regression: {self.plan.convicting} pairs of each case take longer"
         self.progress.note(
-            f"the budget of {show_budget(plan.budget)} is too short to show a regression: {plan.convicting} pairs of "
-            f"each case take longer; a budget of {show_budget(self.needed)} would do"
+            f"the budget of {show_budget(self.plan.budget)} is too short {what}; a budget of {show_budget(enough)} "
+            "would do"
         )
-        return True
 
     def _open(self, case: Case) -> bool:
         """Tell whether a case needs another pair."""
@@ -231,8 +287,21 @@ class Loop:
         if outcome.pair:
             outcome.pair.at = time.time()
             case.pairs.append(outcome.pair)
+            if case.origin == "kernel":
+                own = math.fsum(outcome.pair.seconds.values())
+                planned = self.benches[case.device].setups[case.key].planned
+                self.beside = min(self.beside or math.inf, max(0.0, own - planned))
+                self.start = self.start or max(0.0, seconds - own)
             self.spent.setdefault(case.key, []).append(seconds)
             self.journal.add_pair(case.key, outcome.pair, outcome.samples)
+
+
+def _units(cases: Sequence[Case]) -> list[list[Case]]:
+    """Return the cases that are measured as one: those of a command, each one of a kernel alone."""
+    units: dict[str, list[Case]] = {}
+    for case in cases:
+        units.setdefault(case.kernel if case.origin == "command" else case.key, []).append(case)
+    return [*units.values()]
 
 
 def can_measure(case: Case) -> bool:

@@ -127,11 +127,13 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     setup = bench.setups[case.key]
     seeds = [rng.getrandbits(62) for _ in range(setup.placements)]
     for name in taking.names:
+        start = time.monotonic()
         try:
             worker = bench.worker(name)
         except Died as died:
             taking.failures[name] = died.reason
             break
+        taking.seconds["first"] += time.monotonic() - start
         taking.take({name: worker}, alone(setup, name, seeds))
         worker.close()
         if taking.failures:

@@ -35,37 +35,79 @@ DEAREST = 2.0
 
 BESIDE_SAMPLES = 2.0
 """A pair takes about this many times what its samples take: 48 % of a run of the shipped suite on a CPU are samples."""
+SURE = 1.25
+"""What takes longer than what is left by this factor is certain not to fit."""
 
 
 class PairCost(NamedTuple):
     """The seconds of a further pair of a case, base and head together."""
 
     planned: float
-    """Of the planned schedule, no less."""
+    """Of the planned schedule."""
     least: float
-    """Of the smallest shape that `adapt` may choose, no less."""
-    likely: float
+    """Of the smallest shape that `adapt` may choose."""
 
 
-def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], spent: Sequence[float], runner: Runner) -> PairCost:
-    """Return what a further pair costs: by the pairs so far, else by what samples take.
+class Need(NamedTuple):
+    """The way to the first look that can convict, of the cases that are measured as one: one, or those of a command."""
 
-    `spent`: wall seconds of the pairs of this run. Without pairs nothing but the samples is counted, of a command one
-    execution a side: only `likely` holds a share for the rest.
+    cases: list[Case]
+    pairs: int
+    """That are still to be taken."""
+    planned: float
+    """Seconds, where all of them are of the planned schedule."""
+    seconds: float
+    """Where they become as small as they may."""
+    last: bool = False
+    """True where nothing hangs on it that is not proved."""
+
+    @property
+    def order(self) -> tuple[bool, float, str]:
+        """Return the key by which the cheapest come first: costs alone."""
+        return self.last, self.seconds, self.cases[0].key
+
+    @property
+    def doubt(self) -> float:
+        """Return how many times as long as it takes it may seem to take: before its first pair samples alone are
+        known."""
+        return SURE if all(case.pairs for case in self.cases) else SURE * BESIDE_SAMPLES
+
+
+def cheapest(needs: Sequence[Need], left: float, start: float, *, tries: bool) -> list[Need]:
+    """Return those that come to their look within `left` seconds together, the cheapest first.
+
+    `start`: seconds of a round besides its pairs. `tries`: where not one does, return the cheapest if it is not certain
+    that it does not.
     """
+    chosen, total, rounds = list[Need](), 0.0, 0
+    for need in sorted(needs, key=lambda need: need.order):
+        alone = need.seconds + start * need.pairs
+        if alone > left * (need.doubt if tries and not chosen else 1.0):
+            continue
+        total, rounds = total + need.seconds, max(rounds, need.pairs)
+        if chosen and total + start * rounds > left:
+            break
+        chosen.append(need)
+    return chosen
+
+
+def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, beside: float = 0.0) -> PairCost:
+    """Return what a further pair costs: as the last one did, else by what samples, or executions of a command, take.
+
+    `beside`: seconds that a pair takes besides its samples at least, as far as that is known.
+    """
+    if case.origin == "command":
+        once = runner.once(case.kernel)
+        return PairCost(once, once)
+    setup = benches[case.device].setups[case.key]
     if not case.pairs:
-        setup = benches[case.device].setups.get(case.key) if case.origin == "kernel" else None
-        if setup is None:
-            once = runner.once(case.kernel)
-            return PairCost(once / 2, once / 2, once)  # the first one is the dearest
-        return PairCost(setup.planned, setup.least, BESIDE_SAMPLES * setup.planned)
+        return PairCost(*(max(BESIDE_SAMPLES * one, one + beside) for one in (setup.planned, setup.least)))
     pair = case.pairs[-1]
-    parts = math.fsum(pair.seconds.values())
-    whole = max(parts, spent[-1] if spent else 0.0)
+    whole = math.fsum(pair.seconds.values())
     if not pair.blocks:
-        return PairCost(whole, whole, whole)
+        return PairCost(whole, whole)
     saved = pair.seconds["block"] * (1 - 2 / pair.blocks) + pair.seconds["open"] + pair.seconds["close"]
-    return PairCost(whole, whole - saved, whole)
+    return PairCost(whole, whole - saved)
 
 
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
@@ -119,13 +161,12 @@ def _costs(case: Case) -> Costs | None:
 def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
     """Return the open cases that are measured next. `left`: seconds of the budget.
 
-    Up to the first look all go on alike, those with the fewest pairs first. After it, where what all still need does
-    not fit into `left`, those that need least come first, as many as fit, and those whose scatter says that no number
-    of pairs will decide them come last, in turns by the time that they have had.
+    Up to the first look that can convict all go on alike, those with the fewest pairs first. After it, where what all
+    still need does not fit into `left`, those that need least come first, as many as fit, and those whose scatter says
+    that no number of pairs will decide them come last, in turns by the time that they have had.
     """
     fewest = min(len(case.pairs) for case in cases)
-    first = plan.looks.pairs[0]
-    if plan.exact_pairs is not None or fewest < first:
+    if plan.exact_pairs is not None or fewest < plan.convicting:
         return [case for case in cases if len(case.pairs) == fewest]
     needs = {case.key: _seconds_needed(case, plan) for case in cases}
     if math.fsum(needs.values()) <= left:

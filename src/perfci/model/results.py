@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
-from perfci.model.base import DeviceKind, Document, Items, Side
+from perfci.model.base import Amount, DeviceKind, Document, Items, Side
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
@@ -186,8 +186,8 @@ class Pair(Document):
     blocks: int = 0
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of base and head together: `first` for the first placement with its warm-up, `open` and `close` for the
-    others', `block` for the blocks."""
+    """Wall time of base and head together: `first` for the first placement with its warm-up, and for workers that live
+    one after the other; `open` and `close` for the others', `block` for the blocks."""
     at: float | None = None
     """When it was finished, in seconds since 1970; None for pairs of older runs."""
     gaps: dict[Side, int] = Field(default_factory=dict)
@@ -228,6 +228,9 @@ class Case(Document):
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
     """Why measuring ended. `hopeless`: by its scatter hardly any further pairs would have decided it."""
+    budget_needed: Amount = 0.0
+    """Seconds of budget that would do for the case and all that cost less, where this one ended before the first look
+    that can show a regression of it; else 0."""
 
     @field_validator("pairs")
     @classmethod
@@ -365,8 +368,8 @@ class Results(Document):
     measuring_seconds: Finite = 0.0
     """Wall time of the worker pairs."""
     budget_needed: Finite = 0.0
-    """Seconds of budget that would do, where a run ended early since its own could not show a regression of every case;
-    else 0."""
+    """Seconds of budget that would do for all cases, where a run ended early since its own could not show a regression
+    of any; else 0."""
     costs: dict[Phase, Finite] = Field(default_factory=dict)
     """Phase → its part of `seconds`; empty in results of another tool."""
     imports: dict[Annotated[str, Field(pattern=IMPORT)], Finite] = Field(default_factory=dict)

@@ -27,7 +27,7 @@ class Told(Runner):
     """Writes down which side is executed, in the place of executing it."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.said, self.seen, self.later = seconds, list[Side](), {}, {}
+        self.seconds, self.said, self.seen, self.later, self.lasted = seconds, list[Side](), {}, {}, {}
         self.sides: Any = dict.fromkeys(SIDES)
 
     def command(self, name: Side, command: str) -> Command:

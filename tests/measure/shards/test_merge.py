@@ -198,9 +198,8 @@ def test_costs_add_up_and_machines_are_told_where_they_differ() -> None:
 def test_a_budget_that_would_do_is_that_of_a_shard() -> None:
     found = three()
     for _, one in found:
-        one.plan.budget, one.seconds, one.measuring_seconds = 10.0, 12.0, 8.0
         for case in one.cases:
-            case.pairs, case.stopped = case.pairs[:4], "budget"
+            case.pairs, case.stopped, case.budget_needed = case.pairs[:4], "budget", 40.0
     whole, alone = judge(merge(found)), judge(found[0][1])
     assert (whole.verdict, alone.verdict) == ("error", "error")
     assert whole.advice == alone.advice

@@ -421,17 +421,14 @@ def _from_schedule(device: DeviceKind, plan: Plan) -> float:
 
 
 def _in_budget(cases: Sequence[CasePlan], plan: Plan, inside: float) -> tuple[list[CasePlan], float]:
-    """Rounds of pairs as they would be taken: which cases the budget leaves undecided, and how long all take.
+    """Return the cases with those that the budget leaves undecided, the dearest, and how long all take.
 
     `inside`: seconds of the budget that are not of pairs.
     """
-    needs = [UNKNOWN_PAIRS if case.pairs is None else max(1, round(case.pairs)) for case in cases]
-    outlooks = [case.outlook for case in cases]
-    spent = 0.0
-    for taken in range(max(needs, default=0)):
-        spent += sum(case.seconds for case, need in zip(cases, needs, strict=True) if need > taken)
-        if inside + spent > plan.budget:
-            for index, need in enumerate(needs):
-                if need > taken and outlooks[index] == "decided":
-                    outlooks[index] = "budget"
-    return [case._replace(outlook=outlook) for case, outlook in zip(cases, outlooks, strict=True)], spent
+    needs = [case.seconds * (UNKNOWN_PAIRS if case.pairs is None else max(1, round(case.pairs))) for case in cases]
+    found, spent = [*cases], 0.0
+    for index in sorted(range(len(cases)), key=lambda index: (cases[index].outlook == "no limit", needs[index])):
+        spent += needs[index]
+        if inside + spent > plan.budget and cases[index].outlook == "decided":
+            found[index] = cases[index]._replace(outlook="budget")
+    return found, spent

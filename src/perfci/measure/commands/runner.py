@@ -48,6 +48,8 @@ class Runner:
     """Side and command → what its first execution reported; filled by `discover`."""
     took: dict[tuple[Side, str], float] = field(default_factory=dict)
     """Side and command → wall seconds of its first execution; filled by `discover`."""
+    lasted: dict[str, float] = field(default_factory=dict)
+    """Command → wall seconds of its last pair; filled by `run_pair`."""
     later: dict[tuple[Side, str], set[str]] = field(default_factory=dict)
     """Side and command → ids of cases that only later executions reported; filled by `run_pair`."""
 
@@ -176,10 +178,9 @@ class Runner:
         return reported
 
     def once(self, command: str) -> float:
-        """Return seconds that a case's share of one execution of its command in each side takes, by the first ones."""
-        return math.fsum(self.took.get((name, command), 0.0) for name in self.sides) / max(
-            1, self.cases.get(command, 1)
-        )
+        """Return seconds that a further pair of all cases of a command takes: as the last one did, else as its first
+        executions."""
+        return self.lasted.get(command) or math.fsum(self.took.get((name, command), 0.0) for name in self.sides)
 
     def unknown(self) -> set[str]:
         """Commands that may report cases which nobody has seen: they did not run, or failed, in a side."""
@@ -300,7 +301,7 @@ class Runner:
         outcomes = {case.id: PairOutcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
         rng.shuffle(order)
-        first = order[0]
+        first, start = order[0], time.monotonic()
         gathered: dict[Side, dict[str, list[Reported]]] = {name: {} for name in order}
         repeats = 1
         turns = list(order)
@@ -320,6 +321,7 @@ class Runner:
                 repeats += 1
                 order = order[::-1]  # A B B A …
                 turns = list(order)
+        self.lasted[command] = time.monotonic() - start
         for name, by_case in gathered.items():
             new = by_case.keys() - self.seen.get((name, command), {}).keys()
             self.later.setdefault((name, command), set()).update(new)

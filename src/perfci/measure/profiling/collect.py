@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.bench import Bench
-from perfci.measure.costs import Budget
+from perfci.measure.costs import PROFILED, Budget
 from perfci.measure.options import RAW, Options
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
@@ -149,7 +149,8 @@ def observe(
     `barrier` returns once no other process on this host runs code of these sides any more.
     """
     start = time.monotonic()
-    traced, counted = wanted(cases, plan, place.limits.profile)
+    room = budget is None or budget.left >= PROFILED * budget.seconds
+    traced, counted = wanted(cases, plan, place.limits.profile, room=room)
     if everything:
         traced = [case for case in cases if case.sides["head"].status == "ok"]
         counted = [case for case in traced if case.device == "cuda"]

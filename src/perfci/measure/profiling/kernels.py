@@ -26,8 +26,8 @@ from perfci.system.files import unused
 
 SLOWER, FASTER = 1.03, 0.90
 """Changes of time from which on a profile is worth its seconds, whatever the limit."""
-LAST = 3
-"""Behind every rank."""
+UNDECIDED, LAST = 2, 3
+"""The rank of what has no answer and is beyond its limit; behind every rank."""
 SESSIONS = 3
 """Times that a tool is started for one side at most: a case that brings it down costs a session."""
 FINISH = 180.0
@@ -97,9 +97,8 @@ def range_name(number: int, case: Case) -> str:
 
 
 def rank(case: Case, plan: Plan) -> int:
-    """Return how much a case's timing asks for a profile: 0 for a regression, 1 for what has no answer and is beyond
-    its limit, 2 for an improvement or a large change within its limit; LAST where a profile is not worth its seconds.
-    """
+    """Return how much a case's timing asks for a profile: 0 for a regression, 1 for an improvement or a large change
+    within its limit, UNDECIDED, or LAST where a profile is not worth its seconds."""
     ranks = [LAST]
     for criterion in plan.timed:
         if criterion.case_key != case.key or not criterion.relative:
@@ -112,17 +111,18 @@ def rank(case: Case, plan: Plan) -> int:
         change = hodges_lehmann(found.ratios.x)
         if found.decision.status == "inconclusive":
             worse = change if criterion.better == "lower" else -change
-            ranks += [1] if worse > margin(found.limit, criterion.better) else []
+            ranks += [UNDECIDED] if worse > margin(found.limit, criterion.better) else []
         large = criterion.metric == "time" and not math.log(FASTER) < change < math.log(SLOWER)
         if found.decision.status == "improvement" or (found.decision.status == "unchanged" and large):
-            ranks.append(2)
+            ranks.append(1)
     return min(ranks)
 
 
-def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], list[Case]]:
+def wanted(cases: Sequence[Case], plan: Plan, when: When, *, room: bool = True) -> tuple[list[Case], list[Case]]:
     """Return the cases to trace, and those to count: where limits need it, and as `when` says; by rank.
 
-    What is counted is traced too: the timeline weighs its kernels, and tells the launches where counting is refused.
+    `room`: whether there is budget left for what is undecided. What is counted is traced too: the timeline weighs its
+    kernels, and tells the launches where counting is refused.
     """
     traced, counted = [], []
     ranks: dict[str, int] = {}
@@ -130,7 +130,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When) -> tuple[list[Case], l
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
         ranks[case.key] = rank(case, plan) if case.pairs and case.stopped != "hopeless" else LAST
-        asked = when == "always" or (when == "on_change" and ranks[case.key] < LAST)
+        asked = when == "always" or (when == "on_change" and ranks[case.key] < (LAST if room else UNDECIDED))
         own = [one for one in plan.observed if one.case_key == case.key]
         tiers = {one.tier for one in own if one.metric not in CHECKED or case.origin == "command"}
         if asked or tiers:
