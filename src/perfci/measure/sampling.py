@@ -36,7 +36,7 @@ DEAREST = 2.0
 BESIDE_SAMPLES = 2.0
 """A pair takes about this many times what its samples take: 48 % of a run of the shipped suite on a CPU are samples."""
 SURE = 1.25
-"""What takes longer than what is left by this factor is certain not to fit."""
+"""A need that exceeds what is left by this factor is certain not to fit."""
 
 
 class PairCost(NamedTuple):
