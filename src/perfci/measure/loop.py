@@ -106,7 +106,7 @@ class Loop:
         """Return how far `cases` have come, of which those go on."""
         going = {case.key for case in open_cases}
         expected = None
-        likely = [case for case in open_cases if case.pairs or case.key in self.chosen]
+        likely = [case for case in open_cases if case.pairs or not self.chosen or case.key in self.chosen]
         if all(case.pairs for case in likely):
             each = [
                 (max(pairs_left(case, self._criteria(case), self.plan) for case in unit), self._cost(unit).planned)

@@ -99,8 +99,8 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, b
     if case.origin == "command":
         once = runner.once(case.kernel)
         return PairCost(once, once)
-    setup = benches[case.device].setups[case.key]
     if not case.pairs:
+        setup = benches[case.device].setups[case.key]
         return PairCost(*(max(BESIDE_SAMPLES * one, one + beside) for one in (setup.planned, setup.least)))
     pair = case.pairs[-1]
     whole = math.fsum(pair.seconds.values())
