@@ -183,6 +183,13 @@ def test_a_mistyped_branch_is_told_the_nearest_and_no_remote_that_is_not_there(t
     )
 
 
+def test_the_default_branch_by_another_name_is_told(tmp_path: Path):
+    root = init(tmp_path / "work", FILES)
+    git(root, "branch", "-m", "main", "master")
+    with pytest.raises(UsageError, match=r"'main': no such branch, .* did you mean 'master'\?"):
+        find(root).resolve_base("main", False)
+
+
 @pytest.mark.parametrize("rev", ["", "--all", "-h", "a\nb", "a\x00b"])
 def test_what_cannot_name_a_commit_never_reaches_git_as_an_option(tmp_path: Path, rev: str):
     root = init(tmp_path / "work", FILES)

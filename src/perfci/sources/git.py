@@ -50,6 +50,8 @@ _DEFAULT_BASES = (
     "refs/heads/master",
 )
 _HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
+_DEFAULTS = ("main", "master", "trunk", "develop")
+"""Names that default branches mostly have: who types one of them means the one that is there."""
 _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 """A whole hash, or as much of its beginning as git takes."""
 _WHOLE_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
@@ -219,8 +221,10 @@ class Repository:
 
     def _instead(self, rev: str) -> str:
         """Return what to do about a name that is none here."""
-        named = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
-        hint = did_you_mean(rev, os.fsdecode(named.stdout).splitlines())
+        told = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
+        named = os.fsdecode(told.stdout).splitlines()
+        default = [name for name in _DEFAULTS if name in named] if rev in _DEFAULTS else []
+        hint = did_you_mean(default[0] if default else rev, named)
         fetch = f", or run `{fetching(rev)}`" if self.has_origin() else ""
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
