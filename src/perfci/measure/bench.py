@@ -75,9 +75,10 @@ class Refusal(Document):
 
 
 class Executed(Document):
-    """The answer to `prove`: what was not right, or nothing."""
+    """The answer to `prove`: why nothing of it is a proof, or nothing; and the same of each case."""
 
     failed: str
+    cases: list[str]
 
 
 @dataclass

@@ -27,6 +27,8 @@ class Found:
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Key (`id@device`) → the worker's description."""
     files: list[FileFailure] = field(default_factory=list)
+    suite: list[str] = field(default_factory=list)
+    """Its files, in the order of their import."""
     broken: set[str] = field(default_factory=set)
     """Suite files that did not import."""
     imports: dict[str, float] = field(default_factory=dict)
@@ -47,6 +49,8 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:
+        if file["error"] is None or file["error"]["kind"] != "absent":
+            found.suite.append(file["file"])
         if file["error"] and (file["error"]["kind"], side.name) == ("absent", "base"):
             continue  # a suite that base does not have yet: its cases are new
         if file["error"]:

@@ -51,6 +51,8 @@ class _Built:
     seed: int
     sides: Mapping[Side, SideWork]
     parent: Parent
+    begun: float
+    """When the first of them was begun, in seconds since the epoch: what any of them wrote is younger."""
     built: float
     """When they were built, of the monotonic clock: the budget begins."""
 
@@ -75,6 +77,7 @@ class Place(_Built):
 
 def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
     """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
+    begun = time.time()
     if not options.prepared:
         sources = find_sources(options)
         _require_clock(options, sources.policies[sources.policy_from])
@@ -87,7 +90,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     sides: Mapping[Side, SideWork] = {}
     if options.prepared:
         with costs.phase("snapshot"):
-            sources, sides = prepared.load(options, options.prepared, scratch)
+            sources, sides, begun = prepared.load(options, options.prepared, scratch)
     limits = sources.policies[sources.policy_from]
     seed = limits.seed if options.seed is None else options.seed
     logs = options.out / "logs"
@@ -127,7 +130,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
             taken = _build(sides, parent, options, progress, kept)
         sources.notes.extend(taken)
     _require_base(sides, options.out)
-    return _Built(sources, limits, seed, sides, parent, time.monotonic())
+    return _Built(sources, limits, seed, sides, parent, begun, time.monotonic())
 
 
 def _require_clock(options: Options, limits: Policy) -> None:
@@ -160,7 +163,7 @@ def prepare_sides(options: Options, folder: Path, progress: Progress) -> list[Si
     """Build base and head into `folder`, as far as they build, to be measured later. Raises PerfciError."""
     with ExitStack() as stack:
         built = _open_sides(options, progress, stack, Costs())
-        prepared.write(options, built.sources, built.sides, folder)
+        prepared.write(options, built.sources, built.sides, built.begun, folder)
         return list(built.sides.values())
 
 
@@ -220,7 +223,9 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
         for device in devices
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
-    return Place(sources, limits, seed, sides, parent, built.built, facts, benches, runner, environments, lost)
+    return Place(
+        sources, limits, seed, sides, parent, built.begun, built.built, facts, benches, runner, environments, lost
+    )  # fmt: skip
 
 
 def _require_gpu(asked: str | None, name: Side, seen: Seen) -> None:
@@ -383,6 +388,7 @@ def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
             working.append(file)
         whole.cases.update(one.cases)
         whole.files += one.files
+        whole.suite += one.suite
         whole.broken |= one.broken
         whole.imports.update(one.imports)
         whole.reach.update(one.reach)

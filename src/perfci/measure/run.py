@@ -92,7 +92,7 @@ class Measurement:
             idle += looser(limits, seen, known.kernels)
         if not options.resume:
             put_away(options.out)
-        run, unproved = self._prove(place, found, cases, plan)
+        run, unproved = self._prove(place, found, cases, plan, budget)
         compared = [case for case in cases if not case.proved]
         measured = [case for case in cases if case.measured("head")]
         asked = asked_of(options, place.sources.base)
@@ -219,14 +219,14 @@ class Measurement:
             place = self._open(stack)
             found, cases, known, idle = self._discovered(place)
             plan = make_plan(self.options, place, subjects(cases, found, place.facts.devices), known)
-            run, unproved = self._prove(place, found, cases, plan)
+            run, unproved = self._prove(place, found, cases, plan, Budget(plan.budget, place.built))
             require_untouched(place)
             for line in [*unproved, *idle, *told(plan.criteria)]:
                 self.progress.note(line)
             return share_out(self.options, place, cases, plan, run, shards, last, fewer=fewer)
 
     def _prove(
-        self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan
+        self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan, budget: Budget
     ) -> tuple[str, list[str]]:
         """Find the cases that need not be measured, of which none shares α. Returns the identifier of the run, drawn
         once head's code has run, since it decides what is audited; and notes."""
@@ -240,7 +240,7 @@ class Measurement:
         if seeks_proof(options, place) and known is None:
             self.progress.stage("proving what did not change")
             with self.costs.phase("prove", whole=True):
-                notes = prove(cases, place, found, plan, self.progress.stage)
+                notes = prove(cases, place, found, plan, budget, self.progress.stage, fuzz=not options.quick)
         run = _new_run()
         if known is None and (lot := self._lot(run)):
             draw_audit(cases, lot)

@@ -15,6 +15,9 @@ WARM_SECONDS = 0.02
 WARM_CALLS = 3
 """Warm up for this long and this often, whichever takes longer: lazy initialisation and caches settle."""
 
+ESTIMATED, MOST_CALLS = 1e-3, 1 << 14
+"""Seconds of the CPU, or calls, by which the time of one execution is estimated."""
+
 
 class CpuSampler:
     """Times `fn` in batches with caches warm."""
@@ -53,6 +56,19 @@ class CpuSampler:
             best = min(best, time.perf_counter() - start)
             calls += 1
         return max(best, 1e-9)
+
+    def cpu_seconds(self, threads: int) -> float:
+        """Return the seconds of one execution by the time that the CPU spends on it with so many threads: no more than
+        it takes, whatever else this process waits for."""
+        calls = 1
+        while True:
+            start = time.process_time()
+            for _ in range(calls):
+                self.fn()
+            spent = time.process_time() - start
+            if spent >= ESTIMATED or calls >= MOST_CALLS:
+                return max(spent / calls / threads, 1e-9)
+            calls *= 2
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """Return `samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.

@@ -20,6 +20,7 @@ from .cpu import CpuSampler
 from .gpu import ColdSampler, allocated, give_back, rig, transient
 from .graph import GraphSampler, probe
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
+from .proof.steps import prove
 from .work.driver import Unreadable
 from .work.images import Images
 from .work.record import displace_heap, record
@@ -248,32 +249,8 @@ class Server:
         return {}
 
     def do_prove(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Import suite files alone and take cases from their checks to the first execution behind them: all that a
-        tracer is to see. The answer's `failed` says what was not right, and is empty where all was.
-
-        It begins by naming `mark`, which shows that the tracer saw the beginning.
-        """
-        os.access(message["mark"], os.F_OK)
-        found = discover.discover(self.setup["tree"], message["suite"])
-        self.kernels = {kernel.name: kernel for kernel in found["kernels"]}
-        for file in found["files"]:
-            if file["error"]:
-                return {"failed": "{}: {}".format(file["file"], file["error"]["text"])}
-        for case in message["cases"]:
-            if case["kernel"] not in self.kernels:
-                return {"failed": "{} is not declared by its file alone".format(case["kernel"])}
-            checked = self.do_check(dict(case, seed=message["seed"], fuzz=False))
-            if not checked["ok"]:
-                return {"failed": "{}: {}".format(case["kernel"], checked["text"])}
-            one = bench.prepare(self.kernels[case["kernel"]], case["params"], case["device"], message["seed"], 0, False)
-            one.fn()
-            if case["device"] == "cuda":
-                sys.modules["torch"].cuda.synchronize()
-            one.bench.release()
-            del one
-            gc.collect()
-            give_back()
-        return {"failed": ""}
+        """Do for a tracer what a process does that is timed: see `proof.steps.prove`."""
+        return prove(self, message)
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Draw and place a case's inputs anew and warm it up.

@@ -1,28 +1,32 @@
 """The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
 
-strace sees what they name: in each side processes import suite files and take their cases from the check to the first
-execution behind it. They are forks of the common parent, which has seen no file of a side, and strace is attached to
-each before it begins. Several files share a process, since mostly none names what differs; those of a process that does
-are tried again, each alone. What is not proved is measured, and says why.
+strace sees what they name: in each side processes import the suite as those do that are timed, check cases and execute
+them as often as a pair does. They are forks of the common parent, which has seen no file of a side, and strace is
+attached to each before it begins. Suite files whose import names what differs are imported last, where it is seen
+whether that changes anything for the others. Several files share a process, since mostly none names what differs; the
+cases of one that does are tried again, each file's alone. What is not proved, or not known, is measured, and says why.
 """
 
+import math
 import random
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfci.measure.bench import Executed, case_fields
+from perfci.measure.bench import Bench, Executed, case_fields
 from perfci.measure.cases import Found
+from perfci.measure.costs import Budget
 from perfci.measure.options import Options
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork
 from perfci.measure.proof.differing import Differing, differing, unequal
-from perfci.measure.proof.trace import Surroundings, Trace, read
+from perfci.measure.proof.trace import Part, Surroundings, Trace, read
 from perfci.measure.sides.untouched import beside
-from perfci.model.base import Side
+from perfci.measure.timing import SCHEDULES
+from perfci.model.base import DeviceKind, Side
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Proof, Reason
@@ -45,6 +49,10 @@ AT_ONCE = 8
 """Processes that are traced beside each other, at most: each takes half a GB of a GPU for its context."""
 SLOWER = 3.0
 """A step under strace may take this many times its time-out."""
+DRAWS = 8
+"""Draws of a case's inputs that are executed, the same in base and in head, which no code foresees."""
+BUDGET = 1 / 3
+"""Share of what is left of the budget that tracing may take."""
 ENDING = 10.0
 """Seconds that processes may take to end once the worker is done."""
 
@@ -56,7 +64,14 @@ def seeks_proof(options: Options, place: Place) -> bool:
 
 
 def prove(
-    cases: Sequence[Case], place: Place, found: Mapping[Side, Found], plan: Plan, note: Callable[[str], None]
+    cases: Sequence[Case],
+    place: Place,
+    found: Mapping[Side, Found],
+    plan: Plan,
+    budget: Budget,
+    note: Callable[[str], None],
+    *,
+    fuzz: bool,
 ) -> list[str]:
     """Fill `Case.proof` of all cases that work in base and in head. Returns notes: why none could be proved. Raises
     MachineError."""
@@ -64,19 +79,19 @@ def prove(
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
     whole = unequal(base, head)
-    files: Files = {}
+    apart = {file: why for one in found.values() for file in one.suite if (why := _hopeless(file, found, differs))}
+    left: dict[DeviceKind, Files] = {}
     for case in sought:
+        file = found["head"].cases[case.key]["suite"] if case.origin == "kernel" else ""
         if why := unprovable(case, plan.criteria) or whole:
             case.proof = Proof(reason=why[:1000])
         elif not differs.paths:
             case.proof = Proof(by="files", reason=SAME_FILES, number=number(case, plan.criteria))
+        elif file in apart:
+            case.proof = Proof(reason=apart[file][:1000])
         else:
-            file = found["head"].cases[case.key]["suite"]
-            if why := _hopeless(file, found, differs):
-                case.proof = Proof(reason=why[:1000])
-            else:
-                files.setdefault(file, []).append(case)
-    if not files:
+            left.setdefault(case.device, {}).setdefault(file, []).append(case)
+    if not left:
         return [f"nothing was proved unchanged by its code: {whole}"] if whole else []
     tool = strace.find()
     if not place.parent.forks:
@@ -85,25 +100,39 @@ def prove(
         refused = f"strace is not installed here: {strace.INSTALL}"
     else:
         refused = strace.refusal(tool, place.parent.account.prefix(), place.parent.python)
-    if tool is None or refused:
-        reasons = dict.fromkeys(files, refused)
-    else:
-        reasons = _examined(files, _Tracing(place, tool, differs, note))
-    for file, own in files.items():
-        for case in own:
-            why, asked = reasons[file], number(case, plan.criteria)
-            case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE, number=asked)
+    end = time.monotonic() + BUDGET * budget.left
+    for device, files in left.items():
+        if tool is None or refused:
+            reasons = dict.fromkeys((case.key for own in files.values() for case in own), refused)
+        else:
+            tracing = _Tracing(place, place.benches[device], tool, differs, set(apart), found, end, note, fuzz=fuzz)
+            reasons = _examined(files, tracing)
+        for own in files.values():
+            for case in own:
+                why, asked = reasons[case.key], number(case, plan.criteria)
+                case.proof = Proof(reason=why[:1000]) if why else Proof(by="code", reason=SAME_CODE, number=asked)
     return [f"nothing was proved unchanged by its code: {refused}"] if refused else []
 
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
-    """Return file → why its cases are not proved, as a clause; empty where they are."""
-    names = list(files)
-    groups = [group for first in range(tracing.several) if (group := names[first :: tracing.several])]
-    found = tracing.examine([{file: files[file] for file in group} for group in groups])
-    reasons = {file: why for group, why in zip(groups, found, strict=True) for file in group}
-    alone = [file for group, why in zip(groups, found, strict=True) if why and len(group) > 1 for file in group]
-    return reasons | dict(zip(alone, tracing.examine([{file: files[file]} for file in alone]), strict=True))
+    """Return case key → why it is not proved, as a clause; empty where it is."""
+    reasons: dict[str, str] = {}
+    left, several = list(files), tracing.several
+    while left:
+        groups = [group for first in range(several) if (group := left[first::several])]
+        answers = tracing.examine([{file: files[file] for file in group} for group in groups])
+        if moved := {file: why for one in answers for file, why in one.imports.items()}:
+            # All have imported these: without them the others may be proved.
+            tracing.apart |= moved.keys()
+            reasons |= {case.key: moved[file] for file in left if file in moved for case in files[file]}
+            left = [file for file in left if file not in moved]
+            continue
+        left = []
+        for group, one in zip(groups, answers, strict=True):
+            reasons |= {case.key: one.why or one.cases.get(case.key, "") for file in group for case in files[file]}
+            left += group if one.why and len(group) > 1 else []
+        several = len(left)
+    return reasons
 
 
 def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
@@ -135,34 +164,76 @@ def _hopeless(file: str, found: Mapping[Side, Found], differs: Differing) -> str
     return next((_reads(path) for path in [f"tree/{file}", *imported] if path in differs.paths), "")
 
 
+def _schedule() -> dict[str, float]:
+    """Return what makes the draws of a case on the CPU as many executions as a pair has."""
+    schedule = SCHEDULES["cpu"]
+    blocks = math.ceil(schedule.placements * schedule.blocks / DRAWS)
+    return {"blocks": blocks, "samples": schedule.samples} | schedule.model_dump(include={"sample_time", "block_time"})
+
+
 def _reads(path: str) -> str:
     return f"it reads {escaped(path, 200)}, which differs"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """All that a pair of processes tells of the cases of some files."""
+
+    why: str = ""
+    """Why none of them is proved, as a clause; empty where that hangs on the case."""
+    cases: Mapping[str, str] = field(default_factory=dict)
+    """Case key → why it is not proved."""
+    imports: Mapping[str, str] = field(default_factory=dict)
+    """Suite file → why its import may differ; where there is one, no case was looked at."""
 
 
 class _Tracing:
     """Processes under strace, and what is known by them."""
 
-    def __init__(self, place: Place, tool: str, differs: Differing, note: Callable[[str], None]) -> None:
-        self.place, self.tool, self.differs, self.note = place, tool, differs, note
+    def __init__(
+        self,
+        place: Place,
+        bench: Bench,
+        tool: str,
+        differs: Differing,
+        apart: set[str],
+        found: Mapping[Side, Found],
+        end: float,
+        note: Callable[[str], None],
+        *,
+        fuzz: bool,
+    ) -> None:
+        """`apart`: suite files whose import names what differs; `end`: of the monotonic clock, behind which none is
+        examined."""
+        self.place, self.bench, self.tool, self.differs, self.note = place, bench, tool, differs, note
+        self.apart, self.found, self.end, self.fuzz = apart, found, end, fuzz
         self.started = 0
-        self.several = max(1, min(AT_ONCE, usable_cores()) // 2)
+        self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
+        self.several = 1 if bench.cores else max(1, min(AT_ONCE, usable_cores()) // 2)
         """Processes of one side at once."""
-        self.alone = any(place.exclusive(device) for device in place.benches)
+        self.seconds = 0.0
+        """Of the processes that are examined now, to take."""
+        self.exclusive = any(place.exclusive(device) for device in place.benches)
 
-    def examine(self, asked: Sequence[Files]) -> list[str]:
-        """Return for each why it is not proved, as a clause; empty where it is. Base and head run beside each other:
-        what one of them makes and Python could import is removed, and its own trace proves nothing then."""
-        reasons: list[str] = []
+    def examine(self, asked: Sequence[Files]) -> list[_Answer]:
+        """Return an answer for each. Base and head run beside each other: what one of them makes and Python could
+        import is removed, and its own trace proves nothing then."""
+        answers: list[_Answer] = []
         seals = [side.seal for side in self.place.sides.values() if side.seal is not None]
         for first in range(0, len(asked), self.several):
+            some = asked[first : first + self.several]
+            if time.monotonic() > self.end:
+                answers += [_Answer("the rest of the budget is needed for pairs")] * len(some)
+                continue
+            # What a group takes that proves nothing must leave time for its files, each alone.
+            self.seconds = (self.end - time.monotonic()) / 2
             with ExitStack() as stack:
-                some = asked[first : first + self.several]
                 pairs = [[self._started(side, one, stack) for side in self.place.sides.values()] for one in some]
                 with beside(seals):
                     whole = [process for pair in pairs for process in pair]
-                    traces = iter(self._traces([[one] for one in whole] if self.alone else [whole]))
-                reasons += [next(filter(None, [self._why(next(traces)) for _ in pair]), "") for pair in pairs]
-        return reasons
+                    traces = iter(self._traces([[one] for one in whole] if self.exclusive else [whole]))
+                answers += [self._answer([(one, next(traces)) for one in pair]) for pair in pairs]
+        return answers
 
     def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[Trace]:
         """Return the traces of all processes, in order; those of a group run beside each other."""
@@ -174,14 +245,28 @@ class _Tracing:
             traces += [process.trace() for process in group]
         return traces
 
-    def _why(self, trace: Trace) -> str:
-        """Return why a trace proves nothing, as a clause; empty where it is a proof."""
-        touched = self.differs.first(trace.named, trace.listed)
-        return trace.unsure or (_reads(touched) if touched else "")
+    def _answer(self, traces: "Sequence[tuple[_Process, Trace]]") -> _Answer:
+        imports: dict[str, str] = {}
+        for process, trace in traces:
+            for number, (file, part) in enumerate(zip(process.first, trace.parts, strict=False)):
+                unsure = trace.unsure if trace.at == number else ""
+                if why := unsure or self._touched(part):
+                    imports.setdefault(file, why)
+        if imports:
+            return _Answer(imports=imports)
+        whys = (trace.unsure or next(filter(None, map(self._touched, trace.parts)), "") for _, trace in traces)
+        cases = {key: why for process, _ in traces for key, why in process.refused.items() if why}
+        return _Answer(next(filter(None, whys), ""), cases)
+
+    def _touched(self, part: Part) -> str:
+        """Return why a part of a trace proves nothing, as a clause; empty where it does."""
+        if path := self.differs.first(part.named, part.listed):
+            return _reads(path)
+        return f"it reads {escaped(part.late, 200)}, which was written since this run began" if part.late else ""
 
     def _started(self, side: SideWork, asked: Files, stack: ExitStack) -> "_Process":
         self.started += 1
-        process = _Process(self.place, side, self.tool, asked, self.started)
+        process = _Process(self, side, asked, self.started)
         stack.callback(process.close)
         return process
 
@@ -189,15 +274,21 @@ class _Tracing:
 class _Process:
     """One process under strace, with caches of its own: what another one left there could come from what differs."""
 
-    def __init__(self, place: Place, side: SideWork, tool: str, asked: Files, number: int) -> None:
-        self.place, self.side = place, side
+    def __init__(self, tracing: _Tracing, side: SideWork, asked: Files, number: int) -> None:
+        self.tracing, self.side = tracing, side
+        self.place, self.bench, self.tool = tracing.place, tracing.bench, tracing.tool
+        place, bench = self.place, self.bench
         self.asked = list(asked)
-        self.cases = [case_fields(case, side.name) for cases in asked.values() for case in cases]
-        self.bench = next(iter(place.benches.values()))
+        suite = tracing.found[side.name].suite
+        self.first, self.last = ([one for one in suite if (one in tracing.apart) is last] for last in (False, True))
+        """The files that are imported before the cases and behind them."""
+        self.cases = [case for cases in asked.values() for case in cases]
+        self.refused: dict[str, str] = {}
+        """Case key → why it was not executed as often as a pair does."""
         self.folder = place.parent.scratch / f"prove-{number}"
         self.cache = side.folder / f"prove-{number}"
-        self.tool, self.tracer = tool, 0
-        """Its executable; the number of its process, 0 where there is none."""
+        self.tracer = 0
+        """The number of strace's process, 0 where there is none."""
         self.worker: Worker | None = None
         self.unsure = ""
         account = place.parent.account
@@ -210,7 +301,7 @@ class _Process:
             return
         account.give(self.folder)
         account.give(self.cache)
-        arena = side.arena(self.bench.threads, [])
+        arena = side.arena(bench.threads, bench.cores)
         env = {name: value.replace(str(side.cache), str(self.cache)) for name, value in side.env.items()}
         self.log = self.bench.logs / f"prove-{side.name}.log"
         try:
@@ -240,8 +331,18 @@ class _Process:
         """Let it import its suite files and execute their cases."""
         if self.worker is not None:
             try:
-                fields = {"suite": self.asked, "cases": self.cases, "seed": self.bench.seed}
-                self.worker.begin("prove", mark=str(self.mark), **fields)
+                self.worker.begin(
+                    "prove",
+                    mark=str(self.mark),
+                    first=self.first,
+                    last=self.last,
+                    cases=[case_fields(case, self.side.name) for case in self.cases],
+                    seed=self.bench.seed,
+                    fuzz=self.tracing.fuzz,
+                    draws=self.tracing.draws,
+                    seconds=self.tracing.seconds,
+                    **_schedule(),
+                )
             except Died as died:
                 self._failed(died)
 
@@ -270,11 +371,14 @@ class _Process:
     def trace(self) -> Trace:
         """Wait for its end, and return what it named."""
         if self.worker is not None:
-            steps = 1 + len(self.cases)
             try:
-                reply = self.worker.answer(max(self.bench.timeout, LOAD_TIMEOUT) * SLOWER * steps)
-                if failed := self.worker.fit(Executed, "prove", reply).failed:
-                    self.unsure = f"its check failed as it was traced: {one_line(failed, 300)}"
+                # Beyond its time: the import of the suite, and the step that it is in.
+                patience = 2 * SLOWER * max(self.bench.timeout, LOAD_TIMEOUT)
+                reply = self.worker.answer(self.tracing.seconds + patience)
+                said = self.worker.fit(Executed, "prove", reply)
+                self.unsure = one_line(said.failed, 300)
+                whys = [one_line(why, 300) for why in said.cases] + ["it was not executed"] * len(self.cases)
+                self.refused = {case.key: why for case, why in zip(self.cases, whys, strict=False)}
             except Died as died:
                 self._failed(died)
             ended = not self.worker.alive or self.worker.finish(ENDING) is not None
@@ -295,6 +399,8 @@ class _Process:
                 start=str(self.side.tree),
                 mark=str(self.mark),
                 socket=self.place.parent.address,
+                begun=self.place.begun,
+                parts=len(self.first) + 1,
             ),
         )
 

@@ -6,9 +6,12 @@ so does each link on the way.
 """
 
 import itertools
+import math
 import os
 import posixpath
 import re
+import stat
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,14 +47,37 @@ and bytecode, which follows from its source."""
 
 
 @dataclass
-class Trace:
-    """The names below a side's folder, relative to it."""
+class Part:
+    """The names of a part of a trace, each in the first one that has it: below the side's folder relative to it."""
 
     named: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     """Folders whose names were read."""
+    outside: set[str] = field(default_factory=set)
+    """Files and listed folders elsewhere."""
+    late: str = ""
+    """One of those that was written since the run began."""
+
+
+@dataclass
+class Trace:
+    """The names of processes, in parts that begin where the mark was named."""
+
+    parts: list[Part] = field(default_factory=list)
     unsure: str = ""
     """Why it proves nothing, as a clause; empty where it is whole."""
+    at: int = 0
+    """The part that this shows in."""
+
+    @property
+    def named(self) -> set[str]:
+        """The names of all parts."""
+        return set().union(*(part.named for part in self.parts))
+
+    @property
+    def listed(self) -> set[str]:
+        """The folders that any part listed."""
+        return set().union(*(part.listed for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -67,9 +93,13 @@ class Surroundings:
     start: str
     """Its first working folder."""
     mark: str
-    """The name that it named first."""
+    """The name that it named first, and where a part begins."""
     socket: str
     """Address of the run's socket."""
+    begun: float = math.inf
+    """When the run began, in seconds since the epoch."""
+    parts: int = sys.maxsize
+    """Parts that count: what comes behind them is not read."""
 
 
 def read(file: Path, around: Surroundings) -> Trace:
@@ -90,7 +120,7 @@ def _text(hexadecimal: str) -> str:
 
 
 class _Unsure(Exception):
-    """Why a trace proves nothing."""
+    """Why a trace proves nothing, and in which part, where that is not the one that is read."""
 
 
 class _Reader:
@@ -98,14 +128,14 @@ class _Reader:
         self.around, self.found = around, Trace()
         self.folders = {around.start: None}
         """The working folders that any process had, in order."""
-        self.made: set[str] = set()
-        """Real paths that the processes made themselves."""
+        self.made: dict[str, int] = {}
+        """Real paths that the processes made themselves → in which part."""
         self.real: dict[str, str] = {"/": "/"}
         """Absolute path as it was named → real path."""
 
     def trace(self, lines: Iterable[str]) -> Trace:
         waiting: dict[str, str] = {}
-        first, ended, mark = "", "", "".join(f"\\x{byte:02x}" for byte in os.fsencode(self.around.mark))
+        first, ended, behind, mark = "", "", False, "".join(f"\\x{byte:02x}" for byte in os.fsencode(self.around.mark))
         try:
             for line in lines:
                 if not (match := _LINE.fullmatch(line.removesuffix("\n"))):
@@ -115,6 +145,12 @@ class _Reader:
                 process, first = match[1], first or match[1]
                 if match["end"] is not None:
                     ended = match["end"] if process == first else ended
+                    continue
+                if match["call"] and f'"{mark}"' in line:
+                    behind = len(self.found.parts) == self.around.parts
+                    if not behind:
+                        self.found.parts.append(Part())
+                if behind:
                     continue
                 text = match["call"] if match["rest"] is None else waiting.pop(process, "") + match["rest"]
                 if text.endswith(" <unfinished ...>"):
@@ -126,11 +162,13 @@ class _Reader:
             if ended != "exited with 0":
                 raise _Unsure(f"its trace is cut short: the process {ended or 'did not end'}")
             if left := next((one for one in sorted(self.made) if os.path.lexists(one)), None):
-                raise _Unsure(f"it wrote {escaped(left, 200)}, and left it there")
-        except _Unsure as error:
-            self.found.unsure = str(error)
+                raise _Unsure(f"it wrote {escaped(left, 200)}, and left it there", self.made[left])
+            for part in self.found.parts:
+                part.late = next((path for path in sorted(part.outside) if _is_late(path, self.around.begun)), "")
         except RecursionError:
-            self.found.unsure = "it names files too deep below folders"
+            self.found.unsure, self.found.at = "it names files too deep below folders", len(self.found.parts) - 1
+        except _Unsure as error:
+            self.found.unsure, self.found.at = [*error.args, len(self.found.parts) - 1][:2]
         return self.found
 
     def call(self, text: str) -> None:
@@ -151,7 +189,9 @@ class _Reader:
             if call == "fchdir":
                 self.enter(_text(folder[1]))
             elif (below := self.below(_text(folder[1]))) is not None:
-                self.found.listed.add(below)
+                self.found.parts[-1].listed.add(below)
+            else:
+                self.found.parts[-1].outside.add(f"{_text(folder[1])}/")
         else:
             # Names of files are never cut; what is empty names its descriptor, which was named before.
             names = [self.absolute(one) for one in _NAME.finditer(arguments) if one[3] and not one[4]]
@@ -221,8 +261,11 @@ class _Reader:
         return self.resolve(name) if last in ("", ".", "..") else posixpath.join(self.resolve(folder or "/"), last)
 
     def note(self, path: str) -> None:
-        if (below := self.below(path)) is not None:
-            self.found.named.add(below)
+        below = self.below(path)
+        if below is not None:
+            self.found.parts[-1].named.add(below)
+        elif not _HARMLESS.fullmatch(path):
+            self.found.parts[-1].outside.add(path)
 
     def below(self, path: str) -> str | None:
         """Return a real path below the side's folder as `Differing` has it; None for one elsewhere."""
@@ -276,7 +319,7 @@ class _Reader:
         foreign = [place for place in places if not self.is_own(place)]
         if foreign and not fresh:
             raise _Unsure(f"it changes {escaped(foreign[0], 200)}, which others may read")
-        self.made.update(foreign)
+        self.made.update(dict.fromkeys(foreign, len(self.found.parts) - 1))
 
     def is_own(self, path: str) -> bool:
         """Tell whether nobody else reads a path as data: one below what the processes made, or of no matter."""
@@ -295,3 +338,15 @@ def _link(path: str) -> str | None:
         return os.readlink(path)  # noqa: PTH115  # names need not be valid paths
     except (OSError, ValueError):
         return None
+
+
+def _is_late(path: str, begun: float) -> bool:
+    """Tell whether a file, a link, or the list of a folder whose name ends with a slash, was written since then."""
+    try:
+        found = os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    if path.startswith("/sys/"):
+        return False
+    counts = path.endswith("/") or stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+    return counts and max(found.st_mtime, found.st_ctime) > begun

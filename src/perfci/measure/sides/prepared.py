@@ -53,6 +53,8 @@ class Prepared(Document):
     pull_request: bool
     policy_from: Side
     notes: list[str]
+    begun: float
+    """As of `Place`."""
     sides: dict[Side, PreparedSide]
 
 
@@ -60,7 +62,7 @@ MANIFEST = "prepared.json"
 _AGAIN = "prepare it again"
 
 
-def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], folder: Path) -> None:
+def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], begun: float, folder: Path) -> None:
     """Say in `folder` what was built there. Raises MachineError."""
     made = Prepared(
         perfci=perfci.__version__,
@@ -73,6 +75,7 @@ def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], fo
         pull_request=options.pull_request,
         policy_from=sources.policy_from,
         notes=sources.notes,
+        begun=begun,
         sides={
             name: PreparedSide(
                 info=side.info, policy=sources.texts[name], python=side.python, files=_files(side), failure=side.failure
@@ -95,9 +98,9 @@ def _files(side: SideWork) -> dict[str, str]:
     return {f"{folder.name}/{path}": digest for folder, found in digests.items() for path, digest in found.items()}
 
 
-def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork]]:
+def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork], float]:
     """Return the sides of `folder`, if they are what `options` ask for and the repository, where it is here, still
-    holds.
+    holds, and when they were begun.
 
     Raises UsageError.
     """
@@ -128,7 +131,7 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
         side.close(one.files.keys())
         sides[name] = side
     _require_sources(options, made, folder, scratch)
-    return sources, sides
+    return sources, sides, made.begun
 
 
 def _read(path: Path) -> Prepared:

@@ -1,0 +1,79 @@
+"""The steps that a tracer is to see: imports, checks and executions as a process has them that is timed."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+import time
+from typing import Any
+
+from .. import bench, discover
+from ..gpu import give_back
+from .effects import Effects
+
+LATE = "it is not known in time what it reads in as many executions as a pair has"
+
+
+def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
+    """Import the suite files `first`, check and execute `cases`, and import the files `last`, whose code differs.
+
+    The answer's `failed` says what those change that the cases could see, and `cases` why one was not executed as often
+    as a pair does, case by case; all empty where nothing was wrong. `mark` is named where the import of each file
+    begins, that of the first ones, then the cases, and what follows. No case is begun or goes on after `seconds`.
+    """
+    sys.dont_write_bytecode = True  # as in workers that are timed
+    end = time.monotonic() + message["seconds"]
+    root = server.setup["tree"]
+    for file in message["first"]:
+        os.access(message["mark"], os.F_OK)
+        for kernel in discover.discover(root, [file])["kernels"]:
+            server.kernels.setdefault(kernel.name, kernel)
+    os.access(message["mark"], os.F_OK)
+    cases = []
+    for case in message["cases"]:
+        if case["kernel"] not in server.kernels:
+            cases.append(f"{case['kernel']} is declared by no file that is the same")
+            continue
+        checked = server.do_check(dict(case, seed=message["seed"], fuzz=message["fuzz"]))
+        failed = "" if checked["ok"] else f"its check failed as it was traced: {checked['text']}"
+        cases.append(failed or _executed(server, case, message, end))
+    os.access(message["mark"], os.F_OK)
+    before = Effects() if message["last"] else None
+    for file in message["last"]:
+        discover.discover(root, [file])
+        change = before.changed() if before is not None else ""
+        if change:
+            return {"failed": f"the suite imports {file}, which differs, and that {change}", "cases": cases}
+    return {"failed": "", "cases": cases}
+
+
+def _executed(server: Any, case: dict[str, Any], message: dict[str, Any], end: float) -> str:
+    """Execute a case over several draws, as often as a pair does. Returns why that cannot be."""
+    batch, samples, cuda = 1, message["samples"], case["device"] == "cuda"
+    for number, seed in enumerate(message["draws"]):
+        if cuda:
+            one = bench.prepare(server.kernels[case["kernel"]], case["params"], "cuda", seed, number, False)
+            for _ in range(message["blocks"] * (samples + 1)):
+                one.fn()
+            sys.modules["torch"].cuda.synchronize()
+            one.bench.release()
+            del one
+            gc.collect()
+            give_back()
+        else:
+            server.do_open(dict(case, mode="cpu", sets=1, seed=seed, placement=number))
+            if number == 0:
+                seconds = server.sampler.cpu_seconds(server.setup["threads"])
+                batch = math.ceil(message["sample_time"] / seconds)
+                samples = max(1, min(samples, round(message["block_time"] / (seconds * batch))))
+            for _ in range(message["blocks"]):
+                if time.monotonic() < end:
+                    server.do_block({"batch": batch, "samples": samples, "bracket": True})
+            after = server.do_close({"verify": number == len(message["draws"]) - 1})
+            if not after["ok"]:
+                return f"its check failed as it was traced: {after['text']}"
+        if time.monotonic() > end:
+            return LATE
+    return ""
