@@ -94,15 +94,11 @@ def _harmless(one: Any, before: Sequence[Any], after: Sequence[Any]) -> bool:
     more = after[len(before) :]
     if any(one is some for some in (sys.modules, sys.path_importer_cache, linecache.cache, _loggers())):
         return True
-    if all(isinstance(some, int) or _is_class(some) for some in more):
+    if all(type(key) is int and type(value) is weakref.ref for key, value in one.items()):
         return True  # the subclasses of a class
-    name = one.get("__name__")  # of a module
+    name = one.get("__name__")  # of a module, which may get a package's modules
     own = [one.get("__warningregistry__"), *(sys.modules.get(f"{name}.{part}") for part in one)] if name else []
-    return all(any(some is other for other in own) for some in more)
-
-
-def _is_class(one: Any) -> bool:
-    return type(one) is weakref.ref and isinstance(one(), type)
+    return all(any(some is other for other in own if other is not None) for some in more)
 
 
 def _loggers() -> Any:
@@ -112,7 +108,7 @@ def _loggers() -> Any:
 def _name(one: Any) -> str:
     """Return how a module calls an object, or what it belongs to."""
     holders = gc.get_referrers(one)
-    owners = [one, *(some for some in holders if isinstance(some, type) or getattr(some, "__dict__", None) is one)]
+    owners = [some for some in holders if isinstance(some, type) or getattr(some, "__dict__", None) is one] + [one]
     modules = [some for some in list(sys.modules.values()) if isinstance(some, types.ModuleType)]
     names = {id(module): module.__name__ for module in modules}
     for module in modules:
@@ -121,7 +117,7 @@ def _name(one: Any) -> str:
     for owner in owners:
         if id(owner) in names:
             return names[id(owner)]
-    return f"a {type(owners[-1]).__name__}"
+    return f"a {type(owners[0]).__name__}"
 
 
 # ---------------------------------------------------------------- what no object tells
