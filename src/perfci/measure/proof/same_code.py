@@ -3,8 +3,8 @@
 strace sees what they name: in each side processes import the suite as those do that are timed, check cases and execute
 them as often as a pair does. They are forks of the common parent, which has seen no file of a side, and strace is
 attached to each before it begins. Suite files whose import names what differs are imported last, where it is seen
-whether that changes anything for the others. Several files share a process, since mostly none names what differs; the
-cases of one that does are tried again, each file's alone. What is not proved, or not known, is measured, and says why.
+whether that changes anything for the others. Several files share a process, since mostly none names what differs; if
+one does, they are tried again by halves. What is not proved, or not known, is measured, and says why.
 """
 
 import math
@@ -117,21 +117,22 @@ def prove(
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
     """Return case key → why it is not proved, as a clause; empty where it is."""
     reasons: dict[str, str] = {}
-    left, several = list(files), tracing.several
-    while left:
-        groups = [group for first in range(several) if (group := left[first::several])]
+    names, several = list(files), tracing.several
+    groups = [names[first::several] for first in range(several)]
+    while groups := [group for group in groups if group]:
         answers = tracing.examine([{file: files[file] for file in group} for group in groups])
         if moved := {file: why for one in answers for file, why in one.imports.items()}:
             # All have imported these: without them the others may be proved.
             tracing.apart |= moved.keys()
-            reasons |= {case.key: moved[file] for file in left if file in moved for case in files[file]}
-            left = [file for file in left if file not in moved]
+            reasons |= {case.key: why for file, why in moved.items() for case in files.get(file, [])}
+            groups = [[file for file in group if file not in moved] for group in groups]
             continue
-        left = []
+        halves = []
         for group, one in zip(groups, answers, strict=True):
             reasons |= {case.key: one.why or one.cases.get(case.key, "") for file in group for case in files[file]}
-            left += group if one.why and len(group) > 1 else []
-        several = len(left)
+            if one.why and len(group) > 1:  # by one of them, mostly
+                halves += [group[: len(group) // 2], group[len(group) // 2 :]]
+        groups = halves
     return reasons
 
 

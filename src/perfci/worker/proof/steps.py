@@ -31,14 +31,20 @@ def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
         for kernel in discover.discover(root, [file])["kernels"]:
             server.kernels.setdefault(kernel.name, kernel)
     os.access(message["mark"], os.F_OK)
+    gc.collect()
+    gc.freeze()  # as in workers that are timed
     cases = []
     for case in message["cases"]:
+        if time.monotonic() > end:
+            cases.append(LATE)
+            continue
         if case["kernel"] not in server.kernels:
             cases.append(f"{case['kernel']} is declared by no file that is the same")
             continue
-        checked = server.do_check(dict(case, seed=message["seed"], fuzz=message["fuzz"]))
-        failed = "" if checked["ok"] else f"its check failed as it was traced: {checked['text']}"
-        cases.append(failed or _executed(server, case, message, end))
+        try:
+            cases.append(_executed(server, case, message, end))
+        except Exception as error:  # its own alone; where it is none of the tracer's, the check says so
+            cases.append(f"it failed as it was traced: {type(error).__name__}: {error}")
     os.access(message["mark"], os.F_OK)
     before = Effects() if message["last"] else None
     for file in message["last"]:
@@ -50,7 +56,10 @@ def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _executed(server: Any, case: dict[str, Any], message: dict[str, Any], end: float) -> str:
-    """Execute a case over several draws, as often as a pair does. Returns why that cannot be."""
+    """Check a case, and execute it over several draws as often as a pair does. Returns why that cannot be."""
+    checked = server.do_check(dict(case, seed=message["seed"], fuzz=message["fuzz"]))
+    if not checked["ok"]:
+        return f"its check failed as it was traced: {checked['text']}"
     batch, samples, cuda = 1, message["samples"], case["device"] == "cuda"
     for number, seed in enumerate(message["draws"]):
         if cuda:
