@@ -20,7 +20,8 @@ def told(text):
     read, write = os.pipe()
     if os.fork() == 0:
         before = Effects()
-        exec(compile(text, "<import>", "exec"), {"__name__": "imported"})
+        names = {"__name__": "imported"}  # as a module keeps them
+        exec(compile(text, "<import>", "exec"), names)
         os.write(write, before.changed().encode() or b"-")
         os._exit(0)
     os.close(write)
