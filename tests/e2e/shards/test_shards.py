@@ -330,7 +330,7 @@ def test_what_the_plan_has_proved_no_shard_measures(repo: Repo) -> None:
     plan = planned(repo, 2, "--seed", "2")  # which draws no audit
     proofs = {case["key"]: case["proof"] for case in plan["cases"]}
     if not all(proof["by"] for proof in proofs.values()):
-        pytest.skip("needs strace")  # without it nothing is proved, as tests/e2e/test_proof.py has it
+        pytest.skip("needs strace")  # without it nothing is proved, as tests/e2e/proof/test_proof.py has it
     assert plan["plan"]["m"] == 1
     for number in (1, 2):
         run = shard(repo, f"{number}/2")

@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from perfci.worker.bench import Bench
+from tests.e2e.conftest import Repo, adding
 
-from .conftest import Repo, adding
 from .test_proof import CODE, LIMIT, UNDRAWN, compared, kernel, planned, proofs, proving  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]

@@ -11,8 +11,7 @@ from textwrap import dedent
 import pytest
 
 from perfci.measure.options import MEASURE_ALL
-
-from .conftest import PLAIN_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
+from tests.e2e.conftest import PLAIN_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
 UNDRAWN, DRAWN = "2", "1"
