@@ -77,7 +77,7 @@ TORCH = {
     "import torch; torch.set_grad_enabled(False)": "changes torch's is_grad_enabled",
     "import torch; torch.use_deterministic_algorithms(True)": "changes the environment",
     "import torch; torch.manual_seed(7)": "draws torch's random numbers",
-    "import torch; kept = torch.library.Library('aten', 'IMPL'); kept.impl('mul.Tensor', print, 'CPU')":
+    "from torch import library; kept = library.Library('aten', 'IMPL'); kept.impl('mul.Tensor', print, 'CPU')":
         "changes torch's operators",
 }  # fmt: skip
 NOTHING = """
