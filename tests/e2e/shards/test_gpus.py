@@ -61,7 +61,9 @@ def is_of_all(run: Run) -> None:
     assert set(classes) == set(KERNELS)
     assert classes["bee"] in ("regression", "inconclusive")
     assert {classes[name] for name in KERNELS if name != "bee"} <= {"unchanged", "inconclusive"}
-    assert run.code == int(classes["bee"] == "regression")
+    # Undecided fails, too, where it seems to be over its limit.
+    assert run.code == int(run.report["verdict"] == "fail")
+    assert run.report["verdict"] == "fail" or classes["bee"] == "inconclusive"
     assert run.results["error"] is None
 
 
