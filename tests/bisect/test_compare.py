@@ -7,16 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import perfci
 from perfci.bisect.compare import JOURNAL, Comparisons, Subject
+from perfci.bisect.run import Bisecting, bisect
 from perfci.bisect.search import Asked
 from perfci.measure.options import Options
 from perfci.model.base import MachineError, UsageError
+from perfci.model.comparison import claims
 from perfci.model.results import Reason, Results
 from perfci.sources.git import Repository
 from tests.bisect.test_search import Made
 from tests.measure import recorded
 
-IDENTITY = {"good commit": "x", "case": ["adding"]}
+IDENTITY = {"the good commit": "x", "the case": ["adding"]}
 
 
 @dataclass
@@ -54,7 +57,8 @@ def opened(made: Made, measure: Measured, *, restart: bool = False, deeper: bool
     out = made.folder.parent / "out"
     out.mkdir(exist_ok=True)
     subject = Subject(repo, Options(mode="compare", where=made.folder, out=out, cases=["adding"]), "time", None)
-    return Comparisons(subject, IDENTITY | identity, measure, restart=restart, deeper=deeper)
+    said = {f"the {name}": value for name, value in identity.items()}
+    return Comparisons(subject, IDENTITY | said, measure, restart=restart, deeper=deeper)
 
 
 def step(made: Made, bound: float = 0.05) -> Asked:
@@ -113,8 +117,8 @@ def test_restart_forgets(made: Made) -> None:
 @pytest.mark.parametrize(
     "text",
     ["[]\n", "{}\n", '{"kind": "header"}\n{}\n', '{"kind": "header", "identity": 3}\n{}\n',
-     json.dumps({"kind": "header", "identity": IDENTITY}) + '\n{"kind": "compared", "bound": 1, "compared": {}}\n',
-     json.dumps({"kind": "header", "identity": IDENTITY}) + "\n{}\n", "garbage\n"],
+     json.dumps({"kind": "header", "identity": claims(IDENTITY)}) + '\n{"kind": "compared", "bound": 1, "compared": {}}\n',
+     json.dumps({"kind": "header", "identity": claims(IDENTITY)}) + "\n{}\n", "garbage\n"],
 )  # fmt: skip
 def test_a_damaged_journal_is_one_line(made: Made, text: str) -> None:
     (made.folder.parent / "out").mkdir()
@@ -128,7 +132,7 @@ def test_an_unfinished_one_about_something_else_is_not_mixed(made: Made) -> None
     comparisons = opened(made, Measured())
     comparisons.ask(step(made))
     comparisons.close()
-    with pytest.raises(UsageError, match="an unfinished bisect has another case: give --restart"):
+    with pytest.raises(UsageError, match=r"the case is not that of the unfinished bisect .*: give --restart"):
         opened(made, Measured(), case=["other"])
 
 
@@ -166,7 +170,10 @@ def test_on_another_machine_it_refuses(made: Made, monkeypatch: pytest.MonkeyPat
         return found
 
     monkeypatch.setattr(recorded, "results", elsewhere)
-    with pytest.raises(UsageError, match="was begun on another machine, or with another driver"):
+    with pytest.raises(
+        UsageError,
+        match=r"the machine.s driver has changed since \(580\.159, here 999\.1\): give --restart to begin anew",
+    ):
         comparisons.ask(step(made, 0.2))
 
 
@@ -214,3 +221,48 @@ def test_the_same_files_are_the_same_answer(made: Made) -> None:
     assert (other.answer, other.change, len(measure.calls)) == ("yes", one.change, 1)
     assert other.reason == f"the files are those of {made.commits['middle'][:10]}"
     assert comparisons.ask(Asked("confirm", made.commits["middle"], twin)).answer == "no"
+
+
+OF_BISECT: dict[str, dict] = {
+    "perfci's version": {},
+    "the good commit": {"good": "main~1"},
+    "the bad commit": {"bad": "main~1"},
+    "the case": {"cases": ["other"]},
+    "the metric": {"metric": "cycles"},
+    "the limit": {"limit": 0.5},
+    "the device": {"devices": ["cpu"]},
+    "the interpreter": {"python": "/bin/sh"},
+    "the seed": {"seed": 9},
+    "the suite": {"suite": "main"},
+    "the history (--first-parent)": {"first_parent": True},
+}
+"""Each fact of a bisect → what differs in it alone."""
+
+
+@pytest.mark.parametrize("name", OF_BISECT)
+def test_an_unfinished_one_of_which_one_fact_differs_is_refused_by_its_name(
+    name: str, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Measured(fails=MachineError("the GPU is lost"))
+
+    def ask(good: str = "main~2", bad: str = "main", **more) -> None:
+        own = {key: more.pop(key) for key in ("metric", "limit", "first_parent", "suite") if key in more}
+        options = Options("compare", made.folder, tmp_path / "out", **({"cases": ["adding"]} | more))
+        bisect(Bisecting(options, good, bad, **own), measure, lambda line: None, lambda *told: None)
+
+    with pytest.raises(MachineError, match="is lost"):
+        ask()
+    header = json.loads((tmp_path / "out" / JOURNAL).read_text())
+    assert header["identity"].keys() == OF_BISECT.keys()
+    pairs = tmp_path / "out" / "comparisons" / "01" / "journal.jsonl"
+    pairs.parent.mkdir(parents=True)
+    pairs.write_text("")
+    with pytest.raises(MachineError, match="is lost"):
+        ask()
+    if name == "perfci's version":
+        monkeypatch.setattr(perfci, "__version__", "0.0.1")
+    with pytest.raises(UsageError) as error:
+        ask(**OF_BISECT[name])
+    said = str(error.value)
+    assert said.startswith(f"{tmp_path}/out/{JOURNAL}: {name} is not that of the unfinished bisect"), said
+    assert said.endswith(": give --restart to begin anew, or another --out")

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import perfci
+from perfci.model.comparison import claims
+
 from .conftest import Repo, Run, adding
 
 POLICY = """
@@ -256,8 +259,9 @@ def test_an_unfinished_one_of_another_question_is_not_mixed(repo: Repo) -> None:
     line.plain(1)
     folder = repo.root / "perfci-out" / "bisect"
     folder.mkdir(parents=True)
-    header = {"kind": "header", "identity": {"good commit": "x"}}
+    known = claims({"perfci's version": perfci.__version__, "the good commit": "x"})
+    header = {"kind": "header", "identity": known}
     (folder / "journal.jsonl").write_text(f"{json.dumps(header)}\n{json.dumps({'kind': 'compared'})}\n")
     run = repo.perfci("bisect", "main~1", "main", "adding")
     assert run.code == 2
-    assert "an unfinished bisect has another good commit: give --restart" in run.err
+    assert "the good commit is not that of the unfinished bisect (x, here " in run.err

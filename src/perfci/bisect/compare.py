@@ -20,7 +20,7 @@ from perfci.measure.journal import JOURNAL as PAIRS
 from perfci.measure.journal import plain
 from perfci.measure.options import Options, Question
 from perfci.model.base import DeviceKind, Document, MachineError, UsageError
-from perfci.model.comparison import differences
+from perfci.model.comparison import claims, differences, require_same
 from perfci.model.metrics import Direction
 from perfci.model.results import Results
 from perfci.model.text import one_line
@@ -56,7 +56,7 @@ class About(Document):
     device_name: str
     better: Direction
     limit: float
-    machine: dict[str, Any]
+    machine: dict[str, str]
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Comparisons:
             _put_away(subject.options.out)
         self._file = Appender(path)
         if not self.resumed:
-            self._file.append({"kind": "header", "identity": dict(identity)}, sync=True)
+            self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
 
     def _load(self, path: Path, identity: Mapping[str, Any], *, deeper: bool) -> bool:
         """Take over what is there, and tell whether there is a bisect to go on with."""
@@ -106,12 +106,9 @@ class Comparisons:
                 return False  # that one is done
             if len(records) == 1 and not any((path.parent / COMPARISONS).glob(f"*/{PAIRS}")):
                 return False  # a mistake ended it before anything was measured
-            for name, value in identity.items():
-                if records[0]["identity"].get(name) != value:
-                    raise UsageError(
-                        f"{path}: an unfinished bisect has another {name}: give --restart to begin anew, or another "
-                        "--out"
-                    )
+            todo = "give --restart to begin anew, or another --out"
+            then, now = records[0]["identity"], claims(identity)
+            require_same(then, now, path, "is not that of the unfinished bisect", todo)
             for record in records[1:]:
                 if record["kind"] == "about":
                     self.about = About.model_validate(record["about"])
@@ -211,11 +208,8 @@ class Comparisons:
         if self.about is None:
             self.about = about
             self._file.append({"kind": "about", "about": plain(about)}, sync=True)
-        elif self.about.machine != about.machine:
-            raise UsageError(
-                f"{self.subject.options.out / JOURNAL}: was begun on another machine, or with another driver or torch: "
-                "give --restart to begin anew"
-            )
+        path, todo = self.subject.options.out / JOURNAL, "give --restart to begin anew"
+        require_same(self.about.machine, about.machine, path, "has changed since", todo)
 
     def _results(self, options: Options) -> Results:
         try:
@@ -251,7 +245,7 @@ def _about(results: Results) -> About:
         device_name=facts.devices.get(case.device, case.device),
         better=asked.better,
         limit=asked.bound,
-        machine=facts.lasting(),
+        machine=claims(facts.lasting()),
     )
 
 

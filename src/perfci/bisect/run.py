@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import perfci
 from perfci.bisect import walk
 from perfci.bisect.compare import ANSWERS, Comparisons, Measure, Subject
 from perfci.bisect.document import Bisect, CommitFacts, Compared
@@ -91,16 +92,17 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
         options = replace(options, suite=repo.commit(asked.suite).sha)
     subject = Subject(repo, options, asked.metric, asked.limit, frozenset(repo.commit(name).sha for name in asked.skip))
     identity = {
-        "good commit": good,
-        "bad commit": bad,
-        "case": options.cases,
-        "metric": asked.metric,
-        "limit": asked.limit,
-        "device": options.devices,
-        "interpreter": options.python,
-        "seed": options.seed,
-        "suite": options.suite,
-        "history (--first-parent)": asked.first_parent,
+        "perfci's version": perfci.__version__,
+        "the good commit": good,
+        "the bad commit": bad,
+        "the case": options.cases,
+        "the metric": asked.metric,
+        "the limit": asked.limit,
+        "the device": options.devices,
+        "the interpreter": options.python,
+        "the seed": options.seed,
+        "the suite": options.suite,
+        "the history (--first-parent)": asked.first_parent,
     }
     options.out.mkdir(parents=True, exist_ok=True)
     write_atomic(options.out / ".gitignore", "*\n")

@@ -79,7 +79,7 @@ def compare_on(members: list[Member], options: Options, *, json: bool) -> NoRetu
 
 def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
     """Raise UsageError where a case is measured on something else than GPUs."""
-    if all(one.gpu for one in members) and set(plan.devices) != {"cuda"}:
+    if all(one.gpu for one in members) and set(plan.plan.devices) != {"cuda"}:
         raise UsageError(
             "--gpus: the policy measures on the CPU, whose cores are shared here: give --device cuda, and compare "
             "with --device cpu by itself"

@@ -21,6 +21,7 @@ from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import merge_models, model_of
 from perfci.model.base import PolicyError, UsageError
+from perfci.model.comparison import claims
 from perfci.model.report import Report
 from perfci.model.results import MOST_MODELS, MOST_SHARDS, Reason, Results
 from perfci.model.text import count
@@ -129,17 +130,9 @@ def as_planned(options: Options, shard: Shard, file: Path) -> Options:
     base = planned.base if planned.base is None or options.prepared is not None else shard.plan.base
     return replace(
         options,
+        **(dict(planned) | {"base": base}),
         mode="compare",
-        cases=planned.cases,
-        base=base,
-        pull_request=planned.pull_request,
-        quick=planned.quick,
         seed=shard.plan.plan.seed,
-        devices=planned.devices,
-        python=planned.python,
-        committed=planned.committed,
-        base_python=planned.base_python,
-        env=planned.env,
         shard=shard,
         plan_file=file.resolve(),
         resume=_goes_on(options, shard),
@@ -153,7 +146,7 @@ def _goes_on(options: Options, shard: Shard) -> bool:
     some = bool(begun(path))
     if options.resume:
         return some  # else nothing is lost by beginning, on another machine too
-    if some and read_lines(path)[0].get("identity", {}).get("the shard") == shard.name:
+    if some and claims({"the shard": shard.name}).items() <= read_lines(path)[0].get("identity", {}).items():
         raise UsageError(
             f"{options.out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
             "make a new plan"

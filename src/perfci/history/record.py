@@ -1,8 +1,6 @@
 """Make a night of the comparisons of one run: against the commit recorded last, against the reference, and, where a
 new reference begins an epoch, the new one against the old."""
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ from pydantic import ValidationError
 
 from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference, Seam
 from perfci.model.base import DeviceKind, UsageError
+from perfci.model.comparison import digest
 from perfci.model.metrics import known_metric
 from perfci.model.report import CLASSES, Class, Report, Row, Trail
 from perfci.model.text import escaped, one_line
@@ -101,7 +100,7 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
     devices = _devices(main)
     environment = _environment(main[0]) | asked.environment
     reference = Reference(name=name, commit=_commit(repo, new)) if new else None
-    identity = [new, sorted(devices.items()), sorted(environment.items())]
+    identity = [new, *([list(one) for one in sorted(facts.items())] for facts in (devices, environment))]
     try:
         return Night(
             run=asked.run,
@@ -113,7 +112,7 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
             reference=reference,
             devices=devices,
             environment=environment,
-            epoch=hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16],
+            epoch=digest(identity)[:16],
             seam=_seam(repo, roles.seam, old_name) if roles.seam else None,
             error=_error(roles, asked.lost),
             points=[point for point in _points(roles) if point.device in devices],

@@ -11,6 +11,7 @@ from typing import Any
 
 from perfci.measure.options import Options
 from perfci.model.base import Document, Side, UsageError
+from perfci.model.comparison import require_same
 from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
 from perfci.sources.git import Commit, Repository
 from perfci.system.files import Appender, disk_errors, read_lines
@@ -18,7 +19,7 @@ from perfci.system.files import Appender, disk_errors, read_lines
 JOURNAL = "journal.jsonl"
 SAMPLES = "samples.jsonl"
 PREVIOUS = "journal.previous.jsonl"
-_KEPT = {
+KEPT = {
     "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--base-python",
     "env": "--base-env, --env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
     "seed": "--seed", "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": "--lock-clocks",
@@ -47,7 +48,7 @@ def earlier(out: Path) -> dict[str, Proof] | None:
 
 def asked_of(options: Options, base: Commit | None) -> dict[str, Any]:
     """Return what a journal says of the command line, for `gone_on`; base as the commit that it was."""
-    told = {name: getattr(options, name) for name in _KEPT}
+    told = {name: getattr(options, name) for name in KEPT}
     return told | {"mode": options.mode, "base": None if base is None or options.itself else base.sha}
 
 
@@ -75,7 +76,7 @@ def gone_on(options: Options, folder: Path | None = None) -> Options:
             taken[name] = was
         elif not _same(options, name, was):
             raise UsageError(
-                f"{path}: cannot resume: was begun with another {_KEPT[name]}: leave it out, or --resume to begin anew"
+                f"{path}: cannot resume: was begun with another {KEPT[name]}: leave it out, or --resume to begin anew"
             )
     return replace(options, **taken)
 
@@ -112,13 +113,13 @@ class Journal:
     def __init__(
         self,
         out: Path,
-        identity: dict[str, Any],
+        identity: Mapping[str, str],
         run: str,
         resume: bool,
         cases: Iterable[Case] = (),
         asked: Mapping[str, Any] | None = None,
     ) -> None:
-        """`cases`, `asked`: the proofs and the command line that a resumed run is to find here."""
+        """`identity`: claims. `cases`, `asked`: the proofs and the command line that a resumed run is to find here."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
@@ -135,19 +136,18 @@ class Journal:
         self._samples = Appender(out / SAMPLES)
         if not resumed:
             proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
-            header = {"kind": "header", "run": run, "identity": identity, "proofs": proofs, "asked": asked or {}}
+            header = {"kind": "header", "run": run, "identity": dict(identity), "proofs": proofs, "asked": asked or {}}
             self._file.append(header)
 
-    def _load(self, path: Path, identity: dict[str, Any]) -> bool:
+    def _load(self, path: Path, identity: Mapping[str, str]) -> bool:
         """Take over what is there. False where the earlier run was killed before it wrote anything."""
         records = read_lines(path)
         if not records:
             return False
         if records[0].get("kind") != "header":
             raise UsageError(f"{path}:1: is no journal of perfci: leave out --resume")
-        for name, value in identity.items():
-            if records[0]["identity"].get(name) != value:
-                raise UsageError(f"{path}: cannot resume: {name} has changed since: leave out --resume to begin anew")
+        todo = "leave out --resume to begin anew"
+        require_same(records[0]["identity"], identity, f"{path}: cannot resume", "has changed since", todo)
         self.run = records[0]["run"]
         for record in records[1:]:
             kind, key = record["kind"], record.get("key", "")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -72,7 +71,7 @@ class Options:
     """Interpreter of the code under test."""
     base_python: str | None = None
     """Base's, where it is another."""
-    env: Mapping[Side, Mapping[str, str]] = field(default_factory=dict)
+    env: dict[Side, dict[str, str]] = field(default_factory=dict)
     """Variables that one side alone gets, beyond its policy's."""
     own_python: str = sys.executable
     """Taken where neither `python`, the policy nor an active environment names one."""

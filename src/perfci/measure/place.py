@@ -17,7 +17,7 @@ from perfci.measure.environments import Seen, alike, compare_environments, requi
 from perfci.measure.options import Options, Progress
 from perfci.measure.preload import neutral, preload
 from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, make_home, materialise
-from perfci.measure.shards import claims
+from perfci.measure.shards.facts import of_machine, of_sources, require_planned
 from perfci.measure.sides import prepared
 from perfci.measure.sides.kept import Kept, key_of, open_kept, require_out_of_reach
 from perfci.model.base import DeviceKind, MachineError, Side, UsageError
@@ -115,7 +115,7 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
             home = _home(options, scratch, account) if kept is None else kept.home
             sides = materialise(options, sources, home, progress, seed)
     if options.shard is not None:
-        options.shard.plan.require(claims.of_sources(sources, sides))
+        require_planned(options.shard.plan.sources, of_sources(sources, sides))
     first = next(iter(sides.values()))
     memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides) / (1 + options.neighbours))
     nowhere = scratch / NOWHERE
@@ -202,8 +202,7 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
     if environments is not None:
         require_devices(environments, seen, devices)
     if options.shard is not None:
-        options.shard.plan.require(claims.of_machine(facts, environments))
-        claims.require_devices(options.shard, devices, facts)
+        require_planned(options.shard.plan.machine, of_machine(facts, devices, environments))
     cores = _cores(limits.threads)
     benches = {
         device: Bench(

@@ -6,9 +6,10 @@ from typing import Any
 from perfci.measure.options import Options, Question
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
-from perfci.measure.shards.claims import digest
+from perfci.measure.shards.facts import of_environments, of_sides
 from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side, UsageError
+from perfci.model.comparison import claims
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.criteria import asked as asks
 from perfci.model.limits import Subject, criteria, late
@@ -116,24 +117,20 @@ def ask_late(plan: Plan, options: Options, place: Place, seen: Sequence[Subject]
         plan.criteria += late(place.limits, seen, plan.criteria, compared=compared, purpose=options.purpose)
 
 
-def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, Any]:
-    """Return what must be the same for `--resume` to continue a journal, under the name that an error gives it."""
-    return {
-        "mode": options.mode,
-        **{f"the code of {name}": side.info.tree for name, side in place.sides.items()},
-        "the policy of head": digest(place.sources.policies["head"].model_dump(mode="json")),
-        "the set of cases": digest([case.key for case in cases]),
-        "what base and head run in": digest(
-            [
-                {name: side.python for name, side in place.sides.items()},
-                {name: dict(one) for name, one in options.env.items() if one},
-                None if place.environments is None else place.environments.model_dump(mode="json"),
-            ]
-        ),
-        "the plan": digest(plan.model_dump(mode="json", exclude={"budget"})),
-        "the machine": digest(place.facts.lasting()),
-        **({} if options.shard is None else {"the shard": options.shard.name}),
-    }
+def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:
+    """Return the claims of what must be the same for `--resume` to continue a journal."""
+    return claims(
+        place.facts.lasting()
+        | of_sides(place.sources, place.sides)
+        | of_environments(place.environments)
+        | {
+            "the command": options.mode,
+            "the shard": None if options.shard is None else options.shard.name,
+            "the set of --base-env and --env": options.env,
+            "the set of cases": [case.key for case in cases],
+            "the plan": plan.model_dump(mode="json", exclude={"budget"}),
+        }
+    )
 
 
 def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:

@@ -29,9 +29,9 @@ from perfci.measure.profiling.collect import find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.proof.work import prove_work
 from perfci.measure.rounds import starved
-from perfci.measure.shards.claims import require_cases
 from perfci.measure.shards.deal import share_out
 from perfci.measure.shards.document import SharedPlan
+from perfci.measure.shards.facts import require_cases
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint

@@ -1,13 +1,22 @@
-"""Check that base and head of a case are the same question, so that their numbers may be compared."""
+"""Is it the same? What was written down as what is here now; base and head of a case as one question.
 
+Facts that must be the same are JSON values, by the name that an error gives them. Claims are what is written down of
+them. Numbers of what differs in one of them are never merged, and no run goes on with them.
+"""
+
+import hashlib
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfci.model.base import SIDES
+from pydantic import JsonValue, TypeAdapter
+
+from perfci.model.base import SIDES, UsageError
 from perfci.model.fingerprint import Environments, Variable
 from perfci.model.results import Case, CaseSide
-from perfci.model.text import one_line
+from perfci.model.text import escaped, one_line
 from perfci.model.timing import Setting
 
 SKETCH_TOLERANCE = 1e-6
@@ -17,6 +26,54 @@ matters."""
 _TEXT = 60
 _SAMPLERS = frozenset({"timer", "allocator"})
 """Settings that are perfci's own; the others are those of libraries."""
+_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
+_READABLE = 100
+"""Characters of a claim at most that people can read."""
+_DIGEST = "sha256:"
+"""Before the digest in any other: no JSON value begins so."""
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(_JSON.validate_python(value, strict=True), sort_keys=True)
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, by all of it but the order of keys. Raises ValueError for what is none, such
+    as a key that is a number: it would be taken for text."""
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()
+
+
+def claims(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is to be written down of facts: a short line as JSON, of all else, and of mappings, the digest."""
+    return {name: _claim(fact) for name, fact in facts.items()}
+
+
+def _claim(fact: Any) -> str:
+    text = _canonical(fact)
+    readable = not isinstance(fact, dict) and len(text) <= _READABLE and r"\n" not in text
+    return text if readable else _DIGEST + digest(fact)
+
+
+def require_same(then: Mapping[str, str], now: Mapping[str, str], where: object, otherwise: str, todo: str) -> None:
+    """Raise UsageError for the first claim that is not the same, or not in both: `WHERE: NAME OTHERWISE (A, here B):
+    TODO`."""
+    for name in _differing(now, then):
+        old, new = (_told(some[name]) if name in some else "nothing" for some in (then, now))
+        told = f" ({old}, here {new})" if old and new else ""
+        raise UsageError(escaped(f"{where}: {name} {otherwise}{told}: {todo}"))
+
+
+def _told(claim: str) -> str:
+    """Return a claim as people read it; empty where it is a digest, which tells them nothing."""
+    text = str(claim).strip('"')
+    if re.fullmatch(r"[0-9a-f]{40,64}", text):  # of a commit, or of files
+        return text[:10]
+    return "" if text.startswith(_DIGEST) else "none" if text in ("", "null") else one_line(text, _READABLE)
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of what is in one of them alone, or not the same in both."""
+    return [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
 
 
 def _both(name: str, base: Any, head: Any) -> str:
@@ -26,8 +83,7 @@ def _both(name: str, base: Any, head: Any) -> str:
 def _dicts(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:
     return [
         _both(f"{what} {name}", base.get(name, "not set"), head.get(name, "not set"))
-        for name in sorted(base.keys() | head.keys())
-        if name not in base or name not in head or base[name] != head[name]
+        for name in sorted(_differing(base, head))
     ]
 
 

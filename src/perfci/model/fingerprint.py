@@ -114,9 +114,11 @@ class Fingerprint(Document):
     """Further facts in the files of another tool, for a reader."""
 
     def lasting(self) -> dict[str, Any]:
-        """Return what is the same at every reading of one machine: nothing measured, nothing that others change."""
+        """Return what is the same at every reading of one machine, by the name that an error gives it: nothing
+        measured, nothing that others change."""
         gpu = {"nvml", "empty_pair_seconds"}
-        return self.model_dump(mode="json", exclude={"memory": True, "ceilings": True, "gpu": gpu})
+        found = self.model_dump(mode="json", exclude={"memory": True, "ceilings": True, "gpu": gpu})
+        return {f"the machine's {name}": fact for name, fact in found.items()}
 
 
 class Interpreter(Document):

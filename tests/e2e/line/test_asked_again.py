@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.journal import _KEPT, Journal, asked_of, gone_on
+from perfci.measure.journal import KEPT, Journal, asked_of, gone_on
 from perfci.measure.options import MEASURE_ALL, Options
 from perfci.model.results import Case, CaseSide, Proof
 from perfci.sources.git import Commit
@@ -25,12 +25,12 @@ def test_every_option_that_a_journal_keeps_comes_back(tmp_path: Path, monkeypatc
     plain = replace(resumed, resume=False)
     assert gone_on(plain) is plain
     assert gone_on(resumed) == replace(SAID, where=tmp_path, out=tmp_path, resume=True, base="5" * 40)
-    assert {name for name in _KEPT if getattr(SAID, name) == getattr(plain, name)} == set(), "each is another here"
+    assert {name for name in KEPT if getattr(SAID, name) == getattr(plain, name)} == set(), "each is another here"
     others = {"mode", "where", "out", "resume", "wait", "own_python"}  # said again, or the machine's
     elsewhere = {"commits", "suite", "question", "comparisons", "shard", "plan_file", "models", "gpu", "neighbours"}
     builds = {"prepare", "prepared", "cache", "keep", "counters"}  # of where the same code is built
     alone = {"profile", "trace", "trial"}  # begin anew
-    assert {field.name for field in fields(Options)} - _KEPT.keys() == others | elsewhere | builds | alone
+    assert {field.name for field in fields(Options)} - KEPT.keys() == others | elsewhere | builds | alone
 
 
 def test_a_journal_tells_proofs_by_work_and_forgets_what_was_voided(tmp_path: Path) -> None:

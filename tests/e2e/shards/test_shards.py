@@ -124,7 +124,7 @@ def refused_merges(repo: Repo) -> None:
     (root / "again" / "results.json").write_text(json.dumps(results))
     foreign = repo.perfci("report", "--merge", "shard-1", "again", "shard-3")
     assert foreign.code == 2
-    assert "again: is of plan 000000000000" in foreign.err
+    assert "again: the plan is not that of shard-1 (" in foreign.err and ", here 0000000000): merge " in foreign.err
     imported = repo.perfci("report", "--merge", "shard-1", "--import", "x.json")
     assert (imported.code, "leave out --import" in imported.err) == (2, True)
     assert repo.perfci("report", "--merge", "shard-9").code == 2

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from perfci.measure.shards.deal import deal
 from perfci.measure.shards.document import Asked, PlannedCase, Shard, SharedPlan, read_plan
+from perfci.measure.shards.facts import require_planned
 from perfci.model.base import UsageError
+from perfci.model.comparison import claims
 from tests.judge.build import case, limit, results
 
 SECONDS = st.dictionaries(
@@ -47,8 +49,7 @@ def plan() -> SharedPlan:
     cases = [PlannedCase(key=f"{name}@cuda", seconds=1.0, shard=number) for number, name in enumerate("ab", 1)]
     return SharedPlan(
         run="r", perfci=__import__("perfci").__version__, made="now", command=["perfci", "plan"], asked=Asked(),
-        identity={"the code of head": "a" * 64}, sides=made.sides, devices={"cuda": "NVIDIA H200"}, plan=made.plan,
-        shards=2, cases=cases,
+        sources=claims({"the code of head": "a" * 64}), machine={}, sides=made.sides, plan=made.plan, shards=2, cases=cases,
     ).sealed()  # fmt: skip
 
 
@@ -112,10 +113,9 @@ def test_what_is_no_shard_of_the_plan_is_refused(text: str) -> None:
 
 
 def test_what_is_another_is_refused_by_its_name() -> None:
-    plan().require({"the code of head": "a" * 64})
-    with pytest.raises(
-        UsageError, match=r"the code of head is not that of the plan \(aaaaaaaaaa then, bbbbbbbbbb now\)"
-    ):
-        plan().require({"the code of head": "b" * 64})
+    then = plan().sources
+    require_planned(then, {"the code of head": "a" * 64})
+    with pytest.raises(UsageError, match=r"the code of head is not that of the plan \(aaaaaaaaaa, here bbbbbbbbbb\)"):
+        require_planned(then, {"the code of head": "b" * 64})
     with pytest.raises(UsageError, match="the interpreter of head is not that of the plan"):
-        plan().require({"the interpreter of head": "/usr/bin/python3"})
+        require_planned(then, {"the interpreter of head": "/usr/bin/python3"})

@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
 from perfci.measure.costs import Budget
+from perfci.measure.journal import KEPT
 from perfci.measure.options import Options, Standing
 from perfci.measure.run import Measurement
 from perfci.measure.shards import host
@@ -44,8 +46,8 @@ def shared(made: Results, numbers: Sequence[int], commands: Sequence[str]) -> Sh
         for case, number, command in zip(made.cases, numbers, commands, strict=True)
     ]
     return SharedPlan(
-        run=made.run, perfci=perfci.__version__, made="now", command=["perfci"], asked=Asked(), identity={},
-        sides=made.sides, devices={"cuda": "NVIDIA H200"}, plan=made.plan, shards=len(used), cases=cases,
+        run=made.run, perfci=perfci.__version__, made="now", command=["perfci"], asked=Asked(), sources={}, machine={},
+        sides=made.sides, plan=made.plan, shards=len(used), cases=cases,
     ).sealed()  # fmt: skip
 
 
@@ -148,9 +150,15 @@ def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
     two = [Member("GPU 0", {}), Member("GPU 1", {})]
     with pytest.raises(UsageError, match="begun on 3 GPUs"):
         host.plan_host(options, two, tmp_path / "sides", QUIET)
-    other = Options(mode="compare", where=tmp_path, out=tmp_path, resume=True, quick=True)
-    with pytest.raises(UsageError, match="other options"):
-        host.plan_host(other, [*two, Member("GPU 2", {})], tmp_path / "sides", QUIET)
+    others = {
+        "base": "v1", "pull_request": True, "committed": True, "cases": ["a"], "devices": ["cpu"], "python": "py",
+        "base_python": "py", "env": {"head": {"A": "1"}}, "quick": True,
+    }  # fmt: skip
+    assert others.keys() == Asked.model_fields.keys()
+    for name, value in others.items():
+        other = replace(options, **{name: value})
+        with pytest.raises(UsageError, match=f"--resume: {KEPT[name]} is not that of the run before.*: give the same"):
+            host.plan_host(other, [*two, Member("GPU 2", {})], tmp_path / "sides", QUIET)
 
 
 # ---------------------------------------------------------------- processes in step

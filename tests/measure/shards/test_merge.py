@@ -6,15 +6,17 @@ import pytest
 
 from benchmarks.shards import LIMITS, count
 from perfci.judge.judge import judge
-from perfci.measure.shards.merge import merge
+from perfci.measure.shards.merge import _claims, _shared, merge
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.model.fingerprint import Fingerprint
-from perfci.model.results import FileFailure, Reason, Results
+from perfci.model.fingerprint import Environments, Fingerprint
+from perfci.model.metrics import CustomMetric
+from perfci.model.plan import Declared, Schedule
+from perfci.model.results import FileFailure, Reason, Results, SideCode
 from tests.judge.build import ceilings
 
 from .replay import Series, measure, part_of, planned, series
 
-Change = Callable[[Results], None]
+Change = Callable[[Results], object]
 DEAL = {f"k/n={number}@cuda": 1 + number % 3 for number in range(6)}
 SOURCE: Series = series(7, 6, {4: 1.1})
 
@@ -98,19 +100,9 @@ def test_of_attempts_that_all_ended_by_errors_the_last_one_counts() -> None:
         assert "second" in error.text
 
 
-def _plan(one: Results) -> None:
-    assert one.part is not None
-    one.part.plan = "6" * 64
-
-
 def _number(one: Results) -> None:
     assert one.part is not None
     one.part.shards = [9]
-
-
-def _count(one: Results) -> None:
-    assert one.part is not None
-    one.part.of = 4
 
 
 def _no_part(one: Results) -> None:
@@ -122,14 +114,6 @@ def _all(one: Results) -> None:
     one.part.shards = [1, 2]
 
 
-def _m(one: Results) -> None:
-    one.plan.m = 1
-
-
-def _tree(one: Results) -> None:
-    one.sides["head"].tree = "another"
-
-
 def _stolen(one: Results) -> None:
     one.cases.append(shard(1).cases[0])
 
@@ -138,21 +122,12 @@ def _dropped(one: Results) -> None:
     one.cases.pop()
 
 
-def _card(one: Results) -> None:
-    one.plan.devices = ["cuda"]
-    one.fingerprint.devices = {"cuda": "NVIDIA H100"}
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_plan, "shard-2: is of plan 666666666666, and shard-1 of plan 555555555555"),
         (_number, "shard-2: is shard 9 of 3"),
-        (_count, "shard-2: has another number of shards than shard-1"),
         (_no_part, "shard-2: is no shard of a plan"),
         (_all, "shard-2: was merged already"),
-        (_m, "shard-2: has another plan than shard-1"),
-        (_tree, "shard-2: has another tree than shard-1"),
         (_stolen, "shard-2: holds k/n=0@cuda, which shard-1 holds too"),
         (_dropped, "no shard holds k/n=4@cuda"),
     ],
@@ -161,12 +136,75 @@ def test_shards_that_do_not_belong_together_are_refused(change: Change, said: st
     assert said in refused(three(change))
 
 
-def test_another_model_of_card_is_refused() -> None:
-    found = three(_card)
+def setting(at: str, value: object) -> Change:
+    """Set what a path of attributes names."""
+
+    def change(one: Results) -> None:
+        *path, last = at.split(".")
+        holder: object = one
+        for name in path:
+            holder = getattr(holder, name)
+        setattr(holder, last, value)
+
+    return change
+
+
+OF_PLAN: dict[str, Change] = {
+    "the plan": setting("part.plan", "6" * 64),
+    "the number of shards": setting("part.of", 4),
+    "the number of models": setting("part.models", 2),
+    "the set of cases": lambda one: one.part and one.part.cases.pop(),
+    "the run": setting("run", "another"),
+    "the policy": setting("gate", "observe"),
+    "the environment": setting("environments", Environments(interpreters={})),
+    "the plan's seed": setting("plan.seed", 9),
+    "the plan's sides": setting("plan.sides", ["head"]),
+    "the plan's looks": setting("plan.looks.alpha", 0.5),
+    "the plan's devices": setting("plan.devices", ["cuda", "cpu"]),
+    "the plan's schedules": setting("plan.schedules", {"hot": Schedule()}),
+    "the plan's declared": setting("plan.declared", Declared()),
+    "the plan's m": setting("plan.m", 1),
+    "the plan's purpose": setting("plan.purpose", "seam"),
+    "the plan's comparisons": setting("plan.comparisons", 2),
+    "the plan's max_pairs": setting("plan.max_pairs", 3),
+    "the plan's precise": setting("plan.precise", True),
+    "the plan's exact_pairs": setting("plan.exact_pairs", 3),
+    "the plan's judged": setting("plan.judged", False),
+    "the model of cuda": setting("fingerprint.devices", {"cuda": "NVIDIA H100"}),
+    "the tree of base": setting("sides", {"base": SideCode(commit="4" * 40), "head": SideCode()}),
+    "the tree of head": lambda one: setattr(one.sides["head"], "tree", "another"),
+}
+"""A line for each fact of a plan: it differs in that alone."""
+
+
+@pytest.mark.parametrize("name", OF_PLAN)
+def test_shards_of_which_one_fact_differs_are_refused_by_its_name(name: str) -> None:
+    found = three()
+    for _, one in found:
+        one.plan.devices, one.fingerprint.devices = ["cuda"], {"cuda": "NVIDIA H200"}
+        one.sides = {"base": SideCode(), "head": SideCode()}
+    assert judge(merge(found)).verdict == "fail"
+    assert _claims(_shared(*found[0])).keys() == OF_PLAN.keys()
+    OF_PLAN[name](found[1][1])
+    said = refused(found)
+    assert said.startswith(f"shard-2: {name} is not that of shard-1"), said
+    assert said.endswith(": merge the shards of one plan, each as it was measured")
+
+
+@pytest.mark.parametrize("field", ["gate", "on_undecided", "policy_from", "custom_metrics"])
+def test_shards_of_another_policy_are_refused(field: str) -> None:
+    others = {"gate": "observe", "on_undecided": "fail", "policy_from": "base"}
+    metric = CustomMetric(unit="s", better="lower")
+    found = three(setting(field, others.get(field, {"mine": metric})))
+    assert "shard-2: the policy is not that of shard-1: merge" in refused(found)
+
+
+def test_what_differs_of_shards_is_told() -> None:
+    found = three(OF_PLAN["the model of cuda"])
     for _, one in found:
         one.plan.devices = ["cuda"]
         one.fingerprint.devices = one.fingerprint.devices or {"cuda": "NVIDIA H200"}
-    assert "shard-2: was measured on NVIDIA H100, and shard-1 on NVIDIA H200" in refused(found)
+    assert "shard-2: the model of cuda is not that of shard-1 (NVIDIA H200, here NVIDIA H100): " in refused(found)
 
 
 def test_no_folder_at_all_is_refused() -> None:

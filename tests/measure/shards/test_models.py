@@ -91,7 +91,10 @@ def test_who_is_missing_is_told_by_who_is_here() -> None:
         (lambda one: one.fingerprint.devices.update(cuda="NVIDIA 1"), "NVIDIA 1 has two plans"),
         (lambda one: setattr(one.part, "models", 3), "the plan of NVIDIA 1 does not share α with 2 others"),
         (lambda one: setattr(one.part, "models", 1), "the plan of NVIDIA 2 does not share α with 1 others"),
-        (lambda one: setattr(one.sides["head"], "tree", "f" * 64), "is of another change than that of NVIDIA 1"),
+        (
+            lambda one: setattr(one.sides["head"], "tree", "f" * 64),
+            "NVIDIA 2: the tree of head is not that of NVIDIA 1.*: make new plans",
+        ),
     ],
 )
 def test_plans_that_do_not_share_are_refused(change, said: str) -> None:
@@ -106,7 +109,7 @@ def test_shards_of_one_plan_tell_the_same_number_of_models() -> None:
     part = first[1][1].part
     assert part is not None
     part.models = 3
-    with pytest.raises(PerfciError, match="has another number of models"):
+    with pytest.raises(PerfciError, match="the number of models is not that of 1/shard-1 \\(2, here 3\\)"):
         merge_models([*first, *second])
 
 

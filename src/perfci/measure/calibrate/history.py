@@ -1,7 +1,5 @@
 """The changes that this machine can show, by stored calibrations and the last results, and what a plan promises."""
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +11,7 @@ from pydantic import ValidationError
 
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, Machine
+from perfci.model.comparison import digest
 from perfci.model.criteria import Criterion, least_change
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import DERIVED
@@ -40,6 +39,8 @@ QUIETER: Mapping[DeviceKind, str] = {
 """Remedies, beside a larger limit, for a case that is too noisy on this device; `perfci doctor` says what disturbs."""
 _MOST_REMARKS = 5
 _VOLATILE = {"executions_per_graph", "because", "alternating"}
+_KEY = 16
+"""Hexadecimal digits of a digest that is a name."""
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
@@ -90,7 +91,7 @@ def machine(facts: Fingerprint, device: DeviceKind) -> dict[str, str]:
 
 def key_of(facts: Mapping[str, str]) -> str:
     """Return the name under which a machine is stored."""
-    return _digest(dict(facts))
+    return digest(dict(facts))[:_KEY]
 
 
 def question(side: CaseSide, plan: Plan) -> str:
@@ -101,18 +102,13 @@ def question(side: CaseSide, plan: Plan) -> str:
     """
     timing = side.timing
     schedule = plan.schedules.get(timing.mode) if timing else None
-    return _digest(
-        {
-            "params": side.params,
-            "work": side.work.model_dump(mode="json"),
-            "timing": timing and [timing.model_dump(mode="json", exclude=_VOLATILE), timing.alternating is not None],
-            "schedule": schedule and schedule.model_dump(mode="json"),
-        }
-    )
-
-
-def _digest(data: object) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    found = {
+        "params": side.params,
+        "work": side.work.model_dump(mode="json"),
+        "timing": timing and [timing.model_dump(mode="json", exclude=_VOLATILE), timing.alternating is not None],
+        "schedule": schedule and schedule.model_dump(mode="json"),
+    }
+    return digest(found)[:_KEY]
 
 
 def read(key: str) -> tuple[Machine | None, str]:

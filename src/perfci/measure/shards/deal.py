@@ -9,9 +9,10 @@ import perfci
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, forecast
 from perfci.measure.options import Options
 from perfci.measure.place import Place
-from perfci.measure.shards.claims import of_cases, of_machine, of_sources
 from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
+from perfci.measure.shards.facts import of_machine, of_sources
 from perfci.model.base import UsageError
+from perfci.model.comparison import claims
 from perfci.model.plan import Plan
 from perfci.model.results import Case, SideCode
 from perfci.model.text import count
@@ -45,17 +46,7 @@ def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) ->
 
 def asked_of(options: Options) -> Asked:
     """Return the part of the command line that each shard repeats."""
-    return Asked(
-        base=options.base,
-        pull_request=options.pull_request,
-        committed=options.committed,
-        cases=options.cases,
-        devices=options.devices,
-        python=options.python,
-        base_python=options.base_python,
-        env={name: dict(one) for name, one in options.env.items() if one},
-        quick=options.quick,
-    )
+    return Asked(**{name: getattr(options, name) for name in Asked.model_fields})
 
 
 def share_out(
@@ -89,12 +80,12 @@ def share_out(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         command=options.command,
         asked=asked_of(options),
-        identity=of_sources(place.sources, place.sides) | of_machine(place.facts, place.environments) | of_cases(cases),
+        sources=claims(of_sources(place.sources, place.sides)),
+        machine=claims(of_machine(place.facts, list(place.benches), place.environments)),
         sides={
             name: SideCode(**side.info.model_dump(include={"ref", "commit", "subject", "dirty", "tree"}))
             for name, side in place.sides.items()
         },
-        devices={device: place.facts.devices.get(device, "") for device in place.benches},
         plan=plan,
         models=options.models,
         shards=shards,

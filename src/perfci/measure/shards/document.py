@@ -1,6 +1,5 @@
 """The plan of a comparison that several machines share, fixed before the first sample and written to `plan.json`."""
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 
 import perfci
 from perfci.model.base import Amount, DeviceKind, Document, Items, Side, UsageError
+from perfci.model.comparison import digest
 from perfci.model.plan import Plan
 from perfci.model.results import MOST_MODELS, MOST_SHARDS, Part, Proof, SideCode
 from perfci.model.text import escaped
@@ -23,7 +23,7 @@ ANEW = "make a new plan with `perfci plan`"
 
 
 class Asked(Document):
-    """The command line of `perfci plan`, as far as each shard is to do the same."""
+    """The command line of `perfci plan`, as far as each shard is to do the same: fields of Options."""
 
     base: str | None = None
     """As it was named."""
@@ -63,11 +63,10 @@ class SharedPlan(Document):
     """UTC, ISO 8601."""
     command: list[str]
     asked: Asked
-    identity: dict[str, str]
-    """Facts that a shard must find to be the same, by the name that an error gives them."""
+    sources: dict[str, str]
+    machine: dict[str, str]
+    """Claims of what a shard must find to be the same."""
     sides: dict[Side, SideCode]
-    devices: dict[DeviceKind, str]
-    """Names of the devices that are measured: one model of each."""
     plan: Plan
     """With the criteria of all shards, which share α."""
     models: int = Field(1, ge=1, le=MOST_MODELS)
@@ -96,21 +95,7 @@ class SharedPlan(Document):
         return self.model_copy(update={"digest": self._digest()})
 
     def _digest(self) -> str:
-        return hashlib.sha256(self.model_dump_json(exclude={"digest"}).encode()).hexdigest()
-
-    def require(self, claims: dict[str, str]) -> None:
-        """Raise UsageError where one of `claims`, of this machine and checkout, is not what was planned with."""
-        for name, now in claims.items():
-            then = self.identity.get(name)
-            if then != now:
-                told = "" if then is None else f" ({_short(then)} then, {_short(now)} now)"
-                raise UsageError(
-                    f"--plan: {name} is not that of the plan{told}: measure what was planned, or {ANEW} on this machine"
-                )
-
-
-def _short(text: str) -> str:
-    return text[:10] if re.fullmatch(r"[0-9a-f]{40,64}", text) else escaped(text, 100) or "none"
+        return digest(self.model_dump(mode="json", exclude={"digest"}))
 
 
 def read_plan(path: Path) -> SharedPlan:

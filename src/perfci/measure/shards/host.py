@@ -19,13 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perfci.measure.journal import JOURNAL, PREVIOUS, begun
+from perfci.measure.journal import JOURNAL, KEPT, PREVIOUS, begun
 from perfci.measure.options import Options, Progress, Standing
 from perfci.measure.place import prepare_sides
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import asked_of
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.comparison import claims, require_same
 from perfci.model.results import Reason, Results
 from perfci.model.text import count, listed, one_line
 from perfci.system.child import Exit
@@ -100,8 +101,12 @@ def _known(options: Options, members: Sequence[Member], path: Path) -> SharedPla
     if known.shards > len(members):
         raise UsageError(f"--resume: the run was begun on {known.shards} GPUs: name the same, or leave out --resume")
     # Gone on with, base is the commit that it was.
-    if known.asked != asked_of(replace(options, base=known.asked.base) if options.base == known.base else options):
-        raise UsageError("--resume: the run was begun with other options: give the same, or leave out --resume")
+    asked = asked_of(replace(options, base=known.asked.base) if options.base == known.base else options)
+    then, now = (
+        claims({KEPT[name]: value for name, value in one.model_dump(mode="json").items()})
+        for one in (known.asked, asked)
+    )
+    require_same(then, now, "--resume", "is not that of the run before", "give the same, or leave out --resume")
     return known
 
 

@@ -4,10 +4,11 @@ A shard that was begun stands for good: whoever may choose between two measureme
 twice.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perfci.model.base import MachineError, Side, UsageError
+from perfci.model.base import MachineError, UsageError
+from perfci.model.comparison import claims, require_same
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.results import Case, Part, Phase, Reason, Results
@@ -78,10 +79,7 @@ def require_models(merged: Sequence[Results], asked: int = 0) -> None:
     for one, name in zip(merged, names, strict=True):
         if one.part is None or one.part.models != models:
             raise UsageError(f"--merge: the plan of {name} does not share α with {models - 1} others: make new plans")
-        if _tree(one) != _tree(first):
-            raise UsageError(
-                f"--merge: the plan of {name} is of another change than that of {names[0]}: make new plans"
-            )
+        require_same(_tree(first), _tree(one), f"--merge: {name}", f"is not that of {names[0]}", "make new plans")
         if names.count(name) > 1:
             raise UsageError(f"--merge: {name} has two plans: each model of device shares α once")
     if len(names) != models:
@@ -114,48 +112,34 @@ def _require_one_plan(shared: Sequence[Shared]) -> None:
     """Raise UsageError unless all are of one plan, measured on the same trees and on the same models of device."""
     if not shared:
         raise UsageError("--merge: names no results: name the folders of all shards")
-    first = shared[0]
-    for one in shared[1:]:
-        if one.part.plan != first.part.plan:
-            raise UsageError(
-                f"{one.name}: is of plan {_plan(one.part)}, and {first.name} of plan {_plan(first.part)}: merge the "
-                "shards of one plan"
-            )
-        for what, ours, theirs in _facts(first, one):
-            if ours != theirs:
-                raise UsageError(f"{one.name}: has another {what} than {first.name}, of the same plan: it was changed")
-        for device in first.results.plan.devices:
-            ours, theirs = (each.results.fingerprint.devices.get(device) for each in (first, one))
-            if ours != theirs:
-                raise UsageError(
-                    f"{one.name}: was measured on {escaped(theirs or 'nothing', 100)}, and {first.name} on "
-                    f"{escaped(ours or 'nothing', 100)}: shards of one plan run on one model of each device"
-                )
+    first, *others = shared
+    for one in others:
+        todo = "merge the shards of one plan, each as it was measured"
+        require_same(_claims(first), _claims(one), one.name, f"is not that of {first.name}", todo)
 
 
-def _tree(results: Results) -> dict[Side, tuple[str | None, str]]:
-    return {name: (side.commit, side.tree) for name, side in results.sides.items()}
+def _tree(results: Results) -> dict[str, str]:
+    """Return the claims of what is compared."""
+    return claims({f"the tree of {name}": [side.commit, side.tree] for name, side in results.sides.items()})
 
 
-_SAME: Mapping[str, Callable[[Results], Any]] = {
-    "run": lambda one: one.run,
-    "tree": _tree,
-    "plan": lambda one: one.plan.model_dump(exclude={"criteria", "budget"}),
-    "policy": lambda one: (one.gate, one.on_undecided, one.policy_from, one.custom_metrics),
-    "environment": lambda one: one.environments,
-}
-"""Facts that all shards of a plan tell alike."""
-
-
-def _facts(first: Shared, one: Shared) -> list[tuple[str, Any, Any]]:
-    """(what, as the first says it, as the other says it)."""
-    ours, theirs = first.results, one.results
-    return [
-        ("number of shards", first.part.of, one.part.of),
-        ("number of models", first.part.models, one.part.models),
-        ("set of cases", first.part.cases, one.part.cases),
-        *((what, of(ours), of(theirs)) for what, of in _SAME.items()),
-    ]
+def _claims(shared: Shared) -> dict[str, str]:
+    """Return the claims that all shards of a plan share."""
+    one, part = shared.results, shared.part
+    plan = one.plan.model_dump(mode="json", exclude={"criteria", "budget"})
+    policy = {"gate", "on_undecided", "policy_from", "custom_metrics"}
+    found = {
+        "the plan": part.plan,
+        "the number of shards": part.of,
+        "the number of models": part.models,
+        "the set of cases": part.cases,
+        "the run": one.run,
+        "the policy": one.model_dump(mode="json", include=policy),
+        "the environment": one.environments and one.environments.model_dump(mode="json"),
+        **{f"the plan's {name}": value for name, value in plan.items()},
+        **{f"the model of {device}": one.fingerprint.devices.get(device) for device in one.plan.devices},
+    }
+    return claims(found) | _tree(one)
 
 
 def _standing(number: int, attempts: Sequence[Shared]) -> Shared:

@@ -10,8 +10,6 @@ and what is taken is copied, and compared with its digests, before anything runs
 """
 
 import fcntl
-import hashlib
-import json
 import os
 import platform
 import re
@@ -28,6 +26,7 @@ from pydantic import ValidationError
 import perfci
 from perfci.measure.prepare import SideWork, environment
 from perfci.model.base import Document, MachineError, UsageError
+from perfci.model.comparison import digest
 from perfci.model.text import escaped
 from perfci.sources.snapshot import file_digests
 from perfci.system.child import Died
@@ -233,7 +232,7 @@ def key_of(side: SideWork, parent: Parent, log: Path) -> str | None:
         "machine": [platform.machine(), *_lines("/proc/cpuinfo", "model name", "flags", "Features")],
         "system": [_lines("/etc/os-release"), _lines("/proc/driver/nvidia/version"), _gpus()],
     }
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return digest(known)
 
 
 def _lines(path: str, *begins: str) -> list[str]:

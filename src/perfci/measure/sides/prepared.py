@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -13,6 +13,7 @@ from perfci.measure.options import Options
 from perfci.measure.prepare import SideWork, Sources, choose_python, find_sources, take_snapshot
 from perfci.measure.sides.untouched import cache_digests
 from perfci.model.base import Document, Side, UsageError
+from perfci.model.comparison import claims, require_same
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
@@ -38,19 +39,10 @@ class PreparedSide(Document):
 class Prepared(Document):
     """The prepared sides, their sources, and the call that asked for them."""
 
-    perfci: str
-    """Version of perfci."""
-    folder: str
-    """Where it lies: paths below it are in what was built."""
+    asked: dict[str, str]
+    """Claims of the call."""
     root: str
     """Folder of the repository."""
-    mode: Literal["run", "compare"]
-    ref: str | None
-    """Base as it was asked for."""
-    env: dict[Side, dict[str, str]]
-    """Variables of one side alone."""
-    committed: bool
-    pull_request: bool
     policy_from: Side
     notes: list[str]
     begun: float
@@ -65,14 +57,8 @@ _AGAIN = "prepare it again"
 def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], begun: float, folder: Path) -> None:
     """Say in `folder` what was built there. Raises MachineError."""
     made = Prepared(
-        perfci=perfci.__version__,
-        folder=str(folder),
+        asked=claims(_asked(options, folder)),
         root=str(sources.root),
-        mode=options.mode,
-        ref=options.base,
-        env=_variables(options),
-        committed=options.committed,
-        pull_request=options.pull_request,
         policy_from=sources.policy_from,
         notes=sources.notes,
         begun=begun,
@@ -86,8 +72,17 @@ def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], be
     write_atomic(folder / MANIFEST, made.model_dump_json(indent=1) + "\n")
 
 
-def _variables(options: Options) -> dict[Side, dict[str, str]]:
-    return {name: dict(one) for name, one in options.env.items() if one}
+def _asked(options: Options, folder: Path) -> dict[str, Any]:
+    """Return the facts of a call."""
+    return {
+        "perfci's version": perfci.__version__,
+        "its folder": str(folder),  # paths below it are in what was built
+        "the command (run or compare)": options.mode,
+        "--base": options.base,
+        "the set of --base-env and --env": options.env,
+        "--committed": options.committed,
+        "the pull request": options.pull_request,
+    }
 
 
 def _files(side: SideWork) -> dict[str, str]:
@@ -105,8 +100,9 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
     Raises UsageError.
     """
     made = _read(folder / MANIFEST)
-    for what, then, now in _claims(options, made, folder):
-        _require(folder, what, then, now)
+    names = ["base", "head"] if options.mode == "compare" else ["head"]
+    then = made.asked | claims({"the set of sides": sorted(made.sides)})
+    _require(folder, then, _asked(options, folder) | {"the set of sides": names})
     sources = Sources(
         repo=None,
         root=Path(made.root),
@@ -124,10 +120,10 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
             failure=one.failure,
         )  # fmt: skip
         python = choose_python(options.python_of(name), side.policy, sources.root, options.own_python)
-        _require(folder, f"the interpreter of {name}", one.python, python)
         found = _files(side)  # what is new came as the side was measured before
-        for path, digest in one.files.items():
-            _require(folder, f"{name}/{escaped(path)}", digest, found.get(path))
+        interpreter, known = f"the interpreter of {name}", found.keys() & one.files.keys()
+        then = claims({interpreter: one.python} | {f"{name}/{path}": each for path, each in one.files.items()})
+        _require(folder, then, {interpreter: python} | {f"{name}/{path}": found[path] for path in known})
         side.close(one.files.keys())
         sides[name] = side
     _require_sources(options, made, folder, scratch)
@@ -150,20 +146,6 @@ def _read(path: Path) -> Prepared:
         raise UsageError(f"{escaped(path)}: is not of this perfci ({field}): {_AGAIN}") from None
 
 
-def _claims(options: Options, made: Prepared, folder: Path) -> list[tuple[str, object, object]]:
-    """(what, as it was prepared, as it is now)."""
-    return [
-        ("perfci's version", made.perfci, perfci.__version__),
-        ("its folder", made.folder, str(folder)),
-        ("the command (run or compare)", made.mode, options.mode),
-        ("--base", made.ref, options.base),
-        ("the set of --base-env and --env", made.env, _variables(options)),
-        ("--committed", made.committed, options.committed),
-        ("the pull request", made.pull_request, options.pull_request),
-        ("the set of sides", sorted(made.sides), ["base", "head"] if made.mode == "compare" else ["head"]),
-    ]
-
-
 def _require_sources(options: Options, made: Prepared, folder: Path, scratch: Path) -> None:
     """Raise UsageError where the repository is here and holds other commits, policies or files than were prepared."""
     repo = Repository.find(options.where)
@@ -171,18 +153,19 @@ def _require_sources(options: Options, made: Prepared, folder: Path, scratch: Pa
         return  # it is not here: what was prepared is all there is
     sources = find_sources(options)
     for name, side in made.sides.items():
-        commit = sources.base if name == "base" else sources.head
-        _require(folder, f"the commit of {name}", side.info.commit, commit.sha if commit else None)
-        _require(folder, f"the policy of {name}", side.policy, sources.texts.get(name))
+        commit, policy = f"the commit of {name}", f"the policy of {name}"
+        one = sources.base if name == "base" else sources.head
+        then = claims({commit: side.info.commit, policy: side.policy})
+        _require(folder, then, {commit: one and one.sha, policy: sources.texts.get(name)})
     if not options.committed:
-        now = take_snapshot("head", options, sources, scratch / "now")
-        _require(folder, "the working tree", made.sides["head"].info.tree, now.tree)
+        tree = take_snapshot("head", options, sources, scratch / "now").tree
+        _require(folder, claims({"the working tree": made.sides["head"].info.tree}), {"the working tree": tree})
 
 
 def _commit(info: SideCode) -> Commit | None:
     return Commit(info.ref, info.commit, info.subject) if info.commit else None
 
 
-def _require(folder: Path, what: str, then: object, now: object) -> None:
-    if then != now:
-        raise UsageError(f"{escaped(folder)}: {what} has changed since it was prepared: {_AGAIN}")
+def _require(folder: Path, then: Mapping[str, str], now: Mapping[str, Any]) -> None:
+    """Raise UsageError where a fact is not as it was prepared. `then`: claims."""
+    require_same(then, claims(now), folder, "has changed since it was prepared", _AGAIN)
