@@ -113,9 +113,9 @@ def _require_one_plan(shared: Sequence[Shared]) -> None:
     if not shared:
         raise UsageError("--merge: names no results: name the folders of all shards")
     first, *others = shared
+    then, todo = _claims(first), "merge the shards of one plan, each as it was measured"
     for one in others:
-        todo = "merge the shards of one plan, each as it was measured"
-        require_same(_claims(first), _claims(one), one.name, f"is not that of {first.name}", todo)
+        require_same(then, _claims(one), one.name, f"is not that of {first.name}", todo)
 
 
 def _tree(results: Results) -> dict[str, str]:
