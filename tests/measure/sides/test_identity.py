@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import perfci
+from benchmarks.agreement import Quiet
 from perfci.measure.journal import Journal
 from perfci.measure.options import Options
 from perfci.measure.place import Place
@@ -34,7 +35,6 @@ from perfci.sources.git import Commit
 from perfci.system.child import Exit
 from tests.judge.build import case, limit, results
 
-SILENT: Any = SimpleNamespace(stage=lambda text: None, note=lambda text: None)
 ENVIRONMENTS = Environments(interpreters={})
 GPU = GpuFacts(capability="9.0", multiprocessors=132, l2_bytes=1, memory_bytes=2, empty_pair_seconds=1e-6)
 
@@ -277,7 +277,7 @@ def built(tmp_path: Path) -> Built:
         git(where, "commit", "-q", "-m", str(number))
     options = Options("compare", where, tmp_path / "out", base="main~1", python=sys.executable)
     sources = find_sources(options)
-    made = materialise(options, sources, folder, SILENT, 0)
+    made = materialise(options, sources, folder, Quiet(), 0)
     for side in made.values():
         (side.site / "it.so").write_text("built")
     prepared.write(options, sources, made, folder)
