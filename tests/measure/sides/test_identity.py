@@ -280,7 +280,7 @@ def built(tmp_path: Path) -> Built:
     made = materialise(options, sources, folder, Quiet(), 0)
     for side in made.values():
         (side.site / "it.so").write_text("built")
-    prepared.write(options, sources, made, folder)
+    prepared.write(options, sources, made, 0.0, folder)
     return Built(options, folder)
 
 
@@ -329,7 +329,7 @@ OF_PREPARED: dict[str, Callable[[Built], object]] = {
 
 
 def test_what_was_prepared_is_taken_as_it_was_prepared(built: Built, tmp_path: Path) -> None:
-    _, sides = prepared.load(built.options, built.folder, tmp_path)
+    _, sides, _ = prepared.load(built.options, built.folder, tmp_path)
     assert [*sides] == ["base", "head"]
     (built.folder / "head/tree/__pycache__").mkdir()
     (built.folder / "head/tree/__pycache__/k.pyc").write_text("of an earlier measurement")
