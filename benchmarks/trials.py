@@ -7,13 +7,18 @@
     python benchmarks/trials.py extension 20 # examples/extension, built for base and for head, unchanged
     python benchmarks/trials.py gpu 30       # six cases on a GPU, from 4 µs to 0.2 ms, unchanged, r = 1 %
     python benchmarks/trials.py gpu 30 10    # only the runs from the eleventh on: each run has a seed of its own
+    python benchmarks/trials.py torch 20 --inert  # head differs, by what does nothing as it is executed
 
+Tells in how many runs all pairs of a case stand on one side, beside how many chance would put there: a difference that
+lasts as long as base's and head's processes do would show there first.
 Keep the machine otherwise idle. Ends with 1 where a run said something else than expected, or where more than one in
 twenty is undecided.
 """
 
+import argparse
 import collections
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -21,6 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 MOST_UNDECIDED = 0.05
 """Share of the runs on unchanged code that may end without an answer."""
@@ -55,6 +61,13 @@ def sines(bench):
     bench.reference(reference, rtol=1e-5, atol=1e-6)
     return lambda: chain(x)
 """
+INERT = '''"""Inert."""
+import colorsys
+import wave
+
+TABLE = {number: str(number) for number in range(2000)}
+'''
+"""Put before each suite file of head: a docstring, imports that nobody uses, a table."""
 GPU_FILES = ("layernorm", "matmul", "sdpa", "trajectory_resample")
 GPU_CASES = (
     "layernorm/*",
@@ -131,19 +144,35 @@ def make(kind: str, repo: Path) -> str:
     return "HEAD~1"
 
 
-def main(kind: str, end: int, first: int = 0) -> int:
+def differ(repo: Path) -> None:
+    """Commit a head that does what base does."""
+    for path in (repo / "kernels").glob("*.py"):
+        path.write_text(INERT + path.read_text())
+    git(repo, "commit", "-q", "-a", "-m", "inert")
+
+
+def one_sided(case: dict[str, Any]) -> tuple[bool, float]:
+    """Return whether all pairs of a case stand on one side, and how probable that is where neither is slower."""
+    logs = [math.log(pair["values"]["head"]["time"] / pair["values"]["base"]["time"]) for pair in case["pairs"]]
+    return min(logs) > 0 or max(logs) < 0, 2.0 ** (1 - len(logs))
+
+
+def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
     """Repeat and count."""
     runs = end - first
     codes: collections.Counter[int] = collections.Counter()
     classes: collections.Counter[str] = collections.Counter()
     verdicts: collections.Counter[str] = collections.Counter()
     right = 0
-    changes = []
+    changes, sided, chance = [], 0, 0.0
     start = time.monotonic()
     asked = ("--device", "cuda", *GPU_CASES) if kind == "gpu" else ()
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder)
         base = make(kind, repo)
+        if inert:
+            differ(repo)
+            base = "HEAD~1"
         for number in range(first, end):
             code = perfci(repo, "compare", "--base", base, "--measure-all", "--seed", str(number), *asked)
             codes[code] += 1
@@ -152,6 +181,10 @@ def main(kind: str, end: int, first: int = 0) -> int:
             rows = {row["case"]: row for row in report["rows"] if row["kind"] == "regression"}
             classes.update(f"{case}: {row['class']}" for case, row in rows.items())
             changes += [(case, row["change"], row["pairs"]) for case, row in rows.items()]
+            for case in json.loads((repo / "perfci-out" / "results.json").read_text())["cases"]:
+                if case["pairs"]:
+                    alike, probability = one_sided(case)
+                    sided, chance = sided + alike, chance + probability
             proven = [case for case, row in rows.items() if row["class"] == "regression"]
             if kind == "slower":
                 right += code == 1 and proven == ["sines"] and rows["sines"]["interval"]["low"] > 1
@@ -166,6 +199,9 @@ def main(kind: str, end: int, first: int = 0) -> int:
         "exit codes": dict(codes),
         "verdicts": dict(verdicts),
         "classes": dict(classes),
+        "inert difference": inert,
+        "cases with all pairs on one side": sided,
+        "of these by chance": round(chance, 2),
         "seconds a run": round((time.monotonic() - start) / runs, 1),
         "cores": os.cpu_count(),
     }
@@ -179,4 +215,10 @@ def main(kind: str, end: int, first: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["init", "slower", "python", "torch", "extension", "gpu"])
+    parser.add_argument("runs", type=int)
+    parser.add_argument("first", type=int, nargs="?", default=0)
+    parser.add_argument("--inert", action="store_true")
+    asked = parser.parse_args()
+    sys.exit(main(asked.kind, asked.runs, asked.first, inert=asked.inert))
