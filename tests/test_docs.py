@@ -34,20 +34,21 @@ def name(path: Path) -> str:
 
 
 def table(action: str) -> str:
-    """Inputs and outputs of an action, from its definition; the metrics that profilers see, from their table."""
+    """Inputs of an action with the first sentence of their description, and names of its outputs, from its definition,
+    where the rest stands; the metrics that profilers see, from their table."""
     if action == "metrics":
         return metrics()
     found = yaml.safe_load((ROOT / action).read_text())
 
     def words(text: str) -> str:
-        return " ".join(text.split()).replace("|", "\\|")
+        return re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0].replace("|", "\\|")
 
     def default(text: str) -> str:
         return f"`{text}`" if text else ""
 
     inputs = [f"| `{k}` | {default(v['default'])} | {words(v['description'])} |" for k, v in found["inputs"].items()]
-    outputs = [f"| `{k}` | {words(v['description'])} |" for k, v in found["outputs"].items()]
-    return "\n".join(["| input | default | |", "|---|---|---|", *inputs, "", "| output | |", "|---|---|", *outputs, ""])
+    outputs = f"Outputs: {', '.join(f'`{name}`' for name in found['outputs'])}."
+    return "\n".join(["| input | default | |", "|---|---|---|", *inputs, "", outputs, ""])
 
 
 def metrics() -> str:
