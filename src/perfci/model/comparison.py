@@ -55,8 +55,8 @@ def _claim(fact: Any) -> str:
 
 
 def require_same(then: Mapping[str, str], now: Mapping[str, str], where: object, otherwise: str, todo: str) -> None:
-    """Raise UsageError for the first claim that is not the same, or not in both: `WHERE: NAME OTHERWISE (A, here B):
-    TODO`."""
+    """Raise UsageError for the first claim that is not the same, or not in both. Its line: `where`, the name,
+    `otherwise` with both values, `todo`."""
     for name in _differing(now, then):
         old, new = (_told(some[name]) if name in some else "nothing" for some in (then, now))
         told = f" ({old}, here {new})" if old and new else ""
