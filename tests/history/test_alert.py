@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.history.alert import Alert, Alerts, Distance, find_alerts
+from perfci.history.alert import Alert, Alerts, find_alerts
 from perfci.history.document import Compared, Night, Point, Reference
+from perfci.history.limits import Distance
+from perfci.history.series import collect, read
 from perfci.history.store import open_store
 from perfci.model.report import Class
 from tests.history.nights import at, commit, night, point, ratio
@@ -49,7 +51,7 @@ def walk(speeds: Sequence[float | None], creep: float | None = None, **also: Any
 
 
 def only(nights: Sequence[Night]) -> Alerts:
-    [found] = find_alerts(nights)
+    [found] = find_alerts(collect(nights))
     return found
 
 
@@ -190,8 +192,8 @@ def test_an_error_leaves_other_cases_their_answers_and_other_devices_count_neith
     nights[2].points = []
     assert counts(nights) == [0, 0, 0, 2]
     elsewhere = night(2.5, run="other", devices={"cpu": "AMD Ryzen"}, points=[point(CASE, 1.5)])
-    assert [found.name for found in find_alerts([*nights[:3], elsewhere])] == ["AMD EPYC 9654", "AMD Ryzen"]
-    assert find_alerts([*nights, elsewhere])[0] == only(nights)
+    assert [found.name for found in find_alerts(collect([*nights[:3], elsewhere]))] == ["AMD EPYC 9654", "AMD Ryzen"]
+    assert find_alerts(collect([*nights, elsewhere]))[0] == only(nights)
 
 
 def test_a_bound_is_followed_by_its_violations() -> None:
@@ -329,7 +331,7 @@ def test_two_cards_that_record_out_of_order_are_alerted_as_in_order(tmp_path: An
         in_order.add(one)
     for one in (one for card in cards for one in card):
         other.add(one)
-    assert find_alerts(other.runs()) == find_alerts(in_order.runs())
+    assert find_alerts(read(other)) == find_alerts(read(in_order))
     assert in_order.warnings == []
     assert len(other.warnings) == 2
 
@@ -349,11 +351,11 @@ def test_distances_add_up_and_turn_around(one: Distance, other: Distance, limit:
     assert both.high - both.low <= one.high - one.low + other.high - other.low + 1e-12
     assert one.back().back() == one
     assert one.times(Distance(0.0, 0.0, 0.0)).log == one.log
-    if one.is_over(limit, 1):
+    if one.holds(limit, 1) == "over":
         assert one.log >= math.log1p(limit) and one.low > 0
-    if one.is_over(limit, 1) is False:
+    if one.holds(limit, 1) == "within":
         assert one.high < math.log1p(limit)
-    if one.is_over(limit, -1):
+    if one.holds(limit, -1) == "over":
         assert math.exp(one.log) <= (1 - limit) * (1 + 1e-12) and one.high < 0
 
 

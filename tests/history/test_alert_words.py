@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from perfci.history.alert import Alerts, find_alerts
 from perfci.history.document import Compared, Night, Reference
+from perfci.history.series import collect
 from perfci.model.report import Class
 from perfci.render import alert as words
 from perfci.render.fit import LIMIT
@@ -25,7 +26,7 @@ COMPARE = rf"{re.escape(HERE)}/compare/[0-9a-f]{{40}}\.\.\.[0-9a-f]{{40}}"
 
 
 def only(nights: list[Night]) -> Alerts:
-    [found] = find_alerts(nights)
+    [found] = find_alerts(collect(nights))
     return found
 
 

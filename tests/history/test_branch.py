@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import pytest
 
-from perfci.history.cache import open_cache
 from perfci.history.store import open_store
 from perfci.history.stores import branch as module
 from perfci.history.stores.base import name_of
@@ -293,14 +292,6 @@ def test_links_trees_without_end_and_foreign_files_are_faults(bare: Path) -> Non
     assert faults["nights/2026/11/20261105T031500Z-link-1.json"] == "is no ordinary file"
     assert faults["nights/2026/11/bomb"] == "is no ordinary file"
     assert faults["nights/2026/11/notes.txt"] == "is no document of a history"
-
-
-def test_series_come_from_a_branch_too(bare: Path) -> None:
-    store = open_store(f"git:{bare}#history")
-    for day in range(3):
-        store.add(night(day))
-        with open_cache(open_store(f"git:{bare}#history")) as cache:
-            assert len(cache.series()[0].entries) == day + 1
 
 
 def test_a_heavy_branch_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

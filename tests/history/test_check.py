@@ -16,9 +16,11 @@ from perfci.history import check as module
 from perfci.history.check import check
 from perfci.history.document import Compared, Night, Ratio
 from perfci.history.series import answered, collect
+from perfci.history.store import Fault
 from perfci.history.stores.base import content_of, name_of
 from perfci.render.changes import render
-from tests.history.nights import commit, compared, night, point
+from tests.history.nights import at, commit, compared, night, point
+from tests.history.test_alert import walk
 
 EPOCHS = ("0123456789abcdef", "fedcba9876543210")
 
@@ -69,7 +71,7 @@ def test_the_words_of_a_check():
             strict=True,
         )
     ]
-    told = check(collect(found), [("nights/x\x1b.json", "is damaged")], last=100)
+    told = check(collect(found), [Fault("nights/x\x1b.json", "is damaged")], last=100)
     path = Path(__file__).parent / "golden/check.txt"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
         path.parent.mkdir(exist_ok=True)
@@ -303,13 +305,35 @@ def test_a_case_that_is_asked_no_longer_is_a_gap():
 @pytest.mark.parametrize("before", [1, 12])
 def test_the_last_night_over_the_limit_is_told_before_a_level_is_known(before):
     """One night is no level, and `within` would be no answer to who has seen it fail."""
-    told = checked(nights([*[1.0] * before, 1.19]))
+    found = walk([*[1.0] * before, 1.19], creep=0.05)
+    told = checked(found)
     (one,) = told.standings
-    assert (one.state, one.alone) == ("undecided", pytest.approx(1.19))
-    assert f"+19.0 % against v1.2 by the night of {one.answered[:10]} alone, over its limit of 5 %" in render(told)
+    assert one.state == "undecided"
+    day = at(before)[:10]
+    assert [(over.against, over.alert) for over in told.over] == [("last", False), ("reference", False)]
+    assert f"+19.0 % (± 0.2) against v1.2, over its limit of 5 %, on one night so far, {day}" in render(told)
     assert told.exit_code == 0
-    (one,) = checked(nights([*[1.0] * before, 1.19, 1.0])).standings
-    assert one.alone is None
+    assert checked(walk([*[1.0] * before, 1.19, 1.0], creep=0.05)).over == []
+
+
+def test_a_limit_over_on_two_nights_is_an_alert_and_told_once():
+    told = checked(walk([*[1.0] * 3, 1.19, 1.19], creep=0.05))
+    assert [(over.against, over.alert, over.bad) for over in told.over] == [
+        ("last", True, commit(3).sha), ("reference", True, commit(3).sha),
+    ]  # fmt: skip
+    assert told.exit_code == 1
+    assert "0 changes proposed, 2 over a limit" in render(told)
+    assert f"+19.0 % (± 0.3) against {commit(2).sha[:10]}, over its limit of 2 %, since {at(3)[:10]}" in render(told)
+    told = checked(walk([1.0, *[1.19] * 9], creep=0.05))
+    assert [one.state for one in told.standings] == ["over"]
+    assert render(told).count("against v1.2") == 1
+
+
+def test_an_alert_that_no_recent_night_knows_of_is_left_to_its_issue():
+    found = walk([*[1.0] * 3, 1.19, 1.19])
+    gone = [night(5 + day, points=[]) for day in range(7)]
+    assert [len(checked([*found, *gone[:days]]).over) for days in (6, 7)] == [1, 0]
+    assert checked([*found, night(5, epoch=EPOCHS[1], points=[point(last=None, reference=None)])]).over == []
 
 
 def test_nights_of_two_devices_are_counted_once():

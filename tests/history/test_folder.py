@@ -6,7 +6,9 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -85,7 +87,7 @@ def test_a_night_too_large_to_be_read_is_not_written(tmp_path: Path, monkeypatch
         open_store(str(tmp_path)).add(night(0, points=[point(f"case{n}") for n in range(9)]))
 
 
-@pytest.mark.parametrize("text", ["", "gs://bucket/x", "https://example.org/x", "S3://bucket/x", "GIT:main", "~/store"])
+@pytest.mark.parametrize("text", ["", "s3://bucket/x", "https://example.org/x", "S3://bucket/x", "GIT:main", "~/store"])
 def test_what_names_no_store_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no store: name a folder, git:BRANCH"):
         open_store(text)
@@ -126,6 +128,30 @@ def test_writers_of_one_name_agree_on_one(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     assert sorted(process.communicate()[0].strip() for process in processes) == ["False", "False", "True"]
+
+
+def test_a_night_is_read_while_writers_come_and_go(tmp_path: Path) -> None:
+    """A writer's temporary file may be gone between its listing and its reading."""
+    store = open_store(str(tmp_path))
+    store.add(night(0))
+    over = threading.Event()
+
+    def litter() -> None:
+        folder = next(tmp_path.rglob("*.json*")).parent
+        while not over.is_set():
+            for number in range(20):
+                (folder / f".{number:016x}.tmp").write_bytes(b"")
+            for number in range(20):
+                (folder / f".{number:016x}.tmp").unlink()
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(litter)
+        try:
+            read = [len(list(open_store(str(tmp_path)).nights())) for _ in range(300)]
+        finally:
+            over.set()
+        writing.result()
+    assert set(read) == {1}
 
 
 # ---------------------------------------------------------------- data of others

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perfci.history.check import check
 from perfci.history.series import collect
+from perfci.history.store import Fault
 from perfci.render.html.history import page_name, site
 from tests.history.nights import compared, night, point
 
@@ -48,7 +49,7 @@ def history(cases, nights=40, **also):
 
 def pages(nights):
     devices = collect(nights)
-    return dict(site(devices, check(devices, [("nights/<b>.json", "is <i>damaged</i>")], last=len(nights))))
+    return dict(site(devices, check(devices, [Fault("nights/<b>.json", "is <i>damaged</i>")], last=len(nights))))
 
 
 def data(page):

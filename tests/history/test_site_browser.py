@@ -83,7 +83,7 @@ def test_every_night_is_read_out_by_keyboard_and_leads_to_commit_and_run(opened)
     assert page.locator(".readout a").nth(1).get_attribute("href") == RUN
     assert "/org/lib/commit/" in page.locator(".readout a").first.get_attribute("href")
     page.get_by_text("Nights as a table").click()
-    assert page.locator(".values tbody tr").count() == 40
+    sync_api.expect(page.locator(".values tbody tr")).to_have_count(40)  # drawn as the table opens
     drawn = page.evaluate(
         """[...document.querySelectorAll("canvas")].every((canvas) =>
              canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value))"""

@@ -12,7 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from perfci.history.series import Device, Key, Trace
+from perfci.history.alert import find_alerts, moment
+from perfci.history.limits import Against
+from perfci.history.series import Device, Head, Key, Trace
+from perfci.history.stores.base import Fault
 from perfci.model.base import DeviceKind, Document
 from perfci.model.metrics import resolve
 from perfci.stats.changes import RECENT, Change, Scanned, scan
@@ -65,8 +68,8 @@ class Standing(Document):
     device_name: str
     reference: str
     state: State
-    """`over` or `within` its limit with the whole interval; `silent` without an answer of late, `unlimited` without a
-    limit."""
+    """`over` or `within` its limit with the whole interval, and `within` only where that of the last night is not over;
+    `silent` without an answer of late, `unlimited` without a limit."""
     ratio: float | None = None
     """To the reference, by its last answers since the last change; None where it has none in this epoch."""
     low: float | None = None
@@ -78,12 +81,40 @@ class Standing(Document):
     """Answers that it rests on."""
     answered: str = ""
     """The night of the last answer."""
-    alone: float | None = None
-    """Its ratio by that night alone, where the whole interval of that is over the limit and the level is not."""
     commit: str = ""
     """Main on that night."""
     reason: str = ""
     """Why there is no answer of late."""
+
+
+class Over(Document):
+    """A limit that main is over by one of the last seven nights of the epoch."""
+
+    case: str
+    metric: str
+    device: DeviceKind
+    device_name: str
+    against: Against
+    """`last` of a step, `reference`, or `bound` of an absolute limit."""
+    alert: bool
+    """True where two nights in a row are over it."""
+    since: str
+    """The first night over it."""
+    good: str
+    """The newest commit before it that is known to be within; empty where none is."""
+    bad: str
+    """The first commit that was over."""
+    base: str
+    """The commit that the change is measured from; empty of a bound."""
+    reference: str
+    ratio: float | None
+    """To `base`; None of a bound, and where no ratio tells."""
+    low: float | None
+    high: float | None
+    limit: float | None
+    """Relative; None of a bound."""
+    reason: str
+    """Why it is over a bound."""
 
 
 class Silent(Document):
@@ -122,13 +153,16 @@ class Checked(Document):
     """Latest first."""
     standings: list[Standing]
     """Of every series that was ever compared with a reference; those over a limit first."""
+    over: list[Over]
+    """Alerts first."""
     silent: list[Silent]
     left_out: list[Left]
 
     @property
     def exit_code(self) -> Literal[0, 1]:
-        """1 where something is proposed or over its limit."""
-        return 1 if self.changes or any(one.state == "over" for one in self.standings) else 0
+        """1 where something is proposed, stands over its limit, or is over one on two nights in a row."""
+        standing = any(one.state == "over" for one in self.standings)
+        return 1 if self.changes or standing or any(over.alert for over in self.over) else 0
 
 
 @dataclass(frozen=True)
@@ -179,7 +213,7 @@ def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
 
 
 def check(
-    devices: Iterable[Device], left_out: Iterable[tuple[str, str]] = (), creep: float | None = None, last: int = LAST
+    devices: Iterable[Device], left_out: Iterable[Fault] = (), creep: float | None = None, last: int = LAST
 ) -> Checked:
     """Return what the history says.
 
@@ -187,8 +221,8 @@ def check(
     device whose proposals are told.
     """
     found = Checked(
-        nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], silent=[],
-        left_out=[Left(name=name, reason=reason) for name, reason in left_out],
+        nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], over=[], silent=[],
+        left_out=[Left(name=fault.name, reason=fault.reason) for fault in left_out],
     )  # fmt: skip
     runs: set[tuple[str, str]] = set()
     for device in devices:
@@ -208,11 +242,28 @@ def check(
                 _stand(found, device, one.trace, one, creep, nights)
         for key in sorted(device.traces.keys() - standing):
             _stand(found, device, device.traces[key], None, creep, nights)
+        found.over += _over(device, device.heads[nights[-RECENT:][0]])
     found.nights = len(runs)
+    found.over.sort(key=lambda over: not over.alert)
     found.changes.sort(key=lambda one: (one.known, abs(math.log(one.change))), reverse=True)
     order: dict[State, int] = {"over": 0, "silent": 1, "undecided": 2, "within": 3, "unlimited": 4}
     found.standings.sort(key=lambda one: (order[one.state], -abs(math.log(one.ratio or 1)), one.case))
     return found
+
+
+def _over(device: Device, first: Head) -> Iterator[Over]:
+    """Yield the limits that main is over, as nights of the latest epoch say it, from `first` on."""
+    (alerts,) = find_alerts([device])
+    for alert in (*alerts.open, *alerts.once):
+        if alert.left or moment(alert.told) < moment(first.started):
+            continue
+        ratio, low, high = (None, None, None) if alert.change is None else alert.change.ratios
+        yield Over(
+            case=alert.case, metric=alert.metric, device=device.kind, device_name=device.name, against=alert.against,
+            alert=bool(alert.begun), since=alert.since, good=alert.good.sha if alert.good else "", bad=alert.bad.sha,
+            base=alert.base.sha if alert.base else "", reference=alert.name, ratio=ratio, low=low, high=high,
+            limit=alert.limit, reason=alert.reason,
+        )  # fmt: skip
 
 
 def _latest(device: Device) -> list[int]:
@@ -260,20 +311,19 @@ def _stand(
     limit = creep if creep is not None else trace.limit
     told = Standing(
         case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
-        reference=device.heads[nights[0]].reference, state="silent", limit=limit, reason=reason,
+        reference=device.heads[nights[0]].reference_name, state="silent", limit=limit, reason=reason,
     )  # fmt: skip
     found.standings.append(told)
     if one is None or one.scanned.now is None:
         return
     now, head = one.scanned.now, device.heads[answers[-1]]
     told.ratio, told.low, told.high = (math.exp(value) for value in (now.value, now.low, now.high))
-    told.nights, told.answered, told.commit = now.nights, head.started, head.sha
+    told.nights, told.answered, told.commit = now.nights, head.started, head.commit.sha
     if len(since) < RECENT:
         told.state = "unlimited" if limit is None else _state(trace.metric, now.low, now.high, limit)
     last = trace.nights.index(answers[-1])
-    alone = "unlimited" if limit is None else _state(trace.metric, trace.low[last], trace.high[last], limit)
-    if told.state in ("undecided", "within") and alone == "over":
-        told.state, told.alone = "undecided", math.exp(trace.x[last])
+    if told.state == "within" and _state(trace.metric, trace.low[last], trace.high[last], limit or 0) == "over":
+        told.state = "undecided"
 
 
 def _state(metric: str, low: float, high: float, limit: float) -> State:
@@ -299,16 +349,17 @@ def direction(metric: str) -> Literal["lower", "higher"] | None:
 
 
 def _change(device: Device, one: Found, change: Change) -> Proposal:
-    good, bad = (device.heads[one.night(column)] for column in (change.before, change.after))
+    before, after = (device.heads[one.night(column)] for column in (change.before, change.after))
+    good, bad = before.commit.sha, after.commit.sha
     better = direction(one.trace.metric)
-    command = ["perfci", "bisect", good.sha, bad.sha, glob.escape(one.trace.case), "--device", device.kind]
+    command = ["perfci", "bisect", good, bad, glob.escape(one.trace.case), "--device", device.kind]
     if one.trace.metric != "time":
         command += ["--metric", one.trace.metric]
     return Proposal(
         case=one.trace.case, metric=one.trace.metric, device=device.kind, device_name=device.name,
-        epoch=bad.epoch, reference=bad.reference, kind=change.kind,
+        epoch=after.epoch, reference=after.reference_name, kind=change.kind,
         worse=None if better is None else (change.size > 0) == (better == "lower"),
         change=math.exp(change.size), low=math.exp(change.low), high=math.exp(change.high), level=LEVEL,
-        good=good.sha, bad=bad.sha, since=bad.started, known=device.heads[one.night(change.known)].started,
-        command=command if good.sha != bad.sha else [],
+        good=good, bad=bad, since=after.started, known=device.heads[one.night(change.known)].started,
+        command=command if good != bad else [],
     )  # fmt: skip

@@ -1,14 +1,20 @@
-"""Series over the nights of a history: device by device, of every case and metric the ratio to the reference."""
+"""Series over the nights of a history: device by device, of every case and metric what each night says."""
 
+import gc
 import math
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
+from typing import NamedTuple
 
-from perfci.history.document import Compared, Night, Seam
-from perfci.model.base import DeviceKind
+from perfci.history.document import Commit, Compared, Instant, Night, Point, Reference
+from perfci.history.stores.base import Store
+from perfci.model.base import DeviceKind, MachineError, matches
 from perfci.model.report import Class
+from perfci.model.text import count
 
 TRUSTED: frozenset[Class] = frozenset({"regression", "violation", "improvement", "unchanged", "inconclusive"})
 """Classes whose ratio is one of the two commits alone: an inconclusive one is told by its wide interval."""
@@ -24,27 +30,65 @@ Key = tuple[str, str]
 class Head:
     """A night without its points."""
 
-    sha: str
-    date: str
-    title: str
+    commit: Commit
+    last: Commit | None
+    reference: Reference | None
     run: str
+    attempt: int
     url: str
-    started: str
+    started: Instant
     epoch: str
-    reference: str
-    """As people call it; empty where there is none."""
     error: str
+    empty: bool
+    """It has no point, of any device."""
+
+    @property
+    def reference_name(self) -> str:
+        """The reference as people call it; empty where there is none."""
+        return self.reference.name if self.reference else ""
+
+
+class Interval(NamedTuple):
+    """A ratio with its interval, as in `Ratio`."""
+
+    ratio: float
+    low: float
+    high: float
+    level: float
+    pairs: int
+
+
+class Answer(NamedTuple):
+    """A metric of a case against another commit, as in `Compared`, in less memory."""
+
+    class_: Class
+    reason: str
+    ratio: Interval | None
+    limit: float | None
+
+
+class Entry(NamedTuple):
+    """A metric of a case on one night, as in `Point`."""
+
+    value: float | None
+    scatter: float | None
+    last: Answer | None
+    reference: Answer | None
 
 
 @dataclass
 class Trace:
-    """A metric of a case over the nights of its device; all lists have one entry for each answer."""
+    """A metric of a case over the nights of its device."""
 
     case: str
     metric: str
-    unit: str
+    unit: str = ""
+    """Of the last night."""
+    timing: str = ""
+    entries: dict[int, Entry] = field(default_factory=dict)
+    """Night → what it says; nights ascend."""
     nights: list[int] = field(default_factory=list)
-    """Index of the night, ascending."""
+    """Those that have a ratio to the reference: this list and the next four have one entry for each."""
     x: list[float] = field(default_factory=list)
     """Log ratio to the reference."""
     low: list[float] = field(default_factory=list)
@@ -52,12 +96,15 @@ class Trace:
     """Its interval, as log ratios too."""
     error: list[float] = field(default_factory=list)
     """Its standard error."""
-    values: dict[int, float] = field(default_factory=dict)
-    """Night → median of main, in `unit`, of every night that has one."""
     silent: dict[int, str] = field(default_factory=dict)
     """Night whose comparison with the reference asked about it, and has no ratio → why."""
     limit: float | None = None
     """The latest relative limit of the distance to the reference."""
+
+    @property
+    def values(self) -> dict[int, float]:
+        """Night → median of main, in `unit`, of every night that has one."""
+        return {night: entry.value for night, entry in self.entries.items() if entry.value is not None}
 
 
 @dataclass
@@ -68,53 +115,109 @@ class Device:
     name: str
     heads: list[Head] = field(default_factory=list)
     """In the order of their start."""
-    seams: dict[int, Seam] = field(default_factory=dict)
-    """Night → how its reference stands to the one before."""
     traces: dict[Key, Trace] = field(default_factory=dict)
+
+
+class Series(NamedTuple):
+    """A metric of a case on one device, with its last nights."""
+
+    device: Device
+    trace: Trace
+    nights: list[tuple[Head, Entry]]
+    """Oldest first."""
+
+
+def read(store: Store) -> list[Device]:
+    """Return the series of a store, as `collect` does; `store.faults` names what is left out.
+
+    Raises MachineError where it cannot be reached, or has no night.
+    """
+    with _uncollected():
+        devices = collect(store.runs())  # a repeated run is no further night
+    if not devices:
+        why = "it is empty"
+        if faults := store.faults:
+            why = f"{count(len(faults), 'document')} left out, such as {faults[0].name}, which {faults[0].reason}"
+        raise MachineError(
+            f"{store.text}: has no night ({why}): see how the store is called; "
+            "`perfci history record OUT --store STORE` adds one"
+        )
+    return devices
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: documents have no cycles, and looking takes as long as reading them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def collect(nights: Iterable[Night]) -> list[Device]:
     """Return the series of all devices, in the order of their names. `nights` are in the order of their start."""
-    found: dict[tuple[DeviceKind, str], Device] = {}
+    devices: dict[tuple[str, DeviceKind], Device] = {}
     for night in nights:
+        head = Head(
+            night.commit, night.last, night.reference, night.run, night.attempt, night.url, night.started, night.epoch,
+            night.error, not night.points,
+        )  # fmt: skip
         for kind, name in night.devices.items():
-            device = found.setdefault((kind, name), Device(kind, name))
-            _add(device, night)
-    return [found[key] for key in sorted(found, key=lambda key: (key[1], key[0]))]
+            device = devices.setdefault((name, kind), Device(kind, name))
+            for point in night.points:
+                if point.device == kind:
+                    _add(device, len(device.heads), point)
+            device.heads.append(head)
+    return [devices[key] for key in sorted(devices)]
 
 
-def _add(device: Device, night: Night) -> None:
-    reference, commit, index = night.reference, night.commit, len(device.heads)
-    device.heads.append(
-        Head(
-            commit.sha, commit.date, commit.title, night.run, night.url, night.started, night.epoch,
-            reference.name if reference else "", night.error,
-        )
-    )  # fmt: skip
-    if night.seam is not None:
-        device.seams[index] = night.seam
-    for point in night.points:
-        if point.device != device.kind:
-            continue
-        trace = device.traces.get((point.case, point.metric))
-        if trace is None:
-            trace = device.traces[point.case, point.metric] = Trace(point.case, point.metric, point.unit)
-        if index in trace.values or index in trace.silent or (trace.nights and trace.nights[-1] == index):
-            continue  # the document says it twice: its first word stands
-        if point.value is not None:
-            trace.values[index] = point.value
-        answer = answered(point.reference)
-        if isinstance(answer, str):
-            if point.reference is not None:
-                trace.silent[index] = answer
-            continue
-        trace.limit = point.reference.limit if point.reference is not None else None
-        trace.nights.append(index)
-        for values, value in zip((trace.x, trace.low, trace.high, trace.error), answer, strict=True):
-            values.append(value)
+def _add(device: Device, night: int, point: Point) -> None:
+    key = point.case, point.metric
+    if key not in device.traces:
+        device.traces[key] = Trace(*key)
+    trace = device.traces[key]
+    trace.unit, trace.timing = point.unit, point.timing
+    entry = Entry(point.value, point.scatter, _answer(point.last), _answer(point.reference))
+    trace.entries[night] = entry
+    if entry.reference is None:
+        return
+    measured = answered(entry.reference)
+    if isinstance(measured, str):
+        trace.silent[night] = measured
+        return
+    trace.limit = entry.reference.limit
+    trace.nights.append(night)
+    for values, value in zip((trace.x, trace.low, trace.high, trace.error), measured, strict=True):
+        values.append(value)
 
 
-def answered(compared: Compared | None) -> tuple[float, float, float, float] | str:
+def _answer(compared: Compared | None) -> Answer | None:
+    if compared is None:
+        return None
+    ratio = compared.ratio
+    interval = Interval(ratio.ratio, ratio.low, ratio.high, ratio.level, ratio.pairs) if ratio is not None else None
+    return Answer(compared.class_, sys.intern(compared.reason), interval, compared.limit)
+
+
+def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: str | None, limit: int) -> list[Series]:
+    """Return the series of a metric whose case matches the glob `pattern`, by case and device.
+
+    `kind_or_name`: of the device, a glob on names. `limit`: nights of each, the last ones.
+    """
+    chosen = [
+        Series(device, trace, [(device.heads[night], entry) for night, entry in [*trace.entries.items()][-limit:]])
+        for device in devices
+        if kind_or_name is None or kind_or_name == device.kind or matches(kind_or_name, device.name)
+        for trace in device.traces.values()
+        if trace.metric == metric and matches(pattern, trace.case)
+    ]
+    return sorted(chosen, key=lambda series: (series.trace.case, series.device.kind, series.device.name))
+
+
+def answered(compared: Compared | Answer | None) -> tuple[float, float, float, float] | str:
     """Return log ratio, its interval and its standard error; as text why there is none.
 
     The standard error is that of a normal variable whose interval of that coverage is as wide.

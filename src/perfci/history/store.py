@@ -1,4 +1,4 @@
-"""Open the store that a text names: a folder, `git:BRANCH`, `git:URL#BRANCH` or `s3://BUCKET/PREFIX`."""
+"""Open the store that a text names: a folder, `git:BRANCH` or `git:URL#BRANCH`."""
 
 import re
 from pathlib import Path
@@ -14,22 +14,15 @@ def open_store(text: str, where: Path | None = None) -> Store:
     """Return the store of this name; `where`: the folder that `git:BRANCH` and relative paths start from, else the
     current one.
 
-    Nothing is read before it is asked for. Raises UsageError for a text that names none, and where the library that it
-    needs is not installed.
+    Nothing is read before it is asked for. Raises UsageError for a text that names none.
     """
     here = Path.cwd() if where is None else where
     if text.startswith("git:"):
         from perfci.history.stores.branch import open_branch
 
         return open_branch(text.removeprefix("git:"), here)
-    if text.startswith("s3:"):
-        from perfci.history.stores.bucket import open_bucket
-
-        return open_bucket(text)
     if not text or text.startswith("~") or re.match(r"[a-z][a-z0-9+.-]*:", text, re.IGNORECASE):
-        raise UsageError(
-            f"{escaped(text, 200)!r}: is no store: name a folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX"
-        )
+        raise UsageError(f"{escaped(text, 200)!r}: is no store: name a folder, git:BRANCH or git:URL#BRANCH")
     from perfci.history.stores.folder import FolderStore
 
     return FolderStore(here / text)

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from perfci.history.cache import Answer, Entry, Series
 from perfci.history.document import Night
+from perfci.history.series import Answer, Device, Entry, Head, Series
 from perfci.history.store import Fault
 from perfci.model.base import matches
 from perfci.model.text import count, listed, shorten
@@ -43,33 +43,52 @@ def recorded(night: Night, name: str, *, new: bool) -> str:
     return f"{begin} {night.commit.sha[:_SHORT]}{title}: {told}{seam}{wrong} · {name}"
 
 
-def as_json(found: Sequence[Series], faults: Sequence[Fault]) -> dict[str, Any]:
+def as_json(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, Any]:
     """Return what `print_series` shows as one object for programs."""
-    series = [asdict(one, dict_factory=_keyed) for one in found]
-    return {"series": series, "faults": [asdict(one) for one in faults]}
+    shown = [
+        {
+            "case": trace.case, "device": device.kind, "device_name": device.name, "metric": trace.metric,
+            "unit": trace.unit, "timing": trace.timing, "entries": [_night(*night) for night in nights],
+        }
+        for device, trace, nights in series
+    ]  # fmt: skip
+    return {"series": shown, "faults": [asdict(fault) for fault in faults]}
 
 
-def _keyed(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    return {name.rstrip("_"): value for name, value in pairs}  # `class_`, as documents have it: class
+def _night(head: Head, entry: Entry) -> dict[str, Any]:
+    commit, reference = head.commit, head.reference
+    return {
+        "started": head.started, "run": head.run, "attempt": head.attempt, "url": head.url, "sha": commit.sha,
+        "date": commit.date, "title": commit.title, "epoch": head.epoch, "reference_name": head.reference_name,
+        "reference_sha": reference.commit.sha if reference else "", "value": entry.value, "scatter": entry.scatter,
+        "last": _answer(entry.last), "reference": _answer(entry.reference),
+    }  # fmt: skip
 
 
-def print_series(found: Sequence[Series], console: Console) -> None:
+def _answer(answer: Answer | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    nothing = {"ratio": None, "low": None, "high": None, "level": None, "pairs": 0}
+    return {"class": answer.class_, **(answer.ratio._asdict() if answer.ratio else nothing), "limit": answer.limit}
+
+
+def print_series(series: Sequence[Series], console: Console) -> None:
     """Print each series with its epochs apart: a sparkline of the ratio to the reference, and a row a night.
 
     On a terminal within the console's width; elsewhere titles stand whole.
     """
-    for number, one in enumerate(found):
+    for number, (device, trace, shown) in enumerate(series):
         if number:
             _put(console, Text())
-        heading = Text.assemble((visible(one.case), "bold"), f"  {visible(one.metric)} on {visible(one.device_name)}")
-        _put(console, heading.append(f", {visible(one.timing)}" if one.timing not in ("", one.device) else ""))
-        before: Entry | None = None
-        for _, members in groupby(one.entries, key=lambda entry: entry.epoch):
-            entries = list(members)
+        heading = Text.assemble((visible(trace.case), "bold"), f"  {visible(trace.metric)} on {visible(device.name)}")
+        _put(console, heading.append(f", {visible(trace.timing)}" if trace.timing not in ("", device.kind) else ""))
+        before: Head | None = None
+        for _, members in groupby(shown, key=lambda night: night[0].epoch):
+            nights = list(members)
             if before is not None:
-                _put(console, Text(f"── a new epoch: {_why(before, entries[0])} ──", "dim"))
-            _epoch(console, one, entries)
-            before = entries[-1]
+                _put(console, Text(f"── a new epoch: {_why(before, nights[0][0])} ──", "dim"))
+            _epoch(console, trace.unit, nights)
+            before = nights[-1][0]
 
 
 def fault_lines(faults: Sequence[Fault]) -> list[str]:
@@ -79,37 +98,36 @@ def fault_lines(faults: Sequence[Fault]) -> list[str]:
     return [*lines, f"left out: {count(more, 'document')} more (history show --json names them)"] if more > 0 else lines
 
 
-def _why(before: Entry, after: Entry) -> str:
+def _why(before: Head, after: Head) -> str:
+    name = visible(after.reference_name)
     if before.reference_name != after.reference_name:
-        return (
-            f"the reference is {visible(after.reference_name)} now" if after.reference_name else "without a reference"
-        )
-    if before.reference_sha != after.reference_sha:
-        return f"{visible(after.reference_name)} is another commit now"
+        return f"the reference is {name} now" if name else "without a reference"
+    if before.reference and after.reference and before.reference.commit.sha != after.reference.commit.sha:
+        return f"{name} is another commit now"
     return "another device, driver, toolchain or image"
 
 
-def _epoch(console: Console, series: Series, entries: Sequence[Entry]) -> None:
-    reference = visible(entries[-1].reference_name)
-    if reference and (line := sparkline([one.reference for one in entries])):
+def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) -> None:
+    reference = visible(nights[-1][0].reference_name)
+    if reference and (line := sparkline([entry.reference for _, entry in nights])):
         _put(console, Text(f"{line} against {reference}"))
     head = ["date", "commit", *([f">against {reference}"] if reference else []), ">since last", ">value", "title"]
     cells = [
         [
-            one.started[:10],
-            one.sha[:_SHORT],
-            *([_told(one.reference)] if reference else []),
-            _told(one.last),
-            show(one.value, series.unit),
-            visible(one.title),
+            night.started[:10],
+            night.commit.sha[:_SHORT],
+            *([_told(entry.reference)] if reference else []),
+            _told(entry.last),
+            show(entry.value, unit),
+            visible(night.commit.title),
         ]
-        for one in entries
+        for night, entry in nights
     ]
     if not console.is_terminal:
         for text in Table(head, cells).plain():
             _put(console, text)
         return
-    styles = [_style(one) for one in entries]
+    styles = [_style(entry) for _, entry in nights]
     room = console.width - sum(Table(head, cells).widths[:-1]) - 2 * (len(head) - 1)
     if room >= _LEAST_TITLE:
         table = Table(head, [[*line[:-1], _fitted(line[-1], room)] for line in cells], styles)
@@ -127,16 +145,16 @@ def _fitted(text: str, room: int) -> str:
     return text
 
 
-def _told(found: Answer | None) -> str:
+def _told(answer: Answer | None) -> str:
     """Return `+3.10 % (±0.3)`; the class where there is no ratio, `–` where nothing was compared."""
-    if found is None:
+    if answer is None:
         return "–"
-    if found.ratio is None or found.low is None or found.high is None:
-        return found.class_
-    if found.pairs == 0:
+    if (ratio := answer.ratio) is None:
+        return answer.class_
+    if ratio.pairs == 0:
         return "proved"
-    width = half(found.low, found.high) if found.low < found.high else ""
-    return " ".join([show_change(found.ratio), *([f"({width})"] if width else [])])
+    width = half(ratio.low, ratio.high) if ratio.low < ratio.high else ""
+    return " ".join([show_change(ratio.ratio), *([f"({width})"] if width else [])])
 
 
 def _style(entry: Entry) -> str:
@@ -146,33 +164,37 @@ def _style(entry: Entry) -> str:
     return "green" if "improvement" in classes else ""
 
 
-def sparkline(found: Sequence[Answer | None]) -> str:
+def sparkline(answers: Sequence[Answer | None]) -> str:
     """Return a line of ratios, a character a night, and the range that it spans: `▁▂▂█ +0.10 % to +3.10 %`.
 
     No range is drawn that is smaller than an interval is wide, so that noise stays flat. Empty without two ratios.
     """
-    logs = [math.log(one.ratio) if one is not None and one.ratio is not None else None for one in found]
-    known = [one for one in logs if one is not None]
+    ratios = [answer.ratio if answer else None for answer in answers]
+    logs = [math.log(ratio.ratio) if ratio else None for ratio in ratios]
+    known = [log for log in logs if log is not None]
     if len(known) < 2:
         return ""
     low, high = min(known), max(known)
-    widths = [math.log(one.high) - math.log(one.low) for one in found if one is not None and one.low and one.high]
+    widths = [math.log(ratio.high) - math.log(ratio.low) for ratio in ratios if ratio]
     span = max(high - low, median(widths) if widths else 0.0, 1e-9)
     begin = (low + high - span) / 2
     top = len(_LEVELS) - 1
-    drawn = "".join(_NOTHING if one is None else _LEVELS[round((one - begin) / span * top)] for one in logs)
+    drawn = "".join(_NOTHING if log is None else _LEVELS[round((log - begin) / span * top)] for log in logs)
     return f"{drawn} {show_change(math.exp(low))} to {show_change(math.exp(high))}"
 
 
-def no_series(pattern: str, known: Sequence[tuple[str, str, str, str]]) -> str:
-    """Return why nothing is shown, in one line. `known`: case, device, its name and metric of all that is recorded."""
-    if not known:
-        return "nothing is recorded there yet: `perfci history record` does it, after a run on main"
-    if of_case := [one for one in known if matches(pattern, one[0])]:
-        told = dict.fromkeys(f"{visible(metric)} on {visible(name)}" for _, _, name, metric in of_case)
-        return f"no such metric or device is recorded of it: there is {listed(told)}"
-    cases = dict.fromkeys(visible(case) for case, _, _, _ in known)
-    return f"no recorded case matches {visible(pattern)!r}: there is {listed(cases)}"
+def no_series(pattern: str, devices: Sequence[Device]) -> str:
+    """Return why nothing of a history is shown, in one line."""
+    of_case = sorted(
+        f"{visible(metric)} on {visible(device.name)}"
+        for device in devices
+        for case, metric in device.traces
+        if matches(pattern, case)
+    )
+    if of_case:
+        return f"no such metric or device is recorded of it: there is {listed(dict.fromkeys(of_case))}"
+    cases = sorted({case for device in devices for case, _ in device.traces})
+    return f"no recorded case matches {visible(pattern)!r}: there is {listed(map(visible, cases)) or 'none'}"
 
 
 def _put(console: Console, text: Text) -> None:

@@ -1,1 +1,1 @@
-"""The places that keep a history: a folder, a branch of a git repository, a bucket of S3."""
+"""The places that keep a history: a folder, a branch of a git repository."""

@@ -56,8 +56,6 @@ class Listed:
     """Relative to the store, with `/`."""
     size: int
     """Bytes."""
-    mark: str
-    """Another one for other content."""
 
 
 class Unreadable(Exception):
@@ -123,11 +121,6 @@ class Store(ABC):
         self.warnings: list[str] = []
         """Notes for its owner, one line each."""
         self._unnamed = 0
-
-    @property
-    @abstractmethod
-    def key(self) -> str:
-        """The same for the same place, whatever it was called by."""
 
     @abstractmethod
     def _list(self) -> Iterable[Listed]:

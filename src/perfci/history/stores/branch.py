@@ -87,11 +87,6 @@ class BranchStore(Store):
         self._tip: str | None = None
         self._listed: dict[str, str] = {}
 
-    @property
-    def key(self) -> str:
-        """Address and branch."""
-        return f"git:{self.url}#{self.branch}"
-
     # ---------------------------------------------------------------- reading
 
     def _list(self) -> list[Listed]:
@@ -116,7 +111,7 @@ class BranchStore(Store):
                 self.fault(name, "is no ordinary file")
                 continue
             self._listed[name] = facts[2].decode()
-            yield Listed(name, int(facts[3]), facts[2].decode())
+            yield Listed(name, int(facts[3]))
 
     def _level(
         self, clone: Path, tip: str, folders: Sequence[str]
@@ -232,7 +227,7 @@ class BranchStore(Store):
         """Warn where the branch has grown heavy: who clones it takes all of it."""
         assert self._tip is not None
         listed = list(self._tree(clone, self._tip))
-        request = "".join(f"{one.mark}\n" for one in listed).encode()
+        request = "".join(f"{self._listed[night.name]}\n" for night in listed).encode()
         told = _bounded(["cat-file", "--batch-check=%(objectsize:disk)"], clone, _LISTING, request)
         size = sum(int(one) for one in told.split() if one.isdigit())
         if size > HEAVY:
@@ -244,7 +239,8 @@ class BranchStore(Store):
     # ---------------------------------------------------------------- the clone
 
     def _folder(self) -> Path:
-        return made(cache_folder() / "git" / hashlib.sha256(self.key.encode()).hexdigest()[:24], private=True)
+        address = f"git:{self.url}#{self.branch}"
+        return made(cache_folder() / "git" / hashlib.sha256(address.encode()).hexdigest()[:24], private=True)
 
     @contextmanager
     def _clone(self) -> Iterator[Path]:

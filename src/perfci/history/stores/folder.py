@@ -12,7 +12,7 @@ from perfci.model.text import escaped
 from perfci.system.files import disk_errors, write_new
 
 _LITTER = re.compile(r"\.[0-9a-f]{16}\.tmp")
-"""A file that a killed writer left."""
+"""A file that a writer has not linked yet, or that a killed writer left."""
 _DEEPEST = 3
 """Levels of a store: `nights`, a year, a month."""
 
@@ -23,11 +23,6 @@ class FolderStore(Store):
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
         self.folder = folder
-
-    @property
-    def key(self) -> str:
-        """Its path."""
-        return f"folder:{self.folder.resolve()}"
 
     def _list(self) -> Iterator[Listed]:
         if self.folder.exists() and not self.folder.is_dir():
@@ -47,12 +42,14 @@ class FolderStore(Store):
                     if number == MOST_LISTED:
                         self.fault(name, f"holds more than {MOST_LISTED} names: the others were not read")
                         return
+                    if _LITTER.fullmatch(entry.name):
+                        continue  # before it is looked at: its writer may be about to remove it
                     inner = f"{name}/{entry.name}"
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode) and depth < _DEEPEST:
                         yield from self._within(inner, depth + 1)
-                    elif stat.S_ISREG(status.st_mode) and not _LITTER.fullmatch(entry.name):
-                        yield Listed(inner, status.st_size, f"{status.st_mtime_ns}-{status.st_ino}-{status.st_size}")
+                    elif stat.S_ISREG(status.st_mode):
+                        yield Listed(inner, status.st_size)
                     elif not stat.S_ISREG(status.st_mode):
                         self.fault(inner, "is no ordinary file")
 

@@ -175,7 +175,7 @@ def _second(instant: str) -> int:
 def _links(head: Head) -> tuple[str, str]:
     """Return the addresses of a night's commit and run; empty where its run is not one of GitHub Actions."""
     known = _RUN.fullmatch(head.url)
-    return (f"{known[1]}/commit/{head.sha}", head.url) if known else ("", "")
+    return (f"{known[1]}/commit/{head.commit.sha}", head.url) if known else ("", "")
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ def _nights(device: Device) -> _Facts:
     heads = device.heads[first:]
     links = [_links(head) for head in heads]
     places = sorted({commit.rpartition("/")[0] for commit, _ in links if commit})
-    of_epochs = {epoch: f"{device.heads[nights[0]].reference}" for epoch, nights in epochs(device).items()}
+    of_epochs = {epoch: device.heads[nights[0]].reference_name for epoch, nights in epochs(device).items()}
     return _Facts(first, {
         "at": [_second(head.started) for head in heads],
-        "sha": [head.sha for head in heads],
-        "title": [shorten(visible(head.title), _TITLE) for head in heads],
+        "sha": [head.commit.sha for head in heads],
+        "title": [shorten(visible(head.commit.title), _TITLE) for head in heads],
         "commits": places,
         "place": [places.index(commit.rpartition("/")[0]) if commit else -1 for commit, _ in links],
         "run": [run.rpartition("/")[2] for _, run in links],
@@ -220,7 +220,8 @@ def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
 
 
 def _value(trace: Trace) -> str:
-    return show(trace.values[max(trace.values)], trace.unit) if trace.values else "–"
+    values = trace.values
+    return show(values[max(values)], trace.unit) if values else "–"
 
 
 def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
@@ -236,7 +237,7 @@ def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
     shown = []
     for change in one.changes:
         bad = places[change.since]
-        good = next((night for night in range(bad - 1, -1, -1) if heads[night].sha == change.good), bad - 1)
+        good = next((night for night in range(bad - 1, -1, -1) if heads[night].commit.sha == change.good), bad - 1)
         if bad >= first:
             shown.append([max(0, good - first), bad - first, change.kind == "drift"])
     return {

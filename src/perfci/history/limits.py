@@ -1,0 +1,215 @@
+"""The limits by one night: main is over one, within it, or nothing is known. Pure.
+
+Three limits of a metric of a case are followed:
+
+- `reference`: the distance to the reference. Each night answers for itself.
+- `bound`: an absolute limit. So, too.
+- `last`: a step. Only one night compares main with the commit before it; from the next night on both sides of that
+  comparison have the step. What is asked from then on is the distance to the commit before the step, from ratios that
+  were measured side by side: of tonight's commit and of that one, each to the reference, which is a second measurement;
+  where that has no answer, the product of the ratios from night to night since.
+
+Of such a distance: over the limit where the estimate is, and all of its interval is for the worse, since that night
+only confirms what a test has shown; within the limit where all of the interval is; else nothing is known.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from perfci.history.document import ANSWERED, Commit
+from perfci.history.series import Answer, Entry, Head
+from perfci.model.metrics import known_metric
+from perfci.model.report import Class
+from perfci.stats.decide import margin
+
+Against = Literal["last", "reference", "bound"]
+Holds = Literal["over", "within", "unknown"]
+_COMMITS = 32
+"""For which distances are kept: main is compared with the commit recorded last, which is one of the newest."""
+_LARGEST = 700.0
+"""The logarithm of a ratio beyond which no float has it."""
+_WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
+_MEASURED: frozenset[Class] = ANSWERED | {"inconclusive"}
+"""Classes whose ratio is one: `invalid`, `clock` and `changed` say that it is not to be believed."""
+
+
+class Distance(NamedTuple):
+    """A logarithm of a ratio, with its interval."""
+
+    log: float
+    low: float
+    high: float
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """The ratio and its interval, as near as a float has them."""
+        ratio, low, high = (math.exp(max(-_LARGEST, min(_LARGEST, log))) for log in self)
+        return ratio, low, high
+
+    def times(self, other: "Distance") -> "Distance":
+        """Return the distance over both, which were measured apart: their widths add as squares do."""
+        log = self.log + other.log
+        below = math.hypot(self.log - self.low, other.log - other.low)
+        return Distance(log, log - below, log + math.hypot(self.high - self.log, other.high - other.log))
+
+    def back(self) -> "Distance":
+        """Return the distance the other way."""
+        return Distance(-self.log, -self.high, -self.low)
+
+    def holds(self, limit: float, worse: int) -> Holds:
+        """Compare this with a relative `limit`. `worse`: 1 where a larger ratio is worse, -1 where a smaller one is."""
+        growth, bound = (self, margin(limit, "lower")) if worse > 0 else (self.back(), margin(limit, "higher"))
+        if growth.log >= bound and growth.low > 0:
+            return "over"
+        return "within" if growth.high < bound else "unknown"
+
+
+class Said(NamedTuple):
+    """The answer of a night to a limit."""
+
+    holds: Holds
+    base: Commit | None = None
+    """The commit that the change is measured from."""
+    change: Distance | None = None
+    """From `base` to the night's commit."""
+    limit: float | None = None
+    name: str = ""
+    """The reference's."""
+    reason: str = ""
+    """Why a bound is broken."""
+
+
+UNKNOWN = Said("unknown")
+
+
+def say(against: Against, metric: str, night: Head, entry: Entry, step: "Step", *, followed: bool) -> Said:
+    """Say of a night whether a limit holds.
+
+    `step`: of the night's epoch, which has seen every night of it; `followed`: whether it was over and has not ended.
+    """
+    if against == "last":
+        return step.say(night, entry, followed=followed)
+    if against == "bound":
+        return _bound(entry)
+    if night.reference is None or entry.reference is None:
+        return UNKNOWN
+    return Said(
+        _shown(entry.reference, metric), night.reference.commit, _distance(entry.reference), entry.reference.limit,
+        night.reference.name,
+    )  # fmt: skip
+
+
+def _bound(entry: Entry) -> Said:
+    """Say it of an absolute limit, which is of main's value alone: either comparison tells of it."""
+    answers = [answer for answer in (entry.last, entry.reference) if answer is not None]
+    for answer in answers:
+        if answer.class_ == "violation":
+            return Said("over", reason=answer.reason)
+    if any(answer.class_ in _WITHIN for answer in answers):
+        return Said("within")
+    return UNKNOWN  # beside a regression it may have no answer
+
+
+class Step:
+    """A step: what main is over the limit from the commit before it, within one epoch."""
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._to_reference: dict[str, Distance] = {}
+        """Of the newest commits: commit → its distance to the reference."""
+        self._before: Distance | None = None
+        """The same of the commit before the step, as it was measured before the step was seen."""
+        self._to_base: dict[str, Distance] = {}
+        """Commit → its distance to the commit before the step, by those between them."""
+        self._base: Commit | None = None
+        self._limit: float | None = None
+        self._worse = 0
+        """1 where a larger ratio is worse, -1 where a smaller one is; 0 where the step has no ratio."""
+        self._still = False
+        """Of a step without a ratio: is it still there."""
+        self._change: Distance | None = None
+
+    def say(self, night: Head, entry: Entry, *, followed: bool) -> Said:
+        """Say of the next night whether the step is there; `followed`: whether one was, and has not ended."""
+        self._keep(night, entry)
+        last = entry.last if night.last is not None else None
+        stepped = _shown(last, self._metric) == "over"
+        if not followed:
+            if not stepped:
+                return UNKNOWN
+            self._begin(night, entry)
+        if last is not None and last.class_ in ANSWERED and last.limit is not None:
+            self._limit = last.limit
+        if not self._worse:
+            return Said(self._by_class(last), self._base, self._change, self._limit)
+        changes = [*self._changes(night, entry)] if followed else [self._to_base[night.commit.sha]]
+        known = [change for change in changes if self._holds(change) != "unknown"]
+        if known or (stepped and changes):
+            self._change = [*known, *changes][0]
+        holds: Holds = "over" if stepped else self._holds(known[0]) if known else "unknown"
+        return Said(holds, self._base, self._change, self._limit)
+
+    def _holds(self, change: Distance) -> Holds:
+        return "unknown" if self._limit is None else change.holds(self._limit, self._worse)
+
+    def _keep(self, night: Head, entry: Entry) -> None:
+        commit, last, reference = night.commit.sha, _distance(entry.last), _distance(entry.reference)
+        if reference is not None:
+            self._to_reference.pop(commit, None)
+            self._to_reference[commit] = reference
+            if len(self._to_reference) > _COMMITS:
+                del self._to_reference[next(iter(self._to_reference))]
+        if last is not None and night.last is not None and commit != night.last.sha in self._to_base:
+            self._to_base[commit] = self._to_base[night.last.sha].times(last)
+
+    def _begin(self, night: Head, entry: Entry) -> None:
+        last, self._base = _distance(entry.last), night.last
+        self._worse = 0 if last is None or not last.log else int(math.copysign(1, last.log))
+        self._to_base, self._before = {}, None
+        if last is not None and night.last is not None:
+            self._before = self._to_reference.get(night.last.sha)
+            self._to_base = {night.last.sha: Distance(0.0, 0.0, 0.0), night.commit.sha: last}
+
+    def _changes(self, night: Head, entry: Entry) -> Iterator[Distance]:
+        """Yield the distances from the commit before the step that tonight measured, that by the reference first."""
+        reference, here = entry.reference, _distance(entry.reference)
+        measured = reference is not None and (reference.class_ in ANSWERED or reference.limit is None)
+        if measured and here is not None and self._before is not None:  # the ratio, whatever was asked
+            yield here.times(self._before.back())
+        if entry.last is not None and entry.last.class_ in ANSWERED and night.commit.sha in self._to_base:
+            yield self._to_base[night.commit.sha]
+
+    def _by_class(self, last: Answer | None) -> Holds:
+        """Say whether a step without a ratio, such as from 0 bytes to 64, is still there."""
+        now = _shown(last, "")
+        if now == "unknown":
+            return now
+        self._still = now == "over" or (self._still and last is not None and last.class_ == "unchanged")
+        return "over" if self._still else "within"
+
+
+def _shown(answer: Answer | None, metric: str) -> Holds:
+    """Say whether a change was shown to be over its limit, or within it.
+
+    A violation says nothing of the relative limit on the same metric: there its ratio must, all of the interval.
+    """
+    if answer is None or answer.class_ not in ANSWERED:
+        return "unknown"
+    if answer.class_ != "violation":
+        return "over" if answer.class_ == "regression" else "within"
+    distance, known = _distance(answer), known_metric(metric)
+    if distance is None or answer.limit is None or known is None or known.better is None:
+        return "unknown"
+    growth, bound = distance if known.better == "lower" else distance.back(), margin(answer.limit, known.better)
+    return "over" if growth.low > bound else "within" if growth.high < bound else "unknown"
+
+
+def _distance(answer: Answer | None) -> Distance | None:
+    """Return the logarithms of a ratio that is to be believed; None where its interval does not hold it, too."""
+    if answer is None or answer.ratio is None or answer.class_ not in _MEASURED:
+        return None
+    ratio = answer.ratio
+    if not ratio.low <= ratio.ratio <= ratio.high:
+        return None
+    return Distance(math.log(ratio.ratio), math.log(ratio.low), math.log(ratio.high))
