@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.doctor import CHECKS, Machine, examine, gpu, host, ok, pytorch, repository, tools, warn
+from perfci.doctor import gpu, host, pytorch, repository, tools
 from perfci.doctor import machine as doctor_machine
+from perfci.doctor.machine import Machine, ok, warn
+from perfci.doctor.survey import CHECKS, examine
 from perfci.system import facts
 from tests.system.machines import (
     CONTAINER,
@@ -35,8 +37,12 @@ def lines(check, found: Machine) -> dict:
 
 
 def only(check, found: Machine):
-    (one,) = check(found)
-    return one
+    (line,) = check(found)
+    return line
+
+
+def silent(check, found: Machine) -> bool:
+    return list(check(found)) == []
 
 
 # ---------------------------------------------------------------- the frame
@@ -71,7 +77,7 @@ def test_every_check_survives_a_machine_with_nothing_on_it(tmp_path):
 def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path):
     mark = tmp_path / "pid"
     path = program(tmp_path, "hang", f"sleep 300 & echo $! > '{mark}'; wait")
-    said = Machine().run([path], timeout=0.5)
+    said = Machine().run([path], limit=0.5)
     assert said.code is None and said.problem == "no answer within 0.5 s"
     pid = int(mark.read_text())
     for _ in range(50):
@@ -82,16 +88,14 @@ def test_a_program_that_does_not_end_is_killed_with_what_it_started(tmp_path):
         pytest.fail("what it started still runs")
 
 
-def test_a_child_left_behind_does_not_keep_us_waiting(tmp_path):
-    said = Machine().run([program(tmp_path, "leave", "sleep 300 & echo done")], timeout=30)
+def test_a_child_left_behind_is_no_hanging_program(tmp_path):
+    said = Machine().run([program(tmp_path, "leave", "sleep 300 & echo done")], limit=0.5)
     assert (said.code, said.out) == (0, "done\n")
 
 
 def test_a_program_that_never_stops_talking_is_ended(tmp_path):
-    said = Machine().run(
-        [program(tmp_path, "talk", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")], timeout=30
-    )
-    assert said.problem == "wrote more than 1 MiB"
+    talk = program(tmp_path, "talk", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")
+    assert Machine().run([talk], limit=30).problem == "what it says takes more than 1 MiB"
 
 
 def test_how_programs_end():
@@ -120,59 +124,42 @@ def test_a_fact_is_asked_once_and_what_it_raises_is_raised_each_time():
 
 
 @pytest.mark.parametrize(
-    ("version", "log", "status", "word"),
+    ("version", "words"),
     [
-        ("Linux version 6.8.0 (gcc) #1\n", "", "ok", "neither gVisor nor WSL"),
-        (GVISOR, "", "warn", "gVisor"),
-        ("Linux version 6.8.0 (gcc) #1\n", "[   0.0] Starting gVisor...\n", "warn", "gVisor"),
-        ("Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f) #1\n", "", "warn", "WSL"),
+        ("Linux version 6.8.0 (gcc) #1\n", []),
+        (GVISOR, ["gVisor"]),
+        ("Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f) #1\n", ["WSL"]),
     ],
 )
-def test_the_kernel(tmp_path, version, log, status, word):
-    found = machine(tmp_path, version=version)
-    program(tmp_path / "bin", "dmesg", says(log))
-    line = only(host.check_system, found)
-    assert line.status == status and word in line.found and "Ubuntu 24.04.3 LTS" in line.found
+def test_the_kernel(tmp_path, version, words):
+    lines = list(host.check_system(machine(tmp_path, version=version)))
+    assert [line.found.partition(":")[0] for line in lines] == words
+
+
+OVERLAY = "22 1 254:0 / / rw - ext4 /dev/vda rw\n75 51 0:39 / / rw,relatime - overlay overlay rw,lowerdir=/l\n"
 
 
 @pytest.mark.parametrize(
-    ("files", "env", "namespaces", "kind", "words"),
+    ("files", "env", "namespaces", "inside"),
     [
-        ({}, {}, FIRST, None, "none"),
-        ({".dockerenv": ""}, {}, CONTAINER, "Docker", "without CAP_SYS_ADMIN"),
-        ({".dockerenv": ""}, {}, FIRST, None, "an image run as a machine"),
-        ({"run/.containerenv": ""}, {}, CONTAINER, "Podman", "/run/.containerenv"),
-        ({"proc/self/cgroup": "0::/kubepods.slice/pod1\n"}, {}, CONTAINER, "Kubernetes", "kubepods"),
-        ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, CONTAINER, "Kubernetes", "$KUBERNETES"),
-        ({"run/systemd/container": "lxc\n"}, {}, CONTAINER, "lxc", "lxc"),
-        ({"proc/self/cgroup": "4:memory:/docker/0123\n"}, {}, CONTAINER, "Docker", "/proc/self/cgroup"),
-        ({}, {}, FIRST | {"pid": 4026532000}, None, "no known one, but namespaces of its own: pid"),
+        ({}, {}, FIRST, False),
+        ({".dockerenv": ""}, {}, CONTAINER, True),
+        ({".dockerenv": ""}, {}, FIRST, False),  # an image run as a machine
+        ({".dockerenv": "", "proc/self/mountinfo": OVERLAY}, {}, FIRST, True),  # docker run --pid host --ipc host …
+        ({".dockerenv": "", "proc/self/mountinfo": OVERLAY.splitlines()[0]}, {}, FIRST, False),
+        ({"run/.containerenv": ""}, {}, CONTAINER, True),
+        ({"proc/self/cgroup": "0::/kubepods.slice/pod1\n"}, {}, CONTAINER, True),
+        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, CONTAINER, True),
+        ({"run/systemd/container": "lxc\n"}, {}, CONTAINER, True),
+        ({"proc/self/cgroup": "4:memory:/docker/0123\n"}, {}, CONTAINER, True),
+        ({}, {}, FIRST | {"pid": 4026532000}, False),
     ],
 )
-def test_the_container(tmp_path, files, env, namespaces, kind, words):
-    found = machine(tmp_path, env=env, namespaces=namespaces, caps=DOCKERS)
+def test_a_container(tmp_path, files, env, namespaces, inside):
+    found = machine(tmp_path, env=env, namespaces=namespaces)
     for name, text in files.items():
         write(found.root / name, text)
-    line = only(host.check_container, found)
-    assert line.values["kind"] == kind and words in line.found
-
-
-def test_a_container_that_shares_every_namespace_with_its_host(tmp_path):
-    """docker run --pid host --ipc host --uts host: what is its own is /."""
-    found = machine(tmp_path, caps=DOCKERS)
-    write(found.root / ".dockerenv", "")
-    table = "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
-    write(
-        found.root / "proc/self/mountinfo",
-        table + "75 51 0:39 / / rw,relatime master:2 - overlay overlay rw,lowerdir=/l\n",
-    )
-    line = only(host.check_container, found)
-    assert line.values["kind"] == "Docker"
-    assert line.found == "Docker (/.dockerenv; the host's namespaces), without CAP_SYS_ADMIN"
-    booted = machine(tmp_path / "booted")
-    write(booted.root / ".dockerenv", "")
-    write(booted.root / "proc/self/mountinfo", table)
-    assert only(host.check_container, booted).values["kind"] is None
+    assert host.in_container(found) is inside
 
 
 def test_sys_admin_of_a_user_namespace_is_not_the_drivers(tmp_path):
@@ -200,11 +187,23 @@ def test_cpu_quota_of_both_versions_of_cgroups(tmp_path):
     assert facts.cpu_quota(one) == pytest.approx(4)
 
 
-@pytest.mark.parametrize(("free", "status"), [(100 * 10**6, "fail"), (10**9, "warn"), (10**10, "ok")])
+@pytest.mark.parametrize(("free", "status"), [(100 * 10**6, ["fail"]), (10**9, ["warn"]), (10**10, [])])
 def test_disk_space(tmp_path, monkeypatch, free, status):
     found = machine(tmp_path)
     monkeypatch.setattr(host.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    assert only(host.check_disk, found).status == only(host.check_temporary, found).status == status
+    for check in (host.check_disk, host.check_temporary):
+        assert [line.status for line in check(found)] == status
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "words"),
+    [(8, None, ""), (8, 8, ""), (8, 1.5, "a quota of 1.5 for 8 cores"), (1, None, "1 core")],
+)
+def test_cores(tmp_path, monkeypatch, cores, quota, words):
+    monkeypatch.setattr(host, "usable_cores", lambda: cores)
+    monkeypatch.setattr(host, "cpu_quota", lambda root: quota)
+    lines = list(host.check_cores(machine(tmp_path)))
+    assert bool(lines) is bool(words) and all(words in line.found for line in lines)
 
 
 def test_a_tmpdir_that_is_not_there_and_an_output_folder_that_is_a_file(tmp_path):
@@ -235,10 +234,10 @@ def test_a_temporary_folder_of_no_use(tmp_path, monkeypatch, mark, noexec, nowhe
     assert line.status == "fail" and line.remedy.startswith(nowhere)
 
 
-@pytest.mark.parametrize(("free", "status"), [(2**28, "fail"), (2**31, "warn"), (2**34, "ok")])
+@pytest.mark.parametrize(("free", "status"), [(2**28, ["fail"]), (2**31, ["warn"]), (2**34, [])])
 def test_memory(tmp_path, monkeypatch, free, status):
     monkeypatch.setattr(host, "free_memory", lambda root: free)
-    assert only(host.check_memory, machine(tmp_path)).status == status
+    assert [line.status for line in host.check_memory(machine(tmp_path))] == status
 
 
 # ---------------------------------------------------------------- GPUs
@@ -252,41 +251,31 @@ def gpu_lines(tmp_path, **answers) -> dict:
     ("answers", "name", "status", "words"),
     [
         ({}, "gpu 0", "ok", "NVIDIA H200, 140 GiB of memory, compute capability 9.0, driver 580.159.04 (CUDA 13.0)"),
-        ({}, "gpu 0 modes", "ok", "compute mode default, MIG off, ECC on, persistence on"),
-        ({"nvmlDeviceGetComputeMode": lambda: 2}, "gpu 0 modes", "fail", "nvidia-smi -i 0 -c DEFAULT"),
-        ({"nvmlDeviceGetComputeMode": lambda: 3}, "gpu 0 modes", "warn", "-c DEFAULT"),
-        ({"nvmlDeviceGetMigMode": lambda: [1, 1]}, "gpu 0 modes", "warn", "-mig 0"),
-        ({"nvmlDeviceGetPersistenceMode": lambda: 0}, "gpu 0 modes", "warn", "-pm 1"),
-        ({"nvmlDeviceGetVirtualizationMode": lambda: 2}, "gpu 0 modes", "warn", "vGPU"),
-        ({"mute": ["nvmlDeviceGetMigMode", "nvmlDeviceGetEccMode"]}, "gpu 0 modes", "ok", "MIG not told, ECC not told"),
-        ({}, "gpu 0 clocks", "ok", "SM 345 MHz of at most 1980 MHz"),
-        ({"nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x40}, "gpu 0 clocks", "warn", "too hot"),
+        ({"nvmlDeviceGetComputeMode": lambda: 2}, "gpu 0 compute mode", "fail", "nvidia-smi -i 0 -c DEFAULT"),
+        ({"nvmlDeviceGetComputeMode": lambda: 3}, "gpu 0 compute mode", "warn", "-c DEFAULT"),
+        ({"nvmlDeviceGetMigMode": lambda: [1, 1]}, "gpu 0 mig", "warn", "-mig 0"),
+        ({"nvmlDeviceGetPersistenceMode": lambda: 0}, "gpu 0 persistence", "warn", "-pm 1"),
+        ({"nvmlDeviceGetVirtualizationMode": lambda: 2}, "gpu 0 vgpu", "warn", "vGPU"),
+        ({"nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x60}, "gpu 0 clocks", "warn", "held down by sw_thermal, hw_thermal before anything runs the GPU is too hot: see its cooling (nvidia-smi -q -d TEMPERATURE)"),
         ({"nvmlDeviceGetCurrentClocksEventReasons": lambda: 0x2}, "gpu 0 clocks", "warn", "--reset-applications-clocks"),
-        ({"nvmlDeviceGetTemperature": lambda sensor: 84}, "gpu 0 clocks", "warn", "84 °C"),
-        ({"nvmlDeviceGetEnforcedPowerLimit": lambda: 500_000}, "gpu 0 clocks", "warn", "-pl 700"),
-        ({}, "gpu 0 users", "ok", "no other process"),
-        ({"mute": ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"]}, "gpu 0 users", "ok", "not told"),
+        ({"nvmlDeviceGetTemperature": lambda sensor: 84}, "gpu 0 temperature", "warn", "84 °C"),
+        ({"nvmlDeviceGetEnforcedPowerLimit": lambda: 500_000}, "gpu 0 power limit", "warn", "-pl 700"),
         ({"nvmlDeviceGetComputeRunningProcesses": lambda: [SimpleNamespace(pid=2**22 + 7, usedGpuMemory=1)]}, "gpu 0 users", "warn", "4194311"),
         ({"nvmlDeviceGetUtilizationRates": lambda: SimpleNamespace(gpu=55, memory=0)}, "gpu 0 users", "fail", "busy 55 %"),
         ({"nvmlDeviceGetMemoryInfo": lambda v=None: SimpleNamespace(total=2**37, used=2**33)}, "gpu 0 users", "warn", "8.6 GB of memory in use"),
     ],
 )  # fmt: skip
 def test_a_gpu(tmp_path, answers, name, status, words):
-    line = gpu_lines(tmp_path, **answers)[name]
-    assert line.status == status
-    assert words in f"{line.found} {line.remedy}"
+    found = gpu_lines(tmp_path, **answers)
+    assert set(found) == {"gpu 0", name}
+    assert found[name].status == status
+    assert words in f"{found[name].found} {found[name].remedy}"
 
 
-def test_a_gpu_that_tells_nothing_has_lines_that_claim_nothing(tmp_path):
-    mute = [*Nvml().answers]
-    found = gpu_lines(tmp_path, mute=mute)
-    assert {line.status for line in found.values()} == {"ok"}
-    assert not any(
-        value
-        for line in found.values()
-        for key, value in line.values.items()
-        if key not in ("uuid", "name", "driver", "cuda")
-    )
+def test_a_gpu_that_tells_nothing_has_a_line_that_claims_nothing(tmp_path):
+    (line,) = gpu_lines(tmp_path, mute=[*Nvml().answers]).values()
+    assert line.status == "ok"
+    assert not any(value for key, value in line.values.items() if key not in ("uuid", "name", "driver", "cuda"))
 
 
 @pytest.mark.parametrize(
@@ -295,8 +284,6 @@ def test_a_gpu_that_tells_nothing_has_lines_that_claim_nothing(tmp_path):
         ({}, FIRST, "warn", "no NVIDIA GPU"),
         ({"sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:17:00.0/class": "0x030200\n"}, FIRST, "fail", "0000:17:00.0"),
         ({"sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:17:00.0/class": "0x020000\n"}, FIRST, "warn", "no NVIDIA GPU"),
-        ({"sys/bus/pci/devices/0000:c1:00.0/vendor": "0x1002\n", "sys/bus/pci/devices/0000:c1:00.0/class": "0x120000\n"}, FIRST, "warn", "AMD's GPU at 0000:c1:00.0 is not measured"),
-        ({"sys/bus/pci/devices/0000:c1:00.0/vendor": "0x1002\n", "sys/bus/pci/devices/0000:c1:00.0/class": "0x060400\n"}, FIRST, "warn", "no NVIDIA GPU"),
         ({"proc/driver/nvidia/version": "NVRM", ".dockerenv": ""}, CONTAINER, "warn", "--gpus all"),
         ({"proc/driver/nvidia/version": "NVRM", ".dockerenv": "", "dev/nvidia0": ""}, CONTAINER, "fail", "cannot be used"),
     ],
@@ -320,14 +307,12 @@ def test_a_driver_that_hangs_is_told(tmp_path, monkeypatch):
 
 
 def test_locking_clocks_is_predicted(tmp_path):
-    make = lambda name, **fields: only(gpu.check_locking, machine(tmp_path / name, nvml=Nvml(), **fields))  # noqa: E731
-    assert make("a").status == "ok"
-    assert "needs root" in make("b", euid=1000).found
-    (tmp_path / "c").mkdir()
-    found = machine(tmp_path / "c" / "x", nvml=Nvml(), caps=DOCKERS, namespaces=CONTAINER)
+    assert silent(gpu.check_locking, machine(tmp_path / "a", nvml=Nvml()))
+    assert "needs root" in only(gpu.check_locking, machine(tmp_path / "b", nvml=Nvml(), euid=1000)).found
+    found = machine(tmp_path / "c", nvml=Nvml(), caps=DOCKERS, namespaces=CONTAINER)
     write(found.root / ".dockerenv", "")
     assert "SYS_ADMIN" in only(gpu.check_locking, found).found
-    assert list(gpu.check_locking(machine(tmp_path / "d"))) == []
+    assert silent(gpu.check_locking, machine(tmp_path / "d"))
 
 
 # ---------------------------------------------------------------- torch
@@ -338,7 +323,6 @@ def torch_line(tmp_path, told, nvml=None, **fields):
 
 
 REFUSED = H200["cuda"] | {
-    "available": False,
     "ran": False,
     "error": "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).",
 }
@@ -347,7 +331,7 @@ REFUSED = H200["cuda"] | {
 @pytest.mark.parametrize(
     ("told", "nvml", "env", "status", "words"),
     [
-        (H200, Nvml(), {}, "ok", "a kernel ran on NVIDIA H200, capability 9.0"),
+        (H200, Nvml(), {}, "ok", "a kernel ran on NVIDIA H200"),
         (NO_GPU, None, {}, "ok", "without CUDA"),
         (NO_GPU, Nvml(), {}, "fail", "install a CUDA build"),
         (H200 | {"cuda": REFUSED}, Nvml(12080), {}, "fail", "the driver runs CUDA 12 at most"),
@@ -359,26 +343,6 @@ REFUSED = H200["cuda"] | {
 )  # fmt: skip
 def test_torch(tmp_path, told, nvml, env, status, words):
     line = torch_line(tmp_path, told, nvml, env=env)
-    assert line.status == status and words in f"{line.found} {line.remedy}"
-
-
-@pytest.mark.parametrize(
-    ("change", "name", "status", "words"),
-    [
-        ({}, "attention", "ok", "SDPA ran alone with flash, memory-efficient, cuDNN"),
-        ({"attention": {"on": {"flash": True}, "tried": {"flash": "RuntimeError: No available kernel."}}}, "attention", "warn", "flash refused (RuntimeError: No available kernel.)"),
-        ({"attention": {"on": {"flash": False, "cuDNN": True}, "tried": {"flash": "", "cuDNN": ""}}}, "attention", "warn", "switched off: flash"),
-        ({"fp8": {"there": True, "tried": True, "error": "RuntimeError: x"}}, "fp8", "warn", "failed: RuntimeError: x"),
-        ({"fp8": {"there": True, "tried": False, "error": ""}}, "fp8", "ok", "FP8 needs 8.9"),
-        ({"fp8": {"there": False, "tried": False, "error": ""}}, "fp8", "ok", "no float8"),
-        ({"tf32": {"matmul": "high", "cudnn": None}}, "tf32", "ok", "TF32 on in matrix products (high precision), not told in"),
-        ({"triton": {"version": None, "there": False, "error": ""}}, "triton", "warn", "pip install triton"),
-        ({"flash-attn": {"version": "2.8.3", "there": True, "error": "ImportError: undefined symbol: _ZN3c10"}}, "flash-attn", "warn", "undefined symbol"),
-        ({"flash-attn": {"version": "2.8.3", "there": True, "error": ""}}, "flash-attn", "ok", "flash_attn 2.8.3 can be imported"),
-    ],
-)  # fmt: skip
-def test_what_torch_offers(tmp_path, change, name, status, words):
-    line = lines(pytorch.check_offers, machine(tmp_path, told=H200 | change, nvml=Nvml()))[name]
     assert line.status == status and words in f"{line.found} {line.remedy}"
 
 
@@ -397,7 +361,7 @@ def test_an_interpreter_that_hangs_or_is_none(tmp_path, monkeypatch):
     found = machine(tmp_path)
     found.python = program(tmp_path / "bin", "hangs", "sleep 60")
     assert "no answer within 0.3 s" in only(pytorch.check_torch, found).found
-    found = machine(tmp_path / "b", told=NO_GPU | {"python": {"version": "3.8.19", "path": "x"}})
+    found = machine(tmp_path / "b", told=NO_GPU | {"python": {"version": "3.8.19"}})
     assert lines(pytorch.check_torch, found)["python"].status == "fail"
 
 
@@ -474,7 +438,7 @@ def test_a_secret_in_an_included_file_or_a_submodule_is_found(tmp_path):
 def test_what_is_no_secret_is_not_one(tmp_path, entry):
     found = machine(tmp_path)
     configure(found, *entry)
-    assert only(repository.check_token, found).status == "ok"
+    assert silent(repository.check_token, found)
 
 
 @given(st.lists(st.text(max_size=60), max_size=4))
@@ -486,13 +450,12 @@ def test_words_about_secrets_never_hold_a_value(entries):
 
 
 def test_git(tmp_path):
-    found = machine(tmp_path)
-    assert only(repository.check_git, found).status == "ok"
+    assert silent(repository.check_git, machine(tmp_path))
     nowhere = machine(tmp_path / "nowhere")
-    nowhere.where = nowhere.root / "etc"
+    nowhere.where = nowhere.root
     line = only(repository.check_git, nowhere)
     assert line.status == "warn" and "git init" in line.remedy
-    assert list(repository.check_token(nowhere)) == []
+    assert silent(repository.check_token, nowhere)
     without = machine(tmp_path / "without", env={"PATH": str(tmp_path / "tmp")})
     assert only(repository.check_git, without).status == "fail"
 
@@ -502,12 +465,12 @@ def test_another_users_repository(tmp_path):
     found = machine(tmp_path)
     configure(found, "remote.origin.url", "https://x-access-token:c2VjcmV0c2VjcmV0@github.com/a/b")
     found.env = {**found.env, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
-    assert only(repository.check_git, found).status == "ok"
+    assert silent(repository.check_git, found)
     assert only(repository.check_token, found).status == "fail"
     old = machine(tmp_path / "old")
     (tmp_path / "old/bin/git").unlink()
     refusal = says("", 128, "fatal: detected dubious ownership in repository at '/repo'\n")
-    program(tmp_path / "old/bin", "git", f'case "$*" in *--version) echo git version 2.36.1; exit ;; esac\n{refusal}')
+    program(tmp_path / "old/bin", "git", refusal)
     for check, words in ((repository.check_git, "another user"), (repository.check_token, "not searched")):
         line = only(check, old)
         assert line.status == "warn" and words in line.found and "safe.directory" in line.remedy
@@ -529,84 +492,48 @@ def test_a_shallow_clone_is_told(tmp_path):
     subprocess.run(["sh", "-c", line.remedy.split(", or ")[0]], cwd=found.where, check=True)
     again = machine(tmp_path / "again")
     again.where = found.where
-    assert only(repository.check_git, again).status == "ok"
+    assert silent(repository.check_git, again)
 
 
-# ---------------------------------------------------------------- compilers and Docker
-
-
-def test_nvcc(tmp_path):
-    found = machine(tmp_path / "a")
-    assert "not installed" in only(tools.check_nvcc, found).found
-    for name, told, nvml, status, words in (
-        ("b", H200, Nvml(), "ok", "nvcc 13.0.88"),
-        ("c", H200, Nvml(12080), "warn", "newer than the driver"),
-        (
-            "d",
-            H200 | {"torch": H200["torch"] | {"cuda": "12.8"}},
-            Nvml(),
-            "warn",
-            "another CUDA major than torch (12.8)",
-        ),
-    ):
-        found = machine(tmp_path / name, told=told, nvml=nvml)
-        program(tmp_path / name / "bin", "nvcc", says(NVCC))
-        line = only(tools.check_nvcc, found)
-        assert line.status == status and words in line.found
-    home = machine(tmp_path / "e", env={"CUDA_HOME": str(tmp_path / "e" / "cuda")})
-    program(tmp_path / "e" / "cuda" / "bin", "nvcc", says(NVCC.replace("13.0", "12.6")))
-    program(tmp_path / "e" / "bin", "nvcc", says(NVCC))
-    assert "nvcc 12.6.88" in only(tools.check_nvcc, home).found
-
-
-def test_cutlass(tmp_path):
-    found = machine(tmp_path)
-    assert "neither" in only(tools.check_cutlass, found).found
-    header = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n"
-    write(found.where / "third_party/cutlass/include/cutlass/version.h", header)
-    assert "headers 4.2.1" in only(tools.check_cutlass, found).found
-    found = machine(tmp_path / "b", told=H200 | {"cutlass": {"version": "4.3.0", "there": True, "error": ""}})
-    assert "Python package 4.3.0" in only(tools.check_cutlass, found).found
+# ---------------------------------------------------------------- compilers, strace
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "words"),
+    ("torch", "nvml", "words"),
     [
-        ("[ $1 = --version ] && echo version 6.8 && exit; echo Process 7 attached >&2", "ok", "need not be measured"),
-        ("echo version 5.2", "warn", "older than 5.3"),
-        ("[ $1 = --version ] && echo version 6.8 && exit; echo 'PTRACE_SEIZE: Operation not permitted' >&2; exit 1", "warn", "not permitted"),
-        (None, "warn", "apt-get install strace"),
+        ("13.0", Nvml(), ""),
+        ("13.0", Nvml(12080), "newer than the driver"),
+        ("12.8", Nvml(), "another CUDA major than torch (12.8)"),
+    ],
+)
+def test_nvcc(tmp_path, torch, nvml, words):
+    found = machine(tmp_path, told=H200 | {"torch": H200["torch"] | {"cuda": torch}}, nvml=nvml)
+    program(tmp_path / "bin", "nvcc", says(NVCC))
+    lines = list(tools.check_nvcc(found))
+    assert bool(lines) is bool(words) and all(words in line.found for line in lines)
+
+
+def test_the_nvcc_of_cuda_home_comes_first(tmp_path):
+    found = machine(tmp_path, env={"CUDA_HOME": str(tmp_path / "cuda")})
+    path = program(tmp_path / "cuda" / "bin", "nvcc", says(NVCC.replace("13.0", "12.6")))
+    program(tmp_path / "bin", "nvcc", says(NVCC))
+    assert tools.nvcc(found)[:2] == (path, "12.6.88")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("[ $1 = --version ] && echo version 6.8 && exit; echo Process 7 attached >&2", ""),
+        ("echo version 5.2", "older than 5.3"),
+        ("[ $1 = --version ] && echo version 6.8 && exit; echo 'PTRACE_SEIZE: Operation not permitted' >&2; exit 1", "not permitted"),
+        (None, "apt-get install strace"),
     ],
 )  # fmt: skip
-def test_strace(tmp_path, script, status, words):
+def test_strace(tmp_path, script, words):
     if script is not None:
         program(tmp_path / "bin", "strace", script)
-    line = only(tools.check_strace, machine(tmp_path))
-    assert line.status == status and words in f"{line.found} {line.remedy}"
-
-
-@pytest.mark.parametrize(
-    ("info", "code", "err", "nvml", "status", "words"),
-    [
-        ({"ServerVersion": "28.2.2", "Runtimes": {"runc": {}, "nvidia": {}}}, 0, "", Nvml(), "ok", "GPUs by runtime nvidia"),
-        ({"ServerVersion": "28.2.2", "Runtimes": {"runc": {}}}, 0, "", Nvml(), "warn", "nvidia-container-toolkit"),
-        ({"ServerVersion": "28.2.2", "Runtimes": {"runc": {}}}, 0, "", None, "ok", "no GPU runtime"),
-        ({"ServerVersion": "28.3.0", "Runtimes": {}, "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]}, 0, "", Nvml(), "ok", "GPUs by CDI"),
-        ({"ServerVersion": "28.2.2", "CDISpecDirs": ["/etc/cdi"]}, 0, "", Nvml(), "ok", "CDI (/etc/cdi)"),
-        ({"ServerErrors": ["permission denied while trying to connect to the Docker daemon socket"]}, 1, "", None, "warn", "usermod"),
-        (None, 1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.\n", None, "warn", "no daemon"),
-    ],
-)  # fmt: skip
-def test_docker(tmp_path, info, code, err, nvml, status, words):
-    found = machine(tmp_path, nvml=nvml)
-    write(found.root / "etc/cdi/nvidia.yaml", "")
-    program(tmp_path / "bin", "docker", says("" if info is None else json.dumps(info) + "\n", code, err))
-    line = only(tools.check_docker, found)
-    assert line.status == status and words in f"{line.found} {line.remedy}"
-
-
-def test_docker_is_told_only_where_it_is_installed(tmp_path):
-    assert list(tools.check_docker(machine(tmp_path))) == []
+    lines = list(tools.check_strace(machine(tmp_path)))
+    assert bool(lines) is bool(words) and all(words in f"{line.found} {line.remedy}" for line in lines)
 
 
 def test_a_gpu_is_read_before_torch_uses_it(tmp_path):

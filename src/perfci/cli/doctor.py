@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from perfci.cli.progress import Console
-from perfci.doctor import Machine, fail, ok, warn
-from perfci.doctor.profilers import CHECKS, OFFLINE, diagnose
+from perfci.doctor.machine import Machine, fail, warn
+from perfci.doctor.survey import CHECKS, OFFLINE, diagnose
 from perfci.measure.prepare import choose_python
 from perfci.model.base import PerfciError, UsageError
 from perfci.model.doctor import Finding
@@ -26,8 +26,8 @@ def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, o
     """Check the machine, print what was found, end with 0 or 3. Raises UsageError for a folder that is not there."""
     if not where.is_dir():
         raise UsageError(f"--repo {escaped(where)}: is no folder")
-    root, policy, line = _policy(where.resolve())
-    lines = [] if offline else [line]
+    root, policy, lines = _policy(where.resolve())
+    lines = [] if offline else lines
     try:
         chosen = choose_python(python, policy, root)
     except UsageError as error:
@@ -37,17 +37,17 @@ def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, o
     env = side_environment(
         caches, caller=os.environ, policy_env=policy.env, pass_env=policy.pass_env, threads=policy.threads, build=False
     )
-    checks = OFFLINE if offline else CHECKS
     try:
-        found = diagnose(Machine(where=root, out=(root / out), python=chosen, python_env=env), lines, checks)
+        machine = Machine(where=root, out=(root / out), python=chosen, python_env=env)
+        diagnosis = diagnose(machine, lines, OFFLINE if offline else CHECKS)
     finally:
         with suppress(OSError):
             remove_tree(caches)
     if json:
-        typer.echo(found.model_dump_json(indent=1))
+        typer.echo(diagnosis.model_dump_json(indent=1))
     else:
-        print_diagnosis(found, Console())
-    raise typer.Exit(found.exit_code)
+        print_diagnosis(diagnosis, Console())
+    raise typer.Exit(diagnosis.exit_code)
 
 
 def _temporary() -> bool:
@@ -58,8 +58,8 @@ def _temporary() -> bool:
     return True
 
 
-def _policy(where: Path) -> tuple[Path, Policy, Finding]:
-    """Return the repository's folder, its policy (without one a policy of defaults), and a line about it."""
+def _policy(where: Path) -> tuple[Path, Policy, list[Finding]]:
+    """Return the repository's folder, its policy (without one a policy of defaults), and what is wrong with it."""
     root, policy = where, Policy(version=1, suite=["*.py"])
     try:
         repo = Repository.find(where)
@@ -68,14 +68,13 @@ def _policy(where: Path) -> tuple[Path, Policy, Finding]:
         pass  # git has a line of its own
     file = root / FILE
     try:
-        text = file.read_text(encoding="utf-8")
+        return root, parse_policy(file.read_text(encoding="utf-8")), []
     except FileNotFoundError:
-        return root, policy, warn("policy", f"{file} is not there: nothing to measure yet", "perfci init")
+        finding = warn("policy", f"{file} is not there: nothing to measure yet", "perfci init")
     except UnicodeDecodeError:
-        return root, policy, fail("policy", f"{file} is not UTF-8 text", "save it as UTF-8")
+        finding = fail("policy", f"{file} is not UTF-8 text", "save it as UTF-8")
     except OSError as error:
-        return root, policy, fail("policy", str(disk_error("read", file, error)), "fix its permissions")
-    try:
-        return root, parse_policy(text), ok("policy", f"{file} can be read")
+        finding = fail("policy", str(disk_error("read", file, error)), "fix its permissions")
     except UsageError as error:
-        return root, policy, fail("policy", str(error), f"fix {FILE}")
+        finding = fail("policy", str(error), f"fix {FILE}")
+    return root, policy, [finding]

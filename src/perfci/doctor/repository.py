@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.doctor.machine import Machine, Said, fail, ok, warn
+from perfci.doctor.machine import Machine, Said, fail, warn
 from perfci.model.doctor import Finding
 from perfci.sources.git import fetching
 
@@ -27,7 +27,6 @@ _AUTHORISING = re.compile(r"\s*(authorization|private-token|cookie)\s*:", re.IGN
 class Repo:
     """The repository around `machine.where`."""
 
-    root: Path
     common: Path
     """Where configuration and submodules lie."""
     shallow: bool
@@ -35,24 +34,19 @@ class Repo:
 
 def repository(machine: Machine) -> tuple[Repo | None, Said]:
     """Return the repository, or None with what git said."""
-    said = _git(machine, "rev-parse", "--show-toplevel", "--git-common-dir", "--is-shallow-repository")
+    said = _git(machine, "rev-parse", "--git-common-dir", "--is-shallow-repository")
     lines = said.out.splitlines()
-    if not said.fine or len(lines) != 3:
+    if not said.fine or len(lines) != 2:
         return None, said
-    common = Path(lines[1]) if Path(lines[1]).is_absolute() else machine.where / lines[1]
-    return Repo(Path(lines[0]), common.resolve(), lines[2] == "true"), said
+    return Repo((machine.where / lines[0]).resolve(), lines[1] == "true"), said
 
 
 def _git(machine: Machine, *args: str) -> Said:
-    env = {
-        name: value for name, value in machine.env.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
+    others = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    env = {name: value for name, value in machine.env.items() if name not in others}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     # As perfci does when it measures, another user's repository is read; git before 2.38 refuses it all the same.
-    return machine.run(
-        ["git", "-c", "safe.directory=*", *args],
-        env={**env, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
-        cwd=machine.where,
-    )
+    return machine.run(["git", "-c", "safe.directory=*", *args], env=env, cwd=machine.where)
 
 
 def _trust(machine: Machine) -> str:
@@ -64,32 +58,20 @@ def check_git(machine: Machine) -> Iterator[Finding]:
     if machine.which("git") is None:
         yield fail("git", "not on PATH: perfci compare needs it", "install git")
         return
-    version = _git(machine, "--version")
-    if not version.fine:
-        yield fail("git", f"does not work: {version.why()}", "install git anew")
-        return
-    name = version.out.strip().replace("git version ", "git ")
     repo, said = machine.known(repository)
-    if repo is None:
-        if DUBIOUS in said.err:
-            yield warn("git", f"{name}; {machine.where} belongs to another user", _trust(machine))
-        elif "not a git repository" in said.err:
-            yield warn("git", f"{name}; {machine.where} is in no repository", "git init, and commit; or use perfci run")
-        else:
-            yield warn("git", f"{name}; {machine.where}: {said.why()}", "fix the repository: git fsck")
-    elif repo.shallow:
-        text = f"{name}; {repo.root} is a shallow clone: the base may not be in it"
-        yield warn(
-            "git", text, f"{fetching('HEAD', '--unshallow')}, or fetch-depth: 0 in actions/checkout", shallow=True
-        )
-    else:
-        yield ok("git", f"{name}; repository {repo.root}, with its whole history", shallow=False)
+    if repo is not None and repo.shallow:
+        text = f"{machine.where} is a shallow clone: the base may not be in it"
+        yield warn("git", text, f"{fetching('HEAD', '--unshallow')}, or fetch-depth: 0 in actions/checkout")
+    elif repo is None and DUBIOUS in said.err:
+        yield warn("git", f"{machine.where} belongs to another user", _trust(machine))
+    elif repo is None and "not a git repository" in said.err:
+        yield warn("git", f"{machine.where} is in no repository", "git init, and commit; or use perfci run")
+    elif repo is None:
+        yield warn("git", f"{machine.where}: {said.why()}", "fix the repository (git fsck), or install git anew")
 
 
 def check_token(machine: Machine) -> Iterator[Finding]:
     """Check for secrets in the repository's configuration and those of its submodules: named, never shown."""
-    if machine.which("git") is None:
-        return
     repo, said = machine.known(repository)
     if repo is None:
         if DUBIOUS in said.err:
@@ -105,20 +87,14 @@ def check_token(machine: Machine) -> Iterator[Finding]:
         found += [f"{word} in {_short(file, repo)}" for word in secrets(entries)]
         files += [path for path in included(entries, file) if path.is_file() and path not in files][:MOST_CONFIGS]
     if found:
-        yield fail(
-            "token",
-            f"the code under test can read a secret: {'; '.join(dict.fromkeys(found))}",
-            "persist-credentials: false in actions/checkout; here git config --unset-all KEY, and git remote set-url"
-            " without user and password; then revoke the secret",
-            keys=found,
+        text = f"the code under test can read a secret: {'; '.join(dict.fromkeys(found))}"
+        remedy = (
+            "persist-credentials: false in actions/checkout; here git config --unset-all KEY, and git remote set-url "
+            "without user and password; then revoke the secret"
         )
+        yield fail("token", text, remedy, keys=found)
     elif unread:
         yield warn("token", f"git cannot read {', '.join(unread)}", "fix that file, and run again")
-    else:
-        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        yield ok(
-            "token", f"no secret in {_short(files[0], repo)}{more}" if files else "no configuration in the repository"
-        )
 
 
 def configurations(repo: Repo) -> list[Path]:
@@ -137,12 +113,8 @@ def configurations(repo: Repo) -> list[Path]:
 
 def included(entries: Sequence[str], file: Path) -> list[Path]:
     """Return the files that entries of `file` include, on a condition or without."""
-    found = []
-    for entry in entries:
-        key, _, value = entry.partition("\n")
-        if _INCLUDE.fullmatch(key):
-            found.append(file.parent / Path(value).expanduser())
-    return found
+    named = (entry.partition("\n") for entry in entries)
+    return [file.parent / Path(value).expanduser() for key, _, value in named if _INCLUDE.fullmatch(key)]
 
 
 def is_credential(text: str) -> bool:

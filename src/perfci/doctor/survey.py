@@ -4,23 +4,30 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from perfci.doctor import gpu, host, pytorch, repository, tools
-from perfci.doctor.machine import Asked, Machine, clipped, fail
-from perfci.model.doctor import STATUSES, Finding
+import perfci
+from perfci.doctor import gpu, host, profilers, pytorch, repository, tools
+from perfci.doctor.machine import Machine, asked, clipped, fail
+from perfci.doctor.tiers import SOURCES, state, tiers
+from perfci.model.doctor import STATUSES, Diagnosis, Finding
 
 Check = Callable[[Machine], Iterable[Finding]]
 LIMIT = 180.0
 """Seconds after which a check that has not answered is a line that says so. Each program has a shorter limit of its
 own; this one is for calls of the driver and the disk that hang."""
+TIERS_TIME = 5.0
+"""Seconds to conclude: what it needs has been asked before, or hangs."""
 
 CHECKS: dict[str, Check] = {
     "gpu": gpu.check_gpus,
     "torch": pytorch.check_torch,
-    "torch offers": pytorch.check_offers,
+    "image": tools.check_image,
+    "nsys": profilers.check_nsys,
+    "ncu": profilers.check_ncu,
+    "counters": profilers.check_counters,
+    "machine code": profilers.check_code,
+    "ncu_report": profilers.check_report_module,
     "clock locking": gpu.check_locking,
-    "perfci": host.check_perfci,
     "system": host.check_system,
-    "container": host.check_container,
     "processor": host.check_cores,
     "memory": host.check_memory,
     "disk": host.check_disk,
@@ -28,11 +35,32 @@ CHECKS: dict[str, Check] = {
     "git": repository.check_git,
     "token": repository.check_token,
     "nvcc": tools.check_nvcc,
-    "cutlass": tools.check_cutlass,
     "strace": tools.check_strace,
-    "docker": tools.check_docker,
 }
 """Name of the check → the check; what matters more comes first."""
+_PROGRAMS = ("torch", "nsys", "ncu", "ncu_report", "system", "nvcc")
+OFFLINE: dict[str, Check] = {
+    "image": partial(tools.check_image, built=True),
+    **{name: CHECKS[name] for name in _PROGRAMS},
+}
+"""Checks of an image while it is built: programs and their versions."""
+
+
+def diagnose(machine: Machine, first: Sequence[Finding] = (), checks: dict[str, Check] = CHECKS) -> Diagnosis:
+    """Check everything, all at once. `first`: lines that the caller knows already. Never raises for what it finds."""
+    start = time.monotonic()
+    findings = examine(machine, checks, first)
+    try:
+        states = asked(partial(tiers, machine)).result(TIERS_TIME)
+    except TimeoutError:
+        states = [state(tier, "", "not known: a check did not answer") for tier in SOURCES]
+    return Diagnosis(
+        perfci=perfci.__version__,
+        seconds=round(time.monotonic() - start, 3),
+        findings=findings,
+        tiers=states,
+        exit_code=3 if any(finding.status == "fail" for finding in findings) else 0,
+    )
 
 
 def examine(
@@ -43,20 +71,15 @@ def examine(
     A check that raises, or has not answered after `limit` seconds, is a line that fails under its own name.
     """
     deadline = time.monotonic() + limit
-    waiting = [Asked(partial(_answer, machine, name, check)) for name, check in checks.items()]
-    found = list(first)
-    for name, asked in zip(checks, waiting, strict=True):
+    answers = {name: asked(partial(_answer, machine, name, check)) for name, check in checks.items()}
+    findings = list(first)
+    for name, answer in answers.items():
         try:
-            found += asked.answer(max(0.0, deadline - time.monotonic()))
+            findings += answer.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             late = f"this check did not answer within {limit:g} s"
-            found.append(fail(name, late, "see dmesg: a driver or a disk that hangs is fixed by a reboot"))
-    return in_order(found)
-
-
-def in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Return them worst first, else as they are."""
-    return sorted(findings, key=lambda one: STATUSES.index(one.status))
+            findings.append(fail(name, late, "see dmesg: a driver or a disk that hangs is fixed by a reboot"))
+    return sorted(findings, key=lambda finding: STATUSES.index(finding.status))
 
 
 def _answer(machine: Machine, name: str, check: Check) -> list[Finding]:

@@ -13,7 +13,7 @@ STATUSES: tuple[Status, ...] = ("fail", "warn", "ok")
 
 
 class Finding(Document):
-    """One line: something that was checked, and how it was found."""
+    """One line: a fact that everybody needs, or something that has a remedy on this machine."""
 
     name: str = Field(pattern=r"[a-z0-9]+([ _-][a-z0-9]+)*")
     """Stable, such as `gpu 0 clocks`."""
@@ -24,7 +24,7 @@ class Finding(Document):
     remedy: str = Field("", max_length=1000)
     """The command or step that fixes it; always there where the status is not `ok`."""
     values: dict[str, Any] = Field(default_factory=dict)
-    """The facts behind it, for programs. Sizes in bytes, clocks in MHz, power in watts, temperatures in °C."""
+    """The facts behind it, for programs. Sizes in bytes."""
 
     @model_validator(mode="after")
     def _fixable(self) -> Self:

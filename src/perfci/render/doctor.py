@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfci.model.doctor import STATUSES, Diagnosis, Finding, Status, TierState
+from perfci.model.doctor import Diagnosis, Finding, Status, TierState
 from perfci.model.text import count
 from perfci.render.escape import visible
 
@@ -53,13 +53,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def sentence(diagnosis: Diagnosis) -> str:
-    """Return the summary: `1 failure, 2 warnings, 17 ok; this machine can give timing, trace`."""
-    counts = {status: sum(one.status == status for one in diagnosis.findings) for status in STATUSES}
+    """Return the summary: `1 failure, 2 warnings; this machine can give timing, trace`."""
+    statuses = [finding.status for finding in diagnosis.findings]
     given = [state.tier for state in diagnosis.tiers if state.given]
     can = f"this machine can give {', '.join(given)}" if given else "this machine can give no metrics"
-    failures = count(counts["fail"], "failure") if counts["fail"] else "no failure"
-    warnings = count(counts["warn"], "warning") if counts["warn"] else "no warning"
-    return f"perfci {visible(diagnosis.perfci)}: {failures}, {warnings}, {counts['ok']} ok; {can}"
+    failures = count(statuses.count("fail"), "failure") if "fail" in statuses else "no failure"
+    warnings = count(statuses.count("warn"), "warning") if "warn" in statuses else "no warning"
+    return f"perfci {visible(diagnosis.perfci)}: {failures}, {warnings}; {can}"
 
 
 def _lines(findings: Sequence[Finding]) -> Table:
