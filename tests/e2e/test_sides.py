@@ -17,6 +17,20 @@ LIBRARY = """
     def uses_library(bench):
         return work
 """
+ADDRESSES = """
+    import os
+    from array import array
+
+    import perfci
+
+    @perfci.kernel(devices=["cpu"])
+    def adds(bench):
+        values = [array("d", bytes(size)) for size in (100_000, 60_000, 5_000, 2_000)]
+        addresses = [one.buffer_info()[0] for one in values]
+        with open({file!r}, "a") as told:
+            print(os.path.basename(os.path.dirname(os.getcwd())), os.getpid(), *addresses, file=told)
+        return lambda: sum(values[0])
+"""
 
 
 def test_base_that_cannot_build_is_an_error(repo: Repo) -> None:
@@ -61,6 +75,26 @@ def test_each_side_uses_its_own_build(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD")
     assert run.code == 1, run.out + run.err
     assert run.classes() == {"uses_library": "regression"}
+
+
+@pytest.mark.slow
+def test_both_sides_lay_out_memory_alike_and_anew_with_each_placement(repo: Repo, tmp_path: Path) -> None:
+    """What the same code allocates lies at the same addresses on both sides, or one is faster for good."""
+    repo.policy()
+    repo.write("kernels/a.py", ADDRESSES.format(file=str(tmp_path / "addresses")))
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--measure-all")
+    assert run.code == 0, run.out + run.err
+    pairs = len(run.results["cases"][0]["pairs"])
+    workers: dict[str, dict[str, list[list[int]]]] = {"base": {}, "head": {}}
+    for line in (tmp_path / "addresses").read_text().splitlines():
+        side, worker, *addresses = line.split()
+        workers[side].setdefault(worker, []).append([int(address) for address in addresses])
+    base, head = (list(workers[side].values())[-pairs:] for side in ("base", "head"))
+    # Later placements follow upon answers with times in them, and hold a digit more or less.
+    assert [worker[0] for worker in base] == [worker[0] for worker in head]
+    assert pairs >= 8
+    assert len({worker[0][0] % 4096 for worker in base}) > 4
 
 
 def test_both_sides_importing_one_module_is_refused(repo: Repo, tmp_path: Path, env: dict[str, str]) -> None:
@@ -198,14 +232,16 @@ BESIDE = """
     @perfci.kernel(devices=["cpu"])
     def first(bench):
         def run():
-            note("first of " + SIDE)
+            note(("first of " if seen("tried first of " + SIDE) else "tried first of ") + SIDE)
             return sum(range(20_000))
         return run
 
     @perfci.kernel(devices=["cpu"])
     def second(bench):
         def run():
-            if SIDE == "base" and not seen("failed once"):
+            if not seen("tried second of " + SIDE):  # by its scout
+                note("tried second of " + SIDE)
+            elif SIDE == "base" and not seen("failed once"):
                 end = time.monotonic() + 30
                 while not seen("first of head") and time.monotonic() < end:
                     time.sleep(0.01)
@@ -248,9 +284,12 @@ def test_what_a_check_compiles_in_the_tree_is_the_sides_own(repo: Repo) -> None:
         import importlib, os, sys
         import perfci
 
-        TREE = os.getcwd()
+        TREE, CALLS = os.getcwd(), []
 
         def work():
+            CALLS.append(None)
+            if len(CALLS) == 1:  # a scout's only one
+                return sum(range(20_000))
             if not os.path.exists("kernels/made.py"):
                 open("kernels/made.py", "w").write("def made(): return sum(range(20_000))")
             sys.path.append(os.path.join(TREE, "kernels"))

@@ -1,6 +1,5 @@
 """Discovery: a broken file costs itself only, and code from elsewhere is never taken for the side's own."""
 
-import builtins
 import json
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.worker.discover import NOTABLE, discover, timed_imports
+from perfci.worker.discover import discover
 
 KERNEL = """import perfci
 
@@ -293,25 +292,3 @@ def test_installed_packages_are_not_foreign_where_the_environment_lies_in_the_ch
     environment = str(Path(numpy.__file__).parents[4])
     repository = str(Path(__file__).parents[2])
     assert world.probe([], ["numpy", "xml.dom"], [environment, repository])[0] == []
-
-
-def test_imports_of_other_code_are_timed_once_and_only_while_the_suite_loads(tmp_path, monkeypatch):
-    root, site, elsewhere = (tmp_path / name for name in ("tree", "site", "elsewhere"))
-    for folder in (root, site, elsewhere):
-        folder.mkdir()
-    slow = f"import time\ntime.sleep({2 * NOTABLE})\n"
-    (elsewhere / "slow_dependency.py").write_text(slow)
-    (elsewhere / "slow_outer.py").write_text("import slow_dependency\n")
-    (root / "own_module.py").write_text(slow + "import slow_outer\n")
-    (root / "suite.py").write_text("import json, own_module, slow_outer\n")
-    for folder in (root, elsewhere):
-        monkeypatch.syspath_prepend(str(folder))
-    before = builtins.__import__
-    with timed_imports(str(root), str(site)) as spent:
-        assert discover(str(root), ["suite.py"])["files"] == [{"file": "suite.py", "error": None}]
-    assert builtins.__import__ is before
-    # On a busy machine any statement may take long: what is never told is the repository's own, and what is within another.
-    assert not spent.keys() & {"import own_module", "import slow_dependency"}
-    assert spent["import slow_outer"] >= 2 * NOTABLE
-    for name in ("own_module", "slow_outer", "slow_dependency"):
-        sys.modules.pop(name)

@@ -29,6 +29,9 @@ PAGE = 4096
 SMALLEST_PAD, LARGEST_PAD = 64 * 2**10, 16 * 2**20
 """Bytes: a padding block is at most as large as the tensor behind it, within these bounds, so that it comes
 from the same pool of the caching allocator."""
+BALLAST = 64
+"""Blocks of up to 64 KiB that fill holes of the heap, and displace what a case allocates without `bench`."""
+_ballast: list[bytearray] = []
 GRAIN = 512
 """Bytes: the caching allocator of torch rounds to it."""
 SAMPLED = 65536
@@ -67,8 +70,9 @@ class Bench:
     """The inputs of one case in one placement.
 
     Values depend on `seed`, `placement` and on which draw it is, and so are the same in base and in head; where the
-    tensors lie in memory is drawn anew with every placement. `device` is "cuda", "cuda:1" or "cpu". With
-    `poison`, what `empty` returns is filled with NaN, so that an element that is never written shows.
+    tensors lie in memory, and what else the case allocates, is drawn anew with every placement, for both alike.
+    `device` is "cuda", "cuda:1" or "cpu". With `poison`, what `empty` returns is filled with NaN, so that an element
+    that is never written shows.
 
     Every `dtype` is a torch.dtype or its name: "bf16", "fp16", "fp32", "fp64", or as torch calls it.
     """
@@ -80,6 +84,7 @@ class Bench:
         self._drawn: list[Drawn] = []
         self._pads: list[Tensor] = []
         self._padding = self._stream("pad")
+        self._displace_heap()
         self._random: Optional[Random] = None
         self._work: Optional[dict[str, Any]] = None
         self._reference: Optional[Reference] = None
@@ -116,13 +121,7 @@ class Bench:
 
     def seed_everything(self) -> None:
         """Seed the global generators of random, and of torch and numpy where they are loaded."""
-        seed = self._integer("global")
-        standard_random.seed(seed)
-        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-        if torch is not None:
-            _seed_torch(torch, seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
+        seed_generators(self._integer("global"))
 
     # ---------------------------------------------------------------- inputs
 
@@ -307,6 +306,11 @@ class Bench:
     def _stream(self, purpose: str) -> Random:
         return Random(self._integer(purpose))
 
+    def _displace_heap(self) -> None:
+        """Allocate blocks of random sizes, then free those of the placement before: these lie elsewhere therefore."""
+        heap = self._stream("heap")
+        _ballast[:] = [bytearray(int(GRAIN * 2 ** heap.uniform(0, 7)) + 1) for _ in range(BALLAST)]
+
     def _generator(self, device: Any) -> Any:
         return _torch().Generator(device).manual_seed(self._integer(str(len(self._drawn))))
 
@@ -389,6 +393,16 @@ def prepare(
             "return the function that is to be timed, such as lambda: f(x)"
         )
     return Prepared(fn, bench, again)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of random, and of torch and numpy where they are loaded."""
+    standard_random.seed(seed)
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None:
+        _seed_torch(torch, seed)
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 def _seed_torch(torch: Any, seed: int) -> None:

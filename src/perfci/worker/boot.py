@@ -24,5 +24,9 @@ def load() -> None:
 if __name__ == "__main__":
     load()
     from perfci_worker import parent, serve  # type: ignore[import-not-found]  # loaded just now
+    from perfci_worker.imports import stem  # type: ignore[import-not-found]
 
-    {"parent": parent.main, "worker": serve.main}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "parent":
+        parent.main(sys.argv[2], stem.enter)
+    else:
+        serve.main(sys.argv[2])

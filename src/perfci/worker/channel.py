@@ -87,13 +87,13 @@ class Channel:
         self._files += files
         return chunk
 
+    def limit(self, seconds: float) -> None:
+        """Let no message take longer to be sent. What is received has time-outs of its own."""
+        self._sock.settimeout(seconds)
+
     def pending(self) -> bool:
         """Return whether a whole message is already here."""
         return b"\n" in self._buffer
-
-    def adopt(self) -> None:
-        """Speak for the process that made it, which does so no more."""
-        self._pid = os.getpid()
 
     def close(self) -> None:
         """Close this end."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import builtins
-import contextlib
 import functools
 import hashlib
 import importlib.machinery
@@ -13,8 +11,6 @@ import os
 import re
 import sys
 import sysconfig
-import threading
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,8 +26,6 @@ NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main
 MOST_PACKAGES = 5000
 """Packages of an interpreter that are told."""
 NO_FILE = "matches no file"
-NOTABLE = 0.05
-"""Seconds of an import from which on it is told."""
 SUITE_PREFIX = "perfci_suite_"
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages; they may lie below the standard library."""
@@ -94,41 +88,6 @@ def find_without_listing() -> None:
         finder._path_cache = _Names(finder.path or os.getcwd())
 
     importlib.machinery.FileFinder._fill_cache = fill  # type: ignore[attr-defined]  # not public
-
-
-@contextlib.contextmanager
-def timed_imports(root: str, site: str) -> Iterator[dict[str, float]]:
-    """Yield the seconds of each `import NAME` by which code below `root` or `site` loads other code, in this thread.
-
-    What the repository's own modules import counts once, where it was loaded first.
-    """
-    tops = [Path(root).resolve(), Path(site).resolve()]
-    spent: dict[str, float] = {}
-    ordinary, thread = builtins.__import__, threading.get_ident()
-
-    def own(file: Any) -> bool:
-        return isinstance(file, str) and inside(Path(file), tops)
-
-    def timed(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-        start = time.monotonic()
-        made = ordinary(name, globals, locals, fromlist, level)
-        seconds = time.monotonic() - start
-        if (
-            seconds >= NOTABLE
-            and not level
-            and threading.get_ident() == thread
-            and own((globals or {}).get("__file__"))
-        ):
-            package = name.partition(".")[0]
-            if not own(getattr(sys.modules.get(package), "__file__", None)):
-                spent[f"import {package}"] = spent.get(f"import {package}", 0.0) + seconds
-        return made
-
-    builtins.__import__ = timed
-    try:
-        yield spent
-    finally:
-        builtins.__import__ = ordinary
 
 
 def matches(top: Path, pattern: str) -> list[str] | str:

@@ -12,35 +12,33 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from functools import partial
-from typing import Any
+from typing import Any, Callable
 
 from . import serve
 from .channel import Channel, connect
 from .leash import PR_SET_CHILD_SUBREAPER, children, descendants, end_all, leash, prctl, send
-from .preload.paths import Place, relocate
-from .preload.steps import Preload
 
 
 class Parent:
     """The loop of the parent process: serves the run, and reports exits of children as they happen."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
+    def __init__(self, channel: Channel, enter_stem: Callable[[dict[str, Any], int], None]) -> None:
+        """`enter_stem`: turns a fork of this process into a stem, which is a parent itself."""
+        self.channel, self.enter_stem = channel, enter_stem
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
-        self.wakeup = -1
-        self.environment: dict[str, Any] = {"set": {}, "removed": []}  # what imports here did to it
-        self.places: list[Place] = []  # where they keep paths of a side
-        self.nowhere = ""
+        self.stems: dict[int, tuple[int, float]] = {}  # likewise, of those that stay
+        self.pipe: tuple[int, int] = (-1, -1)  # by which exits of children wake the loop
 
     def run(self) -> None:
         """Serve until the run hangs up."""
-        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
+        read, write = self.pipe = os.pipe()  # which no program inherits
         os.set_blocking(read, False)
         os.set_blocking(write, False)
-        self.wakeup = write
-        self.watch_children()
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self.leave())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -59,48 +57,27 @@ class Parent:
             else:
                 self.serve(message)
 
-    def watch_children(self) -> None:
-        """Let each exit of a child wake the loop, and be the one to whom orphans are handed."""
-        signal.set_wakeup_fd(self.wakeup, warn_on_full_buffer=False)
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-
     def serve(self, message: dict[str, Any]) -> None:
         """Answer one request."""
         op = message["op"]
         if op == "preload":
             self.channel.send(preload())
-        elif op == "preload_suite":
-            self.preload_suite(message)
         elif op == "fork":
-            self.fork(message)
+            self.fork(message, serve.enter)
+        elif op == "stem":
+            self.fork(message, self.enter_stem)
         elif op == "spawn":
             self.spawn(message)
         elif op == "kill":
             self.kill_tree(message["id"])
             self.channel.send({"killed": message["id"]})
 
-    def preload_suite(self, message: dict[str, Any]) -> None:
-        """Import what the suites of all sides do, as far as forks can inherit it. No worker may be running.
+    def prepare(self, message: dict[str, Any]) -> None:
+        """Make a fork ready for what it is to become."""
 
-        It is another process that answers, where there was something to import.
-        """
-        report = Preload(message).run()
-        if report is None:
-            gc.freeze()
-        else:
-            self.channel.adopt()
-            self.watch_children()  # forks adopt nobody, and asyncio's handler of forks takes the descriptor away
-            self.environment = report.pop("environment")
-            self.places = report.pop("places")
-            self.nowhere = message["nowhere"]
-        self.channel.send({"imported": report})
-
-    def fork(self, message: dict[str, Any]) -> None:
-        """Start a worker as a fork of this process."""
+    def fork(self, message: dict[str, Any], enter: Callable[[dict[str, Any], int], None]) -> None:
+        """Start a fork of this process, which goes on with `enter`."""
         log = self.channel.file()
-        message["env"].update(self.environment["set"])
-        for name in self.environment["removed"]:
-            message["env"].pop(name, None)
         start = time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -108,14 +85,12 @@ class Parent:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self.channel.close()
-            if self.places:
-                folder = os.path.dirname(message["env"]["PERFCI_SITE"])
-                relocate(self.places, self.nowhere, folder)
-                if message["cache"]:
-                    relocate(self.places, os.path.join(folder, "cache"), message["cache"])
-            serve.enter(message, log)
+            for end in self.pipe:
+                os.close(end)
+            self.prepare(message)
+            enter(message, log)
         os.close(log)
-        self.running[pid] = (message["id"], start)
+        (self.stems if message["op"] == "stem" else self.running)[pid] = (message["id"], start)
         self.channel.send({"started": message["id"], "pid": pid})
 
     def spawn(self, message: dict[str, Any]) -> None:
@@ -150,10 +125,10 @@ class Parent:
             end = time.monotonic()
             if pid == 0:
                 return
-            if pid in self.running:
-                ident, start = self.running.pop(pid)
+            if pid in self.running or pid in self.stems:
+                ident, start = (self.stems if pid in self.stems else self.running).pop(pid)
                 if not self.running:
-                    end_all(all_below)  # not before: orphans of one worker may serve another of its children
+                    end_all(self.strays)  # not before: orphans of one worker may serve another of its children
                 self.channel.send(
                     {
                         "exited": ident,
@@ -165,10 +140,16 @@ class Parent:
 
     def kill_tree(self, ident: int) -> None:
         """Kill a process of ours with everything below it."""
-        for pid, (owner, _) in list(self.running.items()):
+        for pid, (owner, _) in [*self.running.items(), *self.stems.items()]:
             if owner == ident:
                 end_all(partial(tree, pid))
                 send(pid, signal.SIGKILL)  # where there is no /proc
+
+    def strays(self) -> list[int]:
+        """Return all processes below this one but stems and what is below them."""
+        table = children()
+        kept = {one for stem in self.stems for one in [stem, *descendants(stem, table)]}
+        return [pid for pid in descendants(os.getpid(), table) if pid not in kept]
 
     def leave(self) -> None:
         """Kill everything below us, then end."""
@@ -194,15 +175,16 @@ def preload() -> dict[str, Any]:
         serve.import_torch()
     except Exception as error:
         failure = serve.described(error)
+    sysconfig.get_config_vars()  # kept for good, with a path below HOME, which is nobody's here
     # What is imported now lives as long as the workers: collections there need not walk it, nor copy its pages.
     gc.collect()
     gc.freeze()
     return {"preloaded": "torch" in sys.modules, "error": failure}
 
 
-def main(address: str) -> None:
+def main(address: str, enter_stem: Callable[[dict[str, Any], int], None]) -> None:
     """Connect to the run at `address` and serve it."""
     os.setsid()
     channel = connect(address, takes_files=True)
     channel.send({"hello": "parent", "pid": os.getpid()})
-    Parent(channel).run()
+    Parent(channel, enter_stem).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import sys
@@ -19,11 +20,12 @@ from .checks import check
 from .cpu import CpuSampler
 from .gpu import ColdSampler, allocated, give_back, rig, transient
 from .graph import GraphSampler, probe
+from .imports.asked import Asked
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .proof.steps import prove
 from .work.driver import Unreadable
 from .work.images import Images
-from .work.record import displace_heap, record
+from .work.record import Record, displace_heap
 
 MOST_SETS = 256
 """Input sets of one placement at most."""
@@ -90,6 +92,9 @@ def import_torch() -> None:
     """Import torch where there is one, before anything of a suite: what watches and guards it needs it as it came."""
     try:
         import torch  # noqa: F401  # for all that looks it up among the modules
+
+        with contextlib.suppress(ImportError):
+            importlib.import_module("numpy.random")  # which draws inputs
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -186,14 +191,18 @@ class Server:
         """Import the suite; say which cases it declares and where every module of the repository came from."""
         root, site = self.setup["tree"], self.setup["site"]
         sys.dont_write_bytecode |= not message.get("bytecode", True)
+        bench.seed_generators(message["seed"])
         if message.get("work"):
             displace_heap()
             try:
                 self.images = Images()
             except Unreadable as error:
                 self.unreadable = str(error)
+        if message.get("asked"):
+            told = Asked(self.setup, lambda name, state: self.channel.send({"asked": [name, state]}))
+            sys.meta_path.insert(0, told)
         watched = self.images.listened() if self.images is not None else contextlib.nullcontext()
-        with watched, discover.timed_imports(root, site) as imports:
+        with watched:
             found = discover.discover(root, message["suite"])
         tuners.find()
         if message.get("context") and "torch" in sys.modules:
@@ -216,7 +225,6 @@ class Server:
             "cases": cases,
             "foreign": discover.foreign_modules(root, site, message["forbidden"]),
             "modules": discover.repo_modules(root, site),
-            "imports": imports,
             "reach": discover.reach(root, site) if message.get("reach") else {},
         }
 
@@ -241,6 +249,19 @@ class Server:
             give_back(CHECKED_SHARE)
         replaced = guard.tampered()
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
+
+    def do_try(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Execute the first case of each kernel of some devices once, for what it then imports. None is begun after
+        `seconds`."""
+        end = time.monotonic() + message["seconds"]
+        for kernel in self.kernels.values():
+            if time.monotonic() > end:
+                break
+            for device in set(kernel.devices) & set(message["devices"]):
+                for spec in list(kernel.cases(device))[:1]:
+                    with contextlib.suppress(Exception):  # its check says what is wrong with it
+                        bench.prepare(kernel, spec.params, device, 0, 0, False).fn()
+        return {}
 
     def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let any process of this user trace this one, and look names up one by one: it sees them then."""
@@ -366,7 +387,8 @@ class Server:
             give_back()
 
     def do_work(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Write into `folder` what a graph of `batch` executions of a case gives the GPU to do, over `sets` input sets.
+        """Write into `folder` what a graph of `batch` executions of a case gives the GPU to do, over `sets` input sets,
+        for each of `draws`, seeds of theirs, as a pair has one for each placement.
 
         The answer's `refused` says why that is not known, and is empty where it is: with `unseen`, what libraries
         choose cannot be told, and so nothing may wait for the GPU, as what tunes does.
@@ -374,26 +396,35 @@ class Server:
         if self.images is None:
             return {"refused": self.unreadable}
         kernel = self.kernels[message["kernel"]]
-        params, device, seed = message["params"], message["device"], message["seed"]
-        with self.images.listened():
-            made = [bench.prepare(kernel, params, device, seed, number, False) for number in range(message["sets"])]
+        made: list[Any] = []
         # Extensions that the suite compiles as it is imported lie in the side's cache, beside its site.
         cache = self.setup.get("cache") or os.path.join(os.path.dirname(self.setup["site"]), "cache")
         own = [self.setup["tree"], self.setup["site"], cache]
         try:
-            record([one.fn for one in made], message["batch"], self.images, Path(message["folder"]), own)
+            record = Record(self.images, Path(message["folder"]), own)
+            draws = message["draws"]
+            for placement, seed in enumerate(draws):
+                with self.images.listened():
+                    for number in range(placement * MOST_SETS, placement * MOST_SETS + message["sets"]):
+                        made.append(bench.prepare(kernel, message["params"], message["device"], seed, number, False))
+                record.add([one.fn for one in made], message["batch"], last=placement == len(draws) - 1)
+                self._release(made)
         except Unreadable as error:
             return {"refused": str(error)}
         except Exception as error:
             return {"refused": described(error)}
         finally:
-            while made:
-                made.pop().bench.release()
-            gc.collect()
-            sys.modules["torch"].cuda.empty_cache()  # the next case's memory does not hang on this one's
+            self._release(made)
         if message["unseen"] and self.images.waited:
             return {"refused": f"it calls {self.images.waited}, as code does that picks the fastest kernel"}
         return {"refused": ""}
+
+    def _release(self, made: list[Any]) -> None:
+        """Give back the memory of prepared cases: that of the next ones does not hang on it."""
+        while made:
+            made.pop().bench.release()
+        gc.collect()
+        sys.modules["torch"].cuda.empty_cache()
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case.

@@ -18,13 +18,14 @@ import pytest
 import perfci
 from benchmarks.agreement import Quiet
 from perfci.measure.journal import Journal
-from perfci.measure.options import Options
 from perfci.measure.place import Place
 from perfci.measure.plan import identity
 from perfci.measure.prepare import SideWork, Sources, find_sources, materialise
-from perfci.measure.shards.document import Asked, PlannedCase, Shard, SharedPlan
-from perfci.measure.shards.facts import of_machine, of_sources, require_cases, require_planned
+from perfci.measure.request import Request, What
+from perfci.measure.shards.deal import planned
+from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
 from perfci.measure.sides import kept, prepared
+from perfci.measure.sides.planned import of_machine, of_sources, require_cases, require_planned
 from perfci.model.base import UsageError
 from perfci.model.comparison import claims
 from perfci.model.fingerprint import Environments, Fingerprint, GpuFacts
@@ -54,7 +55,7 @@ def sides() -> dict[str, SideWork]:
 class Run:
     """All that a run is of."""
 
-    options: Options = field(default_factory=lambda: Options("compare", Path(), Path()))
+    request: Request = field(default_factory=lambda: Request.of("compare", Path(), Path()))
     sides: dict[str, SideWork] = field(default_factory=sides)
     policies: dict[str, Policy] = field(default_factory=policies)
     commits: dict[str, str] = field(default_factory=lambda: {"base": "1" * 40, "head": "2" * 40})
@@ -76,7 +77,7 @@ class Run:
             sources=self.sources, sides=self.sides, environments=self.environments, facts=self.facts
         )
         assert set(vars(place)) <= set(Place.__dataclass_fields__)
-        return identity(self.options, place, self.plan, self.cases)
+        return identity(self.request, place, self.plan, self.cases)
 
 
 def setting(at: str, value: object) -> Callable[[Run], None]:
@@ -84,12 +85,13 @@ def setting(at: str, value: object) -> Callable[[Run], None]:
 
     def change(run: Run) -> None:
         *path, last = at.split(".")
+        if path == ["request"]:
+            run.request = run.request.but(**{last: value})
+            return
         holder: Any = run
         for name in path:
             holder = holder[name] if isinstance(holder, dict) else getattr(holder, name)
-        if isinstance(holder, Options):
-            run.options = replace(holder, **{last: value})
-        elif isinstance(holder, dict):
+        if isinstance(holder, dict):
             holder[last] = value
         else:
             setattr(holder, last, value)
@@ -97,7 +99,7 @@ def setting(at: str, value: object) -> Callable[[Run], None]:
     return change
 
 
-def planned(asked: SharedPlan | None = None) -> SharedPlan:
+def shared() -> SharedPlan:
     made = results([case("a"), case("b")], [limit("a"), limit("b")])
     cases = [
         PlannedCase(key="a@cuda", seconds=1.0, shard=1),
@@ -105,7 +107,7 @@ def planned(asked: SharedPlan | None = None) -> SharedPlan:
         PlannedCase(key="y@cpu", command="other", seconds=1.0, shard=2),
     ]
     return SharedPlan(
-        run="r", perfci=perfci.__version__, made="now", command=["perfci"], asked=Asked(), sources={}, machine={},
+        run="r", perfci=perfci.__version__, made="now", command=["perfci"], what=What(mode="compare"), sources={}, machine={},
         sides=made.sides, plan=made.plan, shards=2, cases=cases,
     ).sealed()  # fmt: skip
 
@@ -122,9 +124,9 @@ ENVIRONMENT = {
     "what differs between the environments of base and head": setting("environments", ENVIRONMENTS),
 }
 OF_JOURNAL = OF_SIDES | ENVIRONMENT | {
-    "the command": setting("options.mode", "run"),
-    "the shard": setting("options.shard", Shard(planned(), 1)),
-    "the set of --base-env and --env": setting("options.env", {"head": {"A": "1"}}),
+    "the command": setting("request.mode", "run"),
+    "the shard": lambda run: setattr(run, "request", replace(run.request, planned=planned(Shard(shared(), 1)))),
+    "the set of --base-env and --env": setting("request.env", {"head": {"A": "1"}}),
     "the set of cases": lambda run: run.cases.pop(),
     "the plan": setting("plan.m", 7),
     "the machine's perfci": setting("facts.perfci", "0"),
@@ -224,9 +226,9 @@ def command(key: str, of: str) -> Case:
 
 
 def test_no_shard_is_measured_where_one_case_is_not_that_of_the_plan() -> None:
-    shard = Shard(planned(), 1)
+    first = planned(Shard(shared(), 1))
     own = [case("a"), command("x", "tool")]
-    require_cases(shard, own)
+    assert require_cases(first, own) == own
     for cases, said in (
         (own[:1], r"x@cpu is not that of the plan \(tool, here nothing\)"),
         (own[1:], r"a@cuda is not that of the plan \(none, here nothing\)"),
@@ -236,7 +238,7 @@ def test_no_shard_is_measured_where_one_case_is_not_that_of_the_plan() -> None:
         ([own[0], case("x", device="cpu")], r"x@cpu is not that of the plan \(tool, here none\)"),
     ):
         with pytest.raises(UsageError, match=f"--plan: the case {said}"):
-            require_cases(shard, cases)
+            require_cases(first, cases)
 
 
 # ---------------------------------------------------------------- sides that were prepared
@@ -251,11 +253,11 @@ def git(folder: Path, *words: str) -> None:
 class Built:
     """A repository of two commits, and its sides in a folder."""
 
-    options: Options
+    request: Request
     folder: Path
 
     def edit(self, path: str, text: str) -> None:
-        (self.options.where / path).write_text(text)
+        (self.request.where.repository / path).write_text(text)
 
     def document(self, change: Callable[[dict[str, Any]], object]) -> None:
         file = self.folder / prepared.MANIFEST
@@ -275,18 +277,18 @@ def built(tmp_path: Path) -> Built:
         (where / "k.py").write_text(f"# {number}\n")
         git(where, "add", "-A")
         git(where, "commit", "-q", "-m", str(number))
-    options = Options("compare", where, tmp_path / "out", base="main~1", python=sys.executable)
-    sources = find_sources(options)
-    made = materialise(options, sources, folder, Quiet(), 0)
+    request = Request.of("compare", where, tmp_path / "out", base="main~1", python=sys.executable)
+    sources = find_sources(request)
+    made = materialise(request, sources, folder, Quiet(), 0)
     for side in made.values():
         (side.site / "it.so").write_text("built")
-    prepared.write(options, sources, made, 0.0, folder)
-    return Built(options, folder)
+    prepared.write(request, sources, made, 0.0, folder)
+    return Built(request, folder)
 
 
 def asking(**more: object) -> Callable[[Built], None]:
     def change(of: Built) -> None:
-        of.options = replace(of.options, **more)  # type: ignore[arg-type]
+        of.request = of.request.but(**more)
 
     return change
 
@@ -296,13 +298,13 @@ def moved(of: Built) -> None:
 
 
 def committed(of: Built) -> None:
-    git(of.options.where, "commit", "-q", "--allow-empty", "-m", "more")
-    of.options = replace(of.options, base="main~2")
+    git(of.request.where.repository, "commit", "-q", "--allow-empty", "-m", "more")
+    of.request = of.request.but(base="main~2")
     of.document(lambda told: told["asked"].update(claims({"--base": "main~2"})))
 
 
 def committed_base(of: Built) -> None:
-    git(of.options.where, "tag", "v1", "main~1")
+    git(of.request.where.repository, "tag", "v1", "main~1")
     of.document(lambda told: told["sides"]["base"]["info"].update(commit="4" * 40))
 
 
@@ -329,18 +331,18 @@ OF_PREPARED: dict[str, Callable[[Built], object]] = {
 
 
 def test_what_was_prepared_is_taken_as_it_was_prepared(built: Built, tmp_path: Path) -> None:
-    _, sides, _ = prepared.load(built.options, built.folder, tmp_path)
+    _, sides, _ = prepared.load(built.request, built.folder, tmp_path)
     assert [*sides] == ["base", "head"]
     (built.folder / "head/tree/__pycache__").mkdir()
     (built.folder / "head/tree/__pycache__/k.pyc").write_text("of an earlier measurement")
-    prepared.load(built.options, built.folder, tmp_path / "more")
+    prepared.load(built.request, built.folder, tmp_path / "more")
 
 
 @pytest.mark.parametrize("name", OF_PREPARED)
 def test_what_was_prepared_is_not_taken_where_one_fact_is_another(name: str, built: Built, tmp_path: Path) -> None:
     OF_PREPARED[name](built)
     with pytest.raises(UsageError) as error:
-        prepared.load(built.options, built.folder, tmp_path)
+        prepared.load(built.request, built.folder, tmp_path)
     said = str(error.value)
     assert said.startswith(f"{built.folder}: {name} has changed since it was prepared"), said
     assert said.endswith(": prepare it again") and said.isprintable()
@@ -351,7 +353,7 @@ def test_what_another_perfci_prepared_is_not_taken(
 ) -> None:
     monkeypatch.setattr(perfci, "__version__", "0.0.1")
     with pytest.raises(UsageError, match=r"perfci's version has changed since .*, here 0\.0\.1\): prepare it again"):
-        prepared.load(built.options, built.folder, tmp_path)
+        prepared.load(built.request, built.folder, tmp_path)
     told = json.loads((built.folder / prepared.MANIFEST).read_text())
     assert {"perfci's version"} == told["asked"].keys() - OF_PREPARED.keys()
 

@@ -1,4 +1,4 @@
-"""Sides that were built before, by a call with `Options.prepare`, and what must be the same for them to be measured."""
+"""Sides that were built before, by a call with `Request.prepare`, and what must be the same for them to be measured."""
 
 import os
 import stat
@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 import perfci
-from perfci.measure.options import Options
 from perfci.measure.prepare import SideWork, Sources, choose_python, find_sources, take_snapshot
+from perfci.measure.request import Request
 from perfci.measure.sides.untouched import cache_digests
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.comparison import claims, require_same
@@ -54,10 +54,10 @@ MANIFEST = "prepared.json"
 _AGAIN = "prepare it again"
 
 
-def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], begun: float, folder: Path) -> None:
+def write(request: Request, sources: Sources, sides: Mapping[Side, SideWork], begun: float, folder: Path) -> None:
     """Say in `folder` what was built there. Raises MachineError."""
     made = Prepared(
-        asked=claims(_asked(options, folder)),
+        asked=claims(_asked(request, folder)),
         root=str(sources.root),
         policy_from=sources.policy_from,
         notes=sources.notes,
@@ -72,16 +72,16 @@ def write(options: Options, sources: Sources, sides: Mapping[Side, SideWork], be
     write_atomic(folder / MANIFEST, made.model_dump_json(indent=1) + "\n")
 
 
-def _asked(options: Options, folder: Path) -> dict[str, Any]:
+def _asked(request: Request, folder: Path) -> dict[str, Any]:
     """Return the facts of a call."""
     return {
         "perfci's version": perfci.__version__,
         "its folder": str(folder),  # paths below it are in what was built
-        "the command (run or compare)": options.mode,
-        "--base": options.base,
-        "the set of --base-env and --env": options.env,
-        "--committed": options.committed,
-        "the pull request": options.pull_request,
+        "the command (run or compare)": request.what.mode,
+        "--base": request.what.base,
+        "the set of --base-env and --env": request.what.env,
+        "--committed": request.what.committed,
+        "the pull request": request.what.pull_request,
     }
 
 
@@ -93,16 +93,16 @@ def _files(side: SideWork) -> dict[str, str]:
     return {f"{folder.name}/{path}": digest for folder, found in digests.items() for path, digest in found.items()}
 
 
-def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork], float]:
-    """Return the sides of `folder`, if they are what `options` ask for and the repository, where it is here, still
+def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork], float]:
+    """Return the sides of `folder`, if they are what `request` asks for and the repository, where it is here, still
     holds, and when they were begun.
 
     Raises UsageError.
     """
     made = _read(folder / MANIFEST)
-    names = ["base", "head"] if options.mode == "compare" else ["head"]
+    names = ["base", "head"] if request.what.mode == "compare" else ["head"]
     then = made.asked | claims({"the set of sides": sorted(made.sides)})
-    _require(folder, then, _asked(options, folder) | {"the set of sides": names})
+    _require(folder, then, _asked(request, folder) | {"the set of sides": names})
     sources = Sources(
         repo=None,
         root=Path(made.root),
@@ -116,17 +116,17 @@ def load(options: Options, folder: Path, scratch: Path) -> tuple[Sources, dict[S
     sides: dict[Side, SideWork] = {}
     for name, one in made.sides.items():
         side = SideWork(
-            name, one.info, sources.policies[name], folder / name, one.python, options.env.get(name, {}),
+            name, one.info, sources.policies[name], folder / name, one.python, request.what.env.get(name, {}),
             failure=one.failure,
         )  # fmt: skip
-        python = choose_python(options.python_of(name), side.policy, sources.root, options.own_python)
+        python = choose_python(request.what.python_of(name), side.policy, sources.root, request.where.own_python)
         found = _files(side)  # what is new came as the side was measured before
         interpreter, known = f"the interpreter of {name}", found.keys() & one.files.keys()
         then = claims({interpreter: one.python} | {f"{name}/{path}": each for path, each in one.files.items()})
         _require(folder, then, {interpreter: python} | {f"{name}/{path}": found[path] for path in known})
         side.close(one.files.keys())
         sides[name] = side
-    _require_sources(options, made, folder, scratch)
+    _require_sources(request, made, folder, scratch)
     return sources, sides, made.begun
 
 
@@ -146,19 +146,19 @@ def _read(path: Path) -> Prepared:
         raise UsageError(f"{escaped(path)}: is not of this perfci ({field}): {_AGAIN}") from None
 
 
-def _require_sources(options: Options, made: Prepared, folder: Path, scratch: Path) -> None:
+def _require_sources(request: Request, made: Prepared, folder: Path, scratch: Path) -> None:
     """Raise UsageError where the repository is here and holds other commits, policies or files than were prepared."""
-    repo = Repository.find(options.where)
-    if repo is None and (made.sides["head"].info.commit or not (options.where / FILE).is_file()):
+    repo = Repository.find(request.where.repository)
+    if repo is None and (made.sides["head"].info.commit or not (request.where.repository / FILE).is_file()):
         return  # it is not here: what was prepared is all there is
-    sources = find_sources(options)
+    sources = find_sources(request)
     for name, side in made.sides.items():
         commit, policy = f"the commit of {name}", f"the policy of {name}"
         one = sources.base if name == "base" else sources.head
         then = claims({commit: side.info.commit, policy: side.policy})
         _require(folder, then, {commit: one and one.sha, policy: sources.texts.get(name)})
-    if not options.committed:
-        tree = take_snapshot("head", options, sources, scratch / "now").tree
+    if not request.what.committed:
+        tree = take_snapshot("head", request, sources, scratch / "now").tree
         _require(folder, claims({"the working tree": made.sides["head"].info.tree}), {"the working tree": tree})
 
 

@@ -22,11 +22,12 @@ from pathlib import Path, PurePosixPath
 
 from perfci.model.base import MachineError, Side
 from perfci.model.text import escaped
-from perfci.sources.environment import DOWNLOADS
+from perfci.sources.environment import DOWNLOADS, HOMES, TEMPORARY
 from perfci.sources.snapshot import file_digests, file_stamps
 from perfci.system.child import Died
 from perfci.system.files import disk_errors
-from perfci.system.process import BOOT, Parent
+from perfci.system.process import Parent
+from perfci.system.starter import BOOT
 
 BYTECODE = BOOT.with_name("bytecode.py")
 TIMEOUT = 600.0
@@ -158,8 +159,21 @@ class Seal:
                 elif path in now:
                     cached.append(str(folder / path))
         if cached and not problems:
-            problems = self._doctored(cached, python, parent, env, log)
+            doctored = self._doctored(cached, python, parent, env, log)
+            problems = [f"{which}/{escaped(path)} is not the bytecode of its source" for which, path in doctored]
         self._refuse(problems)
+
+    def drop_bytecode(self, python: str, parent: Parent, env: Mapping[str, str], log: Path) -> None:
+        """Remove what the build has left of bytecode that is not that of its source: proofs go by sources.
+
+        To be called before anything of the side runs. Raises MachineError.
+        """
+        folders = self._folders.items()
+        cached = [str(folder / path) for which, folder in folders for path in self._then[which] if _is_cached(path)]
+        for which, path in self._doctored(cached, python, parent, env, log) if cached else ():
+            with disk_errors("removed", self._folders[which] / path):
+                (self._folders[which] / path).unlink()
+            del self._then[which][path]
 
     def _refuse(self, problems: Sequence[str]) -> None:
         if problems:
@@ -169,8 +183,11 @@ class Seal:
                 "`build:`"
             )
 
-    def _doctored(self, files: list[str], python: str, parent: Parent, env: Mapping[str, str], log: Path) -> list[str]:
-        """Bytecode that is not that of its source. Raises MachineError where that cannot be told."""
+    def _doctored(
+        self, files: list[str], python: str, parent: Parent, env: Mapping[str, str], log: Path
+    ) -> list[tuple[str, str]]:
+        """Return folder and path of bytecode that is not that of its source. Raises MachineError where that cannot be
+        told."""
         log.unlink(missing_ok=True)
         listed = parent.scratch / f"bytecode-{self.name}.json"
         listed.write_text(json.dumps(files))
@@ -193,7 +210,7 @@ class Seal:
         names = []
         for file in found:
             folder = next(folder for folder in below if file.startswith(f"{folder}{os.sep}"))
-            names.append(f"{below[folder]}/{escaped(file[len(folder) + 1 :])} is not the bytecode of its source")
+            names.append((below[folder], file[len(folder) + 1 :]))
         return names
 
 
@@ -213,12 +230,15 @@ def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
 
 def cache_digests(cache: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
     """Return path → digest of the `wanted` files in a side's caches, but for downloads and what grows with every use.
+    Of its homes code alone counts, and nothing of what is temporary.
 
     Raises MachineError.
     """
 
     def counts(path: str, mode: int) -> bool:
         pure = PurePosixPath(path)
+        if pure.parts[0] == TEMPORARY or (pure.parts[0] in HOMES and not _is_code(path, mode)):
+            return False
         return pure.parts[0] not in DOWNLOADS and not _GROWS.fullmatch(pure.name) and wanted(path, mode)
 
     return file_digests(cache, counts)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from .driver import Driver, Unreadable
-from .elf import HEADER, extent, functions
+from .elf import HEADER, extent, functions, variables
 
 _DRIVER_API, _RESOURCE = 1, 3
 """CUpti_CallbackDomain."""
@@ -85,6 +85,7 @@ class Images:
         self.called: set[int] = set()
         """Handles of modules and libraries that a call has loaded, of what no compiler has linked into a file."""
         self.sets: dict[str, frozenset[str]] = {}
+        self.lists: dict[str, list[str]] = {}
         """SHA-256 → names of the image's kernels."""
         self.named: dict[str, bool] = {}
         self.cupti = _cupti()
@@ -209,3 +210,9 @@ class Images:
         if digest not in self.sets:
             self.sets[digest] = functions(self.held[digest])
         return self.sets[digest]
+
+    def variables(self, digest: str) -> list[str]:
+        """Return the names of an image's variables that lie in memory of the device, in order."""
+        if digest not in self.lists:
+            self.lists[digest] = variables(self.held[digest])
+        return self.lists[digest]

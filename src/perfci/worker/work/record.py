@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import random
@@ -13,8 +14,8 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ..gpu import WARM_CALLS
 from ..graph import GraphSampler
+from ..proof.flags import flags
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, Unreadable
-from .elf import variables
 from .images import Images
 from .memory import Memory
 
@@ -34,49 +35,75 @@ class _Noise(ctypes.Structure):
     _fields_ = [("held", ctypes.c_ubyte * (1 << 16))]
 
 
-FILE = "work.json"
+FILE = "work-{}.json"
+"""The name of the list of a draw, by its number."""
 
 
-def record(fns: Sequence[Callable[[], Any]], batch: int, images: Images, folder: Path, own: Sequence[str]) -> None:
-    """Write the work list of a graph of `batch` executions, a multiple of the number of `fns`, to FILE in `folder`, and
-    beside it the images that it launches of what may be the side's own, each in a file named by its SHA-256. What
-    cannot be read is said under `unread`.
+class Record:
+    """The work lists of one case, each of a draw of its inputs."""
 
-    `own`: folders in which the side's own libraries may lie. Raises Unreadable, what capture raises, OSError.
-    """
-    driver = Driver()
-    sampler = GraphSampler(fns)
-    with images.listened():
-        for fn in (*[fns[0]] * WARM_CALLS, *fns):
-            fn()
-    sampler.rig.synchronize()
-    sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
-    torch, pool = sampler.rig.torch, sampler.rig.pool
-    redraw = drawing_again(torch)
-    known: dict[int, _Function] = {}
-    captures: list[list[Optional[_Values]]] = []
-    held: list[int] = []
-    for last in [False] * STIRRED + [True]:
-        _stir(torch, held)
-        redraw()
-        graph = _captured(sampler, batch)
-        recorder = _Recorder(driver, images, Memory(torch, driver, pool, contents=last), own, known)
-        captures.append(list(recorder.values(graph)))
-    recorder.padding = _padding(captures)
-    found = recorder.graph(graph)
-    for address in held:
-        _LIBC.free(ctypes.c_void_p(address))
-    for digest in recorder.images_of_own:
-        (folder / digest).write_bytes(images.held[digest])
-    whole = {
-        **found,
-        "memory": recorder.memory.listed,
-        "variables": recorder.variables(),
-        "context": driver.context(),
-        "executions": batch,
-        "unread": sorted(recorder.unread),
-    }
-    (folder / FILE).write_text(json.dumps(whole), encoding="utf-8")
+    def __init__(self, images: Images, folder: Path, own: Sequence[str]) -> None:
+        """`own`: folders in which the side's own libraries may lie, the first in its folder. Raises Unreadable."""
+        self.driver, self.images, self.folder, self.own = Driver(), images, folder, own
+        self.number = 0
+        """Of the next draw."""
+        self.launches: list[Any] = []
+        """Of the first draw: functions, and sizes of parameters."""
+        self.padding: list[_Padding] = []
+        self.known: dict[int, _Function] = {}
+        """Functions by their handles."""
+
+    def add(self, fns: Sequence[Callable[[], Any]], batch: int, *, last: bool) -> None:
+        """Write the work list of a graph of `batch` executions, a multiple of the number of `fns`, to FILE in the
+        folder, and beside it the images that it launches of what may be the side's own, each in a file named by its
+        SHA-256. What cannot be read is said under `unread`.
+
+        Bytes of parameters that nobody writes are looked for in the first draw alone; of a library's kernel the others
+        tell addresses, and no other parameters. Settings of the process are those behind the `last` draw. Raises
+        Unreadable, what capture raises, OSError.
+        """
+        sampler = GraphSampler(fns)
+        with self.images.listened():
+            for fn in (*[fns[0]] * WARM_CALLS, *fns):
+                fn()
+        sampler.rig.synchronize()
+        sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
+        torch, pool = sampler.rig.torch, sampler.rig.pool
+        redraw = drawing_again(torch)
+        captures: list[list[Optional[_Values]]] = []
+        held: list[int] = []
+        for whole in [*[False] * (0 if self.number else STIRRED), True]:
+            _stir(torch, held)
+            redraw()
+            graph = _captured(sampler, batch)
+            memory = Memory(torch, self.driver, pool, contents=whole)
+            recorder = _Recorder(self.driver, self.images, memory, self.own, self.known, first=not self.number)
+            captures.append(list(recorder.values(graph)))
+        launches = [None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0]]
+        if not self.number:
+            self.launches, self.padding = launches, _padding(captures)
+        recorder.padding = self.padding if launches == self.launches else []
+        found = recorder.graph(graph)
+        for address in held:
+            _LIBC.free(ctypes.c_void_p(address))
+        for digest in recorder.images_of_own:
+            (self.folder / digest).write_bytes(self.images.held[digest])
+        written = {
+            **found,
+            "memory": recorder.memory.listed,
+            "variables": recorder.variables(),
+            "context": self.driver.context(),
+            "settings": self._settings() if last else {},
+            "executions": batch,
+            "unread": sorted(recorder.unread),
+        }
+        (self.folder / FILE.format(self.number)).write_text(json.dumps(written), encoding="utf-8")
+        self.number += 1
+
+    def _settings(self) -> dict[str, str]:
+        side = os.path.dirname(self.own[0])
+        told = {name: repr(value).replace(side, "") for name, value in flags().items()}
+        return {name: hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() for name, text in told.items()}
 
 
 def _captured(sampler: GraphSampler, batch: int) -> int:
@@ -203,10 +230,12 @@ class _Recorder:
         memory: Memory,
         own: Sequence[str],
         known: dict[int, _Function],
+        *,
+        first: bool,
     ) -> None:
-        """`known`: functions by their handles, as recorders of this process find them."""
+        """`known`: functions by their handles, as recorders of this process find them. `first`: of the first draw."""
         self.driver, self.images, self.memory, self.own = driver, images, memory, own
-        self.known = known
+        self.known, self.first = known, first
         self.primary = driver.primary()
         self.used: dict[str, int] = {}
         """Image → a module of it."""
@@ -336,6 +365,8 @@ class _Recorder:
                     free = taken.isdisjoint(range(at, at + _WORD))
                     if free and self.memory.is_host(int.from_bytes(value[at : at + _WORD], "little")):
                         host.append(at)
+            if not own and not self.first:
+                plain, loose, none, host = bytearray(len(value)), set(), set(), []
             loose = loose.union(*(range(at, at + _WORD) for at in none))
             found.append(
                 {"offset": offset, "bytes": plain.hex(), "places": places, "host": host, "loose": sorted(loose)}
@@ -362,7 +393,7 @@ class _Recorder:
         """Return the variables of the images that are launched, with digests of what they hold now."""
         found = []
         for image, module in sorted(self.used.items()):
-            for name in variables(self.images.held[image]):
+            for name in self.images.variables(image):
                 if image in self.twice:
                     self.unread.add(f"variable {name}: several modules have one, loaded from the same machine code")
                 place = self.driver.symbol(module, name)

@@ -1,12 +1,16 @@
-"""Tells what a fork would inherit of an import, and a worker should not."""
+"""Tells what a fork would inherit of an import, and a worker should not; finds what keeps a path of a side, and puts
+another in its place."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any, Optional
 
 QUIET = frozenset({"jemalloc_bg_thd"})
@@ -16,6 +20,8 @@ GLIBC = 3 << 31
 NAMED = 0.05
 """Seconds within which a new thread has given itself its name."""
 _loud: dict[str, bool] = {}
+Place = tuple[dict[str, Any], str]
+"""The names of a module or an object, and one of them."""
 
 
 def state(links: Optional[dict[str, str]] = None) -> dict[str, Any]:
@@ -102,12 +108,46 @@ def shared_memory() -> list[str]:
         return [line.split()[-1] for line in file if line.split()[1] == "rw-s"]
 
 
-def spoils_forks() -> bool:
-    """Tell whether CUDA would refuse to work in a fork of this process."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    pid = os.fork()
-    if pid == 0:
-        os._exit(int(bool(torch.cuda._is_in_bad_fork())))
-    return os.waitpid(pid, 0)[1] != 0
+def holders(path: str) -> tuple[dict[int, Any], list[dict[Any, Any]]]:
+    """Return the texts, by identity, that hold `path` and that any tracked and not frozen object leads to, and the
+    dicts of plain values on the way, which are not tracked."""
+    raw = os.fsencode(path)
+    found: dict[int, Any] = {}
+    reached = gc.get_referents(*gc.get_objects())
+    seen: dict[int, Any] = {}
+    while reached:
+        for one in reached:
+            text = str(one) if isinstance(one, PurePath) else one  # it keeps that, where nothing can replace it
+            if (type(text) is str and path in text) or (type(text) is bytes and raw in text and text is not raw):
+                found[id(text)] = text
+        # Tuples of plain values are not tracked either, and so not among the objects.
+        flat = {id(one): one for one in reached if type(one) in (tuple, dict) and not gc.is_tracked(one)}
+        reached = gc.get_referents(*(one for ident, one in flat.items() if ident not in seen))
+        seen.update(flat)
+    return found, [one for one in seen.values() if type(one) is dict]
+
+
+def places(texts: dict[int, Any], plain: Sequence[dict[Any, Any]]) -> tuple[list[Place], str]:
+    """Return the names under which modules, objects and `plain` dicts hold these texts, and the first that something
+    else leads to, too; empty where there is none.
+
+    So many names there are, so often a text must be referred to: what C code holds counts as well.
+    """
+    found: dict[tuple[int, str], Place] = {}
+    for one in [*gc.get_referrers(*texts.values()), *plain]:
+        names = one if type(one) is dict else getattr(one, "__dict__", None)
+        if one is texts or type(names) is not dict:
+            continue
+        held = [name for name in names if type(name) is str and type(names[name]) is str and id(names[name]) in texts]
+        found.update(((id(names), name), (names, name)) for name in held)
+    times = dict.fromkeys(texts, 0)
+    for names, name in found.values():
+        times[id(names[name])] += 1
+    counts = {ident: sys.getrefcount(texts[ident]) - 2 for ident in times}  # but for `texts` and the argument
+    return list(found.values()), next((str(texts[ident]) for ident in times if counts[ident] != times[ident]), "")
+
+
+def relocate(held: Sequence[Place], nowhere: str, folder: str) -> None:
+    """Put a side's folder in the place of `nowhere`: what the module would have found in the side's environment."""
+    for names, name in held:
+        names[name] = names[name].replace(nowhere, folder)

@@ -1,4 +1,4 @@
-"""What a run asks to be imported once, and what it says of it: real runs on the CPU."""
+"""What is imported once a run, and what is said of it: real runs on the CPU."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.agreement import Quiet
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.results import Results
 
@@ -46,17 +46,51 @@ def git(where: Path, *words: str) -> None:
 
 
 def measured(repo: Path, pairs: int = 2) -> tuple[Results, str]:
-    """A comparison with HEAD, and its `preload.log`."""
+    """A comparison with HEAD, and its `imports.log`."""
     out = repo.parent / "out"
-    options = Options("compare", repo, out, base="HEAD", exact_pairs=pairs)
-    return Measurement(options, Quiet()).measure(), (out / "logs/preload.log").read_text()
+    request = Request.of("compare", repo, out, base="HEAD", exact_pairs=pairs)
+    return Measurement(request, Quiet()).measure(), (out / "logs/imports.log").read_text()
 
 
 def test_a_dear_import_is_paid_once_a_run(repository):
     results, told = measured(repository)
     assert [len(case.pairs) for case in results.cases] == [2]
-    assert (repository.parent / "times").read_text() == "x"
+    assert (repository.parent / "times").read_text() == "xx", "by the scout of base, and for all others"
     assert "imported once for all workers" in told
+
+
+@pytest.mark.slow
+def test_a_side_has_what_its_own_suite_imports_and_nothing_else(repository):
+    (repository.parent / "packages/more.py").write_text("import sys\nsys.has_more = True\n")
+    suite = repository / "kernels/total.py"
+    suite.write_text(
+        suite.read_text()
+        .replace("lambda: sum(numbers)\n", "lambda: has() or sum(numbers)\n")
+        .replace("@perfci", "import sys\ndef has(): assert not hasattr(sys, 'has_more')\n\n@perfci")
+    )
+    head = suite.read_text()
+    suite.write_text("import more\n" + head.replace("assert not", "assert"))
+    git(repository, "commit", "-qam", "more")
+    suite.write_text(head)
+    results, told = measured(repository, 1)
+    assert [len(case.pairs) for case in results.cases] == [1]
+    assert "1 modules were imported once for all workers" in told, "the one that both ask for"
+
+
+@pytest.mark.slow
+def test_what_a_case_imports_as_it_is_executed_is_imported_once(repository):
+    suite = repository / "kernels/total.py"
+    text = suite.read_text().replace("import dear\n", "")
+    suite.write_text(
+        text.replace(
+            "    return lambda: sum(numbers)",
+            "    def total():\n        import dear\n        return sum(numbers)\n    return total",
+        )
+    )
+    git(repository, "commit", "-qam", "lazy")
+    results, _ = measured(repository)
+    assert [len(case.pairs) for case in results.cases] == [2]
+    assert (repository.parent / "times").read_text() == "xx"
 
 
 @pytest.mark.slow
@@ -68,7 +102,7 @@ def test_what_is_left_to_the_workers_is_named_with_the_reason(repository):
     git(repository, "commit", "-qam", "more")
     told = measured(repository)[1]
     assert "each worker imports bad: it seeds Python's random numbers" in told
-    assert (repository.parent / "times").read_text() == "xx", "once to find what spoils, once without it"
+    assert (repository.parent / "times").read_text() == "xx", "what spoils was tried before"
 
 
 @pytest.mark.slow
@@ -86,7 +120,7 @@ def test_where_a_suite_decides_how_it_imports_the_log_says_what_to_do(repository
     suite.write_text("import os\nos.environ['FLAG'] = '1'\n" + suite.read_text())
     git(repository, "commit", "-qam", "more")
     told = measured(repository, 1)[1]
-    assert "kernels/total.py:2: from here on the suite decides how it imports" in told
+    assert "each worker imports dear, and what follows, since the suite decides how" in told
     assert "env: in perfci.yaml" in told
 
 

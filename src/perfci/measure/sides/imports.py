@@ -1,0 +1,176 @@
+"""The stem: what the suites import from outside of base and head is imported once, as the sides' scouts ask for it.
+
+A scout imports base's suite and executes the first case of each kernel; meanwhile the stem imports what it asks for.
+Head's scout is a fork of it, and says whether head asks for the same: where it does not, the stem begins anew with what
+both ask for. Where the sides look otherwise to an import, there is none.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from perfci.measure.environments import differing_variables
+from perfci.measure.place import Place
+from perfci.measure.prepare import SideWork
+from perfci.model.base import MachineError, Side
+from perfci.model.results import IMPORT
+from perfci.model.text import escaped, one_line
+from perfci.sources.environment import DOWNLOADS, TEMPORARY
+from perfci.sources.snapshot import file_digests
+from perfci.system.child import Died
+from perfci.system.files import write_atomic
+from perfci.system.process import Spoiled, Stem
+
+LOG = "imports.log"
+TIMEOUT = 120.0
+"""Seconds in which a stem must have imported all that was asked for."""
+TRIES = 4
+"""Stems of a run at most: each but the last goes without one module more."""
+MOST, LONGEST = 2000, 200
+"""Modules that a scout may ask for, and characters of a name."""
+
+
+class Imports:
+    """The imports of one run that are paid once: for the workers of all sides, or of none."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.parent = place, place.parent
+        self.bench = next(iter(place.benches.values()))
+        self.lines: list[str] = []
+        self.asked: dict[Side, dict[str, str]] = {}
+        """Side → the modules that its suite asks for, in order → a digest of what could decide how each turns out."""
+        self.refused: dict[str, Spoiled] = {}
+        """The modules that each worker imports itself."""
+        self.wanted = self.parent.forks
+        """False where each worker imports everything."""
+        self.sides: list[SideWork] = []
+        """Those that were scouted."""
+        self.seen: list[Any] = []
+        if not self.wanted:
+            differ = differing_variables(place.sides)
+            because = f": base and head differ in the environment: {', '.join(differ)}" if differ else ""
+            self.nothing(f"workers are not forks of one process here{because}")
+        else:
+            # Before a scout leaves anything in a cache.
+            self.seen = [_seen(side) for side in place.sides.values() if side.suite and not side.failure]
+            if any(one != self.seen[0] for one in self.seen):
+                self.nothing("base and head provide other names to imports, or their builds left other caches")
+
+    @contextmanager
+    def scouting(self, side: SideWork) -> Iterator[Callable[[str, str], None] | None]:
+        """Yield what is to be told each module that a scout of the side asks for; None where nobody listens."""
+        if not self.wanted:
+            yield None
+            return
+        self.sides.append(side)
+        asked = self.asked[side.name] = dict[str, str]()
+        first = self.sides[0]
+        # An exclusive device has no room for a stem that asks for it: it goes without.
+        stem = self._planted() if side is first and not self.place.exclusive("cuda") else None
+        own = {name.partition(".")[0] for _, names in self.seen[0][0] for name in names}
+
+        def tell(name: str, state: str) -> None:
+            if name.partition(".")[0] in own:
+                return  # the stem leaves it to the side
+            if len(asked) < MOST and len(name) <= LONGEST and name not in asked:
+                asked[name] = state
+                if stem is not None:
+                    stem.take(name, state)
+
+        yield tell
+        if not self.wanted:
+            if stem is not None:
+                stem.close()
+        elif side is first:
+            self._settle(stem, asked)
+        elif asked != self.asked[first.name]:
+            self._close()
+            both = {name: state for name, state in self.asked[first.name].items() if asked.get(name) == state}
+            self._settle(None, both)
+
+    def _planted(self) -> Stem | None:
+        """Return a new stem; None where it did not start."""
+        side = self.sides[0]
+        log = self.bench.logs / f"{side.name}.log"
+        try:
+            with self.bench.costs.phase("start"):
+                return Stem(self.parent, side.arena(self.bench.threads, []), log, list(self.refused))
+        except (Died, MachineError) as error:
+            self.nothing(str(error))
+            return None
+
+    def _settle(self, stem: Stem | None, names: Mapping[str, str]) -> None:
+        """Let the stem have these modules; what spoils it is left to the workers, and it begins anew."""
+        for _ in range(TRIES):
+            if stem is None and (stem := self._planted()) is not None:
+                for name, state in names.items():
+                    stem.take(name, state)
+            if stem is None:
+                return None
+            try:
+                with self.bench.costs.phase("import"):
+                    settled = stem.settle(TIMEOUT)
+            except (MachineError, ValidationError) as error:
+                stem.close()
+                return self.nothing(str(error))
+            if settled.fault is None:
+                break
+            self.refused[settled.fault.name] = settled.fault
+            stem.close()
+            stem = None
+        else:
+            return self.nothing("many of its modules must not be inherited")
+        if settled.kept and len(self.place.sides) > 1:
+            stem.close()
+            return self.nothing(f"a module keeps {settled.kept} of its side, where that cannot be put right")
+        self.parent.stem = stem
+        self.parent.imported = settled.seconds
+        self.lines = [f"{settled.modules} modules were imported once for all workers, in {settled.seconds:.1f} s"]
+        if settled.stopped:
+            self.lines.append(
+                f"each worker imports {escaped(settled.stopped)}, and what follows, since the suite decides how: "
+                "set variables under env: in perfci.yaml, and folders under path:"
+            )
+        return None
+
+    def _close(self) -> None:
+        if self.parent.stem is not None:
+            self.parent.stem.close()
+            self.parent.stem = None
+
+    def nothing(self, why: str) -> None:
+        """Let each worker of every side import everything."""
+        self.wanted = False
+        self._close()
+        self.lines = [f"each worker imports everything: {one_line(why, 300)}"]
+
+    def left(self) -> dict[str, float]:
+        """Return `import NAME` → seconds, of those that are left to the workers."""
+        found: dict[str, float] = {}
+        for one in self.refused.values():
+            name = f"import {one.name.partition('.')[0]}"
+            found[name] = max(one.seconds, found.get(name, 0.0))
+        return {name: seconds for name, seconds in found.items() if re.search(IMPORT, name)}
+
+    def write(self) -> None:
+        """Say in `imports.log` what came of it."""
+        each = [f"each worker imports {escaped(one.name)}: it {escaped(one.why)}" for one in self.refused.values()]
+        write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *each]) + "\n")
+
+
+def _seen(side: SideWork) -> list[Any]:
+    """Return all that a module from outside could learn of a side as it is imported: the names in its folders on
+    `sys.path`, and what lies in its caches."""
+    names = [
+        (os.path.relpath(entry, side.folder), sorted({path.name for path in Path(entry).iterdir()} - {"__pycache__"}))
+        for entry in side.path()
+    ]
+    return [
+        names,
+        file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY)),
+    ]

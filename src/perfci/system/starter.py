@@ -1,0 +1,392 @@
+"""A process that starts others, as the run sees it, and the workers that it starts."""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+from pydantic import ValidationError
+
+from perfci.model.base import Document, MachineError
+from perfci.model.results import Reason
+from perfci.system.child import Arena, Died, Exit, Under
+from perfci.system.files import disk_errors
+from perfci.worker.channel import Channel, Garbage
+
+BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
+START_TIMEOUT = 120.0
+"""Seconds for an interpreter to start and connect; importing torch from a cold disk takes tens of seconds."""
+POLL = 0.25
+"""Seconds between two checks of a worker's memory."""
+D = TypeVar("D", bound=Document)
+
+
+def memory_of(pid: int) -> int:
+    """Return the resident memory in bytes of a process and everything below it; 0 once it is gone."""
+    try:
+        top = psutil.Process(pid)
+        return sum(_rss(process) for process in [top, *top.children(recursive=True)])
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _rss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+def _peer(sock: socket.socket) -> int | None:
+    """Return the process at the other end of a Unix socket; None where the system does not tell (unix(7),
+    SO_PEERCRED)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return None if pid in (0, os.getpid()) else int(pid)  # gVisor names the process that asks
+
+
+def _opened(log: Path) -> int:
+    """Return a log open for appending. Processes of another user get it so, and need not reach where it lies."""
+    with disk_errors("opened", log):
+        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+
+
+def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | None:
+    """Return a new connection, where process `pid` says at its other end that it is `name`."""
+    if pid is not None and _peer(sock) not in (pid, None):
+        return None  # code under test, in the place of a worker
+    channel = Channel(sock)
+    try:
+        hello = channel.receive(timeout=10)
+    except (TimeoutError, Garbage, OSError):
+        return None
+    return channel if hello is not None and hello.get("hello") == name else None
+
+
+class Asked(Document):
+    """Told by a scout before its answer: a module that is asked for, and a digest of the settings then."""
+
+    asked: tuple[str, str]
+
+
+class Starter:
+    """The common parent, or a stem of it: it starts processes at the run's request, and tells of their ends."""
+
+    control: Channel
+
+    def __init__(self, address: str, listener: socket.socket, numbers: Iterator[int], memory_limit: int | None) -> None:
+        """`address`: of `listener`, where processes report; `numbers`: theirs, each another one; `memory_limit`: bytes
+        that each may use."""
+        self.address, self.listener, self.numbers, self.memory_limit = address, listener, numbers, memory_limit
+        self._exits: dict[int, Exit] = {}
+
+    def _accept(self, name: int, pid: int | None, timeout: float) -> Channel:
+        """Return the connection of a process that says it is `name`. Where `pid` is known, no other is believed
+        that. Raises Died where it has ended, MachineError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            if name in self._exits:
+                raise Died(Reason(kind="crash", text=f"the worker {self._exits[name].words()} before it began"))
+            if time.monotonic() > deadline:
+                raise MachineError(f"a worker did not start within {timeout:g} s: is the machine overloaded?")
+            pending = self.control.pending()  # read already, with the message before it
+            watched: list[Any] = [self.listener, self.control]
+            ready = select.select(watched, [], [], 0 if pending else 0.1)[0]
+            if self.listener in ready:
+                sock = self.listener.accept()[0]
+                if (channel := greeted(sock, name, pid)) is not None:
+                    return channel
+                sock.close()
+            if pending or self.control in ready:
+                self._pump()
+
+    def _pump(self) -> dict[str, Any]:
+        """Read one message of the parent; note it when it tells of an exit. Raises MachineError if it is gone."""
+        try:
+            message = self.control.receive(timeout=30)
+        except (TimeoutError, Garbage, OSError):
+            message = None
+        if message is None:
+            raise MachineError(
+                "the parent of the workers was killed: run again; if memory is short, set memory: in perfci.yaml"
+            )
+        if "exited" in message:
+            self._exits[message["exited"]] = Exit(message["code"], message["signal"], message["wall"])
+        return message
+
+    def _ask(
+        self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT, log: Path | None = None
+    ) -> dict[str, Any]:
+        """Send a request, with its log as an open file, and wait for the message that has a field `answer`."""
+        file = None if log is None else _opened(log)
+        try:
+            self.control.send(request, file)
+        except OSError:
+            raise MachineError("the parent of the workers was killed: run again") from None
+        finally:
+            if file is not None:
+                os.close(file)
+        return self._await(answer, timeout)
+
+    def _await(self, answer: str, timeout: float) -> dict[str, Any]:
+        """Return the message that has a field `answer`. Raises MachineError."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self.control.pending() or select.select([self.control], [], [], 0.5)[0]:
+                message = self._pump()
+                if answer in message:
+                    return message
+        raise MachineError(f"the parent of the workers did not answer within {timeout:g} s")
+
+    def forked(self, op: str, arena: Arena, log: Path, **fields: Any) -> tuple[int, int, Channel]:
+        """Return number, process and channel of a new fork. Raises Died where it ends before it speaks."""
+        ident = next(self.numbers)
+        pid = self._ask({"op": op, **self._setup(ident, arena), **fields}, "started", log=log)["pid"]
+        return ident, pid, self._accept(ident, pid, START_TIMEOUT)
+
+    def _setup(self, ident: int, arena: Arena) -> dict[str, Any]:
+        return {
+            "id": ident,
+            "address": self.address,
+            "env": dict(arena.env),
+            "tree": str(arena.tree),
+            "site": str(arena.site),
+            "path": list(arena.path),
+            "threads": arena.threads,
+            "cores": list(arena.cores),
+            "cache": None if arena.cache is None else str(arena.cache),
+        }
+
+    def spawned(self, arena: Arena, log: Path, under: Under | None) -> "Worker":
+        """Return a worker that is a process of its own, `under` a profiler which starts it. Raises Died."""
+        ident = next(self.numbers)
+        env = dict(arena.env) if under is None else under.environment(arena.env)
+        setup = self._setup(ident, arena) | {"env": env, "profiled": under is not None}
+        argv = [arena.python, str(BOOT), "worker", json.dumps(setup)]
+        argv = argv if under is None else under.command(argv)
+        started = self._spawn(ident, argv, env, arena.tree, log, arena.cores)
+        try:
+            # Its process is not known: the profiler starts it, or a script in the place of an interpreter.
+            return Worker(self, ident, started["pid"], self._accept(ident, None, START_TIMEOUT), log)
+        except MachineError as error:
+            if under is None:
+                raise
+            self.kill(ident)  # not the machine's fault, but the profiler's
+            raise Died(Reason(kind="timeout", text=str(error)[:1000])) from None
+
+    def _spawn(
+        self,
+        ident: int,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        cores: Sequence[int] = (),
+    ) -> dict[str, Any]:
+        request = {
+            "op": "spawn", "id": ident, "argv": list(argv), "env": dict(env), "cwd": str(cwd),
+            "cores": list(cores) or None,
+        }  # fmt: skip
+        started = self._ask(request, "started", log=log)
+        if started["pid"] is None:
+            raise Died(Reason(kind="exit", text=f"cannot be started: {started['error']}"[:500]))
+        return started
+
+    def execute(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        timeout: float,
+        cores: Sequence[int] = (),
+        watch: Callable[[], Reason | None] | None = None,
+    ) -> Exit:
+        """Run a program to its end. Raises Died when it outlasts `timeout` seconds or the memory limit, or where
+        `watch`, which is asked meanwhile, has a reason to end it."""
+        ident = next(self.numbers)
+        pid = self._spawn(ident, argv, env, cwd, log, cores)["pid"]
+        self._wait(ident, pid, timeout, None, watch)
+        return self._exits.pop(ident)
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> int:
+        """Start a program beside the workers. Returns the number by which `wait_exit` and `kill` know it. Raises
+        Died."""
+        ident = next(self.numbers)
+        self._spawn(ident, argv, env, cwd, log)
+        return ident
+
+    def _wait(
+        self,
+        ident: int,
+        pid: int,
+        timeout: float,
+        channel: Channel | None,
+        watch: Callable[[], Reason | None] | None = None,
+    ) -> None:
+        """Wait until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory, or
+        where
+        `watch` says why."""
+        deadline = time.monotonic() + timeout
+        look = time.monotonic() + POLL
+        watched: list[Any] = [self.control, *([channel] if channel else [])]
+        while ident not in self._exits:
+            if channel is not None and channel.pending():
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                self.kill(ident)
+                raise Died(Reason(kind="timeout", text=f"no answer within {timeout:g} s"))
+            if now >= look:
+                look = now + POLL
+                if self.memory_limit and (used := memory_of(pid)) > self.memory_limit:
+                    self.kill(ident)
+                    allowed = f"{self.memory_limit / 2**30:.1f} GiB allowed"
+                    text = f"used {used / 2**30:.1f} GiB of memory, more than the {allowed}"
+                    raise Died(Reason(kind="memory", text=text))
+                if watch is not None and (reason := watch()) is not None:
+                    self.kill(ident)
+                    raise Died(reason)
+            ready = select.select(watched, [], [], min(deadline, look) - now)[0]
+            if channel is not None and channel in ready:
+                return
+            if self.control in ready or self.control.pending():
+                self._pump()
+
+    def wait_exit(self, ident: int, timeout: float) -> Exit | None:
+        """Return the exit of a process that is ending; None if it has not ended after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while ident not in self._exits:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            if self.control.pending() or select.select([self.control], [], [], left)[0]:
+                self._pump()
+        return self._exits.pop(ident)
+
+    def kill(self, ident: int) -> None:
+        """Kill a process with everything below it."""
+        self._ask({"op": "kill", "id": ident}, "killed")
+        self.wait_exit(ident, 10)
+
+
+class Worker:
+    """The run's side of one worker."""
+
+    def __init__(self, parent: Starter, ident: int, pid: int, channel: Channel, log: Path) -> None:
+        self.parent = parent
+        self.ident = ident
+        self.pid = pid
+        self.channel = channel
+        self.log = log
+        self.alive = True
+        self.leaving = False
+        """True where it was dismissed and its exit is still to be collected."""
+
+    def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
+        """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
+        self.begin(op, **fields)
+        return self.answer(timeout)
+
+    def begin(self, op: str, **fields: Any) -> None:
+        """Ask, and let others be asked before `answer` waits. Raises Died where the worker has ended."""
+        if not self.alive:
+            raise Died(Reason(kind="crash", text="the worker has ended already"))
+        with contextlib.suppress(OSError):  # it is gone, as `answer` finds out
+            self.channel.send({"op": op, **fields})
+
+    def answer(self, timeout: float, asked: Callable[[str, str], None] | None = None) -> dict[str, Any]:
+        """Wait for the answer to what was begun. Raises Died as `ask` does. `asked`: is told each module that a scout
+        says is asked for meanwhile."""
+        end = time.monotonic() + timeout
+        try:
+            while True:
+                self.parent._wait(self.ident, self.pid, timeout, self.channel)
+                reply = self.channel.receive(timeout=timeout)
+                if time.monotonic() > end:
+                    raise TimeoutError
+                if asked is None or reply is None or "asked" not in reply:
+                    break
+                name, state = Asked.model_validate(reply).asked
+                asked(name, state)
+        except Died:
+            self.alive = False
+            raise
+        except (Garbage, ValidationError) as error:
+            self.kill()
+            raise Died(Reason(kind="protocol", text=f"wrote garbage on perfci's channel: {error}"[:400])) from None
+        except TimeoutError:
+            self.kill()
+            raise Died(Reason(kind="timeout", text=f"no answer within {timeout:g} s")) from None
+        except OSError:
+            reply = None
+        if reply is None:
+            raise self._gone()
+        if "error" in reply:
+            if reply.get("poisoned"):
+                self.kill()
+            raise Died(Reason(kind=reply["error"]["kind"], text=reply["error"]["text"]))
+        return reply
+
+    def tell(self, form: type[D], op: str, timeout: float, **fields: Any) -> D:
+        """Ask for an answer of this form. Raises Died as ask() does, and where the answer does not fit."""
+        return self.fit(form, op, self.ask(op, timeout, **fields))
+
+    def fit(self, form: type[D], op: str, reply: Mapping[str, Any]) -> D:
+        """Return the answer to `op` in its form. Raises Died, and ends the worker, where it does not fit."""
+        try:
+            return form.model_validate(reply)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            field = ".".join(map(str, wrong["loc"]))
+            self.kill()
+            text = f"answered {op!r} with what does not fit: {field}: {wrong['msg']}"
+            raise Died(Reason(kind="protocol", text=text[:400])) from None
+
+    def _gone(self) -> Died:
+        self.alive = False
+        ended = self.parent.wait_exit(self.ident, 5)
+        if ended is None:
+            self.kill()
+            return Died(Reason(kind="protocol", text="closed perfci's channel"))
+        kind = "crash" if ended.signal is not None else "exit"
+        return Died(Reason(kind=kind, text=f"{ended.words()} before it answered"))
+
+    def kill(self) -> None:
+        """Kill the worker and everything below it."""
+        self.alive = False
+        self.parent.kill(self.ident)
+
+    def dismiss(self) -> None:
+        """Tell the worker to end by itself, without waiting for it."""
+        if self.alive:
+            self.alive = False
+            self.leaving = True
+            with contextlib.suppress(OSError):  # it is gone; its exit is collected by close()
+                self.channel.send({"op": "bye"})
+            self.channel.close()
+
+    def finish(self, timeout: float) -> Exit | None:
+        """Let the worker end by itself, and with it the profiler around it. None, and killed, if that takes longer."""
+        self.dismiss()
+        self.leaving = False
+        ended = self.parent.wait_exit(self.ident, timeout)
+        if ended is None:
+            self.parent.kill(self.ident)
+        return ended
+
+    def close(self) -> None:
+        """Let the worker end by itself; kill it if it does not."""
+        self.dismiss()
+        if self.leaving:
+            self.finish(5)

@@ -1,0 +1,1 @@
+"""Modules that are imported once for all workers."""

@@ -1,0 +1,281 @@
+"""The stem: a fork of the parent that imports once, for the workers which it forks, what lies outside of their sides.
+
+It does so while a scout, another process, imports the suite and says which modules it asks for. Nothing of the side
+itself is imported here. A module is kept if a fork can do without whatever it leaves: no thread, child, descriptor,
+shared memory, signal handler, other folder, seeded generator or touched GPU. Where one cannot be, this process is of no
+use any more, says why, and the run begins anew without that module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import random
+import re
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from typing import Any, Optional
+
+from .. import discover, tuners
+from ..channel import Channel, connect
+from ..leash import PR_SET_PDEATHSIG, prctl
+from ..parent import Parent
+from .asked import Finder, Groups, Settings, Traces
+from .inherited import Place, changed, holders, places, relocate, shared_memory, state
+
+TRIAL = 30.0
+"""Seconds for what a fork is tried with."""
+DIGESTS = (("triton.runtime.cache", "triton_key"), ("triton.compiler.compiler", "triton_key"))
+"""Functions that read a whole library once a process, and keep what they make of it."""
+
+
+class Stem(Parent):
+    """The loop of a stem."""
+
+    def __init__(self, channel: Channel, message: dict[str, Any]) -> None:
+        """`message`: the request, with `path`, a side's entries of `sys.path`, and `refused`, names of modules that are
+        not to be imported."""
+        super().__init__(channel, enter)
+        self.folder: str = os.path.dirname(message["site"])
+        self.refused = set(message["refused"])
+        self.guard = Guard(message["path"])
+        self.groups: Groups = {}
+        self.places: list[Place] = []
+        """The names that hold a path of the side."""
+        self.environment: dict[str, str] = message["env"]
+        """The side's, without what imports did to it."""
+        self.settings = Settings(self.folder, message["path"])
+        self.stopped = ""
+        """The module from which on the suite decides how it imports."""
+        self.fault: Optional[dict[str, Any]] = None
+        """The module with which this process cannot go on, and why."""
+        self.modules, self.paid = len(sys.modules), 0.0
+        random.random()  # makes all words, of which the next draws take one after the other
+        self.shared = shared_memory()
+        gc.unfreeze()
+        self.known = holders(self.folder)[0]
+        """The texts that hold the path already, as the environment does."""
+        gc.freeze()
+
+    def serve(self, message: dict[str, Any]) -> None:
+        """Answer one request; an import is answered with all others, by what settles them."""
+        op = message["op"]
+        if op == "import":
+            self.fault = self.take(message["name"], message["state"])
+            if self.fault is not None:  # it keeps neither memory nor a device meanwhile
+                self.channel.send({"settled": self.settle()})
+                self.leave()
+        elif op == "settle":
+            self.channel.send({"settled": self.settle()})
+        else:
+            if op == "fork":
+                self.know(message["env"])
+            super().serve(message)
+
+    def know(self, environment: dict[str, str]) -> None:
+        """Have all values of a side's environment once: the C library keeps each for good, and this process has those
+        of one side. Its forks would lay out memory otherwise than forks for the other side, by 2 KiB: 8 to 12 % of the
+        time of examples/extension."""
+        own = dict(os.environ)
+        os.environ.update(environment)
+        os.environ.clear()
+        os.environ.update(own)
+
+    def take(self, name: str, settings: str) -> Optional[dict[str, Any]]:
+        """Import a module that a suite asks for. Returns it, and why this process is spoiled, where it is.
+
+        `settings`: a digest of the scout's settings. Where this process has others, the suite decides from there on.
+        """
+        parts = name.split(".")
+        refused = any(".".join(parts[: number + 1]) in self.refused for number in range(len(parts)))
+        if name in sys.modules or refused or self.guard.owns(name) or self.stopped:
+            return None
+        if settings != self.settings.digest():
+            self.stopped = name
+            return None
+        start, traces, before, failure = time.monotonic(), Traces(), state(), ""
+        with self.guard.on():
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                failure = "" if error.name == name else f"cannot be imported here ({type(error).__name__})"
+            except (Exception, SystemExit) as error:
+                failure = f"cannot be imported here ({type(error).__name__})"
+        self.groups[name] = traces.since()
+        self.paid += time.monotonic() - start
+        why = self.guard.fault or failure or next(iter(changed(before, state())), "")
+        if not why and self.groups[name].modules:
+            why = "shares memory" if shared_memory() != self.shared else spoiled()
+        gc.collect()  # what is garbage keeps nothing
+        if not why and (kept := self.holding()[1]):
+            why = f"keeps {kept.replace(self.folder + os.sep, '')} of its side, where that cannot be put right"
+        gc.freeze()  # what the next one keeps is looked for among what is new then
+        return {"name": name, "why": why, "seconds": time.monotonic() - start} if why else None
+
+    def holding(self) -> tuple[list[Place], str]:
+        """Return the names that hold a path of the side, as what is not frozen does, and a path that something else
+        holds, too; empty where nothing does."""
+        environment: Any = os.environ
+        own = {id(one) for pair in environment._data.items() for one in pair}
+        own |= {id(value) for group in self.groups.values() for value in group.variables.values()}
+        texts, plain = holders(self.folder)
+        for ident in self.known.keys() | own:
+            texts.pop(ident, None)
+        if not texts:
+            return [], ""
+        gc.unfreeze()  # modules that were there before may hold one: tempfile
+        return places(texts, plain)
+
+    def settle(self) -> dict[str, Any]:
+        """Make ready for forks. Returns what was imported."""
+        if self.fault is None and self.groups:
+            for module, function in DIGESTS:
+                make = getattr(sys.modules.get(module), function, None)
+                if make is not None and hasattr(make, "cache_info"):
+                    with contextlib.suppress(Exception):  # a worker's own call fails in the same way, and says so
+                        make()
+            tuners.learn()
+            discover.learn()
+        gc.collect()
+        gc.unfreeze()
+        self.places, kept = self.holding()
+        # What is imported now lives as long as the workers: collections there need not walk it, nor copy its pages.
+        gc.freeze()
+        return {
+            "modules": len(sys.modules) - self.modules,
+            "seconds": self.paid,
+            "fault": self.fault,
+            "kept": kept,
+            "stopped": self.stopped,
+        }
+
+    def prepare(self, message: dict[str, Any]) -> None:
+        """In a fork: move what was imported to folders of its own, in the environment that imports left."""
+        message["plain"] = dict(message["env"])
+        folder = os.path.dirname(message["site"])
+        cache = os.path.join(folder, "cache")
+        for name in self.environment.keys() | os.environ.keys():
+            if name not in os.environ:
+                message["env"].pop(name, None)
+            elif self.environment.get(name) != os.environ[name]:
+                value = os.environ[name].replace(self.folder, folder)
+                message["env"][name] = value.replace(cache, message["cache"] or cache)
+        relocate(self.places, self.folder, folder)  # of the side whose path it is, too: all forks do the same
+        if message["cache"]:
+            relocate(self.places, cache, message["cache"])
+        message["groups"], message["first"] = self.groups, self.folder
+
+
+class Guard(Finder):
+    """A finder that finds nothing: it denies what the side may provide, so that none of its code runs here."""
+
+    def __init__(self, path: Sequence[str]) -> None:
+        self.path = [os.path.realpath(entry) for entry in path]
+        self.fault = ""
+        self.owned: set[str] = set()
+        """Top-level names of the side's modules and packages."""
+        self.spaces: set[str] = set()
+        """Those of its folders that nothing but a namespace package is made of."""
+        self.distributions: set[str] = set()
+        for folder in path:
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                whole = os.path.join(folder, name)
+                if name.endswith((".dist-info", ".egg-info")):
+                    self.distributions.add(_normal(name.rsplit(".", 1)[0].partition("-")[0]))
+                elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
+                    self.owned.add(name.partition(".")[0])
+                elif os.path.isdir(whole) and name.isidentifier():
+                    self.spaces.add(name)
+
+    def owns(self, name: str) -> bool:
+        """Tell whether a module is the side's by its name."""
+        return name.partition(".")[0] in self.owned | self.spaces
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Let others find it. Raises ModuleNotFoundError for what the side may have.
+
+        A folder that makes a namespace package is found, as a worker would find it: transformers asks for `kernels`.
+        """
+        if path is None and name in self.spaces:
+            return PathFinder.find_spec(name, [*self.path, *sys.path])
+        inside = path is not None and any(discover.inside(os.path.realpath(one), self.path) for one in path)
+        if inside or (path is None and name in self.owned):
+            self.fault = self.fault or f"looks for {name}, which the repository may provide"
+            raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
+        return None
+
+    def find_distributions(self, context: Any) -> Iterator[Any]:
+        """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
+        name = getattr(context, "name", None)
+        if self.distributions and (name is None or _normal(name) in self.distributions):
+            self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
+        return iter(())
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Be asked first."""
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+
+
+def _normal(name: str) -> str:
+    """Return the normalised name of a distribution (packaging.python.org, name normalization)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def spoiled() -> str:
+    """Return why a fork of this process could not be a worker; empty where one has shown that it can."""
+    pid = os.fork()
+    if pid == 0:
+        code = 2
+        try:
+            torch = sys.modules.get("torch")
+            if len(os.listdir("/proc/self/task")) > 1:
+                code = 3  # by a handler of forks
+            elif torch is not None:
+                torch.ones(64, 64) @ torch.ones(64, 64)
+                code = int(bool(torch.cuda._is_in_bad_fork()))
+            else:
+                code = 0
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + TRIAL
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            words = {0: "", 1: "keeps CUDA from working in a fork", 3: "starts a thread in each fork"}
+            return words.get(os.waitstatus_to_exitcode(status), "breaks a fork")
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return "hangs in a fork"
+        select.select([], [], [], 0.002)
+
+
+def enter(message: dict[str, Any], log: int) -> None:
+    """Turn this process, just forked, into a stem. Never returns."""
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.environ.clear()
+        os.environ.update(message["env"])
+        channel = connect(message["address"], takes_files=True)
+        channel.send({"hello": message["id"], "pid": os.getpid()})
+        Stem(channel, message).run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(70)  # EX_SOFTWARE

@@ -1,1 +1,0 @@
-"""Importing once, in the parent, what the suites of both sides import."""
