@@ -150,7 +150,7 @@ def simple(**more: Any) -> dict:
     } | more  # fmt: skip
     return {
         "nodes": [node], "edges": [], "memory": [{"kind": "tensor", "bytes": 8, "digest": "1"}], "variables": [],
-        "context": {}, "executions": 1, "unread": [],
+        "context": {}, "settings": {}, "executions": 1, "unread": [],
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import os
 import stat
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from perfci.work.code import same_function
 from perfci.work.lists import WorkList
 from perfci.work.same import Recorded, rows, walk, why_not_same
 
-FILE = "work.json"
+FILE = "work-{}.json"
 """As `perfci.worker.work.record` names it."""
 LARGEST = 64 << 20
 """Bytes of a work list, and of the machine code of one image, that are read."""
@@ -40,31 +41,43 @@ def refused(why: str) -> Compared:
     return Compared(why_not=one_line(why, 1000), work={})
 
 
-def compare(cases: dict[str, dict[Side, list[Path]]]) -> dict[str, Compared]:
-    """Compare what was recorded of cases: for each the folders of two processes of a side, or more."""
-    return {name: _compared(folders) for name, folders in cases.items()}
+def compare(cases: dict[str, dict[Side, list[Path]]], draws: int) -> dict[str, Compared]:
+    """Compare what was recorded of cases: for each the folders of two processes of a side, or more, with the lists of
+    so many draws, in each of which all is the same."""
+    return {name: _compared(folders, draws) for name, folders in cases.items()}
 
 
-def _compared(folders: dict[Side, list[Path]]) -> Compared:
-    found: dict[Side, list[Recorded]] = {side: [] for side in SIDES}
-    for side, places in folders.items():
-        for place in places:
-            read = _read(place)
-            if isinstance(read, str):
-                return refused(f"{side}: {read}")
-            found[side].append(read)
-    why = one_line(why_not_same(found["base"], found["head"], same_function), 1000)
-    shown = {side: [shorten(row, 300) for row in rows(lists[0].work)[:_MOST_ROWS]] for side, lists in found.items()}
-    return Compared(why_not=why, work=shown)
+def _compared(folders: dict[Side, list[Path]], draws: int) -> Compared:
+    shown: dict[Side, list[str]] = {}
+    images: dict[Path, bytes] = {}
+    same = cache(same_function)
+    for draw in range(draws):
+        lists: dict[bytes, WorkList] = {}  # mostly all are the same
+        found: dict[Side, list[Recorded]] = {side: [] for side in SIDES}
+        for side, places in folders.items():
+            for place in places:
+                read = _read(place / FILE.format(draw), lists, images)
+                if isinstance(read, str):
+                    return refused(f"{side}: {read}")
+                found[side].append(read)
+        shown = shown or {
+            side: [shorten(row, 300) for row in rows(several[0].work)[:_MOST_ROWS]] for side, several in found.items()
+        }
+        if why := why_not_same(found["base"], found["head"], same):
+            return Compared(why_not=one_line(f"{why}, in draw {draw + 1}" if draw else why, 1000), work=shown)
+    return Compared(why_not="", work=shown)
 
 
-def _read(folder: Path) -> Recorded | str:
-    """Return what one process recorded, or why it cannot be used."""
+def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> Recorded | str:
+    """Return what one process recorded of a draw, or why it cannot be used. `lists`, `held`: work lists and machine
+    code that were read before, which are added to."""
     try:
-        work = WorkList.model_validate_json(_bytes(folder / FILE))
+        text = _bytes(file)
+        work = lists[text] = lists[text] if text in lists else WorkList.model_validate_json(text)
         images = {}
         for digest in {one for _, node in walk(work) if (one := node.image) and node.own is not False}:
-            images[digest] = _bytes(folder / digest)
+            path = file.parent / digest
+            images[digest] = held[path] = held[path] if path in held else _bytes(path)
             if hashlib.sha256(images[digest]).hexdigest() != digest:
                 return "its machine code is not what it was recorded as"
     except ValidationError as error:

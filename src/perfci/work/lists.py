@@ -114,6 +114,8 @@ class WorkList(Graph):
     variables: Items[Variable]
     context: dict[Words, int]
     """Limits of the CUDA context."""
+    settings: dict[Words, Digest]
+    """Digests of the environment, limits and flags of the process, in which the side's folder has no name."""
     executions: Size
     """Executions of the case in the graph."""
     unread: Items[Words]

@@ -107,6 +107,8 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
     """Return the bytes, as node, parameter and place, of parameters of libraries' kernels that are no data: those that
     differ between captures or processes of a side, and addresses of the host where every process has one."""
     found: set[tuple[int, int, int]] = set()
+    if all(one.work is base[0].work for one in (*base, *head)):
+        return found
     walks = [[node for _, node in walk(one.work)] for one in (*base, *head)]
     for number, nodes in enumerate(zip(*walks, strict=False)):
         # Another image may have other parameters in the same places, and own code may compute what differs.
@@ -129,6 +131,8 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
 
 def _difference(one: Recorded, other: Recorded, hidden: set[tuple[int, int, int]], same_code: SameCode) -> str:
     """Return the first difference, as a clause; empty where there is none."""
+    if one.work is other.work:
+        return _of_code(one, other, same_code)
     mine, theirs = list(walk(one.work)), list(walk(other.work))
     for number, ((depth, ours), (beside, their)) in enumerate(zip(mine, theirs, strict=False)):
         if why := _of_nodes(number, ours, their, hidden):
@@ -144,6 +148,9 @@ def _difference(one: Recorded, other: Recorded, hidden: set[tuple[int, int, int]
     for (name, value), (_, second) in facts:
         if value != second:
             return f"{name} {_shown(value)} → {_shown(second)}"
+    for name in sorted({**one.work.settings, **other.work.settings}):
+        if one.work.settings.get(name) != other.work.settings.get(name):
+            return f"{_shown(name)} of the process"
     return (
         _of_code(one, other, same_code) or _of_variables(one, other) or _of_memory(one.work.memory, other.work.memory)
     )

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from perfci.measure.options import MEASURE_ALL
+from perfci.measure.request import MEASURE_ALL
 from tests.e2e.conftest import PLAIN_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
@@ -244,7 +244,8 @@ def test_a_library_that_was_built_otherwise_differs(proving: Repo) -> None:
     proving.write("README.md", "More.")
     assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
     proving.write("build.sh", 'gcc -O2 -shared -o "$PERFCI_SITE/value.so" value.c')
-    assert planned(proving) == {"a": ("", "it reads site/value.so, which differs"), "b": ("code", CODE)}
+    why = ("", "the suite imports kernels/a.py: it reads site/value.so, which differs")  # and may do anything to others
+    assert planned(proving) == {"a": why, "b": why}
 
 
 @pytest.mark.slow
@@ -259,12 +260,29 @@ def test_what_a_side_takes_from_its_own_policy_must_be_the_same(proving: Repo, m
     assert planned(proving) == {"adding": ("", why), "b": ("", why)}
 
 
+@pytest.mark.slow
+def test_what_cases_leave_in_a_cache_does_not_tell_the_sides_apart(proving: Repo) -> None:
+    """A compiler's entries hold paths."""
+    compiled = "kept.exists() or kept.write_text(os.getcwd())\nkept.read_text()"
+    proving.write(
+        "kernels/a.py",
+        kernel(
+            "import os, pathlib\nkept = pathlib.Path(os.environ['XDG_CACHE_HOME'], 'entry')\n"
+            "kept.parent.mkdir(parents=True, exist_ok=True)",
+            compiled,
+        ),
+    )
+    proving.commit()
+    proving.write("README.md", "More.")
+    assert planned(proving)["a"] == ("code", CODE)
+
+
 ESCAPES = {
     "it speaks to another process through a socket": kernel(
         "import socket\none = socket.socket(socket.AF_UNIX)",
         "if one.fileno() >= 0:\n    one.connect({address!r})\n    one.close()",
     ),
-    "and left it there": kernel("import os", "open(os.environ['TMPDIR'] + '/shared', 'w').close()"),
+    "and left it there": kernel("import os", "open({shared!r} + '-too', 'w').close()"),
     "which others may read": kernel("import os", "open({shared!r}, 'a').close()"),
     "its processes did not end": kernel(
         "import subprocess\nleft = []",

@@ -1,6 +1,7 @@
 """Changes that reach a case by a way that its own file does not show: none is proved unchanged by its code."""
 
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import dedent
@@ -43,6 +44,30 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
         SLOW,
         "it reads tree/slow.py, which differs",
     ),
+    "late in one placement": (
+        {
+            "kernels/a.py": dedent("""
+                import perfci
+
+                class Work:
+                    calls = 0
+                    def __call__(self):
+                        self.calls += 1
+                        if self.calls > 26:
+                            import slow
+                            for i in range(slow.N): pass
+                        for i in range(40_000): pass
+
+                @perfci.kernel(devices=["cpu"])
+                def a(bench):
+                    work = Work()
+                    return lambda: work()
+                """),
+            **FAST,
+        },
+        SLOW,
+        "it reads tree/slow.py, which differs",
+    ),
     "for other draws": (
         {
             "kernels/a.py": dedent(f"""
@@ -67,7 +92,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
     "another suite file sets a variable": (
         {"kernels/a.py": reading("'FAST' in os.environ"), **SLOW, "kernels/b.py": B},
         {"kernels/b.py": "import os\nos.environ['FAST'] = '1'\n" + B},
-        "the suite imports kernels/b.py, which differs, and that changes the environment",
+        "tree/kernels/b.py differs in what it does as it is imported",
     ),
     "another suite file sets what a module holds": (
         {
@@ -76,7 +101,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.config['sizes'].n = 40_000\n" + B},
-        "the suite imports kernels/b.py, which differs, and that changes a Sizes",
+        "tree/kernels/b.py differs in what it does as it is imported",
     ),
     "another suite file sets a flag that another flag is like": (
         {
@@ -85,7 +110,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.EXACT = True\n" + B},
-        "the suite imports kernels/b.py, which differs, and that changes deep",
+        "tree/kernels/b.py differs in what it does as it is imported",
     ),
     "another suite file stands in for a module": (
         {
@@ -94,7 +119,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import sys, types\nsys.modules['deep'] = types.SimpleNamespace(N=40_000)\n" + B},
-        "the suite imports kernels/b.py, which differs, and that changes sys.modules",
+        "tree/kernels/b.py differs in what it does as it is imported",
     ),
     "another suite file sets what a case imports late": (
         {
@@ -103,7 +128,26 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.FLAGS['n'] = 40_000\n" + B},
-        "the suite imports kernels/b.py, which differs, and that changes deep.FLAGS",
+        "tree/kernels/b.py differs in what it does as it is imported",
+    ),
+    "another suite file asks first": (
+        {
+            "kernels/a.py": kernel("import deep", "for i in range(deep.size()): pass"),
+            "deep.py": "found = []\ndef size(n=20_000):\n    found.append(n)\n    return found[0]\n",
+            "kernels/b.py": "import deep\n" + B,
+        },
+        {"kernels/b.py": "import deep\ndeep.size(40_000)\n" + B},
+        "tree/kernels/b.py differs in what it does as it is imported",
+    ),
+    "another suite file reads what differs": (
+        {
+            "kernels/a.py": reading("'WHICH' in os.environ"),
+            **FAST,
+            "kernels/b.py": "import os\nif open('which').read(): os.environ['WHICH'] = '1'\n" + B,
+            "which": "",
+        },
+        {"which": "1"},
+        "the suite imports kernels/b.py: it reads tree/which, which differs",
     ),
     "another suite file that is the same sets a variable": (
         {"kernels/a.py": reading("'WHICH' in os.environ"), **FAST, "kernels/b.py": "import os\nos.environ['WHICH'] = '1'\n" + B},
@@ -187,14 +231,14 @@ def test_a_wrong_result_at_a_fuzzed_shape_is_found(proving: Repo) -> None:  # no
 OUTSIDE = {
     "its build wrote it": (
         "build: sh build.sh\n",
-        {"build.sh": 'printf {} > "$TMPDIR/size"\n'},
-        kernel("import os, pathlib\nn = int(pathlib.Path(os.environ['TMPDIR'], 'size').read_text())", "for i in range(n): pass"),
+        {"build.sh": 'printf {n} > "{size}"\n'},
+        kernel("import pathlib\nn = int(pathlib.Path('{size}').read_text())", "for i in range(n): pass"),
     ),
     "its import wrote it": (
         "",
-        {"size.txt": "{}"},
+        {"size.txt": "{n}"},
         kernel(
-            "import os, pathlib\nkept = pathlib.Path(os.environ['TMPDIR'], 'size')\n"
+            "import pathlib\nkept = pathlib.Path('{size}')\n"
             "if not kept.exists():\n    kept.write_text(pathlib.Path('size.txt').read_text())\nn = int(kept.read_text())",
             "for i in range(n): pass",
         ),
@@ -207,15 +251,59 @@ OUTSIDE = {
 def test_what_was_written_outside_since_the_run_began_counts_as_differing(proving: Repo, how: str) -> None:  # noqa: F811
     policy, files, text = OUTSIDE[how]
     proving.policy(LIMIT + policy)
-    proving.write("kernels/a.py", text)
+    size = Path(proving.env["TMPDIR"], "size")
+    proving.write("kernels/a.py", text.replace("{size}", str(size)))
     for name, content in files.items():
-        proving.write(name, content.format(20_000))
+        proving.write(name, content.format(n=20_000, size=size))
     proving.commit()
     for name, content in files.items():
-        proving.write(name, content.format(40_000))
-    size = Path(proving.env["TMPDIR"], "size")
-    assert planned(proving) == {
-        "a": ("", f"it reads {size.resolve()}, which was written since this run began"), "b": ("code", CODE),
-    }  # fmt: skip
+        proving.write(name, content.format(n=40_000, size=size))
+    why = ("", f"the suite imports kernels/a.py: it reads {size.resolve()}, which was written since this run began")
+    assert planned(proving) == {"a": why, "b": why}
     if not policy:  # it was there before, and both sides read it
         assert planned(proving)["a"] == ("code", CODE)
+
+
+BUILDS = {
+    "another mode": (
+        "echo x > made; chmod {}", ("644 made", "600 made"),
+        kernel("import os", "for i in range(20_000 if os.stat('made').st_mode & 0o77 else 40_000): pass"),
+        "it reads tree/made, which differs",
+    ),
+    "a pipe": (
+        "{}", ("true", "mkfifo made"),
+        kernel("import os", "for i in range(40_000 if os.path.exists('made') else 20_000): pass"),
+        "it reads tree/made, which differs",
+    ),
+    "a temporary file": (
+        "{}", ("true", 'touch "$TMPDIR/made"'),
+        kernel("import os", "for i in range(20_000): pass\nassert not os.path.exists(os.environ['TMPDIR'] + '/made')"),
+        "",
+    ),
+    "bytecode of another source": (
+        "cp {} impl.py; touch -d @1000000000 impl.py; {python} -m compileall -q impl.py; "
+        "cp fast.py impl.py; touch -d @1000000000 impl.py",
+        ("fast.py", "slow.py"),
+        kernel("import impl", "for i in range(20_000): pass\nassert impl.N == 1"),
+        "",
+    ),
+}  # fmt: skip
+"""What a build leaves → how it is built, on which two ways, the kernel, and what differs; empty where nothing is left of
+it that a case could find."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", BUILDS)
+def test_what_a_build_leaves_differs_or_is_gone(proving: Repo, how: str) -> None:  # noqa: F811
+    build, ways, text, why = BUILDS[how]
+    proving.policy(LIMIT + "build: sh build.sh\n")
+    proving.write("kernels/a.py", text)
+    proving.write("fast.py", "N = 1\n")
+    proving.write("slow.py", "N = 2\n")
+    build = build.replace("{python}", sys.executable)
+    proving.write("build.sh", build.format(ways[0]))
+    proving.commit()
+    proving.write("build.sh", build.format(ways[1]))
+    assert planned(proving)["a"] == (("", why) if why else ("code", CODE))
+    run = compared(proving, "a", "--measure-all", "--budget", "10s")
+    assert run.classes()["a"] != "failed", run.out

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,26 @@ def test_a_trace_is_read_from_a_file_alone(tmp_path: Path) -> None:
     (tmp_path / "written").symlink_to("/etc/passwd")
     assert "cannot be read" in read(tmp_path / "written", around(tmp_path / "side")).unsure
     assert "cannot be read" in read(tmp_path / "none", around(tmp_path / "side")).unsure
+
+
+def test_the_list_of_a_folder_outside_is_late_by_all_but_bytecode(tmp_path: Path) -> None:
+    listed = tmp_path.resolve() / "listed"
+    (listed / "__pycache__").mkdir(parents=True)
+    text = f"{BEGIN}7  getdents64(3<{hexed(str(listed))}>, 0x7f, 32768) = 0\n7  +++ exited with 0 +++\n"
+    (tmp_path / "written").write_text(text)
+    since = replace(around(tmp_path.resolve() / "side"), begun=listed.stat().st_mtime - 1)
+
+    def late() -> list[str]:
+        return [part.late for part in read(tmp_path / "written", since).parts]
+
+    (listed / "package/__pycache__").mkdir(parents=True)
+    assert late() == [""]
+    (listed / "size").write_text("")
+    assert late() == [f"{listed}/"]
+    (listed / "size").unlink()
+    shutil.rmtree(listed / "__pycache__")
+    shutil.rmtree(listed / "package")
+    assert late() == [f"{listed}/"], "what was taken away"
 
 
 @real

@@ -32,7 +32,7 @@ def compared(
     read: set[str] = set()
 
     class Recorder:
-        def __init__(self, place: Any, name: str, process: int) -> None:
+        def __init__(self, place: Any, name: str, process: int, draws: Any) -> None:
             self.name, self.process = name, process
 
         def start(self) -> None:
@@ -49,7 +49,9 @@ def compared(
         def close(self) -> None:
             pass
 
-    def reads(function: Any, bounds: Any, folder: Path, account: Any, cases: dict[str, Any]) -> dict[str, Compared]:
+    def reads(
+        function: Any, bounds: Any, folder: Path, account: Any, cases: dict[str, Any], draws: int
+    ) -> dict[str, Compared]:
         for name, sides in cases.items():
             assert {side: len(folders) for side, folders in sides.items()} == {"base": 2, "head": 2}
             assert {(one / "list").read_text() for folders in sides.values() for one in folders} == {name}

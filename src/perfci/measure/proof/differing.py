@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from perfci.measure.prepare import OF_EACH_SIDE, SideWork
 from perfci.model.text import escaped, listed
-from perfci.sources.environment import DOWNLOADS
+from perfci.sources.environment import DOWNLOADS, TEMPORARY
 from perfci.sources.snapshot import file_digests
 
 FOLDER = "folder"
@@ -28,9 +28,10 @@ class Differing:
     folders: frozenset[str]
     """Folders in which names were added or are gone: a listing of one differs."""
 
-    def first(self, named: Iterable[str], listings: Iterable[str]) -> str:
-        """Return a path that differs and was named or listed; empty where none was. Bytecode stands for its source."""
-        touched = {source_of(path) for path in named} & self.paths
+    def first(self, named: Iterable[str], listings: Iterable[str], but: Collection[str] = ()) -> str:
+        """Return a path that differs and was named, `but` for some, or listed; empty where none was. Bytecode stands
+        for its source."""
+        touched = ({source_of(path) for path in named} & self.paths).difference(but)
         return min(touched, default="") or min(self.folders.intersection(listings), default="")
 
 
@@ -47,11 +48,11 @@ def _entries(side: SideWork) -> dict[str, str]:
     """Return path → digest or FOLDER. Bytecode is left out: it follows from its source."""
     assert side.seal is not None  # it was built
     found = side.seal.files()
-    ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in DOWNLOADS)
+    ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
     found |= {f"cache/{path}": digest for path, digest in ours.items()}
     # Too large to digest, and no case needs them: whoever names them is measured.
     found |= {f"cache/{name}": side.name for name in DOWNLOADS if (side.cache / name).exists()}
-    return found | dict.fromkeys(_folders(side, {side.cache / name for name in DOWNLOADS}), FOLDER)
+    return found | dict.fromkeys(_folders(side, {side.cache / name for name in (*DOWNLOADS, TEMPORARY)}), FOLDER)
 
 
 def _as_installed(side: SideWork, path: str) -> str:

@@ -1,29 +1,29 @@
 """The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
 
 strace sees what they name: in each side processes import the suite as those do that are timed, check cases and execute
-them as often as a pair does. They are forks of the common parent, which has seen no file of a side, and strace is
-attached to each before it begins. Suite files whose import names what differs are imported last, where it is seen
-whether that changes anything for the others. Several files share a process, since mostly none names what differs; if
-one does, they are tried again by halves. What is not proved, or not known, is measured, and says why.
+them as often as a pair does. They are forks of the stem, which knows nothing of a side alone, and strace is
+attached to each before it begins. Suite files whose import names what differs are imported last, and nothing is proved
+where that could change anything for the others (`importing`). Several files share a process, since mostly none names
+what differs; if one does, they are tried again by halves. What is not proved, or not known, is measured, and says why.
 """
 
-import math
 import random
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from perfci.measure.bench import Bench, Executed, case_fields
 from perfci.measure.cases import Found
 from perfci.measure.costs import Budget
-from perfci.measure.options import Options
 from perfci.measure.place import LOAD_TIMEOUT, Place
-from perfci.measure.prepare import SideWork
+from perfci.measure.prepare import SideWork, copy_cache
 from perfci.measure.proof.differing import Differing, differing, unequal
+from perfci.measure.proof.importing import Imported, importing
 from perfci.measure.proof.trace import Part, Surroundings, Trace, read
+from perfci.measure.request import What
 from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import SCHEDULES
 from perfci.model.base import DeviceKind, Side
@@ -31,12 +31,12 @@ from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Proof, Reason
 from perfci.model.text import escaped, listed, one_line
-from perfci.sources.environment import DOWNLOADS
+from perfci.sources.environment import TEMPORARY
 from perfci.system import strace
 from perfci.system.child import Died
 from perfci.system.facts import usable_cores
 from perfci.system.files import disk_errors, remove_tree
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 
 SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"
@@ -57,10 +57,10 @@ ENDING = 10.0
 """Seconds that processes may take to end once the worker is done."""
 
 
-def seeks_proof(options: Options, place: Place) -> bool:
+def seeks_proof(what: What, place: Place, plan: Plan) -> bool:
     """Tell whether cases may stay unmeasured: a comparison that is to be judged, where nobody asked for all."""
-    whole = options.measure_all or options.profile or options.exact_pairs is not None
-    return options.mode == "compare" and place.limits.prove and not whole
+    whole = what.measure_all or plan.exact_pairs is not None  # as of a profile
+    return what.mode == "compare" and place.limits.prove and not whole
 
 
 def prove(
@@ -80,6 +80,8 @@ def prove(
     differs = differing(base, head)
     whole = unequal(base, head)
     apart = {file: why for one in found.values() for file in one.suite if (why := _hopeless(file, found, differs))}
+    ours, theirs = (Imported(side.folder, side.info.modules, found[side.name].suite) for side in (base, head))
+    shared = importing(ours, theirs, differs.paths) if apart else ""
     left: dict[DeviceKind, Files] = {}
     for case in sought:
         file = found["head"].cases[case.key]["suite"] if case.origin == "kernel" else ""
@@ -89,6 +91,8 @@ def prove(
             case.proof = Proof(by="files", reason=SAME_FILES, number=number(case, plan.criteria))
         elif file in apart:
             case.proof = Proof(reason=apart[file][:1000])
+        elif shared:
+            case.proof = Proof(reason=shared[:1000])
         else:
             left.setdefault(case.device, {}).setdefault(file, []).append(case)
     if not left:
@@ -105,7 +109,8 @@ def prove(
         if tool is None or refused:
             reasons = dict.fromkeys((case.key for own in files.values() for case in own), refused)
         else:
-            tracing = _Tracing(place, place.benches[device], tool, differs, set(apart), found, end, note, fuzz=fuzz)
+            bench, known = place.benches[device], ours.paths | theirs.paths
+            tracing = _Tracing(place, bench, tool, differs, set(apart), known, found, end, note, fuzz=fuzz)
             reasons = _examined(files, tracing)
         for own in files.values():
             for case in own:
@@ -121,16 +126,10 @@ def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
     groups = [names[first::several] for first in range(several)]
     while groups := [group for group in groups if group]:
         answers = tracing.examine([{file: files[file] for file in group} for group in groups])
-        if moved := {file: why for one in answers for file, why in one.imports.items()}:
-            # All have imported these: without them the others may be proved.
-            tracing.apart |= moved.keys()
-            reasons |= {case.key: why for file, why in moved.items() for case in files.get(file, [])}
-            groups = [[file for file in group if file not in moved] for group in groups]
-            continue
         halves = []
         for group, one in zip(groups, answers, strict=True):
             reasons |= {case.key: one.why or one.cases.get(case.key, "") for file in group for case in files[file]}
-            if one.why and len(group) > 1:  # by one of them, mostly
+            if one.why and not one.imports and len(group) > 1:  # by one of them, mostly
                 halves += [group[: len(group) // 2], group[len(group) // 2 :]]
         groups = halves
     return reasons
@@ -165,10 +164,10 @@ def _hopeless(file: str, found: Mapping[Side, Found], differs: Differing) -> str
     return next((_reads(path) for path in [f"tree/{file}", *imported] if path in differs.paths), "")
 
 
-def _schedule() -> dict[str, float]:
-    """Return what makes the draws of a case on the CPU as many executions as a pair has."""
+def _schedule() -> dict[str, Any]:
+    """Return what makes some draws of a case on the CPU as many executions each as a placement of a pair has."""
     schedule = SCHEDULES["cpu"]
-    blocks = math.ceil(schedule.placements * schedule.blocks / DRAWS)
+    blocks = [schedule.blocks if number < schedule.placements else 1 for number in range(DRAWS)]
     return {"blocks": blocks, "samples": schedule.samples} | schedule.model_dump(include={"sample_time", "block_time"})
 
 
@@ -184,8 +183,8 @@ class _Answer:
     """Why none of them is proved, as a clause; empty where that hangs on the case."""
     cases: Mapping[str, str] = field(default_factory=dict)
     """Case key → why it is not proved."""
-    imports: Mapping[str, str] = field(default_factory=dict)
-    """Suite file → why its import may differ; where there is one, no case was looked at."""
+    imports: bool = False
+    """That lies in the import of the suite, which all processes do."""
 
 
 class _Tracing:
@@ -198,16 +197,17 @@ class _Tracing:
         tool: str,
         differs: Differing,
         apart: set[str],
+        known: Collection[str],
         found: Mapping[Side, Found],
         end: float,
         note: Callable[[str], None],
         *,
         fuzz: bool,
     ) -> None:
-        """`apart`: suite files whose import names what differs; `end`: of the monotonic clock, behind which none is
-        examined."""
+        """`apart`: suite files whose import names what differs; `known`: what they may name of it, since that changes
+        nothing for others; `end`: of the monotonic clock, behind which none is examined."""
         self.place, self.bench, self.tool, self.differs, self.note = place, bench, tool, differs, note
-        self.apart, self.found, self.end, self.fuzz = apart, found, end, fuzz
+        self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
         self.several = 1 if bench.cores else max(1, min(AT_ONCE, usable_cores()) // 2)
@@ -247,21 +247,23 @@ class _Tracing:
         return traces
 
     def _answer(self, traces: "Sequence[tuple[_Process, Trace]]") -> _Answer:
-        imports: dict[str, str] = {}
         for process, trace in traces:
             for number, (file, part) in enumerate(zip(process.first, trace.parts, strict=False)):
-                unsure = trace.unsure if trace.at == number else ""
-                if why := unsure or self._touched(part):
-                    imports.setdefault(file, why)
-        if imports:
-            return _Answer(imports=imports)
-        whys = (trace.unsure or next(filter(None, map(self._touched, trace.parts)), "") for _, trace in traces)
+                if why := (trace.unsure if trace.at == number else "") or self._touched(part):
+                    return _Answer(f"the suite imports {escaped(file, 200)}: {why}", imports=True)
+            for part in trace.parts[len(process.first) + 1 :]:
+                if why := self._touched(part, self.known):
+                    return _Answer(f"the suite imports {listed(process.last, 3)}: {why}", imports=True)
+        whys = (
+            trace.unsure or next(filter(None, map(self._touched, trace.parts[: len(process.first) + 1])), "")
+            for process, trace in traces
+        )
         cases = {key: why for process, _ in traces for key, why in process.refused.items() if why}
         return _Answer(next(filter(None, whys), ""), cases)
 
-    def _touched(self, part: Part) -> str:
+    def _touched(self, part: Part, known: Collection[str] = ()) -> str:
         """Return why a part of a trace proves nothing, as a clause; empty where it does."""
-        if path := self.differs.first(part.named, part.listed):
+        if path := self.differs.first(part.named, part.listed, known):
             return _reads(path)
         return f"it reads {escaped(part.late, 200)}, which was written since this run began" if part.late else ""
 
@@ -296,12 +298,13 @@ class _Process:
         with disk_errors("made", self.folder):
             self.folder.mkdir()
         try:
-            shutil.copytree(side.cache, self.cache, symlinks=True, ignore=self._downloads, copy_function=self._copy)
+            copy_cache(side, self.cache, account)
+            (self.cache / TEMPORARY).mkdir()
         except OSError as error:  # such as for a socket, which no copy is like
             self.unsure = f"the side's caches cannot be copied: {one_line(str(error), 200)}"
             return
         account.give(self.folder)
-        account.give(self.cache)
+        account.give(self.cache / TEMPORARY)
         arena = side.arena(bench.threads, bench.cores)
         env = {name: value.replace(str(side.cache), str(self.cache)) for name, value in side.env.items()}
         self.log = self.bench.logs / f"prove-{side.name}.log"
@@ -338,6 +341,7 @@ class _Process:
                     first=self.first,
                     last=self.last,
                     cases=[case_fields(case, self.side.name) for case in self.cases],
+                    imports=self.tracing.draws[0],
                     seed=self.bench.seed,
                     fuzz=self.tracing.fuzz,
                     draws=self.tracing.draws,
@@ -355,16 +359,6 @@ class _Process:
     def mark(self) -> Path:
         return self.folder / "begin"
 
-    def _downloads(self, folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if Path(folder) == self.side.cache and name in DOWNLOADS]
-
-    def _copy(self, source: str, target: str) -> None:
-        """Copy a file for the user of the code under test. Raises OSError where that could be another's: one of several
-        names."""
-        if self.place.parent.account.ids is not None and Path(source).lstat().st_nlink > 1:
-            raise OSError(f"{source} has several names")
-        shutil.copy2(source, target, follow_symlinks=False)
-
     def _failed(self, died: Died) -> None:
         why = one_line(died.reason.text, 300)
         self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
@@ -377,7 +371,6 @@ class _Process:
                 patience = 2 * SLOWER * max(self.bench.timeout, LOAD_TIMEOUT)
                 reply = self.worker.answer(self.tracing.seconds + patience)
                 said = self.worker.fit(Executed, "prove", reply)
-                self.unsure = one_line(said.failed, 300)
                 whys = [one_line(why, 300) for why in said.cases] + ["it was not executed"] * len(self.cases)
                 self.refused = {case.key: why for case, why in zip(self.cases, whys, strict=False)}
             except Died as died:
@@ -401,7 +394,7 @@ class _Process:
                 mark=str(self.mark),
                 socket=self.place.parent.address,
                 begun=self.place.begun,
-                parts=len(self.first) + 1,
+                parts=len(self.first) + 2,
             ),
         )
 

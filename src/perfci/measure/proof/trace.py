@@ -348,5 +348,22 @@ def _is_late(path: str, begun: float) -> bool:
         return False
     if path.startswith("/sys/"):
         return False
-    counts = path.endswith("/") or stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
-    return counts and max(found.st_mtime, found.st_ctime) > begun
+    if max(found.st_mtime, found.st_ctime) <= begun:
+        return False
+    if path.endswith("/"):
+        return not _has_new_bytecode_alone(path, begun)
+    return stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+
+
+def _has_new_bytecode_alone(folder: str, begun: float) -> bool:
+    """Tell whether nothing in a folder or below is new but bytecode, which the first import of that writes."""
+    try:
+        with os.scandir(folder) as entries:
+            new = [entry for entry in entries if entry.stat(follow_symlinks=False).st_ctime > begun]
+    except OSError:
+        return False
+    return bool(new) and all(
+        entry.name == "__pycache__"
+        or (entry.is_dir(follow_symlinks=False) and _has_new_bytecode_alone(entry.path, begun))
+        for entry in new
+    )

@@ -1,6 +1,7 @@
 """The work that cases give the GPU in base and in head, recorded and compared, without timing any of it."""
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,11 +11,12 @@ from perfci.measure.bench import Refusal, case_fields
 from perfci.measure.cases import merge, require_some
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything
+from perfci.measure.discovery import discover
 from perfci.measure.journal import Journal
-from perfci.measure.options import Options, Progress
-from perfci.measure.place import LOAD_TIMEOUT, Place, discover, open_place
+from perfci.measure.place import LOAD_TIMEOUT, Place, open_place
 from perfci.measure.proof.same_code import draw_audit, number, unprovable
-from perfci.measure.timing import Setup
+from perfci.measure.request import Progress, Request
+from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import SIDES, MachineError, Side, UsageError
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
@@ -26,13 +28,15 @@ from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
 from perfci.system.lease import Lease
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 from perfci.work.files import Compared, compare, refused
 from perfci.worker.tuners import UNSEEN
 
 SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
 """Of a side: what is not the same in both is not the case's work."""
+DRAWS = SCHEDULES["rotating"].placements
+"""Draws of a case's inputs that are recorded, which no code foresees: as many as a pair begins with."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
 _AT_ONCE = 16
@@ -120,27 +124,27 @@ def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> st
     return f"its limit on {hosts[0].metric} asks what the host does" if hosts else ""
 
 
-def explain_work(options: Options, progress: Progress) -> dict[str, Compared]:
-    """Record and compare the work of the cases that `options` name, of those that run on a GPU. Returns id → answer.
+def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
+    """Record and compare the work of the cases that `request` names, of those that run on a GPU. Returns id → answer.
 
     Raises PerfciError.
     """
     with ExitStack() as stack:
-        place = open_place(options, progress, stack, Costs())
+        place = open_place(request, progress, stack, Costs())
         if "cuda" not in place.benches:
             raise MachineError(
                 "explain: torch uses no GPU here, and without one no work can be recorded: see perfci doctor"
             )
         # Others may be timing on it.
-        stack.enter_context(Lease(place.facts.uuid or "gpu-0", options.wait, progress.stage))
+        stack.enter_context(Lease(place.facts.uuid or "gpu-0", request.how.wait, progress.stage))
         progress.stage("discovering cases")
         found = discover(place)
         known = everything(place, found)
-        named = merge(found, place.sides, ["cuda"], options.cases)
-        require_some(named, found, known, options.cases)
+        named = merge(found, place.sides, ["cuda"], request.what.cases)
+        require_some(named, found, known, request.what.cases)
         cases = [case for case in named if case.stopped != "skipped"]
         if not cases:
-            raise UsageError(f"{', '.join(options.cases)}: runs on the CPU alone: name a case that runs on a GPU")
+            raise UsageError(f"{', '.join(request.what.cases)}: runs on the CPU alone: name a case that runs on a GPU")
         progress.stage("recording")
         return compare_work(cases, place, progress.note)
 
@@ -154,11 +158,11 @@ def compare_work(
     """
     found = {case.id: refused(why) for case in cases if (why := _absent(case))}
     asked = {f"case-{number}": case for number, case in enumerate(cases) if case.id not in found}
-    account = place.parent.account
+    account, draws = place.parent.account, [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
     with desk(account) as desktop:
         folders: dict[str, dict[Side, list[Path]]] = {name: {side: [] for side in SIDES} for name in asked}
         left = len(asked)
-        for some, rounds in _lots(place, asked):
+        for some, rounds in _lots(place, asked, draws):
             share, left = len(some) / max(1, left), left - len(some)
             close = time.monotonic() + (end - time.monotonic()) * share
             for number, recorders in enumerate(rounds):
@@ -189,19 +193,21 @@ def compare_work(
         for some_names in (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)):
             try:
                 found |= call(
-                    compare, _BOUNDS, desktop, account, cases={name: recorded[name] for name in some_names}
+                    compare, _BOUNDS, desktop, account, cases={name: recorded[name] for name in some_names}, draws=DRAWS
                 )  # fmt: skip
             except Unread as error:
                 found |= {name: refused(f"what was recorded {error}") for name in some_names}
     return {case.id: found[case.id] for case in cases}
 
 
-def _lots(place: Place, asked: Mapping[str, Case]) -> Iterator[tuple[dict[str, Case], list[list["_Recorder"]]]]:
+def _lots(
+    place: Place, asked: Mapping[str, Case], draws: Sequence[int]
+) -> Iterator[tuple[dict[str, Case], list[list["_Recorder"]]]]:
     """Yield cases, and the processes that record them at once, round by round: all, so that whatever the time allows is
     compared; one of each side where memory has no room for more, as in timing, or nobody knows; one by one where the
     GPU takes one process at a time."""
     bench = place.benches["cuda"]
-    made = [[_Recorder(place, name, process) for name in place.sides] for process in range(PROCESSES)]
+    made = [[_Recorder(place, name, process, draws) for name in place.sides] for process in range(PROCESSES)]
     every = [one for pair in made for one in pair]
     if place.exclusive("cuda"):
         yield dict(asked), [[one] for one in every]
@@ -224,9 +230,9 @@ def _absent(case: Case) -> str:
 class _Recorder:
     """A process of one side that records cases. A case that ends it costs that case: a new one goes on."""
 
-    def __init__(self, place: Place, name: Side, process: int) -> None:
-        """`process`: which of its side."""
-        self.place, self.name, self.process = place, name, process
+    def __init__(self, place: Place, name: Side, process: int, draws: Sequence[int]) -> None:
+        """`process`: which of its side; `draws`: seeds of those that are recorded."""
+        self.place, self.name, self.process, self.draws = place, name, process, draws
         self.bench = place.benches["cuda"]
         self.worker: Worker | None = None
         self.loaded = False
@@ -254,7 +260,7 @@ class _Recorder:
             self.worker.begin(
                 "work",
                 **case_fields(case, self.name),
-                seed=self.bench.seed,
+                draws=self.draws,
                 sets=setup.sets,
                 batch=setup.batch,
                 unseen=bool(case.sides[self.name].tuner),

@@ -1,0 +1,150 @@
+"""What importing a suite does to cases that read nothing of a change: the same in both sides, or not known to be."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from perfci.measure.proof.importing import Imported, importing
+
+SUITE = """
+import perfci
+import lib
+from lib import core
+SIZES = [1, 2]
+
+def work(n): return sum(range(n))
+
+@perfci.kernel(params={"n": SIZES}, devices=["cpu"])
+def a(bench, n):
+    return lambda: work(n)
+"""
+LIB = {
+    "lib/__init__.py": "from lib.core import run\nfrom .extra import more\n",
+    "lib/core.py": """
+        import functools, os
+        try:
+            import triton
+        except ImportError:
+            triton = None
+        RATE = 2
+        STATE = {}
+        def run(n=RATE): return helper(n)
+        def helper(n): return n
+        if triton is not None:
+            @triton.autotune(configs=[triton.Config({"B": 1}) for _ in range(2)], key=["n"])
+            @triton.jit
+            def kernel(x): return x
+        class Backend:
+            def run(self): return run()
+        """,
+    "lib/extra.py": "def more(): return 1\n",
+    "lib/setup.py": "import importlib\ndef load(name): return importlib.import_module(name)\n",
+}
+Change = Mapping[str, tuple[str, str]]
+"""Path → what is replaced, by what; an empty text stands for the end of the file."""
+SAME: dict[str, Change] = {
+    "a comment and a docstring": {"kernels/a.py": ("\nimport perfci", '"""Cases."""\nimport perfci  # the gate')},
+    "the body of a function": {"kernels/a.py": ("sum(range(n))", "sum(range(2 * n))")},
+    "sizes of cases": {"kernels/a.py": ("[1, 2]", "[1, 2, 4]")},
+    "a kernel more": {"kernels/a.py": ("", "@perfci.kernel(devices=['cpu'])\ndef c(bench): return work\n")},
+    "a module of Python more": {"kernels/a.py": ("import lib\n", "import dataclasses, lib\n")},
+    "the body of a tuned kernel": {"lib/core.py": ("return x", "return x + x")},
+    "a method": {"lib/core.py": ("return run()", "return run(3)")},
+    "a new module that only defines": {
+        "kernels/a.py": ("import lib\n", "import lib\nfrom lib.new import fast\n"), "lib/new.py": ("", "def fast(): return 1\n"),
+    },
+    "a new suite file": {"kernels/n.py": ("", SUITE.replace("def a(", "def n("))},
+}  # fmt: skip
+OTHER: dict[str, Change] = {
+    "an environment variable": {"kernels/a.py": ("", "import os\nos.environ['A'] = '1'\n")},
+    "a flag of torch": {"kernels/a.py": ("", "import torch\ntorch.backends.cudnn.benchmark = True\n")},
+    "a first call that wins": {"kernels/a.py": ("", "core.run(3)\n")},
+    "an element of a table": {"kernels/a.py": ("", "core.STATE[0] = 20\n")},
+    "an attribute of a module": {"kernels/a.py": ("", "lib.MODE = 'slow'\n")},
+    "a stand-in for a module": {"kernels/a.py": ("", "import sys\nsys.modules['fast'] = lib\n")},
+    "a subclass": {"kernels/a.py": ("", "class Mine(core.Backend):\n    rank = 1\n")},
+    "the method of a subclass": {
+        "kernels/a.py": ("def work", "class Mine(core.Backend):\n    def run(self): return 1\ndef work"),
+        "kernels/b.py": ("", "class Mine(core.Backend):\n    def run(self): return 2\n"),
+    },
+    "a registered class": {"kernels/a.py": ("", "import collections.abc\ncollections.abc.Sequence.register(lib.core.Backend)\n")},
+    "a decorator that may keep it": {"kernels/a.py": ("def work", "@core.kept\ndef work")},
+    "a call in a default": {"kernels/a.py": ("def work(n)", "def work(n, m=core.run())")},
+    "a call in the arguments of a kernel": {"kernels/a.py": ('"n": SIZES', '"n": core.run()')},
+    "a call behind a condition": {"lib/core.py": ("RATE = 2", "RATE = 2\nif os.name: os.nice(1)")},
+    "a comprehension that calls": {"kernels/a.py": ("[1, 2]", "[core.run(n) for n in (1, 2)]")},
+    "a walrus": {"kernels/a.py": ("[1, 2]", "[(lib := 2)]")},
+    "a name that may be another": {"kernels/a.py": ("import lib\n", "import lib\nfrom lib.core import *\nRANGE = range(3)\n")},
+    "another package": {"kernels/a.py": ("import lib\n", "import lib, numpy\n")},
+    "a function with side effects for sorting": {"kernels/a.py": ("[1, 2]", "sorted([1, 2], key=core.run)")},
+    "a class that a call makes": {"kernels/a.py": ("[1, 2]", "type('Mine', (core.Backend,), {})")},
+    "imports in another order": {"kernels/a.py": ("import lib\nfrom lib import core\n", "from lib import core\nimport lib\n")},
+    "a call before an import": {"kernels/a.py": ("from lib import core\n", "core.run()\nfrom lib import core\n")},
+    "what another import does": {"lib/extra.py": ("", "print('more')\n")},
+    "no Python": {"kernels/a.py": ("def work", "def work(")},
+}  # fmt: skip
+USED: dict[str, tuple[str, str, Change]] = {
+    "a function that is called": ("lib/extra.py", "more()\n", {"lib/extra.py": ("return 1", "return 2")}),
+    "a function that others call": ("lib/__init__.py", "run()\n", {"lib/core.py": ("return n", "return n + 1")}),
+    "another function of the same name": (
+        "lib/extra.py", "more()\n", {"lib/extra.py": ("def more(): return 1\n", "from lib.core import run as more\n")},
+    ),
+    "a constant that a call reads": ("lib/core.py", "os.nice(RATE)\n", {"lib/core.py": ("RATE = 2", "RATE = 3")}),
+    "a default": ("lib/core.py", "run()\n", {"lib/core.py": ("RATE = 2", "RATE = 3")}),
+    "a module by its name": ("kernels/b.py", "import lib.core\nlib.core.run()\n", {"lib/core.py": ("return n", "return n + 1")}),
+    "all of a module": ("kernels/b.py", "from lib.core import *\nrun()\n", {"lib/core.py": ("return n", "return n + 1")}),
+    "an import inside of a function": (
+        "kernels/b.py", "def later():\n    from lib import core\n    return core.run()\nlater()\n", {"lib/core.py": ("return n", "return n + 1")},
+    ),
+    "a module that is found": ("kernels/b.py", "from lib.setup import load\nload('lib.core')\n", {"lib/core.py": ("return n", "return n + 1")}),
+    "evaluated text": ("kernels/b.py", "eval('lib.run()')\n", {"lib/core.py": ("return n", "return n + 1")}),
+    "what is registered": ("kernels/b.py", "import atexit\nfrom lib import run\natexit.register(run)\n", {"lib/core.py": ("return n", "return n + 1")}),
+}  # fmt: skip
+"""Path → what stands at its end in both sides; and the change."""
+
+
+def side(folder: Path, files: Mapping[str, str]) -> Imported:
+    modules = {}
+    for path, text in files.items():
+        file = folder / "tree" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(dedent(text))
+        if path.startswith("lib/"):
+            modules[path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")] = f"tree/{path}"
+    return Imported(folder, modules, [path for path in files if path.startswith("kernels/")])
+
+
+def said(folder: Path, change: Change, more: Mapping[str, str] | None = None) -> str:
+    files = {"kernels/a.py": SUITE, "kernels/b.py": SUITE.replace("def a(", "def b("), **LIB}
+    base = {path: dedent(text) + (more or {}).get(path, "") for path, text in files.items()}
+    head = dict(base)
+    for path, (before, after) in change.items():
+        text = head.get(path, "")
+        assert before in text
+        head[path] = text.replace(before, after, 1) if before else text + after
+    differing = {f"tree/{path}" for path in head if head[path] != base.get(path)}
+    return importing(side(folder / "base", base), side(folder / "head", head), differing)
+
+
+@pytest.mark.parametrize("how", SAME)
+def test_what_only_defines_changes_nothing_for_others(tmp_path: Path, how: str) -> None:
+    assert said(tmp_path, SAME[how]) == ""
+
+
+@pytest.mark.parametrize("how", OTHER)
+def test_what_does_more_than_define_is_told(tmp_path: Path, how: str) -> None:
+    assert said(tmp_path, OTHER[how]) != ""
+
+
+@pytest.mark.parametrize("how", USED)
+def test_what_is_used_as_it_is_imported_is_told(tmp_path: Path, how: str) -> None:
+    path, text, change = USED[how]
+    assert said(tmp_path / "with", change, {path: text}) != ""
+    assert said(tmp_path / "without", change) == ""
+
+
+def test_what_both_sides_do_is_the_same(tmp_path: Path) -> None:
+    both = {"kernels/a.py": "import os, torch\nos.environ['A'] = '1'\ntorch.set_num_threads(1)\ncore.STATE[0] = 1\n"}
+    assert said(tmp_path, {"kernels/a.py": ("sum(range(n))", "n")}, both) == ""
