@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.options import Options, Standing
+from perfci.measure.request import Request, Standing
 from perfci.measure.run import Measurement
 from perfci.model.results import Results
 
@@ -107,8 +107,8 @@ class Quiet:
 
 def of_perfci(folder: Path, seed: int) -> dict[str, list[tuple[float, float]]]:
     """GROUP workers: case id → (seconds, cycles) of each."""
-    options = Options("run", folder, folder / "out", devices=["cuda"], exact_pairs=GROUP, quick=True, seed=seed)
-    results: Results = Measurement(options, Quiet()).measure()
+    request = Request.of("run", folder, folder / "out", devices=["cuda"], exact_pairs=GROUP, quick=True, seed=seed)
+    results: Results = Measurement(request, Quiet()).measure()
     values = {case.id: [pair.values["head"] for pair in case.pairs] for case in results.cases}
     return {ident: [(one["time"], one["cycles"]) for one in found] for ident, found in values.items()}
 

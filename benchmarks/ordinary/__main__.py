@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.agreement import Quiet
 from benchmarks.trials import git
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.results import Results
 
@@ -28,8 +28,8 @@ def measured(suite: Path, folder: Path) -> tuple[Results, float]:
     for args in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
         git(repository, *args)
     start = time.monotonic()
-    options = Options("compare", repository, folder / "out", base="HEAD", committed=True, measure_all=True)
-    results = Measurement(options, Quiet()).measure()
+    request = Request.of("compare", repository, folder / "out", base="HEAD", committed=True, measure_all=True)
+    results = Measurement(request, Quiet()).measure()
     return results, time.monotonic() - start - results.costs.get("profile", 0.0)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.sensitivity.probe import VARIANTS
 from benchmarks.sensitivity.recording import KERNELS, SLOW, Recording
 from perfci.cli.progress import Console, Teller
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.base import SIDES, DeviceKind, PerfciError
 from perfci.model.results import Case, Results
@@ -187,10 +187,10 @@ class Collector:
     def perfci(self) -> None:
         """Worker pairs of base and head, whatever their looks say."""
         asked = self.asked
-        options = Options(
-            mode="compare",
-            where=self.repo,
-            out=asked.out / "perfci",
+        request = Request.of(
+            "compare",
+            self.repo,
+            asked.out / "perfci",
             base="HEAD~1",
             cases=[f"{name}/*" for name in asked.kernels],
             devices=[asked.device],
@@ -201,7 +201,7 @@ class Collector:
             seed=asked.seed,
         )
         with Teller(Console(stderr=True)) as teller:
-            measurement = Measurement(options, teller)
+            measurement = Measurement(request, teller)
             try:
                 measurement.measure()
             except PerfciError as error:

@@ -1,0 +1,170 @@
+"""Measure what an answer costs on projects as they are: `python -m benchmarks.projects NAME…`, the whole command, cold.
+
+    autotuned   five cases of a Triton kernel with 25 configurations and cache_results=True: it does more work now
+    docstring   the same five cases: a docstring is another
+    imports     eighteen cases whose functions import transformers: everything measured (it must be installed)
+    files       twenty suite files with five cases each, on the CPU: one of the files is another
+
+Each is a repository of two commits, compared with empty caches. Prints the wall seconds of the command, its account by
+phase, how many cases were proved, decided and left, and its sentence; ends with 1 where a case has no answer.
+"""
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.trials import git
+
+TUNED = '''
+import torch
+import triton
+import triton.language as tl
+
+WARPS, STAGES, ROWS = (1, 2, 4, 8, 16), (2, 3, 4, 5, 6), 8
+CONFIGS = [triton.Config({"BLOCK": 1024}, num_warps=warps, num_stages=stages) for warps in WARPS for stages in STAGES]
+
+
+@triton.autotune(CONFIGS, key=["n"], cache_results=True)
+@triton.jit
+def scan_kernel(x, out, n, TIMES: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    carried = 0.0
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        values = tl.load(x + row * n + at, mask=at < n, other=0.0)
+        for _ in range(TIMES):
+            values = values * 1.0
+        summed = tl.cumsum(values, axis=0) + carried
+        tl.store(out + row * n + at, summed, mask=at < n)
+        carried += tl.sum(values, axis=0)
+
+
+def scan(x):
+    """Return the running sums of rows."""
+    out = torch.empty_like(x)
+    scan_kernel[(x.shape[0],)](x, out, x.shape[1], TIMES=1)
+    return out
+'''
+TUNED_SUITE = """
+import perfci
+from scans import scan
+
+
+@perfci.kernel(params={"n": [1024, 2048, 4096, 8192, 16384]}, devices=["cuda"])
+def scans(bench, n):
+    x = bench.randn(2048, n)
+    bench.work(read=x.nbytes, written=x.nbytes)
+    bench.reference(lambda: x.double().cumsum(1).float(), rtol=1e-3, atol=1e-2)
+    return lambda: scan(x)
+"""
+IMPORTS = """
+import torch
+
+import perfci
+
+
+@perfci.kernel(params={"n": [256, 512, 1024, 2048, 4096, 8192], "width": [64, 128, 256]}, devices=["cuda"])
+def silu(bench, n, width):
+    from transformers.activations import ACT2FN
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    x = bench.randn(n, width)
+    norm = LlamaRMSNorm(width).to(x.device)
+    bench.reference(lambda: torch.nn.functional.silu(x.double() / (x.double().square().mean(-1, True) + 1e-6).sqrt()),
+                    rtol=1e-4, atol=1e-5)
+    return torch.no_grad()(lambda: ACT2FN["silu"](norm(x)))
+"""
+FILE = """
+import perfci
+
+
+def total(values):
+    return sum(value * {factor} for value in values)
+
+
+@perfci.kernel(params={{"n": [2000, 3000, 4000, 5000, 6000]}}, devices=["cpu"])
+def total_{number}(bench, n):
+    values = [bench.random.random() for _ in range(n)]
+    return lambda: total(values)
+"""
+
+
+class Project(NamedTuple):
+    """Two commits, and how they are compared."""
+
+    base: dict[str, str]
+    """Path → contents."""
+    head: dict[str, str]
+    """Those that differ."""
+    device: str
+    budget: str
+    options: tuple[str, ...] = ()
+
+
+TUNED_FILES = {"scans.py": TUNED, "kernels/scans.py": TUNED_SUITE}
+FILES = {f"kernels/file_{number}.py": FILE.format(number=number, factor=2.0) for number in range(20)}
+PROJECTS = {
+    "autotuned": Project(TUNED_FILES, {"scans.py": TUNED.replace("TIMES=1)", "TIMES=64)")}, "cuda", "120s"),
+    "docstring": Project(TUNED_FILES, {"scans.py": TUNED.replace("running sums", "sums so far")}, "cuda", "120s"),
+    "imports": Project({"kernels/silu.py": IMPORTS}, {}, "cuda", "120s", ("--measure-all",)),
+    "files": Project(FILES, {"kernels/file_7.py": FILE.format(number=7, factor=2.5)}, "cpu", "300s"),
+}
+
+
+def commit(repository: Path, files: dict[str, str]) -> None:
+    """Write files and commit what there is."""
+    for name, text in files.items():
+        path = repository / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "files")
+
+
+def compared(project: Project, folder: Path) -> bool:
+    """Compare a project's commits, and print what came of it. Returns whether each case has an answer."""
+    repository, home = folder / "repository", folder / "home"
+    repository.mkdir()
+    home.mkdir()
+    git(repository, "init", "-q")
+    limits = "limits: [{cases: '*', metric: time, regression: 10%}]"
+    policy = f"version: 1\nsuite: [kernels/*.py]\npath: [.]\nbudget: {project.budget}\n{limits}\n"
+    commit(repository, {"perfci.yaml": policy, **project.base})
+    commit(repository, project.head)
+    words = ["compare", "--base", "HEAD~1", "--device", project.device, *project.options]
+    start = time.monotonic()
+    command = [sys.executable, "-m", "perfci", *words]
+    ended = subprocess.run(command, cwd=repository, env={**os.environ, "HOME": str(home)}, check=False)
+    seconds = time.monotonic() - start
+    results = json.loads((repository / "perfci-out/results.json").read_text())
+    report = json.loads((repository / "perfci-out/report.json").read_text())
+    ends = collections.Counter(
+        "proved" if (case["proof"] or {}).get("by") else case["stopped"] for case in results["cases"]
+    )
+    print(f"{seconds:.1f} s, exit {ended.returncode}: {report['sentence']}")
+    print("  " + ", ".join(f"{phase} {spent:.1f}" for phase, spent in results["costs"].items() if spent >= 0.05))
+    print("  " + ", ".join(f"{count} {end}" for end, count in ends.items()))
+    return set(ends) <= {"proved", "decided"}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=PROJECTS, metavar="NAME")
+    answered = True
+    for name in parser.parse_args().names:
+        print(f"{name}:", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            answered &= compared(PROJECTS[name], Path(folder))
+    raise SystemExit(0 if answered else 1)
+
+
+if __name__ == "__main__":
+    main()
