@@ -226,7 +226,7 @@ def test_the_reference_of_suites_has_every_variable_that_passes() -> None:
     for pattern in (environment._ALWAYS, environment._BUILD):
         flat = re.sub(r"\(\?i:|\)|\s", "", pattern.pattern).replace("https?_proxy", "http_proxy|https_proxy")
         assert {one.replace(".*", "*") for one in flat.split("|")} <= named
-    assert {*environment._CACHES, *environment._THREADS, "PERFCI_SITE", "PYTHONHASHSEED"} <= named
+    assert {*environment.FOLDERS, *environment._THREADS, "PERFCI_SITE", "PYTHONHASHSEED"} <= named
     everywhere, builds = [
         re.findall(r"`([A-Za-z_]+\*?)`", " ".join(row for row in section.splitlines() if row.endswith(f"| {to} |")))
         for to in ("builds and cases", "builds")

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-HEAVY = {"torch", "docker", "duckdb", "github", "s3fs", "scipy", "numpy", "pydantic", "requests", "rich", "typer"}
+HEAVY = {"torch", "docker", "github", "scipy", "numpy", "pydantic", "requests", "rich", "typer"}
 
 
 def loaded(code: str) -> set[str]:

@@ -11,7 +11,7 @@ import perfci
 from perfci.bisect.compare import JOURNAL, Comparisons, Subject
 from perfci.bisect.run import Bisecting, bisect
 from perfci.bisect.search import Asked
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.comparison import claims
 from perfci.model.results import Reason, Results
@@ -28,18 +28,18 @@ class Measured:
 
     log: float = 0.0
     fails: Exception | None = None
-    calls: list[Options] = field(default_factory=list)
+    calls: list[Request] = field(default_factory=list)
     change: dict = field(default_factory=dict)
 
-    def __call__(self, options: Options) -> Results:
-        self.calls.append(options)
+    def __call__(self, request: Request) -> Results:
+        self.calls.append(request)
         if self.fails is not None:
             raise self.fails
-        assert options.question is not None
+        assert request.what.question is not None
         case = recorded.case("adding", self.log + np.linspace(-0.002, 0.002, 64), **self.change)
-        bound = options.question.bound or 0.02
-        asked = recorded.criterion("adding", bound, threshold=options.question.threshold)
-        options.out.mkdir(parents=True, exist_ok=True)
+        bound = request.what.question.bound or 0.02
+        asked = recorded.criterion("adding", bound, threshold=request.what.question.threshold)
+        request.where.out.mkdir(parents=True, exist_ok=True)
         return recorded.results([case], [asked])
 
 
@@ -56,7 +56,7 @@ def opened(made: Made, measure: Measured, *, restart: bool = False, deeper: bool
     assert repo is not None
     out = made.folder.parent / "out"
     out.mkdir(exist_ok=True)
-    subject = Subject(repo, Options(mode="compare", where=made.folder, out=out, cases=["adding"]), "time", None)
+    subject = Subject(repo, Request.of("compare", made.folder, out, cases=["adding"]), "time", None)
     said = {f"the {name}": value for name, value in identity.items()}
     return Comparisons(subject, IDENTITY | said, measure, restart=restart, deeper=deeper)
 
@@ -73,7 +73,7 @@ def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) ->
     assert comparisons.ask(step(made, 0.2)).answer == "no"
     comparisons.close()
     assert len(measure.calls) == 2
-    assert len({options.out for options in measure.calls}) == 2
+    assert len({request.where.out for request in measure.calls}) == 2
 
     again = opened(made, measure)
     assert again.resumed and again.ask(step(made)).answer == "yes"
@@ -98,12 +98,12 @@ def test_interrupted_before_the_first_answer_its_pairs_are_kept(made: Made) -> N
     with pytest.raises(KeyboardInterrupt):
         comparisons.ask(step(made))
     comparisons.close()
-    folder = measure.calls[0].out
+    folder = measure.calls[0].where.out
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("{}\n")
     measure.fails = None
     opened(made, measure).ask(step(made))
-    assert (measure.calls[1].out, measure.calls[1].resume) == (folder, True)
+    assert (measure.calls[1].where.out, measure.calls[1].how.resume) == (folder, True)
 
 
 def test_restart_forgets(made: Made) -> None:
@@ -206,7 +206,7 @@ def test_what_the_budget_leaves_undecided_goes_on_once(made: Made) -> None:
     measure = Measured(change={"stopped": "budget"})
     opened(made, measure).ask(step(made))
     first, second = measure.calls
-    assert (first.budget, second.budget, second.resume) == (None, 3 * 600, True)
+    assert (first.how.budget, second.how.budget, second.how.resume) == (None, 3 * 600, True)
 
 
 def test_the_same_files_are_the_same_answer(made: Made) -> None:
@@ -247,8 +247,8 @@ def test_an_unfinished_one_of_which_one_fact_differs_is_refused_by_its_name(
 
     def ask(good: str = "main~2", bad: str = "main", **more) -> None:
         own = {key: more.pop(key) for key in ("metric", "limit", "first_parent", "suite") if key in more}
-        options = Options("compare", made.folder, tmp_path / "out", **({"cases": ["adding"]} | more))
-        bisect(Bisecting(options, good, bad, **own), measure, lambda line: None, lambda *told: None)
+        request = Request.of("compare", made.folder, tmp_path / "out", **({"cases": ["adding"]} | more))
+        bisect(Bisecting(request, good, bad, **own), measure, lambda line: None, lambda *told: None)
 
     with pytest.raises(MachineError, match="is lost"):
         ask()

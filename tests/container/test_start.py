@@ -26,7 +26,7 @@ from perfci.container.rights import (
     require_no_cover,
 )
 from perfci.container.start import Job, Terms, arguments, choose_gpus, default_image, own_cores, require_fit
-from perfci.measure.options import MEASURE_ALL, Options
+from perfci.measure.request import MEASURE_ALL, Request
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.policy_text import parse_policy
 from perfci.system import users
@@ -145,8 +145,8 @@ def test_what_a_policy_names_goes_in_but_no_secret_where_the_code_is_not_trusted
 
 
 def terms(tmp_path: Path, *words: str, gpus: tuple[str, ...] | None = None, **more) -> Terms:
-    options = Options("compare", tmp_path / "repo", tmp_path / "repo" / "perfci-out")
-    job = Job("compare", words, options, ["perfci", "docker", "compare", "a case"], **more)
+    request = Request.of("compare", tmp_path / "repo", tmp_path / "repo" / "perfci-out")
+    job = Job("compare", words, request, ["perfci", "docker", "compare", "a case"], **more)
     return Terms(
         job, Image("sha256:1", {}, {}), gpus, [tmp_path / "repo"],
         [parse_policy("version: 1\nsuite: [a.py]\npass_env: [MY_SIZE]\n")], Path("/tmp/perfci-leases"), 1 << 34, False,
@@ -353,7 +353,7 @@ def test_mistakes_are_told_before_any_container(repo, tmp_path, monkeypatch):
 def test_a_linked_worktree_brings_its_repository(repo, tmp_path):
     linked = tmp_path / "linked"
     repo.git("worktree", "add", "-q", "--detach", str(linked))
-    folders, policies = start._sources(Job("run", [], Options("run", linked, linked / "perfci-out"), []))
+    folders, policies = start._sources(Job("run", [], Request.of("run", linked, linked / "perfci-out"), []))
     assert folders == [linked, repo.root / ".git"]
     assert len(policies) == 1
 

@@ -174,7 +174,7 @@ def test_of_a_home_builds_see_what_the_code_under_test_cannot_change(two_users: 
         (entry,) = (cache / "entries").iterdir()
         assert (entry / "site" / "site").read_text() == "False\n" and not (home / "ran").exists()
         folders = (entry / "site" / "folders").read_text().split()
-        assert folders == [f"{cache}/sides/base/home", f"{cache}/sides/base/tmp"]
+        assert folders == [f"{cache}/sides/base/cache/home", f"{cache}/sides/base/cache/tmp"]
         assert (entry / "site" / "who").read_text() == f"{name}\n"
         return run.err
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from perfci.cli.measure import by_times
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
-from perfci.measure.options import MEASURE_ALL, Standing
+from perfci.measure.request import MEASURE_ALL, Standing
 from perfci.model.results import Case, Pair
 from perfci.render.terminal import _Printer
 from perfci.render.view import View

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from perfci.cli.progress import Teller
-from perfci.measure.options import Standing
+from perfci.measure.request import Standing
 from perfci.system.lease import Lease
 
 from .conftest import Repo, adding

@@ -281,7 +281,7 @@ def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> 
     assert said.data.startswith("publish: here: pull request #7 is of a fork, and a stranger's code must not run")
     assert "publish from workflow_run" in said.data
     assert "must not run" not in job.log.replace(said.data, "")
-    assert "taking a snapshot" not in job.log and "comment" not in job.outputs["org/perfci@v1"].get("comment-url", "")
+    assert "measured for" not in job.log and "comment" not in job.outputs["org/perfci@v1"].get("comment-url", "")
     assert (account.hub.comments, account.hub.artifacts) == ([], [])
 
 
@@ -388,7 +388,7 @@ def test_jobs_of_a_matrix_measure_the_shards_of_a_plan_and_one_job_says_what_the
     }, "".join(job.log for job in again.values())  # fmt: skip
     stands = "shard 2/2 was measured in an earlier attempt, and is measured once: what was measured stands"
     assert [stands in again[f"measure {one}/2"].log for one in (1, 2)] == [False, True]
-    assert ["taking a snapshot" in again[f"measure {one}/2"].log for one in (1, 2)] == [True, False]
+    assert ["1 case unchanged" in again[f"measure {one}/2"].log for one in (1, 2)] == [True, False]
     assert {one.name for one in hub.artifacts} == {
         "perfci--plan--0--1", "perfci--measure--0-1-2--2", "perfci--measure--0-2-2--1"
     }  # fmt: skip

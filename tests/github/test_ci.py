@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import perfci
-from perfci.cli.ci import _options, _words
+from perfci.cli.ci import _request, _words
 from perfci.github.settings import Settings
 from perfci.measure.shards.document import read_plan
 from tests.e2e.conftest import SYSTEM_PYTHON, Repo, adding, as_root
@@ -365,7 +365,7 @@ def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_a
     spied = (
         f"import os, sys\nsys.path.insert(0, {str(Path(perfci.__file__).parents[1])!r})\n"
         "import perfci.cli.ci\nci = sys.modules['perfci.cli.ci']\n"
-        "def measure(options, console): raise LookupError(f'keep {options.keep} in {options.cache}')\n"
+        "def measure(request, console): raise LookupError(f'keep {request.where.keep} in {request.where.cache}')\n"
         "ci.measure, ci.without_secrets = measure, lambda: dict(os.environ)\nci.run_job()"
     )
     checkout = hub.checkout(sha)
@@ -451,8 +451,8 @@ def test_a_job_plans_and_hands_on_the_plan_alone(hub: Hub) -> None:
         "plan.json"
     }
     plan = json.loads((out / "plan.json").read_text())
-    assert (plan["shards"], plan["models"], plan["plan"]["m"], len(plan["cases"])) == (2, 3, 6, 2)
-    assert (plan["asked"]["committed"], plan["asked"]["pull_request"]) == (True, True)
+    assert (plan["shards"], plan["what"]["models"], plan["plan"]["m"], len(plan["cases"])) == (2, 3, 6, 2)
+    assert (plan["what"]["committed"], plan["what"]["pull_request"]) == (True, True)
     assert "### Planned, and nothing measured yet" in job.summary and "- shard 2/2: 1 case" in job.summary
     assert job.annotations == []
 
@@ -535,9 +535,9 @@ def test_a_plan_that_is_not_of_this_change_measures_nothing(
         plan.unlink()
     elif change == "forge":  # with a digest of its own, as whoever tampers with the job that plans may make one
         known = read_plan(plan)
-        asked, base = known.asked.model_copy(update={"pull_request": False}), known.sides["base"]
+        what, base = known.what.model_copy(update={"pull_request": False}), known.sides["base"]
         sides = {**known.sides, "base": base.model_copy(update={"commit": "--upload-pack=touch ran"})}
-        plan.write_text(known.model_copy(update={"asked": asked, "sides": sides}).sealed().model_dump_json())
+        plan.write_text(known.model_copy(update={"what": what, "sides": sides}).sealed().model_dump_json())
     elif change == "move":
         base, head = payload["pull_request"]["base"]["sha"], payload["pull_request"]["head"]["sha"]
         tree = hub.repo.git("rev-parse", f"{head}^{{tree}}")
@@ -773,10 +773,10 @@ def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
 def test_perfci_in_a_container_is_told_of_reports_too(repository: str, words: list[str]) -> None:
     found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
     settings = Settings(raw=True)
-    assert [one for one in _words(settings, _options(settings, found, Path(), None)) if "raw" in one] == words
+    assert [one for one in _words(settings, _request(settings, found, Path(), None)) if "raw" in one] == words
 
 
 @pytest.mark.parametrize(("repository", "counters"), [(REPOSITORY, True), ("stranger/perfci", False)])
 def test_counters_are_not_read_for_code_of_a_fork(repository: str, counters: bool) -> None:
     found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
-    assert _options(Settings(), found, Path(), None).counters is counters
+    assert _request(Settings(), found, Path(), None).how.counters is counters

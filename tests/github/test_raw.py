@@ -9,7 +9,7 @@ import pytest
 
 from perfci.github import raw
 from perfci.github.raw import clear, collect, sift
-from perfci.measure.options import RAW
+from perfci.measure.request import RAW
 from perfci.model.base import MachineError, UsageError
 
 REAL = lzma.decompress((Path(__file__).parents[1] / "data" / "ncu" / "ncu_base.ncu-rep.xz").read_bytes())

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.agreement import Quiet
 from perfci.measure import checker, checks
 from perfci.measure.checks import _forget_tuning, _lanes
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.results import Case, Reason, Results
 from perfci.system.child import Died
@@ -114,8 +114,8 @@ def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, m
 
     def measured(lanes: int, out: Path) -> Results:
         monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
-        options = Options("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True)
-        return Measurement(options, Quiet()).measure()
+        request = Request.of("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True)
+        return Measurement(request, Quiet()).measure()
 
     found = [measured(lanes, tmp_path / str(lanes)) for lanes in (3, 1)]
     assert (tmp_path / "notes.short").exists(), "workers did check at once"
@@ -139,8 +139,8 @@ def test_memory_that_is_short_behind_a_check_may_do_alone(tmp_path, monkeypatch,
 
     monkeypatch.setattr(checker, "_found", scarce)
     monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
-    options = Options("compare", repo, tmp_path / "out", base="HEAD", exact_pairs=1, measure_all=True)
-    results = Measurement(options, Quiet()).measure()
+    request = Request.of("compare", repo, tmp_path / "out", base="HEAD", exact_pairs=1, measure_all=True)
+    results = Measurement(request, Quiet()).measure()
     assert short == ["head"]
     (one,) = [case for case in results.cases if case.id == "kernel_1"]
     assert [side.status for side in one.sides.values()] == ["ok", "ok"] and len(one.pairs) == 1

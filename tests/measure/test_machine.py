@@ -14,8 +14,8 @@ from benchmarks.agreement import Quiet
 from perfci.measure import run
 from perfci.measure.costs import Costs
 from perfci.measure.machine import measure_ceilings
-from perfci.measure.options import Options
 from perfci.measure.place import open_place
+from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.base import MachineError
 from perfci.system.child import Arena
@@ -34,7 +34,7 @@ def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(
             for devices in orders:
                 place: Any = SimpleNamespace(benches=dict.fromkeys(devices), facts=SimpleNamespace(uuid=uuid))
                 monkeypatch.setattr(run, "open_place", lambda *_, place=place: place)
-                measurement = Measurement(Options("compare", tmp_path, tmp_path / "out", wait=0), Quiet())
+                measurement = Measurement(Request.of("compare", tmp_path, tmp_path / "out", wait=0), Quiet())
                 with ExitStack() as stack, pytest.raises(MachineError, match=first.device_key):
                     measurement._open(stack)
                 assert not second.path.exists()
@@ -47,9 +47,9 @@ def test_ceilings_are_measured_with_nothing_of_base_and_head(tmp_path: Path, mon
     (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\n")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=root, check=True)
-    options = Options("compare", root, tmp_path / "out", base="HEAD", devices=["cpu"], python=sys._base_executable)
+    request = Request.of("compare", root, tmp_path / "out", base="HEAD", devices=["cpu"], python=sys._base_executable)
     with ExitStack() as stack:
-        place = open_place(options, Quiet(), stack, Costs())
+        place = open_place(request, Quiet(), stack, Costs())
         seen, start = list[Arena](), place.parent.worker
         monkeypatch.setattr(place.parent, "worker", lambda arena, log: seen.append(arena) or start(arena, log))
         measure_ceilings(place)

@@ -13,9 +13,9 @@ from benchmarks.agreement import Quiet
 from perfci.judge.judge import judge
 from perfci.measure.commands.readers.base import Reported
 from perfci.measure.costs import Costs
-from perfci.measure.options import Options
 from perfci.measure.place import open_place
 from perfci.measure.profiling.collect import find_profilers, observe
+from perfci.measure.request import Request
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault, KernelUse, Trace
@@ -89,24 +89,28 @@ def compared(tmp_path):
     root.mkdir()
     (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\ntimeout: 20s\n")
     with ExitStack() as stack:
-        options = Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable)
-        place = open_place(options, Quiet(), stack, Costs())
+        request = Request.of("run", root, root / "out", devices=["cpu"], python=sys._base_executable)
+        place = open_place(request, Quiet(), stack, Costs())
         head = place.sides["head"]
         sides = {"base": replace(head, name="base"), "head": head}
         for name, launches in (("base", 3), ("head", 5)):
             run = f'for i in $(seq {launches}); do echo "saxpy 1e-5" >> "$KPROF_LOG"; done'
             form = Command(name="app", run=run, device="cuda")
             sides[name].policy = sides[name].policy.model_copy(update={"commands": [form]})
-        yield replace(place, sides=sides, runner=replace(place.runner, sides=sides, cases={"app": 1})), options
+        yield replace(place, sides=sides, runner=replace(place.runner, sides=sides, cases={"app": 1})), request
 
 
-def judged(place, options, limit: float):
+def judged(place, request, limit: float):
     """The report of a limit on kernel launches, by what the registered profilers see, through the documents."""
     plan = Plan(seed=0, sides=["base", "head"], criteria=[build.limit("app", "kernel_launches", "max", limit)])
     cases = place.runner._cases(
         "app", "cuda", {side: {"app": Reported("app", {"time": [1.0]})} for side in place.sides}
     )
-    tools, folder, before = find_profilers(place, plan, options), place.parent.scratch / "profile", []
+    tools, folder, before = (
+        find_profilers(place, plan, request.how, request.where.out),
+        place.parent.scratch / "profile",
+        [],
+    )
     observe(
         place, tools, cases, plan, folder, lambda text: None,
         begin=lambda: before.append([side.profile for case in cases for side in case.sides.values()]),

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from perfci.measure.cases import Found, lost_gpu, redeclared
-from perfci.measure.options import Options
 from perfci.measure.prepare import _told, judged_otherwise
+from perfci.measure.request import What
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
@@ -135,6 +135,6 @@ def test_a_build_that_prints_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_gpu_that_is_demanded_and_not_there_is_told_with_the_reason(torch: str | None, why: str) -> None:
-    options = Options(mode="run", where=Path(), out=Path(), devices=["cuda"])
+    what = What(mode="run", devices=["cuda"])
     facts = Fingerprint(perfci="1", host="h", cpu="c", cores=1, python="3.12", torch=torch, devices={"cpu": "c"})
-    assert why in lost_gpu(options, policy(POLICY), "perfci.yaml", facts, "python3")
+    assert why in lost_gpu(what, policy(POLICY), "perfci.yaml", facts, "python3")

@@ -13,13 +13,14 @@ import psutil
 import pytest
 
 from benchmarks.agreement import Quiet
+from perfci.measure import request
 from perfci.measure.commands.readers.base import Reported
 from perfci.measure.costs import Costs
-from perfci.measure.options import Options
 from perfci.measure.place import Place, open_place
 from perfci.measure.profiling import commands as whole
 from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.profiling.commands import profile_command
+from perfci.measure.request import How
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault
@@ -60,7 +61,10 @@ def place(tmp_path, monkeypatch):
     )
     with ExitStack() as stack:
         yield open_place(
-            Options("run", root, root / "out", devices=["cpu"], python=sys._base_executable), Quiet(), stack, Costs()
+            request.Request.of("run", root, root / "out", devices=["cpu"], python=sys._base_executable),
+            Quiet(),
+            stack,
+            Costs(),
         )
 
 
@@ -73,13 +77,13 @@ def test_reports_lie_in_a_folder_of_their_own_which_holds_no_other_run_s(place, 
     (out / "profile").mkdir(parents=True)
     (out / "profile" / "old").touch()
     (out / "raw").symlink_to(elsewhere)
-    options = Options("run", tmp_path, out, raw=True, profile=profile)
-    keep = find_profilers(place, Plan(seed=1, sides=["head"]), options).found[Kineto].request.keep
+    plan = Plan(seed=1, sides=["head"], judged=not profile)
+    keep = find_profilers(place, plan, How(raw=True), out).found[Kineto].request.keep
     assert keep == Keep(out / "profile" if profile else None, out / "raw", handed_on=not profile)
     assert (out / "raw").is_dir() and not (out / "raw").is_symlink() and list((out / "raw").iterdir()) == []
     assert (out / "profile" / "old").exists() is not profile
     (out / "raw" / "old.ncu-rep").touch()
-    find_profilers(place, Plan(seed=1, sides=["head"]), replace(options, raw=False))
+    find_profilers(place, plan, How(), out)
     assert (out / "raw").exists() is not profile
     assert [path.name for path in elsewhere.iterdir()] == ["precious"]
 
@@ -346,7 +350,8 @@ def observed(place: Place, tmp_path: Path, *names: str, page: Path | None = None
     both = two_sides(place)
     cases = cases_of(both, form("./bench", device="cuda", **fields), *names)
     assert {name for case in cases for name in case.sides} == {"base", "head"}
-    observe(both, tools, cases, Plan(seed=0, sides=["base", "head"]), both.parent.scratch / "e", print, everything=True)
+    plan = Plan(seed=0, sides=["base", "head"], judged=False)
+    observe(both, tools, cases, plan, both.parent.scratch / "e", print)
     return cases
 
 
@@ -388,9 +393,9 @@ def test_what_is_traced_of_a_command_besides(place, tmp_path, asked, limits, mor
     tools = Profilers({Nsys: replace(tool, installed=replace(tool.installed, flags=flags))}, capability=(9, 0))
     both = two_sides(place)
     (case,) = cases_of(both, form("./bench", device="cuda", range="step", skip=3, trace=asked), "app")
-    plan = Plan(seed=0, sides=["base", "head"], criteria=limits)
+    plan = Plan(seed=0, sides=["base", "head"], criteria=limits, judged=bool(limits))
     place.limits.profile = "never"
-    observe(both, tools, [case], plan, both.parent.scratch / "e", print, everything=not limits, more=more)
+    observe(both, tools, [case], plan, both.parent.scratch / "e", print, more=more)
     lines = args.read_text().splitlines()
     assert len(lines) == 2, "base and head alike"
     for line in lines:
@@ -422,15 +427,15 @@ def test_a_command_with_several_cases_gives_none_of_them_its_metrics(place, tmp_
 
 
 def test_profiled_code_gets_what_the_policies_write_and_nothing_that_pass_env_brings(place, tmp_path, monkeypatch):
-    plan, side = Plan(seed=0, sides=["head"]), place.sides["head"]
+    plan, side = Plan(seed=0, sides=["head"], judged=False), place.sides["head"]
     asked = {"env": {"FUSED": "1", "A_TOKEN": "canary"}, "pass_env": ["LICENCE", "ABSENT"]}
     side.policy = side.policy.model_copy(update=asked)
     side.env |= {"FUSED": "1", "A_TOKEN": "canary", "LICENCE": "4711"}
     installed = fake_nsys(tmp_path / "nsys", f"env >{tmp_path}/seen; exit 1").installed
     monkeypatch.setattr("perfci.profilers.nsys.command.find", lambda: installed)
-    tools = find_profilers(place, plan, Options("run", tmp_path, tmp_path / "out"))
+    tools = find_profilers(place, plan, How(), tmp_path / "out")
     cases = cases_of(place, form("true"), "app")
-    notes = observe(place, tools, cases, plan, tmp_path / "e", print, everything=True)
+    notes = observe(place, tools, cases, plan, tmp_path / "e", print)
     seen = (tmp_path / "seen").read_text().splitlines()
     assert "FUSED=1" in seen and not [line for line in seen if line.startswith(("A_TOKEN=", "LICENCE="))]
     assert notes[1:] == ["under nsys and ncu, code does without LICENCE: reports hold the environment"]
@@ -441,7 +446,7 @@ def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypa
     monkeypatch.setattr("perfci.profilers.ncu.command.find", lambda _: installed)
     plan = Plan(seed=0, sides=["head"])
     found = {
-        counters: find_profilers(place, plan, Options("run", tmp_path, tmp_path / "out", counters=counters)).found[Ncu]
+        counters: find_profilers(place, plan, How(counters=counters), tmp_path / "out").found[Ncu]
         for counters in (True, False)
     }
     assert (found[True].kind, found[False].kind) == ("absent", "forbidden")  # absent: there is no GPU here
@@ -453,6 +458,6 @@ def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
     uncounted = absent.model_copy(update={"tool": "ncu", "part": "counters"})
     tools = Profilers({Nsys: absent, Kineto: Kineto(Request(60.0), 60.0), Ncu: uncounted})
     cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
-    observe(place, tools, cases, Plan(seed=0, sides=["head"]), tmp_path / "e", print, everything=True)
+    observe(place, tools, cases, Plan(seed=0, sides=["head"], judged=False), tmp_path / "e", print)
     for case in cases:
         assert [fault.tool for fault in case.sides["head"].profile.faults] == ["nsys", "ncu"]

@@ -16,7 +16,7 @@ from perfci.measure.timing import Setup
 from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, CaseSide, Reason
 from perfci.system.child import Died
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 
 
 @given(st.integers(1, 20), st.integers())
@@ -152,7 +152,8 @@ def verified(pairs: int, seed: int, *, alternating: bool) -> list[int]:
 
     bench: Any = SimpleNamespace(
         setups={case.key: setup}, costs=Costs(), timeout=1.0, lot=str(seed), sides=dict.fromkeys(SIDES), spare={},
-        begin=lambda name, beside: Asked(name, []), loaded=lambda worker: worker, worker=lambda name: Asked(name, []),
+        loaded=lambda worker: worker,
+        begin=lambda name, beside=False, seed=0: Asked(name, []), worker=lambda name, seed=0: Asked(name, []),
     )  # fmt: skip
     for index in range(pairs):
         run_round(bench, [case], index, lambda outcome: case.pairs.append(outcome.pair))

@@ -193,8 +193,8 @@ def test_costs_are_listed_with_their_imports():
         "start 14.0 s 14.0 %",
         "close 3.0 s 3.0 %",
         "snapshot 2.0 s 2.0 %",
-        "import torch: 2.1 s in each worker: at the top of the suite's files it is imported once a run, "
-        "unless logs/preload.log says why not (docs/suite.md#imports-that-take-long)",
+        "import torch: 2.1 s in each worker: logs/imports.log says why it is not imported once a run "
+        "(docs/suite.md#imports-that-take-long)",
         "import numpy: 0.060 s in each worker",
     ]
 

@@ -42,11 +42,16 @@ CACHES = [
     "NUMBA_CACHE_DIR",
     "PIP_CACHE_DIR",
     "UV_CACHE_DIR",
+    "HOME",
+    "TMPDIR",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
 ]
 
 
 def make(
-    folder: str = "/s/base", *, caller=None, policy_env=None, pass_env=(), threads=1, build=False
+    folder: str = "/s/base", *, caller=None, policy_env=None, pass_env=(), threads=1, build=False, kept=False
 ) -> dict[str, str]:
     return side_environment(
         Path(folder),
@@ -55,6 +60,7 @@ def make(
         pass_env=pass_env,
         threads=threads,
         build=build,
+        kept=kept,
     )
 
 
@@ -84,9 +90,7 @@ def test_a_private_index_is_for_builds_only_and_its_password_with_it():
 
 
 def test_what_kernels_need_passes():
-    names = (
-        "PATH HOME USER LANG LC_ALL TZ LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV CONDA_PREFIX CC CXX CFLAGS CUDAHOSTCXX "
-    )
+    names = "PATH USER LANG LC_ALL TZ LD_LIBRARY_PATH PYTHONPATH VIRTUAL_ENV CONDA_PREFIX CC CXX CFLAGS CUDAHOSTCXX "
     names += "CMAKE_PREFIX_PATH CUDA_HOME CUDA_VISIBLE_DEVICES CUDA_MODULE_LOADING NVIDIA_TF32_OVERRIDE NCCL_DEBUG "
     names += (
         "OMP_PROC_BIND KMP_AFFINITY MKL_ENABLE_INSTRUCTIONS TORCH_CUDA_ARCH_LIST TORCH_LOGS TRITON_PTXAS_PATH MAX_JOBS"
@@ -110,6 +114,28 @@ def test_every_cache_is_the_sides_own_and_the_sides_differ_in_nothing_else():
     assert {k: v.replace("/scratch/base", "/scratch/head") for k, v in base.items()} == head
     assert {k: len(v) for k, v in base.items()} == {k: len(v) for k, v in head.items()}
     assert len({base[name] for name in CACHES}) == len(CACHES)
+
+
+def test_of_the_callers_home_remain_weights_and_for_builds_what_they_fill(tmp_path: Path):
+    for folder in (".cargo", ".cache/ccache"):
+        (tmp_path / folder).mkdir(parents=True)
+    caller = {"HOME": str(tmp_path)}
+    assert make(caller=caller)["HF_HOME"] == f"{tmp_path}/.cache/huggingface"
+    assert make(caller=caller)["TORCH_HOME"] == f"{tmp_path}/.cache/torch"
+    build = make(caller=caller, build=True)
+    assert (build["CARGO_HOME"], build["CCACHE_DIR"]) == (f"{tmp_path}/.cargo", f"{tmp_path}/.cache/ccache")
+    assert "RUSTUP_HOME" not in build and "CARGO_HOME" not in make(caller=caller)
+    assert str(tmp_path) not in "".join(make(caller=caller, build=True, kept=True).values())
+    assert make(caller={"HOME": "/h", "XDG_RUNTIME_DIR": "/run"}).keys().isdisjoint({"XDG_RUNTIME_DIR"})
+
+
+def test_the_users_site_is_on_where_torch_lies_in_it_alone(tmp_path: Path):
+    caller = {"HOME": str(tmp_path)}
+    assert make(caller=caller)["PYTHONNOUSERSITE"] == "1"
+    (tmp_path / ".local/lib/python3.11/site-packages/torch").mkdir(parents=True)
+    env = make(caller=caller)
+    assert env["PYTHONUSERBASE"] == f"{tmp_path}/.local" and "PYTHONNOUSERSITE" not in env
+    assert make(caller=caller, kept=True)["PYTHONNOUSERSITE"] == "1"
 
 
 def test_threads_are_set_for_every_library_and_the_policy_has_the_last_word_but_on_caches():

@@ -1,13 +1,13 @@
 """Machines for the doctor: a folder as root, real processes on a PATH that say what such programs were seen to say."""
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
-from perfci.doctor import Machine
+from perfci.doctor.machine import Machine
+from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import privacy as nsys_privacy
 from tests.system.test_gpu import Board, NVMLError
@@ -20,16 +20,6 @@ LINUX = "Linux version 5.15.0-122-generic (buildd@lcy02) (gcc (Ubuntu 11.4.0) 11
 GVISOR = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"
 
 NSYS_VERSION = "NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0\n"
-NSYS_STATUS = """Timestamp counter supported: Yes
-
-CPU Profiling Environment Check
-Root privilege: enabled
-Linux Kernel Paranoid Level = 2
-Linux perf_event_open syscall available: OK
-Intel(c) Last Branch Record support: Not Available
-CPU Profiling Environment (process-tree): OK
-CPU Profiling Environment (system-wide): OK
-"""
 NSYS_HELP = """usage: nsys profile [<args>] [application] [<application args>]
 
         -o, --output=
@@ -41,7 +31,7 @@ NSYS_HELP = """usage: nsys profile [<args>] [application] [<application args>]
            Possible values are 'cuda', 'nvtx', 'osrt' or 'none'.
            Select the API(s) to trace.
 """
-NSYS = {"--version": NSYS_VERSION, "profile --help": NSYS_HELP, "status -e": NSYS_STATUS}
+NSYS = {"--version": NSYS_VERSION, "profile --help": NSYS_HELP}
 NCU_VERSION = """NVIDIA (R) Nsight Compute Command Line Profiler
 Copyright (c) 2018-2025 NVIDIA Corporation
 Version {} (build 36398880) (public-release)
@@ -63,31 +53,17 @@ device 0. For instructions on enabling permissions and to get more information s
 NVCC = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 13.0, V13.0.88\n"
 
 H200 = {
-    "python": {"version": "3.12.3", "path": "/usr/bin/python3"},
+    "python": {"version": "3.12.3"},
     "torch": {"there": True, "error": "", "version": "2.11.0+cu130", "cuda": "13.0", "profiler": True},
-    "cuda": {
-        "available": True, "error": "", "ran": True, "count": 1, "name": "NVIDIA H200", "capability": [9, 0],
-        "uuid": "1234", "architectures": ["sm_80", "sm_90"],
-    },
-    "attention": {
-        "on": {"flash": True, "memory-efficient": True, "cuDNN": True},
-        "tried": {"flash": "", "memory-efficient": "", "cuDNN": ""},
-    },
-    "fp8": {"there": True, "tried": True, "error": ""},
-    "tf32": {"matmul": "highest", "cudnn": True},
-    "triton": {"version": "3.6.0", "there": True, "error": ""},
-    "flash-attn": {"version": None, "there": False, "error": ""},
-    "cutlass": {"version": None, "there": False, "error": ""},
-    "nvtx": {"version": "0.2.11", "there": True, "error": ""},
+    "cuda": {"error": "", "ran": True, "name": "NVIDIA H200"},
+    "nvtx": {"version": "0.2.11"},
     "end": {},
-}  # fmt: skip
-NO_GPU = H200 | {
+}
+NO_GPU = {
+    "python": {"version": "3.12.3"},
     "torch": {"there": True, "error": "", "version": "2.11.0+cpu", "cuda": None, "profiler": False},
-    "cuda": {"available": False, "error": "", "ran": False},
-    "attention": {"on": {"flash": True, "memory-efficient": True, "cuDNN": True}, "tried": {}},
-    "fp8": {"there": True, "tried": False, "error": ""},
-    "triton": {"version": None, "there": False, "error": ""},
-    "nvtx": {"version": None, "there": False, "error": ""},
+    "cuda": {"error": "", "ran": False},
+    "end": {},
 }
 
 
@@ -175,11 +151,8 @@ def machine(
     """A machine below `folder`: `root/`, `bin/`, `repo/` with a repository, `tmp/`, `home/`."""
     root, programs = folder / "root", folder / "bin"
     files = {
-        "etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\n',
         "proc/version": version,
-        "proc/sys/kernel/osrelease": version.split()[2] + "\n",
         "proc/self/status": f"Name:\tpython3\nCapEff:\t{caps}\n",
-        "proc/cpuinfo": "model name\t: Intel(R) Xeon(R) Platinum 8480C\n",
     }
     if admin_only is not None:
         files["proc/driver/nvidia/params"] = f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {admin_only}\n"
@@ -194,14 +167,12 @@ def machine(
     programs.mkdir(exist_ok=True)
     (programs / "git").symlink_to(shutil.which("git"))
     subprocess.run(["git", "init", "-q", "-b", "main", folder / "repo"], check=True)
-    own = program(programs, "own-python", says("", 1, "ModuleNotFoundError: No module named 'ncu_report'\n"))
     return Machine(
         root=root,
         env={"PATH": str(programs), "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")} | (env or {}),
         where=folder / "repo",
         out=folder / "repo" / "perfci-out",
         python=python(programs, told),
-        own=own,
         nvml=nvml or NoDriver(),
         **({"euid": 0} | fields),
     )
@@ -224,9 +195,6 @@ def h200(folder: Path) -> Machine:
     nsys(folder / "bin")
     ncu(folder / "bin")
     program(folder / "bin", "nvcc", says(NVCC))
-    docker = {"ServerVersion": "28.2.2", "Runtimes": {"runc": {}, "nvidia": {}}, "ClientInfo": {"Version": "28.2.2"}}
-    program(folder / "bin", "docker", says(json.dumps(docker) + "\n"))
-    write(folder / "root/proc/812/comm", "nvidia-persiste\n")
     return found
 
 
@@ -274,8 +242,9 @@ MACHINES = {
 
 
 def alone(monkeypatch) -> None:
-    """Without the nsys of the machine that the tests run on, and what that machine allows."""
+    """Without the tools of the machine that the tests run on, and what that machine allows."""
     monkeypatch.setattr(nsys_command, "_PLACES", ())
+    monkeypatch.setattr(ncu_module, "modules", ncu_module.copies)
     monkeypatch.setattr(nsys_privacy, "isolation", lambda user: nsys_privacy.Isolation((), True, "nsys runs alone"))
 
 
@@ -285,9 +254,6 @@ def quiet(monkeypatch) -> None:
 
     alone(monkeypatch)
     monkeypatch.setattr(host, "usable_cores", lambda: 16)
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
     monkeypatch.setattr(host, "usable_memory", lambda root: 128 * 2**30)
     monkeypatch.setattr(host, "free_memory", lambda root: 120 * 2**30)
     monkeypatch.setattr(host.shutil, "disk_usage", lambda folder: SimpleNamespace(free=64 * 10**9))
-    monkeypatch.setattr(host.platform, "python_version", lambda: "3.12.3")
-    monkeypatch.setattr(host.platform, "machine", lambda: "x86_64")

@@ -10,7 +10,7 @@ from perfci.model.fingerprint import Ceilings, Fingerprint, GpuFacts
 from perfci.model.results import Results
 from perfci.render.facts import device_facts
 from perfci.system.child import Died
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 from tests.render.h200 import FILE
 
 RECORDED = Results.model_validate_json(lzma.decompress(FILE.read_bytes())).fingerprint

@@ -6,7 +6,7 @@ limits. Its folder lies below the bisect's own; `journal.jsonl` there holds the 
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from perfci.judge.judge import judge
 from perfci.judge.timed import ratio
 from perfci.measure.journal import JOURNAL as PAIRS
 from perfci.measure.journal import plain
-from perfci.measure.options import Options, Question
+from perfci.measure.request import Question, Request
 from perfci.model.base import DeviceKind, Document, MachineError, UsageError
 from perfci.model.comparison import claims, differences, require_same
 from perfci.model.metrics import Direction
@@ -40,7 +40,7 @@ _EXPLAINED = 5
 """Sentences of an explanation that are kept."""
 
 _Key = tuple[Purpose, str, str, float | None]
-Measure = Callable[[Options], Results]
+Measure = Callable[[Request], Results]
 """Measure one comparison, and write it down. Raises PerfciError, KeyboardInterrupt."""
 
 
@@ -64,7 +64,7 @@ class Subject:
     """The question that all comparisons of a bisect are about."""
 
     repo: Repository
-    options: Options
+    request: Request
     """Of a comparison, without its commits and its question; `out` is the bisect's own folder."""
     metric: str
     limit: float | None
@@ -85,11 +85,12 @@ class Comparisons:
         self.known: dict[_Key, Compared] = {}
         self.about: About | None = None
         """None until something was measured."""
-        path = subject.options.out / JOURNAL
+        out = subject.request.where.out
+        path = out / JOURNAL
         self.resumed = path.exists() and not restart and self._load(path, identity, deeper=deeper)
         """True where an unfinished bisect is gone on with."""
         if not self.resumed:
-            _put_away(subject.options.out)
+            _put_away(out)
         self._file = Appender(path)
         if not self.resumed:
             self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
@@ -163,30 +164,29 @@ class Comparisons:
 
     def _measured(self, asked: Asked) -> Compared:
         name = f"{len(self.known) + 1:02}-{asked.purpose}-{short(asked.base)}-{short(asked.head)}"
-        out = self.subject.options.out / COMPARISONS / name
+        out = self.subject.request.where.out / COMPARISONS / name
         question = Question(
-            self.subject.metric,
-            asked.bound if asked.bound is not None else self.subject.limit,
-            asked.better,
+            metric=self.subject.metric,
+            bound=asked.bound if asked.bound is not None else self.subject.limit,
+            better=asked.better,
             threshold=asked.purpose == "step",
             sharing=asked.sharing,
             explained=asked.purpose == "confirm",
             precise=asked.purpose == "whole",
         )
-        options = replace(
-            self.subject.options,
+        request = self.subject.request.but(
             out=out,
             commits=(asked.base, asked.head),
             committed=True,
             question=question,
-            keep=self.subject.options.keep if asked.purpose == "whole" else None,
+            keep=self.subject.request.where.keep if asked.purpose == "whole" else None,
             resume=(out / PAIRS).exists(),
         )
         start = time.monotonic()
         try:
-            results = self._results(options)
+            results = self._results(request)
             if (budget := _larger(results)) is not None:
-                results = self._results(replace(options, budget=budget, resume=True))
+                results = self._results(request.but(budget=budget, resume=True))
         except UsageError as error:
             if asked.purpose != "step":
                 raise
@@ -199,7 +199,7 @@ class Comparisons:
         self._require_machine(results)
         found = _read(asked, results)
         found.seconds = time.monotonic() - start
-        found.folder = str(out.relative_to(self.subject.options.out))
+        found.folder = str(out.relative_to(self.subject.request.where.out))
         return found
 
     def _require_machine(self, results: Results) -> None:
@@ -208,17 +208,17 @@ class Comparisons:
         if self.about is None:
             self.about = about
             self._file.append({"kind": "about", "about": plain(about)}, sync=True)
-        path, todo = self.subject.options.out / JOURNAL, "give --restart to begin anew"
+        path, todo = self.subject.request.where.out / JOURNAL, "give --restart to begin anew"
         require_same(self.about.machine, about.machine, path, "has changed since", todo)
 
-    def _results(self, options: Options) -> Results:
+    def _results(self, request: Request) -> Results:
         try:
-            return self.measure(options)
+            return self.measure(request)
         except UsageError:
-            if not options.resume:
+            if not request.how.resume:
                 raise
-            remove_tree(options.out)  # it was begun with other files, or on another machine
-            return self.measure(replace(options, resume=False))
+            remove_tree(request.where.out)  # it was begun with other files, or on another machine
+            return self.measure(request.but(resume=False))
 
 
 def _put_away(out: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import perfci
@@ -11,7 +11,7 @@ from perfci.bisect.compare import ANSWERS, Comparisons, Measure, Subject
 from perfci.bisect.document import Bisect, CommitFacts, Compared
 from perfci.bisect.search import Asked, search_all
 from perfci.bisect.words import answer
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.model.base import UsageError
 from perfci.model.text import count
 from perfci.sources.git import Repository
@@ -24,7 +24,7 @@ LOG = ANSWERS[2]
 class Bisecting:
     """One call of `perfci bisect`."""
 
-    options: Options
+    request: Request
     """Of its comparisons; `out` is its own folder, and `cases` hold the one case."""
     good: str
     bad: str
@@ -83,29 +83,30 @@ Tell = Callable[[Compared, CommitFacts, bool], None]
 def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell: Tell) -> Bisect:
     """Find the commits that changed the metric, and write `bisect.log`. Raises PerfciError, KeyboardInterrupt: what was
     compared until then is kept, and the same call goes on."""
-    options = asked.options
-    repo = Repository.find(options.where)
+    request, where = asked.request, asked.request.where
+    repo = Repository.find(where.repository)
     if repo is None:
-        raise UsageError(f"{options.where}: not a git repository: a bisect needs its commits")
+        raise UsageError(f"{where.repository}: not a git repository: a bisect needs its commits")
     good, bad, notes = walk.ends(repo, asked.good, asked.bad)
     if asked.suite is not None:
-        options = replace(options, suite=repo.commit(asked.suite).sha)
-    subject = Subject(repo, options, asked.metric, asked.limit, frozenset(repo.commit(name).sha for name in asked.skip))
+        request = request.but(suite=repo.commit(asked.suite).sha)
+    subject = Subject(repo, request, asked.metric, asked.limit, frozenset(repo.commit(name).sha for name in asked.skip))
+    what = request.what
     identity = {
         "perfci's version": perfci.__version__,
         "the good commit": good,
         "the bad commit": bad,
-        "the case": options.cases,
+        "the case": what.cases,
         "the metric": asked.metric,
         "the limit": asked.limit,
-        "the device": options.devices,
-        "the interpreter": options.python,
-        "the seed": options.seed,
-        "the suite": options.suite,
+        "the device": what.devices,
+        "the interpreter": what.python,
+        "the seed": what.seed,
+        "the suite": what.suite,
         "the history (--first-parent)": asked.first_parent,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_atomic(options.out / ".gitignore", "*\n")
+    where.out.mkdir(parents=True, exist_ok=True)
+    write_atomic(where.out / ".gitignore", "*\n")
     comparisons = Comparisons(subject, identity, measure, restart=asked.restart, deeper=asked.deeper)
     try:
         for line in notes:
@@ -125,7 +126,7 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
                 ranges = search_all(history, ask, good, bad, asked.metric, deeper=asked.deeper)
             finally:
                 if history.logs and history.logs[0]:
-                    write_atomic(options.out / LOG, history.logs[0])
+                    write_atomic(where.out / LOG, history.logs[0])
         comparisons.end(deeper=asked.deeper)
     finally:
         comparisons.close()
@@ -134,13 +135,13 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
         history.facts(one.base), history.facts(one.head)
     return Bisect(
         repository=repo.root.name,
-        case=about.case if about else " ".join(options.cases),
+        case=about.case if about else " ".join(what.cases),
         device=about.device if about else None,
         device_name=about.device_name if about else "",
         metric=asked.metric,
         better=about.better if about else "lower",
         limit=about.limit if about else asked.limit,
-        command=options.command,
+        command=request.how.command,
         sentence=answer(ranges, asked.metric),
         ranges=ranges,
         names=history.known,

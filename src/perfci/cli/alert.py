@@ -8,6 +8,7 @@ import typer
 
 from perfci.cli.publish import log_line, not_installed, require_suite
 from perfci.history.alert import Alerts, find_alerts
+from perfci.history.series import read
 from perfci.history.store import open_store
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import count
@@ -32,21 +33,16 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
     if not token and not dry_run:
         raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`, or take --dry-run")
     opened = open_store(store, where)
-    found = find_alerts(opened.runs())
-    for line in (*fault_lines(opened.faults), *opened.warnings):
+    found = find_alerts(read(opened))
+    for line in fault_lines(opened.faults):
         typer.echo(log_line(line))
-    if not found:
-        raise MachineError(
-            f"{opened.text}: has no night: see how the store is called; `perfci history record OUT --store STORE` adds "
-            "one"
-        )
     if (many := sum(bool(one.open) for one in found)) > _MOST:
         raise MachineError(f"{opened.text}: names {many} devices with alerts, more than {_MOST}: see who writes to it")
     address = f"{os.environ.get('GITHUB_SERVER_URL') or _SITE}/{repository}"
     if dry_run:
         for one in found:
             _show(one, suite, address)
-    elif found:
+    else:
         _settle(found, suite, address, repository, token)
     raise typer.Exit(0)
 

@@ -14,13 +14,13 @@ from perfci.cli.measure import duration, folders, interrupt, parse_devices, read
 from perfci.cli.output import tell_files, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.results import Results
 from perfci.model.units import parse_percent
 from perfci.system.files import write_atomic
-from perfci.system.users import Outputs, find_account, keep_outputs
+from perfci.system.users import Outputs, keep_outputs
 
 FOLDER = "bisect"
 """Within --out, so that the last comparison stays as it is."""
@@ -31,15 +31,13 @@ def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | Non
     """Do one whole bisect. Ends the process with its exit code."""
     where, out = folders(asked["where"], asked["out"])
     cache = asked["cache"]
-    options = Options(
-        mode="compare",
-        where=where,
-        out=out / FOLDER,
+    request = Request.of(
+        "compare",
+        where,
+        out / FOLDER,
         cases=[case],
         devices=parse_devices(asked["device"]),
-        python=asked["python"],
-        seed=asked["seed"],
-        lock_clocks=asked["lock_clocks"],
+        **{name: asked[name] for name in ("python", "seed", "lock_clocks")},
         command=read_command(),
         budget=duration("--budget", asked["budget"]) if asked["budget"] else None,
         wait=duration("--wait", asked["wait"]),
@@ -47,53 +45,51 @@ def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | Non
         keep="base" if cache else None,
     )
     one = Bisecting(
-        options,
+        request,
         good,
         bad,
         metric=metric,
         limit=None if limit is None else _limit(limit),
-        first_parent=asked["first_parent"],
-        deeper=asked["deeper"],
-        suite=asked["suite"],
-        restart=asked["restart"],
+        **{name: asked[name] for name in ("first_parent", "deeper", "suite", "restart")},
         skip=tuple(asked["skip"] or ()),
     )
     signal.signal(signal.SIGTERM, interrupt)
-    console = Console(stderr=True)
-    with keep_outputs(out, where, find_account()) as outputs:
+    console, folder = Console(stderr=True), request.where.out
+    with keep_outputs(out, where) as outputs:
         try:
             found = bisect(one, partial(_measure, console, outputs), partial(_note, console), partial(_tell, console))
         except KeyboardInterrupt:
             typer.echo("perfci: interrupted: the same command goes on", err=True)
             raise typer.Exit(MachineError.exit_code) from None
         outputs.require()  # nothing of the code under test runs any more
-        write_atomic(options.out / ANSWERS[1], found.model_dump_json(indent=1) + "\n")
-        write_atomic(options.out / ANSWERS[0], rendered.render(found))
+        write_atomic(folder / ANSWERS[1], found.model_dump_json(indent=1) + "\n")
+        write_atomic(folder / ANSWERS[0], rendered.render(found))
     if asked["json"]:
         typer.echo(found.model_dump_json(indent=1))
     else:
         shown = Console()
         rendered.print_bisect(found, shown)
-        tell_files(options.out, [name for name in FILES if (options.out / name).exists()])
+        tell_files(folder, [name for name in FILES if (folder / name).exists()])
         rendered.print_answer(found, shown)
     raise typer.Exit(found.exit_code)
 
 
-def _measure(console: Console, outputs: Outputs, options: Options) -> Results:
+def _measure(console: Console, outputs: Outputs, request: Request) -> Results:
     """Measure one comparison and write it down: with a report where it is no step, which answers one question alone."""
+    out, question = request.where.out, request.what.question
     with Teller(console, brief=True) as teller:
-        measurement = Measurement(options, teller)
+        measurement = Measurement(request, teller)
         try:
             results = measurement.measure()
         except (PerfciError, KeyboardInterrupt) as error:
             if (kept := failed_results(measurement, error)) is not None:
-                write_atomic(options.out / "results.json", kept.model_dump_json(indent=1) + "\n")
+                write_atomic(out / "results.json", kept.model_dump_json(indent=1) + "\n")
             raise
     outputs.require()
-    if options.question is not None and options.question.threshold:
-        write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
+    if question is not None and question.threshold:
+        write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
     else:
-        write_all(options.out, judge(results), results)
+        write_all(out, judge(results), results)
     return results
 
 

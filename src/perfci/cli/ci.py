@@ -25,9 +25,9 @@ from perfci.github.checkout import Compared, bringing_nothing, changed_files, fi
 from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.github.thin import NOTE, fit
-from perfci.measure.options import OUT, Options
 from perfci.measure.prepare import policy_of
-from perfci.measure.shards.document import ANEW, PLAN, Shard, SharedPlan, read_plan
+from perfci.measure.request import ANEW, OUT, Request
+from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import begun
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.publication import Publication
@@ -188,28 +188,28 @@ def gate(env: Mapping[str, str]) -> Answer:
             return _unmeasured(_nothing(commit[:10], compared.name), where / OUT, name)
     if settings.cache and settings.container not in ("auto", "none"):
         raise UsageError("input cache: no image of `container:` sees it: let the job itself run in a container of it")
-    options = _options(settings, context, where, compared)
+    request = _request(settings, context, where, compared)
     if settings.cache and shard is None and event.of_default_branch(context, env):
-        options = replace(options, keep="head")
+        request = request.but(keep="head")
     if settings.shards:
-        return _plan(settings.shards, settings, context, options, name)
+        return _plan(settings.shards, settings, context, request, name)
     if shard is not None:
-        options = replace(as_planned(options, shard, Path(settings.plan)), command=shard.plan.command)
+        request = as_planned(request, shard, Path(settings.plan)).but(command=shard.plan.command)
     if settings.container in ("auto", "none"):
         if settings.container == "auto":
             typer.echo("perfci: container: auto measures in place, as no image is published: name one, or none")
-        outcome = measure(options, Console(stderr=True))
-        tell(outcome.report, options.out, False, outcome.files)
+        outcome = measure(request, Console(stderr=True))
+        tell(outcome.report, request.where.out, False, outcome.files)
     else:
-        words = _words(settings, options)
-        outcome = measure_in_container(options, words, settings.container, trusted=context.trusted)
-    answer = _answer(outcome, settings, context, options.out, name)
-    return replace(answer, raw=_reports(options.out, temporary)) if options.raw and temporary else answer
+        words = _words(settings, request)
+        outcome = measure_in_container(request, words, settings.container, trusted=context.trusted)
+    answer = _answer(outcome, settings, context, request.where.out, name)
+    return replace(answer, raw=_reports(request.where.out, temporary)) if request.how.raw and temporary else answer
 
 
 def _base_of(plan: SharedPlan) -> str:
     """Return the base that the checkout has to hold for a shard, as `find_base` is asked for it. Raises UsageError."""
-    if plan.asked.pull_request:
+    if plan.what.pull_request:
         return ""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", plan.base or ""):
         raise UsageError(f"input plan: names no commit as base: {ANEW}")
@@ -253,16 +253,17 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
     return found
 
 
-def _plan(shards: int, settings: Settings, context: event.Context, options: Options, name: str) -> Answer:
+def _plan(shards: int, settings: Settings, context: event.Context, request: Request, name: str) -> Answer:
     """Make the plan of a comparison that so many jobs share, and leave it for them. Raises PerfciError."""
-    if options.out.is_symlink():
-        raise UsageError(f"{options.out}: is a link: remove it")
-    with disk_errors("made", options.out):
-        options.out.mkdir(exist_ok=True)
-    plan = write_plan(options, shards, options.out / PLAN)
+    out = request.where.out
+    if out.is_symlink():
+        raise UsageError(f"{out}: is a link: remove it")
+    with disk_errors("made", out):
+        out.mkdir(exist_ok=True)
+    plan = write_plan(request, shards, out / PLAN)
     if not isinstance(plan, SharedPlan):
-        return _answer(plan, settings, context, options.out, name)
-    for file in (options.out / "results.json", options.out / UNMEASURED):  # of an earlier job in the same workspace
+        return _answer(plan, settings, context, out, name)
+    for file in (out / "results.json", out / UNMEASURED):  # of an earlier job in the same workspace
         with disk_errors("removed", file):
             file.unlink(missing_ok=True)
     lines = told(plan)
@@ -270,7 +271,7 @@ def _plan(shards: int, settings: Settings, context: event.Context, options: Opti
         typer.echo(f"perfci: {line}")
     summary = "\n".join(["### Planned, and nothing measured yet", "", *(f"- {line}" for line in lines)]) + "\n"
     parts = [f"{number}/{shards}" for number in range(1, shards + 1)]
-    return Answer("", 0, summary, out=options.out, artifact=name, shards=parts)
+    return Answer("", 0, summary, out=out, artifact=name, shards=parts)
 
 
 def _room(env: Mapping[str, str]) -> Path:
@@ -299,11 +300,11 @@ def _hands_on(settings: Settings, context: event.Context) -> bool:
     return settings.raw and not why
 
 
-def _options(settings: Settings, context: event.Context, where: Path, compared: Compared | None) -> Options:
-    return Options(
-        mode="compare" if compared else "run",
-        where=where,
-        out=where / OUT,
+def _request(settings: Settings, context: event.Context, where: Path, compared: Compared | None) -> Request:
+    return Request.of(
+        "compare" if compared else "run",
+        where,
+        where / OUT,
         base=compared.ref if compared else None,
         pull_request=compared.merge if compared else False,
         models=settings.models,
@@ -322,12 +323,13 @@ def _options(settings: Settings, context: event.Context, where: Path, compared: 
     )
 
 
-def _words(settings: Settings, options: Options) -> list[str]:
+def _words(settings: Settings, request: Request) -> list[str]:
     """Return the command line for a container, behind the verb."""
-    words = [*options.command[2:], f"--wait={settings.wait:g}s"]
-    words += [f"--base={options.base}"] if options.base else []
-    words += ["--pull-request"] if options.pull_request else []
-    words += ["--raw"] if options.raw else []
+    what, how = request.what, request.how
+    words = [*how.command[2:], f"--wait={settings.wait:g}s"]
+    words += [f"--base={what.base}"] if what.base else []
+    words += ["--pull-request"] if what.pull_request else []
+    words += ["--raw"] if how.raw else []
     return [*words, *([f"--python={settings.python}"] if settings.python else [])]
 
 

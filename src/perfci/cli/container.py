@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
 from perfci.measure.journal import gone_on
-from perfci.measure.options import OUT, Options
+from perfci.measure.request import OUT, Request
 from perfci.model.base import MachineError, UsageError
 
 
@@ -32,30 +31,30 @@ def run_in_container(
     if (where / OUT).is_symlink() and out == (where / OUT).resolve():
         out = where / OUT  # which is refused: it may be the repository's own
     mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
-    options = Options(
+    request = Request.of(
         mode, where, out, base=asked.get("base"), committed=asked.get("committed", False),
         base_python=asked.get("base_python"), env=side_variables(asked), resume=asked.get("resume", False),
     )  # fmt: skip
     signal.signal(signal.SIGTERM, interrupt)
-    job = Job(verb, rest, gone_on(options), ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
+    job = Job(verb, rest, gone_on(request), ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
     raise typer.Exit(start(job).code)
 
 
-def measure_in_container(options: Options, words: Sequence[str], image: str, *, trusted: bool) -> Finished:
+def measure_in_container(request: Request, words: Sequence[str], image: str, *, trusted: bool) -> Finished:
     """Do what `measure` does, by perfci in a container of `image`. Raises PerfciError.
 
     `words`: of the command line, behind the verb. `trusted`: the code is of people who may write to the repository.
     """
     signal.signal(signal.SIGTERM, interrupt)
-    where = options.where.resolve()
-    options = replace(options, where=where, out=where / OUT)
-    file = options.out / "results.json"
-    if not options.out.is_symlink():  # which is refused below
+    where = request.where.repository.resolve()
+    request = request.but(repository=where, out=where / OUT)
+    file = request.where.out / "results.json"
+    if not request.where.out.is_symlink():  # which is refused below
         file.unlink(missing_ok=True)
-    ended = start(Job(options.mode, words, options, options.command, image=image, trusted=trusted))
+    ended = start(Job(request.what.mode, words, request, request.how.command, image=image, trusted=trusted))
     text = f"the container ended with {ended.code}: {ended.line or 'see what stands above'}"
     problem = UsageError(text) if ended.code == UsageError.exit_code else MachineError(text)
     if not file.is_file():
         raise problem
-    report = judge(read_results(file), strict=options.strict)
+    report = judge(read_results(file), strict=request.how.strict)
     return Finished(report, None if ended.code == report.exit_code else problem)

@@ -9,12 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from perfci.cli.measure import read_options
+from perfci.cli.measure import read_request
 from perfci.cli.progress import Console, Teller
 from perfci.measure.proof.work import explain_work
 from perfci.model.base import SIDES
 from perfci.model.text import count
-from perfci.system.users import find_account, keep_outputs
+from perfci.system.users import keep_outputs
 from perfci.work.files import Compared
 
 _SHOWN = 60
@@ -25,9 +25,9 @@ _SAME = "base and head give the GPU the same work"
 def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
     """Record and compare the work of cases. Ends the process: 0 where it is the same in all, 1 where it is not known to
     be."""
-    options = read_options("compare", cases=cases, device=None, **asked)
-    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()) as outputs:
-        found = explain_work(options, teller)
+    request = read_request("compare", cases=cases, device=None, **asked)
+    with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository) as outputs:
+        found = explain_work(request, teller)
         outputs.require()
     if json:
         shown = {name: one.model_dump() for name, one in found.items()}

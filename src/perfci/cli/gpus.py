@@ -3,20 +3,19 @@
 import os
 import signal
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 
-from perfci.cli.measure import by_times, interrupt, measure_and_report, read_options, tell_measured
+from perfci.cli.measure import by_times, interrupt, measure_and_report, read_request, tell_measured
 from perfci.cli.output import write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, tell_judged
 from perfci.cli.shards import keep_samples, read_shards
 from perfci.measure.journal import JOURNAL, gone_on
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.measure.shards.document import SharedPlan
 from perfci.measure.shards.host import FOLDER, PLAN, Member, measure_host, plan_host
 from perfci.model.base import MachineError, UsageError
@@ -36,44 +35,45 @@ def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
     for name, written in _REFUSED.items():
         if asked.get(name):
             raise UsageError(f"{written}: base and head are built once for all GPUs of this run: leave it out")
-    options = read_options("compare", **asked)
-    if options.devices not in (None, ["cuda"]):
+    request = read_request("compare", **asked)
+    if request.what.devices not in (None, ["cuda"]):
         raise UsageError("--gpus: measures on GPUs alone: leave out --device cpu, or compare there by itself")
     gpus = host_gpus(text)
     members = [Member(gpu.name, {VISIBLE: gpu.uuid, ORDER: "PCI_BUS_ID"}, gpu.uuid, gpu.cores) for gpu in gpus]
     if len(members) == 1:
         os.environ.update(members[0].env)
-        tell_measured(replace(gone_on(options), gpu=members[0].gpu), json=asked["json"])
-    compare_on(members, options, json=asked["json"])
+        tell_measured(gone_on(request).but(gpu=members[0].gpu), json=asked["json"])
+    compare_on(members, request, json=asked["json"])
 
 
-def compare_on(members: list[Member], options: Options, *, json: bool) -> NoReturn:
+def compare_on(members: list[Member], request: Request, *, json: bool) -> NoReturn:
     """Compare on the devices of `members`, judge, write and tell. Ends the process with the exit code."""
     signal.signal(signal.SIGTERM, interrupt)
-    if (options.out / FOLDER / "shard-1" / JOURNAL).exists():
-        options = gone_on(options, options.out / FOLDER / "shard-1")
-    account = find_account()
-    with keep_outputs(options.out, options.where, account) as outputs:
-        judging = partial(by_times, strict=options.strict)
+    out = request.where.out
+    if (out / FOLDER / "shard-1" / JOURNAL).exists():
+        request = gone_on(request, out / FOLDER / "shard-1")
+    account, strict = find_account(), request.how.strict
+    with keep_outputs(out, request.where.repository) as outputs:
+        judging = partial(by_times, strict=strict)
         with Teller(Console(stderr=True), judging) as teller, make_scratch() as scratch:
             account.show(scratch)
             begun, home = time.monotonic(), scratch / "sides"
-            plan = plan_host(options, members, home, teller)
+            plan = plan_host(request, members, home, teller)
             built = time.monotonic() - begun
             _require_devices(plan, members)
             try:
-                folders, notes = measure_host(options, members, plan, home, teller)
+                folders, notes = measure_host(request, members, plan, home, teller)
             except KeyboardInterrupt:
-                goes_on = (options.out / FOLDER / PLAN).exists()  # not where a GPU was lost before
+                goes_on = (out / FOLDER / PLAN).exists()  # not where a GPU was lost before
                 todo = "go on with the same --gpus and --resume" if goes_on else "run again"
                 raise MachineError(f"interrupted: {todo}") from None
         outputs.require()  # nothing of the code under test runs any more
-        results = _merged(folders, options.out, built)
+        results = _merged(folders, out, built)
         results.notes += notes
-        report = judged(results, None, strict=options.strict)
-        keep_samples(folders, options.out)
-        files = write_all(options.out, report, results)
-    tell_judged(report, options.out, files, costs=False, json=json)
+        report = judged(results, None, strict=strict)
+        keep_samples(folders, out)
+        files = write_all(out, report, results)
+    tell_judged(report, out, files, costs=False, json=json)
     raise typer.Exit(report.exit_code)
 
 

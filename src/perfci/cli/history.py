@@ -13,12 +13,11 @@ from perfci.model.base import MachineError, UsageError
 
 if TYPE_CHECKING:
     from perfci.history.series import Device
+    from perfci.history.store import Fault
 
 app = typer.Typer(help="Keep what comparisons of main said, night by night, and show it.", rich_markup_mode=None)
 
-StoreName = Annotated[
-    str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX.")
-]
+StoreName = Annotated[str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH or git:URL#BRANCH.")]
 Creep = Annotated[
     str | None,
     typer.Option(
@@ -143,22 +142,19 @@ def show(
     import json as jsonlib
 
     from perfci.cli.progress import Console
-    from perfci.history.cache import open_cache
-    from perfci.history.store import open_store
+    from perfci.history.series import choose
     from perfci.render.history import as_json, fault_lines, no_series, print_series
 
-    opened = open_store(store, where)
-    with open_cache(opened) as cache:
-        found = cache.series(cases, metric=metric, device=device, limit=limit)
-        known = [] if found else cache.names()
+    devices, left_out = _collected(store, where)
+    series = choose(devices, cases, metric, device, limit)
     if json:
-        typer.echo(jsonlib.dumps(as_json(found, opened.faults), indent=1))
+        typer.echo(jsonlib.dumps(as_json(series, left_out), indent=1))
         return
-    print_series(found, Console())
-    for line in fault_lines(opened.faults):
+    print_series(series, Console())
+    for line in fault_lines(left_out):
         typer.echo(f"perfci: {line}", err=True)
-    if not found:
-        raise UsageError(f"{cases}: {no_series(cases, known)}")
+    if not series:
+        raise UsageError(f"{cases}: {no_series(cases, devices)}")
 
 
 @app.command()
@@ -238,27 +234,13 @@ def html(
     typer.echo(f"{out}/index.html: {count(found.nights, 'night')}, {count(pages - 1, 'case')}{left}")
 
 
-def _collected(store: str, where: Path) -> tuple[list["Device"], list[tuple[str, str]]]:
+def _collected(store: str, where: Path) -> tuple[list["Device"], list["Fault"]]:
     """Return the series of a store, and what was left out of it. Raises MachineError where it has no night."""
-    from perfci.history.series import collect
+    from perfci.history.series import read
     from perfci.history.store import open_store
-    from perfci.model.text import count
 
     opened = open_store(store, where)
-    devices = collect(opened.runs())  # a repeated run is no further night
-    left_out = [(fault.name, fault.reason) for fault in opened.faults]
-    for warning in opened.warnings:
-        typer.echo(f"perfci: {warning}", err=True)
-    if not devices:
-        why = (
-            f"{count(len(left_out), 'document')} left out, such as {left_out[0][0]}, which {left_out[0][1]}"
-            if left_out
-            else ""
-        )
-        raise MachineError(
-            f"{opened.text}: has no night ({why or 'it is empty'}): `perfci history record OUT --store STORE` adds one"
-        )
-    return devices, left_out
+    return read(opened), opened.faults
 
 
 def _limit_of(option: str, text: str | None) -> float | None:

@@ -3,7 +3,6 @@
 import json as jsonlib
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from perfci.cli.measure import read_options
+from perfci.cli.measure import read_request
 from perfci.cli.progress import Console, Teller
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
-from perfci.measure.options import OUT, Options
 from perfci.measure.plan import TRIAL_PAIRS
+from perfci.measure.request import OUT, Request
 from perfci.measure.run import Measurement
 from perfci.model.base import PerfciError
 from perfci.model.criteria import Criterion
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case, Results
 from perfci.model.units import limit_percent, noise_percent
-from perfci.system.users import find_account, keep_outputs
+from perfci.system.users import keep_outputs
 
 _CASES = ("case", "device", "limits", "declared in")
 _PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
@@ -34,12 +33,12 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
 
     Ends with 3 where a suite file does not import.
     """
-    options = read_options("run", out=Path(OUT), **asked)
-    with Teller(Console(stderr=True)) as teller, keep_outputs(options.out, options.where, find_account()):
-        listing = Measurement(options, teller).listing()
+    request = read_request("run", out=Path(OUT), **asked)
+    with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository):
+        listing = Measurement(request, teller).listing()
         cases, broken, criteria = listing.cases, listing.broken, [*listing.plan.criteria, *listing.creep]
-        tried = partial(_trial, options, teller)
-        last = options.out / "results.json"
+        tried = partial(_trial, request, teller)
+        last = request.where.out / "results.json"
         expected = forecast(cases, listing.plan, listing.facts, last, tried) if plan else None
     if json:
         listed = [_entry(case, criteria) for case in cases]
@@ -61,12 +60,12 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
     raise typer.Exit(3 if broken else 0)
 
 
-def _trial(options: Options, teller: Teller) -> Results | None:
+def _trial(request: Request, teller: Teller) -> Results | None:
     """Return results of a few pairs of each case, HEAD against this tree; None, and why, where there are none."""
     teller.note(f"no results of all cases are here yet: {TRIAL_PAIRS} pairs of each show what they cost")
     with tempfile.TemporaryDirectory(prefix="perfci-trial-") as folder:
         try:
-            asked = replace(options, mode="compare", base="HEAD", out=Path(folder), trial=True)
+            asked = request.but(mode="compare", base="HEAD", out=Path(folder), trial=True)
             return Measurement(asked, teller).measure()
         except PerfciError as error:
             teller.note(f"no trial: {error}")

@@ -5,7 +5,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,8 +20,8 @@ from perfci.measure.calibrate import history
 from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.environments import parse_variables
 from perfci.measure.journal import gone_on
-from perfci.measure.options import COMMAND, OUT, Options
 from perfci.measure.place import prepare_sides
+from perfci.measure.request import COMMAND, OUT, Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, Side, UsageError
 from perfci.model.policy import Traced
@@ -31,13 +31,13 @@ from perfci.model.text import did_you_mean
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
 from perfci.system.files import write_atomic
-from perfci.system.users import Outputs, find_account, keep_outputs
+from perfci.system.users import Outputs, keep_outputs
 
 _AS_ASKED = (
     "base", "python", "base_python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed",
     "lock_clocks", "profile", "raw", "keep",
 )  # fmt: skip
-"""Fields of Options that hold what the command line says, as it says it."""
+"""Fields of a request that hold what the command line says, as it says it."""
 CALIBRATION = "calibration"
 """Within --out, so that the last comparison stays as it is."""
 CALIBRATION_FILES = ("calibration.md", "calibration.json", "policy.yaml", "results.json", "samples.jsonl", "logs/")
@@ -71,36 +71,37 @@ class Finished:
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """Do one whole job. Ends the process with its exit code."""
-    options = gone_on(read_options(mode, **asked))
-    if options.prepare is not None:
-        prepare(options, options.prepare, Console(stderr=True))
+    request = gone_on(read_request(mode, **asked))
+    if request.where.prepare is not None:
+        prepare(request, request.where.prepare, Console(stderr=True))
         raise typer.Exit(0)
-    tell_measured(options, json=asked["json"])
+    tell_measured(request, json=asked["json"])
 
 
-def tell_measured(options: Options, *, json: bool) -> NoReturn:
+def tell_measured(request: Request, *, json: bool) -> NoReturn:
     """Measure, judge, write and tell. Ends the process with its exit code."""
-    outcome = measure(options, Console(stderr=True))
+    outcome = measure(request, Console(stderr=True))
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
-            tell(outcome.report, options.out, json, outcome.files)
+            tell(outcome.report, request.where.out, json, outcome.files)
     finally:  # Ctrl-C ends those too who read stdout
         if outcome.problem is not None:
             typer.echo(f"perfci: {outcome.words}", err=True)
     raise typer.Exit(outcome.exit_code)
 
 
-def measure(options: Options, console: Console) -> Finished:
-    """Measure, judge, write everything into `options.out`. Raises PerfciError where there is nothing to write."""
+def measure(request: Request, console: Console) -> Finished:
+    """Measure, judge, write everything into the output folder. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
-    with keep_outputs(options.out, options.where, find_account()) as outputs:
-        return _measure(options, console, outputs)
+    with keep_outputs(request.where.out, request.where.repository) as outputs:
+        return _measure(request, console, outputs)
 
 
-def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
+def _measure(request: Request, console: Console, outputs: Outputs) -> Finished:
+    strict = request.how.strict
     problem: PerfciError | KeyboardInterrupt | None = None
-    with Teller(console, partial(by_times, strict=options.strict)) as teller:
-        measurement = Measurement(options, teller, partial(_tell_times, teller, options.strict))
+    with Teller(console, partial(by_times, strict=strict)) as teller:
+        measurement = Measurement(request, teller, partial(_tell_times, teller, strict))
         try:
             results = measurement.measure()
         except (PerfciError, KeyboardInterrupt) as error:
@@ -109,8 +110,8 @@ def _measure(options: Options, console: Console, outputs: Outputs) -> Finished:
                 raise
             results, problem = kept, error
     outputs.require()  # nothing of the code under test runs any more
-    report = judge(results, strict=options.strict)
-    files = write_all(options.out, report, results)
+    report = judge(results, strict=strict)
+    files = write_all(request.where.out, report, results)
     return Finished(report, problem, files)
 
 
@@ -129,12 +130,13 @@ def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
 
 def calibrate_machine(pairs: int | None, **asked: Any) -> None:
     """Measure HEAD against itself, conclude, keep, tell. Ends the process with its exit code."""
-    options = read_options("compare", **asked)
-    options, policy, notes = ready(gone_on(replace(options, out=options.out / CALIBRATION, exact_pairs=pairs)))
+    request = read_request("compare", **asked)
+    out = request.where.out / CALIBRATION
+    request, policy, notes = ready(gone_on(request.but(out=out, exact_pairs=pairs)))
     signal.signal(signal.SIGTERM, interrupt)
-    with keep_outputs(options.out.parent, options.where, find_account()) as outputs:
+    with keep_outputs(out.parent, request.where.repository) as outputs:
         with Teller(Console(stderr=True)) as teller:
-            measurement = Measurement(options, teller)
+            measurement = Measurement(request, teller)
             try:
                 results = measurement.measure()
             except KeyboardInterrupt:
@@ -142,26 +144,26 @@ def calibrate_machine(pairs: int | None, **asked: Any) -> None:
                     raise
                 raise MachineError("interrupted: go on with --resume") from None
         outputs.require()  # nothing of the code under test runs any more
-        write_atomic(options.out / "results.json", results.model_dump_json(indent=1) + "\n")
-        calibration = conclude(results, measurement.spent, policy, whole=not options.cases, notes=notes)
-        write_atomic(options.out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
-        write_atomic(options.out / "calibration.md", rendered.render(calibration))
-        write_atomic(options.out / "policy.yaml", policy_text(calibration, policy))
+        write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
+        calibration = conclude(results, measurement.spent, policy, whole=not request.what.cases, notes=notes)
+        write_atomic(out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
+        write_atomic(out / "calibration.md", rendered.render(calibration))
+        write_atomic(out / "policy.yaml", policy_text(calibration, policy))
     kept = history.store(calibration)
     if asked["json"]:
         typer.echo(calibration.model_dump_json(indent=1))
     else:
         rendered.print_calibration(calibration, Console())
-        tell_files(options.out, [name for name in CALIBRATION_FILES if (options.out / name).exists()])
+        tell_files(out, [name for name in CALIBRATION_FILES if (out / name).exists()])
         typer.echo(f"Kept for this machine: {' · '.join(map(str, kept))}")
     raise typer.Exit(calibration.exit_code)
 
 
-def prepare(options: Options, folder: Path, console: Console) -> None:
+def prepare(request: Request, folder: Path, console: Console) -> None:
     """Build base and head into `folder`, for `--prepared` to measure them. Raises PerfciError."""
     signal.signal(signal.SIGTERM, interrupt)
-    with Teller(console) as teller, keep_outputs(options.out, options.where, find_account()):
-        sides = prepare_sides(options, folder, teller)
+    with Teller(console) as teller, keep_outputs(request.where.out, request.where.repository):
+        sides = prepare_sides(request, folder, teller)
     for side in sides:
         if side.failure is not None:
             typer.echo(f"perfci: {side.failure.text}", err=True)
@@ -173,14 +175,14 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
-    """Return the command line as Options; what a verb does not ask takes its default.
+def read_request(mode: Literal["run", "compare"], **asked: Any) -> Request:
+    """Return the request of a command line; what a verb does not ask takes its default.
 
     Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
-    named = [name for name in ("prepare", "prepared", "cache") if asked.get(name)]
-    sides: dict[str, Any] = {name: asked[name].resolve() for name in named}
+    fields: dict[str, Any] = {name: asked[name] for name in _AS_ASKED if name in asked}
+    sides = {name: asked[name].resolve() for name in ("prepare", "prepared", "cache") if asked.get(name)}
     if {"prepare", "prepared"} <= sides.keys():
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
     if "cache" in sides and len(sides) > 1:
@@ -188,28 +190,17 @@ def read_options(mode: Literal["run", "compare"], **asked: Any) -> Options:
             "--cache: what is built into a folder of its own, as in a container, is not kept: leave it out"
         )
     require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
-    given = {name: asked[name] for name in _AS_ASKED if name in asked}
-    given["env"] = side_variables(asked)
     if asked.get("creep"):
         if not asked.get("base") and not asked.get("resume"):
             raise UsageError("--creep: name the reference, such as the last release: --base v1.2")
         if asked.get("pull_request"):
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
-        given["purpose"] = "reference"
-    given |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
-    given |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
-    times: dict[str, Any] = {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
-    return Options(
-        mode=mode,
-        where=where,
-        out=out,
-        cases=asked["cases"] or [],
-        devices=parse_devices(asked["device"]),
-        command=read_command(),
-        **given,
-        **sides,
-        **times,
-    )
+        fields["purpose"] = "reference"
+    fields |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
+    fields |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
+    fields |= {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
+    fields |= sides | {"cases": asked["cases"] or [], "devices": parse_devices(asked["device"])}
+    return Request.of(mode, where, out, command=read_command(), env=side_variables(asked), **fields)
 
 
 def read_command() -> list[str]:

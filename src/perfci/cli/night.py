@@ -2,22 +2,21 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import typer
 from pydantic import ValidationError
 
-from perfci.cli.measure import Finished, folders, measure, read_options
+from perfci.cli.measure import Finished, folders, measure, read_request
 from perfci.cli.output import tell
 from perfci.cli.progress import Console
 from perfci.github.event import surroundings
 from perfci.history.document import Reference
 from perfci.history.plan import NightPlan, plan_night
 from perfci.history.store import open_store
-from perfci.measure.options import Options
 from perfci.measure.prepare import policy_of
+from perfci.measure.request import Request
 from perfci.model.base import PerfciError, UsageError
 from perfci.model.criteria import Purpose
 from perfci.model.policy_text import FILE
@@ -25,7 +24,7 @@ from perfci.model.text import escaped
 from perfci.sources.git import Repository
 from perfci.system.bounded import Unread, regular
 from perfci.system.files import disk_errors, remove_tree, write_atomic
-from perfci.system.users import find_account, keep_outputs
+from perfci.system.users import keep_outputs
 
 NIGHT = "night.json"
 """File of --out that holds the plan."""
@@ -44,7 +43,7 @@ class Comparison(NamedTuple):
     base: str | None
     """Commit or name of base; None of the run without one."""
     head: str
-    options: Options
+    request: Request
     words: str
     """How people are told of it."""
 
@@ -63,10 +62,10 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
     where, out = folders(asked["where"], asked.pop("out"))
     repo = _repository(where)
     plan = read_night(repo, store) if store is not None else _read_plan(plan_file or Path(), repo)
-    options = replace(read_options("compare", out=out, **asked), committed=True)
+    request = read_request("compare", out=out, **asked).but(committed=True)
     for note in plan.notes if store is None else ():
         _say(note)
-    with keep_outputs(out, where, find_account()), disk_errors("prepared", out):
+    with keep_outputs(out, where), disk_errors("prepared", out):
         out.mkdir(parents=True, exist_ok=True)
         _require_ours(out)
         write_atomic(out / ".gitignore", "*\n")
@@ -74,17 +73,17 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
             remove_tree(out / name)  # of the night before: none of it may be taken for this one's
         write_atomic(out / NIGHT, plan.model_dump_json(indent=1) + "\n")
     console, codes, ends = Console(stderr=True), [0], []
-    for one in comparisons(repo, plan, options, _as_given(asked, where)):
+    for one in comparisons(repo, plan, request, _as_given(asked, where)):
         _say(f"{one.words}: {one.folder}/")
         try:
-            done = measure(one.options, console)
+            done = measure(one.request, console)
         except PerfciError as error:  # nothing of it was measured; what the others say is worth having
             _say(str(error))
             ends.append(f"{one.words}: error: {error}")
             codes.append(error.exit_code)
             continue
         if not isinstance(done.problem, UsageError) and one.folder != "seam":
-            tell(done.report, one.options.out, False, done.files)
+            tell(done.report, one.request.where.out, False, done.files)
         codes.append(_code(one, done))
         ends.append(f"{one.words}: {done.words if done.problem is not None else _verdict(one, done)}")
         if isinstance(done.problem, KeyboardInterrupt):
@@ -110,20 +109,19 @@ def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
     return [*words, *(asked.get("cases") or [])]
 
 
-def comparisons(repo: Repository, plan: NightPlan, options: Options, more: Sequence[str] = ()) -> Iterator[Comparison]:
-    """Yield the comparisons of a plan. `options`: of all, with the night's own folder; `more`: words that each one's
+def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Sequence[str] = ()) -> Iterator[Comparison]:
+    """Yield the comparisons of a plan. `request`: of all, with the night's own folder; `more`: words that each one's
     command line ends with."""
     judged = [one for one in (plan.last, plan.reference) if one is not None]
     if not judged:
         command = ["perfci", "run", "--committed", *more]
-        alone = replace(options, mode="run", out=options.out / ALONE, command=command)
+        alone = request.but(mode="run", out=request.where.out / ALONE, command=command)
         yield Comparison(ALONE, None, "HEAD", alone, "main alone")
 
     def against(purpose: Purpose, base: str, head: str, words: str) -> Comparison:
         creep = ["--creep"] if purpose == "reference" else []
-        made = replace(
-            options,
-            out=options.out / purpose,
+        made = request.but(
+            out=request.where.out / purpose,
             commits=(base, head),
             purpose=purpose,
             comparisons=1 if purpose == "seam" else len(judged),

@@ -446,9 +446,7 @@ class Publishing:
 
 StoreOrNone = Annotated[
     str | None,
-    typer.Option(
-        "--store", metavar="STORE", help="The history: a folder, git:BRANCH, git:URL#BRANCH or s3://BUCKET/PREFIX."
-    ),
+    typer.Option("--store", metavar="STORE", help="The history: a folder, git:BRANCH or git:URL#BRANCH."),
 ]
 NightPlanFile = Annotated[
     Path | None,

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from perfci.measure.options import Standing
+from perfci.measure.request import Standing
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.text import count, escaped

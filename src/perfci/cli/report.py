@@ -18,7 +18,7 @@ from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import By
 from perfci.measure.imported.files import import_files
-from perfci.measure.options import OUT
+from perfci.measure.request import OUT
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
-from perfci.cli.measure import Finished, interrupt, read_options, tell_measured
+from perfci.cli.measure import Finished, interrupt, read_request, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, made, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
 from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL, SAMPLES, begun, gone_on
-from perfci.measure.options import OUT, Options
+from perfci.measure.request import OUT, Request
 from perfci.measure.run import Measurement, failed_results
+from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import merge_models, model_of
 from perfci.model.base import PolicyError, UsageError
@@ -28,7 +29,7 @@ from perfci.model.text import count
 from perfci.model.units import show_budget
 from perfci.system.bounded import Unread, regular
 from perfci.system.files import Appender, disk_errors, each_line, read_lines, write_atomic
-from perfci.system.users import find_account, keep_outputs
+from perfci.system.users import keep_outputs
 
 _PLANNED = {
     "cases": "CASE", "base": "--base", "pull_request": "--pull-request", "quick": "--quick", "seed": "--seed",
@@ -47,7 +48,7 @@ def make_plan(shards: int, models: int, out: Path, **asked: Any) -> NoReturn:
         raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
-    plan = write_plan(replace(read_options("compare", out=Path(OUT), **asked), models=models), shards, out)
+    plan = write_plan(read_request("compare", out=Path(OUT), **asked).but(models=models), shards, out)
     if isinstance(plan, Finished):
         assert plan.problem is not None
         raise plan.problem
@@ -65,27 +66,25 @@ def make_plan(shards: int, models: int, out: Path, **asked: Any) -> NoReturn:
     raise typer.Exit(0)
 
 
-def write_plan(options: Options, shards: int, file: Path) -> SharedPlan | Finished:
-    """Plan the comparison that `options` ask for, into `file`. Raises PerfciError.
+def write_plan(request: Request, shards: int, file: Path) -> SharedPlan | Finished:
+    """Plan the comparison that `request` asks for, into `file`. Raises PerfciError.
 
     Where base's policy is at fault there is no plan, but results without a number, by which who publishes them knows
     that head fixes it.
     """
     signal.signal(signal.SIGTERM, interrupt)
-    with (
-        Teller(Console(stderr=True)) as teller,
-        keep_outputs(options.out, options.where, find_account()) as outputs,
-    ):
-        measurement = Measurement(replace(options, plan_file=file.resolve()), teller)
+    folder = request.where.out
+    with Teller(Console(stderr=True)) as teller, keep_outputs(folder, request.where.repository) as outputs:
+        measurement = Measurement(request.but(plan_file=file.resolve()), teller)
         try:
-            plan = measurement.plan(shards, options.out / "results.json")
+            plan = share_out(measurement, shards, folder / "results.json")
         except PolicyError as error:
             outputs.require()
             results = failed_results(measurement, error)
             if results is None:
                 raise
-            report = judge(results, strict=options.strict)
-            return Finished(report, error, write_all(options.out, report, results))
+            report = judge(results, strict=request.how.strict)
+            return Finished(report, error, write_all(folder, report, results))
         outputs.require()  # nothing of the code under test runs any more
     write_atomic(file, plan.model_dump_json(indent=1) + "\n")
     return plan
@@ -96,7 +95,8 @@ def told(plan: SharedPlan) -> list[str]:
     proved = sum(case.proof is not None and bool(case.proof.by) and not case.proof.audited for case in plan.cases)
     aside = f", {proved} of them proved unchanged" if proved else ""
     share = plan.plan.looks.alpha / plan.plan.m
-    limits = f"{plan.plan.m // plan.models} limits" + (f" on each of {plan.models} models" if plan.models > 1 else "")
+    models = plan.what.models
+    limits = f"{plan.plan.m // models} limits" + (f" on each of {models} models" if models > 1 else "")
     lines = [f"{count(len(plan.cases), 'case')}{aside}; {limits} share α: {share:.2g} each"]
     for number in range(1, plan.shards + 1):
         own = Shard(plan, number).cases
@@ -115,40 +115,35 @@ def measure_shard(file: Path, text: str, *, out: Path, prepared: Path | None, **
     shard = Shard.parse(plan, text)
     if out == Path(OUT):
         out = asked["where"] / f"shard-{shard.number}"
-    options = gone_on(as_planned(read_options("compare", out=out, prepared=prepared, **asked), shard, file))
-    tell_measured(options, json=asked["json"])
+    request = gone_on(as_planned(read_request("compare", out=out, prepared=prepared, **asked), shard, file))
+    tell_measured(request, json=asked["json"])
 
 
-def as_planned(options: Options, shard: Shard, file: Path) -> Options:
-    """Return `options` with all that the plan in `file` answers for a shard of it.
+def as_planned(request: Request, shard: Shard, file: Path) -> Request:
+    """Return `request` with all that the plan in `file` answers for a shard of it.
 
     They go on with what their folder holds of it where they ask for that; without, nobody may choose between two
     measurements: raises UsageError where it was begun.
     """
-    planned = shard.plan.asked
+    what = shard.plan.what
     # By its hash: branches move. What was prepared is asked for as it was prepared.
-    base = planned.base if planned.base is None or options.prepared is not None else shard.plan.base
-    return replace(
-        options,
-        **(dict(planned) | {"base": base}),
-        mode="compare",
-        seed=shard.plan.plan.seed,
-        shard=shard,
-        plan_file=file.resolve(),
-        resume=_goes_on(options, shard),
-    )
+    base = what.base if what.base is None or request.where.prepared is not None else shard.plan.base
+    resume, clocks = _goes_on(request, shard), request.what.lock_clocks
+    request = replace(request, what=what, planned=planned(shard))
+    return request.but(base=base, lock_clocks=clocks, plan_file=file.resolve(), resume=resume)
 
 
-def _goes_on(options: Options, shard: Shard) -> bool:
+def _goes_on(request: Request, shard: Shard) -> bool:
     """Tell whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
     again."""
-    path = options.out / JOURNAL
+    out = request.where.out
+    path = out / JOURNAL
     some = bool(begun(path))
-    if options.resume:
+    if request.how.resume:
         return some  # else nothing is lost by beginning, on another machine too
     if some and claims({"the shard": shard.name}).items() <= read_lines(path)[0].get("identity", {}).items():
         raise UsageError(
-            f"{options.out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
+            f"{out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
             "make a new plan"
         )
     return False

@@ -27,8 +27,8 @@ from perfci.container.rights import (
     read_host,
     require_no_cover,
 )
-from perfci.measure.options import COMMAND, MEASURE_ALL, Options
 from perfci.measure.prepare import find_sources
+from perfci.measure.request import COMMAND, MEASURE_ALL, Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.text import escaped
@@ -66,8 +66,8 @@ class Job:
 
     verb: str
     words: Sequence[str]
-    """The arguments after the verb; in it `--repo` and `--out` are overruled by `options`."""
-    options: Options
+    """The arguments after the verb; in it `--repo` and `--out` are overruled by `request`."""
+    request: Request
     """Of them: where, out, mode, base, committed, pull_request."""
     command: Sequence[str]
     """The command line for people to repeat."""
@@ -114,7 +114,7 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
         name = job.image or default_image(host, gpus)
         image = engine.image(name, pull=job.pull)
         require_fit(name, image, host, gpus)
-        made = _make(job.options.out)
+        made = _make(job.request.where.out)
         try:
             leases = make_folder()
         except OSError as error:
@@ -127,7 +127,7 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
         finally:
             if made:
                 with suppress(OSError):  # there is something in it
-                    job.options.out.rmdir()
+                    job.request.where.out.rmdir()
 
 
 def own_cores() -> str:
@@ -147,7 +147,7 @@ def _phases(engine: Engine, terms: Terms, host: Host) -> Ended:
                     asked=terms.job.counters)  # fmt: skip
     if verb == "doctor":
         return _counted(engine, terms, "doctor", None, rung, host)
-    with engine.volume({LABEL: str(terms.job.options.out)}) as volume:
+    with engine.volume({LABEL: str(terms.job.request.where.out)}) as volume:
         ended = engine.run(arguments(terms, "build", volume, Counting(rung.allowed)))
         if ended.interrupted and not ended.code:
             raise MachineError("interrupted before anything was measured")
@@ -169,7 +169,7 @@ def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, run
 
 def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) -> dict[str, Any]:
     """Return the arguments of Docker's SDK (`containers.create`) for one container of a job. Pure."""
-    job, options = terms.job, terms.job.options
+    job, where = terms.job, terms.job.request.where
     networked = phase in ("build", "list")
     gpus = None if phase == "build" else terms.gpus
     env = environment(
@@ -182,10 +182,10 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
         env["NVIDIA_VISIBLE_DEVICES"] = "void"  # else an engine whose runtime is NVIDIA's gives all of them
     env[COMMAND] = shlex.join(job.command)
     env[docs.VARIABLE] = docs.page("").removesuffix("/")  # this one's: what the image has is not to be read here
-    if options.measure_all:  # the caller's variable says so, too
+    if job.request.what.measure_all:  # the caller's variable says so, too
         env[MEASURE_ALL] = "1"
     mounts = [_bind(folder, read_only=True) for folder in terms.folders]
-    mounts += [_bind(options.out), _bind(terms.leases) | {"Target": str(LEASES)}]
+    mounts += [_bind(where.out), _bind(terms.leases) | {"Target": str(LEASES)}]
     if volume:
         mounts.append({"Type": "volume", "Source": volume, "Target": str(SIDES)})
     given = {
@@ -193,7 +193,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
         "command": command(job, phase, rung),
         "environment": env,
         "use_config_proxy": False,  # of the user's ~/.docker/config.json
-        "working_dir": str(options.where),
+        "working_dir": str(where.repository),
         "labels": {LABEL: phase},
         "tty": terms.tty,
         "mounts": mounts,
@@ -222,9 +222,9 @@ def command(job: Job, phase: Phase, rung: Counting) -> list[str]:
     """Return the arguments of the image's entry point: the caller's words, and after them those that overrule them."""
     words = list(job.words)
     end = words.index("--") if "--" in words else len(words)
-    more = ["--repo", str(job.options.where)]
+    more = ["--repo", str(job.request.where.repository)]
     if phase != "list":
-        more += ["--out", str(job.options.out)]
+        more += ["--out", str(job.request.where.out)]
     if phase in ("build", "measure"):
         more += ["--prepare" if phase == "build" else "--prepared", str(SIDES)]
         more += [] if rung.allowed else ["--no-counters"]
@@ -237,9 +237,9 @@ def _bind(path: Path, *, read_only: bool = False) -> dict[str, Any]:
 
 def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
     """Return the folders to mount, and the policies of the sides where the verb has any. Raises UsageError."""
-    options = job.options
-    repo = Repository.find(options.where)
-    root = repo.root if repo else options.where
+    where = job.request.where
+    repo = Repository.find(where.repository)
+    root = repo.root if repo else where.repository
     folders = [root]
     # Of a linked worktree or a submodule: what its .git names, at the same path.
     for folder in (repo.common_dir, repo.git_dir) if repo else ():
@@ -247,15 +247,15 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
             folders.append(folder)
     for folder in folders:
         require_no_cover(folder, "--repo")
-    require_no_cover(options.out, "--out")
-    if options.out.resolve() != options.out:
+    require_no_cover(where.out, "--out")
+    if where.out.resolve() != where.out:
         # The repository may hold that link, and what it leads to would be written to as root.
-        raise UsageError(f"--out {escaped(options.out)}: is a link: remove it, or name the folder itself")
-    if root.is_relative_to(options.out):
-        raise UsageError(f"--out {escaped(options.out)}: holds the repository, which is not written to: name another")
+        raise UsageError(f"--out {escaped(where.out)}: is a link: remove it, or name the folder itself")
+    if root.is_relative_to(where.out):
+        raise UsageError(f"--out {escaped(where.out)}: holds the repository, which is not written to: name another")
     if job.verb == "doctor":
         return folders, []
-    return folders, list(find_sources(options).policies.values())
+    return folders, list(find_sources(job.request).policies.values())
 
 
 def _make(folder: Path) -> bool:

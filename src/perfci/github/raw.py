@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from perfci.measure.options import RAW
+from perfci.measure.request import RAW
 from perfci.model.base import UsageError
 from perfci.model.text import count, escaped
 from perfci.profilers.scan import held_secrets, secrets

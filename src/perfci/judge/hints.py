@@ -69,7 +69,7 @@ HINTS = (
 )
 IMPORTS = Hint(
     "in each worker",
-    "at the top of the suite's files it is imported once a run, unless logs/preload.log says why not",
+    "logs/imports.log says why it is not imported once a run",
     "imports-that-take-long",
 )
 """Beside an import that is dear in a run's costs."""

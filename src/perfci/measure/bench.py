@@ -13,7 +13,8 @@ from perfci.measure.timing import Setup
 from perfci.model.base import Amount, Document, Items, Side
 from perfci.model.results import Case, Choice, ReasonKind, Versus
 from perfci.system.child import Died, Under
-from perfci.system.process import Parent, Worker
+from perfci.system.process import Parent
+from perfci.system.starter import Worker
 
 
 class Checked(Document):
@@ -75,9 +76,8 @@ class Refusal(Document):
 
 
 class Executed(Document):
-    """The answer to `prove`: why nothing of it is a proof, or nothing; and the same of each case."""
+    """The answer to `prove`: of each case why it is not proved, or nothing."""
 
-    failed: str
     cases: list[str]
 
 
@@ -120,12 +120,14 @@ class Bench:
         *,
         beside: bool = False,
         work: bool = False,
+        seed: int | None = None,
     ) -> Worker:
         """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died.
 
         `beside`: it runs beside a worker of the other side. Then it writes no bytecode: one of base would mend what
         head's code did to base's, and nobody would see it. And both make their context on the GPU at the same time.
-        `work`: it sees all machine code that is loaded.
+        `work`: it sees all machine code that is loaded. `seed`: of what the suite draws as it is imported; None takes
+        the bench's.
         """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
@@ -133,6 +135,7 @@ class Bench:
             worker = self.parent.worker(arena, log or self.logs / f"{name}.log", under)
         worker.begin(
             "load",
+            seed=self.seed if seed is None else seed,
             suite=side.suite,
             forbidden=self.forbidden,
             bytecode=not beside,

@@ -1,23 +1,21 @@
 """Discovery: which cases each side declares, and which of them are measured here."""
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from perfci.measure.options import Options
 from perfci.measure.prepare import BASE_JUDGES, SideWork, in_units, require_inside
+from perfci.measure.request import What
 from perfci.model.base import SIDES, DeviceKind, Side, UsageError, matches
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, matched, nearest
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import IMPORT, Case, CaseSide, FileFailure, Reason, Reports, at_first
+from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
 from perfci.model.text import listed
 from perfci.model.timing import TimingMode
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 
 
 @dataclass
@@ -32,20 +30,26 @@ class Found:
     broken: set[str] = field(default_factory=set)
     """Suite files that did not import."""
     imports: dict[str, float] = field(default_factory=dict)
-    """`import NAME` → seconds that it takes."""
+    """`import NAME` → seconds that each worker pays for it."""
     reach: dict[str, list[str]] = field(default_factory=dict)
     """Suite file → paths of the repository's modules that it imports, below `tree/` and `site/`."""
 
 
-def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, forbidden: Sequence[str]) -> Found:
-    """Import `suite` in a worker of the side. Raises Died, and MachineError when the module-origin check fails."""
-    reply = worker.ask("load", timeout, suite=list(suite), forbidden=list(forbidden), reach=True)
+def load(
+    side: SideWork,
+    worker: Worker,
+    suite: Sequence[str],
+    timeout: float,
+    forbidden: Sequence[str],
+    asked: Callable[[str, str], None] | None = None,
+) -> Found:
+    """Import `suite` in a worker of the side. Raises Died, and MachineError when the module-origin check fails.
+    `asked`: is told which modules it asks for."""
+    worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), reach=True, asked=asked is not None)
+    reply = worker.answer(timeout, asked)
     require_inside(side, reply["foreign"])
     side.info.modules = reply["modules"]
-    told = reply["imports"].items()  # the suite's code could say anything
-    sound = {name: one for name, one in told if isinstance(one, float) and 0 <= one < math.inf}
-    imports = {name: one for name, one in sound.items() if re.search(IMPORT, name)}
-    found = Found(imports=imports, reach=reply["reach"])
+    found = Found(reach=reply["reach"])
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:
@@ -60,25 +64,25 @@ def load(side: SideWork, worker: Worker, suite: Sequence[str], timeout: float, f
     return found
 
 
-def choose_devices(options: Options, limits: Policy, gpu: bool) -> list[DeviceKind]:
+def choose_devices(what: What, limits: Policy, gpu: bool) -> list[DeviceKind]:
     """Return the devices asked for, else those that the policy of the limits names, else the GPU where there is one,
     else the CPU."""
-    asked = options.devices or limits.devices
+    asked = what.devices or limits.devices
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
     return ["cuda"] if gpu else ["cpu"]
 
 
-def lost_gpu(options: Options, limits: Policy, policy: str, facts: Fingerprint, python: str) -> str:
+def lost_gpu(what: What, limits: Policy, policy: str, facts: Fingerprint, python: str) -> str:
     """Return why a run must not begin: a GPU is demanded, by the command line or the policy of the limits, and there is
     none.
 
     Empty where there is no reason. That a runner has lost its GPU must not pass as skipped. `policy`: its name.
     """
-    asked = options.devices or limits.devices or []
+    asked = what.devices or limits.devices or []
     if "cuda" not in asked or "cuda" in facts.devices:
         return ""
-    where = "--device cuda" if options.devices else f"{policy}: devices: [{', '.join(asked)}]"
+    where = "--device cuda" if what.devices else f"{policy}: devices: [{', '.join(asked)}]"
     why = "see torch.cuda.is_available()" if facts.torch else f"{python} has no torch (--python names another)"
     if "rocm" in (facts.torch or ""):
         why = f"torch {facts.torch} is for ROCm, and perfci measures NVIDIA's GPUs alone"

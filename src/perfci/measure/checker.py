@@ -16,7 +16,7 @@ from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide, Check, Reason, Work
 from perfci.model.timing import Setting, TimingMode
 from perfci.system.child import Died
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 
 _MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
 """As PyTorch, CUDA's libraries, Python and the C library say it."""

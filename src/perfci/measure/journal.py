@@ -5,11 +5,10 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.options import Options
+from perfci.measure.request import WRITTEN, How, Request, What
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.comparison import require_same
 from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
@@ -19,15 +18,6 @@ from perfci.system.files import Appender, disk_errors, read_lines
 JOURNAL = "journal.jsonl"
 SAMPLES = "samples.jsonl"
 PREVIOUS = "journal.previous.jsonl"
-KEPT = {
-    "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--base-python",
-    "env": "--base-env, --env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
-    "seed": "--seed", "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": "--lock-clocks",
-    "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
-}  # fmt: skip
-"""Fields of Options that `--resume` takes from the journal → as they are written."""
-_FREE = {"budget", "strict", "raw", "command"}
-"""Those of them that may be others than before."""
 
 
 def plain(document: Document) -> Any:
@@ -46,47 +36,48 @@ def earlier(out: Path) -> dict[str, Proof] | None:
     return {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
 
 
-def asked_of(options: Options, base: Commit | None) -> dict[str, Any]:
-    """Return what a journal says of the command line, for `gone_on`; base as the commit that it was."""
-    told = {name: getattr(options, name) for name in KEPT}
-    return told | {"mode": options.mode, "base": None if base is None or options.itself else base.sha}
+def begun_with(request: Request, base: Commit | None, cases: Iterable[Case] = ()) -> dict[str, Any]:
+    """Return what a journal says of the request, base as the commit that it was, for `gone_on`; and the proofs of
+    `cases`, for `earlier`."""
+    what = request.what.model_copy(update={"base": None if base is None or request.what.itself else base.sha})
+    proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
+    return {"what": plain(what), "how": plain(request.how), "proofs": proofs}
 
 
-def gone_on(options: Options, folder: Path | None = None) -> Options:
-    """Return what `--resume` asks for: what the run was begun with that left its journal in `folder`, `options.out` by
-    default, unless the command line says it again. The same options where there is no `--resume`.
+def gone_on(request: Request, folder: Path | None = None) -> Request:
+    """Return what `--resume` asks for: what the run was begun with that left its journal in `folder`, `out` by default,
+    unless the command line says it again. The same request where there is no `--resume`.
 
     Raises UsageError where there is no such run, or it was begun with something else; MachineError.
     """
-    if not options.resume:
-        return options
-    path = (folder or options.out) / JOURNAL
+    if not request.how.resume:
+        return request
+    path = (folder or request.where.out) / JOURNAL
     if not path.exists():
         raise UsageError(f"{path}: nothing to resume: leave out --resume")
     records = read_lines(path)
-    kept = records[0].get("asked", {}) if records else {}
-    if kept.get("mode", options.mode) != options.mode:
-        raise UsageError(f"{path}: cannot resume: is of `perfci {kept['mode']}`: leave out --resume to begin anew")
-    options = replace(options, command=kept.get("command", options.command))  # with --resume it would repeat nothing
-    unsaid = Options(options.mode, options.where, options.out)
-    taken = {}
-    for name, was in kept.items():
-        now = getattr(options, name)
-        if now == getattr(unsaid, name):
-            taken[name] = was
-        elif not _same(options, name, was):
-            raise UsageError(
-                f"{path}: cannot resume: was begun with another {KEPT[name]}: leave it out, or --resume to begin anew"
-            )
-    return replace(options, **taken)
+    if not records or "what" not in records[0]:
+        return request  # it was killed before it wrote anything, or is of another version, which the journal tells
+    what, how = What.model_validate(records[0]["what"]), How.model_validate(records[0]["how"])
+    if what.mode != request.what.mode:
+        raise UsageError(f"{path}: cannot resume: is of `perfci {what.mode}`: leave out --resume to begin anew")
+    request = request.but(command=how.command)  # with --resume it would repeat nothing
+    taken = {name: was for name, was in how if name in WRITTEN and getattr(request.how, name) == getattr(How(), name)}
+    unsaid = What(mode=what.mode)
+    for name, was in what:
+        if getattr(request.what, name) == getattr(unsaid, name):
+            taken |= {name: was} if name in WRITTEN else {}
+        elif name in WRITTEN and not _same(request, name, was):
+            other = f"another {WRITTEN[name]}: leave it out, or --resume to begin anew"
+            raise UsageError(f"{path}: cannot resume: was begun with {other}")
+    return request.but(**taken)
 
 
-def _same(options: Options, name: str, was: object) -> bool:
-    """Tell whether what is said of an option goes on with what was."""
-    if name == "base" and (repo := Repository.find(options.where)):
-        return repo.resolve_base(options.base, options.pull_request).sha == was
-    same: bool = getattr(options, name) == was
-    return same or name in _FREE
+def _same(request: Request, name: str, was: object) -> bool:
+    """Tell whether what is said of a field goes on with what was."""
+    if name == "base" and (repo := Repository.find(request.where.repository)):
+        return repo.resolve_base(request.what.base, request.what.pull_request).sha == was
+    return bool(getattr(request.what, name) == was)
 
 
 def begun(path: Path) -> set[str]:
@@ -111,15 +102,9 @@ class Journal:
     """Append-only record of one run. Raises MachineError when the disk refuses."""
 
     def __init__(
-        self,
-        out: Path,
-        identity: Mapping[str, str],
-        run: str,
-        resume: bool,
-        cases: Iterable[Case] = (),
-        asked: Mapping[str, Any] | None = None,
+        self, out: Path, identity: Mapping[str, str], run: str, resume: bool, begun: Mapping[str, Any] | None = None
     ) -> None:
-        """`identity`: claims. `cases`, `asked`: the proofs and the command line that a resumed run is to find here."""
+        """`identity`: claims. `begun`: what a resumed run is to find here, as of `begun_with`."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
@@ -135,9 +120,7 @@ class Journal:
         self._file = Appender(path)
         self._samples = Appender(out / SAMPLES)
         if not resumed:
-            proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
-            header = {"kind": "header", "run": run, "identity": dict(identity), "proofs": proofs, "asked": asked or {}}
-            self._file.append(header)
+            self._file.append({"kind": "header", "run": run, "identity": dict(identity), **(begun or {})})
 
     def _load(self, path: Path, identity: Mapping[str, str]) -> bool:
         """Take over what is there. False where the earlier run was killed before it wrote anything."""

@@ -4,13 +4,14 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
-from perfci.measure.options import Progress, Standing
+from perfci.measure.request import Progress, Standing
 from perfci.measure.rounds import PairOutcome, close_all, run_round
 from perfci.measure.sampling import LEAST_PAIRS, Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left
 from perfci.model.base import DeviceKind
@@ -28,40 +29,35 @@ ROOM = 1.25
 """A budget that would do is the pairs' likely cost and a quarter."""
 
 
+@dataclass
 class Loop:
     """The rounds of one run: which cases go on, and what becomes of each pair."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        benches: Mapping[DeviceKind, Bench],
-        runner: Runner,
-        journal: Journal,
-        progress: Progress,
-        watch: Watch,
-        lock: Lock | None,
-        costs: Costs,
-        budget: Budget,
-        environments: Environments | None = None,
-    ) -> None:
-        self.plan, self.benches, self.runner, self.journal = plan, benches, runner, journal
-        self.progress, self.watch, self.lock, self.costs, self.budget = progress, watch, lock, costs, budget
-        self.environments = environments
-        """Of base and head, where they differ."""
-        self.seconds = 0.0
-        """Wall time of all rounds."""
-        self.spent: dict[str, list[float]] = {}
-        """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
-        self.needed = 0.0
-        """Seconds of budget that would do for all cases, where this one cannot show a regression of any; else 0."""
-        self.asked = 0
-        """Number of cases that pairs are to decide."""
-        self.chosen: set[str] = set()
-        """Keys of the cases that go on to the first look that can convict: see `_in_turn`."""
-        self.start = 0.0
-        """Seconds of a round besides its pairs: its workers start."""
-        self.beside = 0.0
-        """Seconds that a pair of a kernel takes besides its samples at least, so far."""
+    plan: Plan
+    benches: Mapping[DeviceKind, Bench]
+    runner: Runner
+    journal: Journal
+    progress: Progress
+    watch: Watch
+    lock: Lock | None
+    costs: Costs
+    budget: Budget
+    environments: Environments | None = None
+    """Of base and head, where they differ."""
+    seconds: float = 0.0
+    """Wall time of all rounds."""
+    spent: dict[str, list[float]] = field(default_factory=dict)
+    """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
+    needed: float = 0.0
+    """Seconds of budget that would do for all cases, where this one cannot show a regression of any; else 0."""
+    asked: int = 0
+    """Number of cases that pairs are to decide."""
+    chosen: set[str] = field(default_factory=set)
+    """Keys of the cases that go on to the first look that can convict: see `_in_turn`."""
+    start: float = 0.0
+    """Seconds of a round besides its pairs: its workers start."""
+    beside: float = 0.0
+    """Seconds that a pair of a kernel takes besides its samples at least, so far."""
 
     def run(self, cases: Sequence[Case], decided: Callable[[list[Case]], None] = lambda cases: None) -> None:
         """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt.

@@ -5,7 +5,7 @@ import time
 from contextlib import ExitStack
 
 from perfci.measure.place import LOAD_TIMEOUT, NOWHERE, Place
-from perfci.measure.preload import neutral
+from perfci.measure.prepare import neutral
 from perfci.model.base import MachineError, UsageError
 from perfci.model.fingerprint import Ceilings
 from perfci.model.results import Moment

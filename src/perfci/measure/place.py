@@ -10,21 +10,30 @@ from pathlib import Path
 
 import perfci
 from perfci.measure.bench import Bench
-from perfci.measure.cases import Found, choose_devices, load, lost_gpu
+from perfci.measure.cases import choose_devices, lost_gpu
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
 from perfci.measure.environments import Seen, alike, compare_environments, require_devices
-from perfci.measure.options import Options, Progress
-from perfci.measure.preload import neutral, preload
-from perfci.measure.prepare import SideWork, Sources, build, environment, find_sources, make_home, materialise
-from perfci.measure.shards.facts import of_machine, of_sources, require_planned
+from perfci.measure.prepare import (
+    SideWork,
+    Sources,
+    build,
+    empty_homes,
+    environment,
+    find_sources,
+    make_home,
+    materialise,
+    neutral,
+)  # fmt: skip
+from perfci.measure.request import Progress, Request
 from perfci.measure.sides import prepared
 from perfci.measure.sides.kept import Kept, key_of, open_kept, require_out_of_reach
+from perfci.measure.sides.planned import of_machine, of_sources, require_planned
 from perfci.model.base import DeviceKind, MachineError, Side, UsageError
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.policy import Policy
-from perfci.model.results import FileFailure
 from perfci.model.text import escaped, listed
+from perfci.sources.environment import HOMES
 from perfci.system.child import Arena, Died
 from perfci.system.clocks import parse
 from perfci.system.facts import driver_version, free_memory, host_facts
@@ -69,18 +78,20 @@ class Place(_Built):
     """None where base and head run in the same one."""
     lost: str = ""
     """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
+    shared: bool = False
+    """True where other processes may measure the same sides at once, here or on other machines: prepared ones."""
 
     def exclusive(self, device: DeviceKind) -> bool:
         """Tell whether a device serves one process at a time."""
         return device == "cuda" and self.facts.gpu is not None and self.facts.gpu.exclusive
 
 
-def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
+def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
     """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
     begun = time.time()
-    if not options.prepared:
-        sources = find_sources(options)
-        _require_clock(options, sources.policies[sources.policy_from])
+    if not request.where.prepared:
+        sources = find_sources(request)
+        _require_clock(request, sources.policies[sources.policy_from])
     account = find_account()
     account.adopt()
     for path in sweep_scratch():
@@ -88,65 +99,65 @@ def _open_sides(options: Options, progress: Progress, stack: ExitStack, costs: C
     scratch = stack.enter_context(make_scratch())
     stack.callback(account.sweep)
     sides: Mapping[Side, SideWork] = {}
-    if options.prepared:
+    if request.where.prepared:
         with costs.phase("snapshot"):
-            sources, sides, begun = prepared.load(options, options.prepared, scratch)
+            sources, sides, begun = prepared.load(request, request.where.prepared, scratch)
     limits = sources.policies[sources.policy_from]
-    seed = limits.seed if options.seed is None else options.seed
-    logs = options.out / "logs"
+    seed = limits.seed if request.what.seed is None else request.what.seed
+    logs = request.where.out / "logs"
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        for stale in () if options.resume else logs.glob("*.log"):  # processes append
+        for stale in () if request.how.resume else logs.glob("*.log"):  # processes append
             stale.unlink()
     except OSError as error:
-        raise disk_error("made", options.out, error) from None
-    write_atomic(options.out / ".gitignore", "*\n")
-    if (above := account.may_replace(options.out)) is not None:
+        raise disk_error("made", request.where.out, error) from None
+    write_atomic(request.where.out / ".gitignore", "*\n")
+    if (above := account.may_replace(request.where.out)) is not None:
         sources.notes.append(
             f"the code under test ran as a user who may write to {above}: it could change the sources, and replace "
-            f"{options.out.name}: mount {above} read-only, and {options.out.name} on its own"
+            f"{request.where.out.name}: mount {above} read-only, and {request.where.out.name} on its own"
         )
     for side in sides.values():
         account.give(side.cache)
         side.env = environment(side, limits.threads, seed, build=False)
-    kept = open_kept(options.cache, account, stack, progress.note) if options.cache else None
+    kept = open_kept(request.where.cache, account, stack, progress.note) if request.where.cache else None
     if not sides:
         with costs.phase("snapshot"):
-            home = _home(options, scratch, account) if kept is None else kept.home
-            sides = materialise(options, sources, home, progress, seed)
-    if options.shard is not None:
-        require_planned(options.shard.plan.sources, of_sources(sources, sides))
+            home = _home(request, scratch, account) if kept is None else kept.home
+            sides = materialise(request, sources, home, progress, seed)
+    if request.planned is not None:
+        require_planned(request.planned.sources, of_sources(sources, sides))
     first = next(iter(sides.values()))
-    memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides) / (1 + options.neighbours))
+    memory = limits.memory or int(free_memory() * MEMORY_SHARE / len(sides) / (1 + request.where.neighbours))
     nowhere = scratch / NOWHERE
-    for folder in (nowhere, nowhere / "site", nowhere / "cache"):
-        folder.mkdir()
-        account.give(folder)
+    for folder in (nowhere / "site", *(nowhere / "cache" / one for one in HOMES)):
+        folder.mkdir(parents=True)
+    account.give(nowhere)
     env = neutral(first, nowhere)
     parent = Parent(first.python, scratch, env, memory, forks=alike(sides), account=account)
     stack.callback(parent.close)
-    if not options.prepared:
+    if not request.where.prepared:
         with costs.phase("build"):
-            taken = _build(sides, parent, options, progress, kept)
+            taken = _build(sides, parent, request, progress, kept)
         sources.notes.extend(taken)
-    _require_base(sides, options.out)
+    _require_base(sides, request.where.out)
     return _Built(sources, limits, seed, sides, parent, begun, time.monotonic())
 
 
-def _require_clock(options: Options, limits: Policy) -> None:
+def _require_clock(request: Request, limits: Policy) -> None:
     """Raise UsageError for a clock to be held where there is none: before anything is built or waited for."""
-    if options.lock_clocks is None or options.prepare is not None:
+    if request.what.lock_clocks is None or request.where.prepare is not None:
         return
-    parse(options.lock_clocks)
+    parse(request.what.lock_clocks)
     gpu, why = Gpu.open(0)
-    if "cuda" not in choose_devices(options, limits, gpu is not None):
+    if "cuda" not in choose_devices(request.what, limits, gpu is not None):
         because = f" ({why})" if gpu is None else ""
         raise UsageError(f"--lock-clocks: no case is measured on a GPU here{because}: leave it out")
 
 
-def _home(options: Options, scratch: Path, account: Account) -> Path:
+def _home(request: Request, scratch: Path, account: Account) -> Path:
     """Return the folder for base and head. Raises UsageError, MachineError."""
-    home = options.prepare
+    home = request.where.prepare
     if home is None:
         return scratch
     try:
@@ -159,31 +170,27 @@ def _home(options: Options, scratch: Path, account: Account) -> Path:
     return home
 
 
-def prepare_sides(options: Options, folder: Path, progress: Progress) -> list[SideWork]:
+def prepare_sides(request: Request, folder: Path, progress: Progress) -> list[SideWork]:
     """Build base and head into `folder`, as far as they build, to be measured later. Raises PerfciError."""
     with ExitStack() as stack:
-        built = _open_sides(options, progress, stack, Costs())
-        prepared.write(options, built.sources, built.sides, built.begun, folder)
+        built = _open_sides(request, progress, stack, Costs())
+        prepared.write(request, built.sources, built.sides, built.begun, folder)
         return list(built.sides.values())
 
 
-def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Costs, *, listing: bool = False) -> Place:
+def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Costs, *, listing: bool = False) -> Place:
     """Snapshots, builds, parent and facts. What it opens is closed by `stack`.
 
     Raises PerfciError: MachineError too where a device that is demanded is not here, which `listing` is told instead
     where it is the policy that demands it.
     """
-    built = _open_sides(options, progress, stack, costs)
+    built = _open_sides(request, progress, stack, costs)
     sources, limits, seed, sides, parent = built.sources, built.limits, built.seed, built.sides, built.parent
-    logs, scratch = options.out / "logs", parent.scratch
+    logs, scratch = request.where.out / "logs", parent.scratch
     forbidden = [str(sources.root), *(str(side.folder) for side in sides.values())]
     progress.stage("starting the workers")
     with costs.phase("start"):
         parent.preload()
-    if any(side.suite for side in sides.values()):
-        progress.stage("importing what the suite imports")
-    with costs.phase("import"):
-        preload(sides, parent, scratch / NOWHERE, forbidden, logs)
     with costs.phase("machine"):
         apart = not alike(sides)
         seen = {
@@ -193,16 +200,16 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
         }
     facts = _facts(seen["head"])
     for name, one in seen.items():
-        _require_gpu(options.gpu, name, one)
-    environments = compare_environments(sides, seen, asked=options.environments) if apart else None
-    lost = lost_gpu(options, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
-    if lost and not (listing and options.devices is None):
+        _require_gpu(request.where.gpu, name, one)
+    environments = compare_environments(sides, seen, asked=request.what.environments) if apart else None
+    lost = lost_gpu(request.what, limits, sources.policy_name(sources.policy_from), facts, sides["head"].python)
+    if lost and not (listing and request.what.devices is None):
         raise MachineError(lost)
-    devices = choose_devices(options, limits, "cuda" in facts.devices)
+    devices = choose_devices(request.what, limits, "cuda" in facts.devices)
     if environments is not None:
         require_devices(environments, seen, devices)
-    if options.shard is not None:
-        require_planned(options.shard.plan.machine, of_machine(facts, devices, environments))
+    if request.planned is not None:
+        require_planned(request.planned.machine, of_machine(facts, devices, environments))
     cores = _cores(limits.threads)
     benches = {
         device: Bench(
@@ -217,13 +224,14 @@ def open_place(options: Options, progress: Progress, stack: ExitStack, costs: Co
             logs=logs,
             costs=costs,
             context=device == "cuda" and not (facts.gpu is not None and facts.gpu.exclusive),
-            draws="" if options.shard is None else f"{seed}/shard/{options.shard.number}",
+            draws="" if request.planned is None else request.planned.draws,
         )
         for device in devices
     }
     runner = Runner(parent, sides, limits.timeout, cores, logs, scratch, limits.metrics)
     return Place(
-        sources, limits, seed, sides, parent, built.begun, built.built, facts, benches, runner, environments, lost
+        sources, limits, seed, sides, parent, built.begun, built.built, facts, benches, runner, environments, lost,
+        shared=request.where.prepared is not None,
     )  # fmt: skip
 
 
@@ -253,7 +261,7 @@ def _cores(threads: int) -> list[int]:
 
 
 def _build(
-    sides: Mapping[Side, SideWork], parent: Parent, options: Options, progress: Progress, kept: Kept | None
+    sides: Mapping[Side, SideWork], parent: Parent, request: Request, progress: Progress, kept: Kept | None
 ) -> list[str]:
     """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then.
 
@@ -265,38 +273,42 @@ def _build(
         with ExitStack() as still:
             for seal in built:
                 still.enter_context(seal.undisturbed(side.name))
-            notes += _build_side(side, parent, options, progress, kept)
+            notes += _build_side(side, parent, request, progress, kept)
     return notes
 
 
-def _build_side(side: SideWork, parent: Parent, options: Options, progress: Progress, kept: Kept | None) -> list[str]:
+def _build_side(side: SideWork, parent: Parent, request: Request, progress: Progress, kept: Kept | None) -> list[str]:
     """Run one side's, or take what an earlier run built; return a note where that was so."""
     notes = []
     parent.account.show(side.folder)
+    refused = make_home(side, parent.account) if side.policy.build else []
     _give(side, parent.account)
-    if side.own_home and (refused := make_home(side, parent.account)):
+    if refused:
         home, n = escaped(os.environ["HOME"]), listed(refused)
         progress.note(f"{side.name} is built without {n} of {home}, which the code under test may change (--cache)")
     key, taken = None, False
-    if kept is not None and side.policy.build and side.name == (options.keep or "base"):
-        if options.keep is not None:
+    if kept is not None and side.policy.build and side.name == (request.where.keep or "base"):
+        if request.where.keep is not None:
             require_out_of_reach(side, parent.account)
-        key = key_of(side, parent, options.out / "logs" / "tools.log")
+        key = key_of(side, parent, request.where.out / "logs" / "tools.log")
         if key is None:
             progress.note("no build is taken or kept: its tools do not tell their versions: see logs/tools.log")
-        elif options.keep is None:
+        elif request.where.keep is None:
             taken = kept.take(key, side)
     if taken:
         _give(side, parent.account)
         notes.append(f"{side.name} was built by an earlier run (--cache): same files, tools and environment")
     elif side.policy.build:
         progress.stage(f"building {side.name}")
-        build(side, parent, options.out)
+        build(side, parent, request.where.out)
+    empty_homes(side, parent.account)
     parent.account.seal(side.tree)
     parent.account.seal(side.site)
-    if kept is not None and key is not None and options.keep and side.failure is None:
+    if kept is not None and key is not None and request.where.keep and side.failure is None:
         kept.keep(key, side)  # before anything of the next side runs
     side.close()  # likewise
+    if side.seal is not None and side.policy.build and side.failure is None:
+        side.seal.drop_bytecode(side.python, parent, side.env, request.where.out / "logs" / f"bytecode-{side.name}.log")
     return notes
 
 
@@ -334,62 +346,9 @@ def _facts(seen: Seen) -> Fingerprint:
     return facts
 
 
-def discover(place: Place) -> dict[Side, Found]:
-    """Return what the suites declare, each side's in a worker of its own.
-
-    A file whose import ends the process costs that file: the files are then imported one by one, and the side goes on
-    with those that work. Raises MachineError.
-    """
-    bench = next(iter(place.benches.values()))
-    found: dict[Side, Found] = {}
-    for name, side in place.sides.items():
-        found[name] = Found()
-        if side.failure or not side.suite:
-            continue
-        with side.own():
-            try:
-                found[name] = _load(bench, side, side.suite)
-            except Died:
-                found[name] = _load_one_by_one(bench, side)
-    return found
-
-
 def require_untouched(place: Place) -> None:
     """Raise MachineError where the files of a side are no longer those that were built."""
     for name, side in place.sides.items():
         if side.seal is not None:
             logs = next(iter(place.benches.values())).logs
             side.seal.require(side.python, place.parent, side.env, logs / f"bytecode-{name}.log")
-
-
-def _load(bench: Bench, side: SideWork, suite: list[str]) -> Found:
-    with bench.costs.phase("start"):
-        worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
-    try:
-        with bench.costs.phase("import"):
-            return load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden)
-    finally:
-        worker.close()
-
-
-def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
-    whole = Found()
-    working = []
-    files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
-    for file in files:
-        try:
-            one = _load(bench, side, [file])
-        except Died as died:
-            text = f"importing it ended the process: {died.reason.text}"
-            reason = died.reason.model_copy(update={"text": text, "log": f"logs/{side.name}.log"})
-            one = Found(files=[FileFailure(side=side.name, file=file, reason=reason)], broken={file})
-        else:
-            working.append(file)
-        whole.cases.update(one.cases)
-        whole.files += one.files
-        whole.suite += one.suite
-        whole.broken |= one.broken
-        whole.imports.update(one.imports)
-        whole.reach.update(one.reach)
-    side.suite = working
-    return whole

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from perfci.measure.options import Options, Question
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
-from perfci.measure.shards.facts import of_environments, of_sides
+from perfci.measure.request import Question, Request, What
+from perfci.measure.sides.planned import of_environments, of_sides
 from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side, UsageError
 from perfci.model.comparison import claims
@@ -28,21 +28,22 @@ QUICK_PAIRS = 16
 """`--quick`: seconds, and pairs at most."""
 
 
-def fitted(m: int, options: Options) -> Looks:
+def fitted(m: int, what: What) -> Looks:
     """Return the looks of a run in which m criteria share α."""
-    return Looks.fitted(m, QUICK_PAIRS if options.quick else None)
+    return Looks.fitted(m, QUICK_PAIRS if what.quick else None)
 
 
-def make_plan(options: Options, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
+def make_plan(request: Request, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
     """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
+    what, how = request.what, request.how
     asked: list[Criterion] = []
-    if not options.profile:
-        compared = options.mode == "compare"
-        asked = criteria(place.limits, subjects, declared.kernels, compared=compared, purpose=options.purpose)
-    if options.question is not None:
-        asked = [_criterion(options.question, asked, subjects, place.limits)]
-    m = shared(asked, options)
-    looks = fitted(m, options)
+    if not how.profile:
+        compared = what.mode == "compare"
+        asked = criteria(place.limits, subjects, declared.kernels, compared=compared, purpose=what.purpose)
+    if what.question is not None:
+        asked = [_criterion(what.question, asked, subjects, place.limits)]
+    m = shared(asked, what)
+    looks = fitted(m, what)
     return Plan(
         seed=place.seed,
         sides=list(place.sides),
@@ -52,25 +53,25 @@ def make_plan(options: Options, place: Place, subjects: Sequence[Subject], decla
         criteria=asked,
         declared=declared,
         m=m,
-        purpose=options.purpose,
-        comparisons=options.comparisons,
-        budget=options.budget or (QUICK_BUDGET if options.quick and not options.profile else place.limits.budget),
-        max_pairs=TRIAL_PAIRS if options.trial else looks.pairs[-1],
-        precise=options.question is not None and options.question.precise,
-        exact_pairs=PROFILED_PAIRS if options.profile else options.exact_pairs,
-        judged=not options.profile,
+        purpose=what.purpose,
+        comparisons=what.comparisons,
+        budget=how.budget or (QUICK_BUDGET if what.quick and not how.profile else place.limits.budget),
+        max_pairs=TRIAL_PAIRS if how.trial else looks.pairs[-1],
+        precise=what.question is not None and what.question.precise,
+        exact_pairs=PROFILED_PAIRS if how.profile else what.exact_pairs,
+        judged=not how.profile,
     )
 
 
-def shared(asked: Sequence[Criterion], options: Options, proved: Collection[str] = ()) -> int:
+def shared(asked: Sequence[Criterion], what: What, proved: Collection[str] = ()) -> int:
     """Return the number of criteria that share α: see `sharing`; or of the questions, of which this is one.
 
     Where several models of device share it, each has 1/models of α: the rates hold by a union bound over the models,
     however many criteria the others have. So it is with the comparisons of a night.
     """
-    if options.question is not None:
-        return options.question.sharing
-    return sharing(asked, proved) * options.models * options.comparisons
+    if what.question is not None:
+        return what.question.sharing
+    return sharing(asked, proved) * what.models * what.comparisons
 
 
 def _criterion(
@@ -107,46 +108,46 @@ def _criterion(
     return found.model_copy(update=update)
 
 
-def ask_late(plan: Plan, options: Options, place: Place, seen: Sequence[Subject]) -> None:
+def ask_late(plan: Plan, what: What, place: Place, seen: Sequence[Subject]) -> None:
     """Add to the plan what only later executions of commands showed to be asked; `m` stays, since it has no answer.
 
     `seen`: the cases with all that any execution reported.
     """
-    if plan.judged and options.question is None:
-        compared = options.mode == "compare"
-        plan.criteria += late(place.limits, seen, plan.criteria, compared=compared, purpose=options.purpose)
+    if plan.judged and what.question is None:
+        compared = what.mode == "compare"
+        plan.criteria += late(place.limits, seen, plan.criteria, compared=compared, purpose=what.purpose)
 
 
-def identity(options: Options, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:
+def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:
     """Return the claims of what must be the same for `--resume` to continue a journal."""
     return claims(
         place.facts.lasting()
         | of_sides(place.sources, place.sides)
         | of_environments(place.environments)
         | {
-            "the command": options.mode,
-            "the shard": None if options.shard is None else options.shard.name,
-            "the set of --base-env and --env": options.env,
+            "the command": request.what.mode,
+            "the shard": None if request.planned is None else request.planned.name,
+            "the set of --base-env and --env": request.what.env,
             "the set of cases": [case.key for case in cases],
             "the plan": plan.model_dump(mode="json", exclude={"budget"}),
         }
     )
 
 
-def remarks(options: Options, sides: Mapping[Side, SideWork]) -> list[str]:
+def remarks(what: What, plan: Plan, sides: Mapping[Side, SideWork]) -> list[str]:
     """Return notes on what is compared, and what is not judged by it."""
     notes = piped(sides["head"].policy.commands)
     if sides["head"].info.dirty:
         notes.append("head is the working tree with changes that are not committed")
-    if options.mode == "run" and not options.profile:
+    if what.mode == "run" and plan.judged:
         notes.append("compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)")
-    if options.purpose == "reference":
+    if plan.purpose == "reference":
         notes.append("compared with the reference: `creep` limits stand in the place of `regression`")
-    if options.purpose == "seam":
+    if plan.purpose == "seam":
         notes.append("one reference compared with the one before: nothing is judged")
-    if options.profile:
+    if not plan.judged:
         notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} workers")
-    if options.quick and not options.profile:
+    if what.quick and plan.judged:
         notes.append(f"--quick: at most {QUICK_PAIRS} pairs, no fuzzed shapes; an undecided case needs a full run")
     return notes
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.options import Options, Progress
+from perfci.measure.request import Progress, Request
 from perfci.measure.shards.document import is_plan
 from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError, Side, UsageError
@@ -20,11 +20,11 @@ from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
-from perfci.sources.environment import HOMES, OF_HOME, side_environment
+from perfci.sources.environment import DOWNLOADS, HOMES, OF_HOME, TEMPORARY, side_environment
 from perfci.sources.git import Commit, Repository, means_itself
 from perfci.sources.snapshot import Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
-from perfci.system.files import disk_errors, end_of
+from perfci.system.files import disk_errors, end_of, remove_tree
 from perfci.system.process import Parent
 from perfci.system.users import Account
 
@@ -50,7 +50,7 @@ class SideWork:
     python: str
     variables: Mapping[str, str] = field(default_factory=dict)
     """Set by the command line, for this side alone."""
-    own_home: bool = False
+    kept: bool = False
     """True where builds see nothing of the caller's home that the code under test may have changed."""
     env: dict[str, str] = field(default_factory=dict)
     suite: list[str] = field(default_factory=list)
@@ -120,27 +120,27 @@ class Sources:
         return f"{self.base.sha[:10]}:{FILE}" if name == "base" and self.base else FILE
 
 
-def find_sources(options: Options) -> Sources:
+def find_sources(request: Request) -> Sources:
     """Resolve repository, base, head and both policies. Raises UsageError."""
-    repo = Repository.find(options.where)
-    root = repo.root if repo else options.where.resolve()
+    what, repo = request.what, Repository.find(request.where.repository)
+    root = repo.root if repo else request.where.repository.resolve()
     notes: list[str] = []
-    if repo is None and (options.mode == "compare" or options.committed):
+    if repo is None and (what.mode == "compare" or what.committed):
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
     head = repo.head_commit() if repo else None
     base: Commit | None = None
-    if repo and options.commits:
-        base, head = repo.commit(options.commits[0]), repo.commit(options.commits[1])
-    elif repo and options.mode == "compare":
-        base = head if options.itself else repo.resolve_base(options.base, options.pull_request)
-    if repo and head and base and head.sha == base.sha and not (options.environments or options.commits):
-        _require_change(options, repo, head, base)
-    if options.suite is not None and repo:
-        text = repo.read(options.suite, FILE)
+    if repo and what.commits:
+        base, head = repo.commit(what.commits[0]), repo.commit(what.commits[1])
+    elif repo and what.mode == "compare":
+        base = head if what.itself else repo.resolve_base(what.base, what.pull_request)
+    if repo and head and base and head.sha == base.sha and not (what.environments or what.commits):
+        _require_change(request, repo, head, base)
+    if what.suite is not None and repo:
+        text = repo.read(what.suite, FILE)
         if text is None:
-            raise UsageError(f"{options.suite[:10]}: has no {FILE}: name a commit that has one")
-        notes.append(f"policy and suite are those of {options.suite[:10]}")
-    elif options.committed and repo and head:
+            raise UsageError(f"{what.suite[:10]}: has no {FILE}: name a commit that has one")
+        notes.append(f"policy and suite are those of {what.suite[:10]}")
+    elif what.committed and repo and head:
         text = repo.read(head.sha, FILE)
     else:
         text = (root / FILE).read_bytes() if (root / FILE).is_file() else None
@@ -151,9 +151,9 @@ def find_sources(options: Options) -> Sources:
     if not policies["head"].suite and not policies["head"].commands:
         raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
     policy_from: Side = "head"
-    if base and options.suite is not None:
+    if base and what.suite is not None:
         texts["base"], policies["base"] = texts["head"], policies["head"]
-    elif base and options.itself:
+    elif base and what.itself:
         texts["base"], policies["base"] = texts["head"], policies["head"]
         notes.append("base is the tree of head: what differs is the environment")
     elif base and repo:
@@ -164,19 +164,19 @@ def find_sources(options: Options) -> Sources:
         else:
             texts["base"] = _decode(old, FILE)
             policies["base"] = parse_policy(texts["base"], f"{base.sha[:10]}:{FILE}")
-            policy_from = "head" if options.head_judges else "base"
-            keys = [] if options.head_judges else judged_otherwise(policies["base"], policies["head"])
-            if keys and not options.profile:
+            policy_from = "head" if what.head_judges else "base"
+            keys = [] if what.head_judges else judged_otherwise(policies["base"], policies["head"])
+            if keys and not request.how.profile:
                 notes.append(f"{BASE_JUDGES}: {FILE} differs in {', '.join(keys)}")
     return Sources(repo, root, base, head, policies, policy_from, notes, texts)
 
 
-def _require_change(options: Options, repo: Repository, head: Commit, base: Commit) -> None:
+def _require_change(request: Request, repo: Repository, head: Commit, base: Commit) -> None:
     """Raise UsageError where HEAD would be compared with itself though another commit was asked for, or none was."""
-    if options.base is not None and means_itself(options.base, head.sha):
+    if request.what.base is not None and means_itself(request.what.base, head.sha):
         return
-    dirty = repo.is_dirty(exclude=_own(options, repo))
-    if dirty and not options.committed:
+    dirty = repo.is_dirty(exclude=_own(request, repo))
+    if dirty and not request.what.committed:
         return
     name = escaped(base.ref, 300)
     same = repo.commit(base.ref).sha == head.sha
@@ -189,10 +189,11 @@ def _require_change(options: Options, repo: Repository, head: Commit, base: Comm
     raise UsageError(f"HEAD is {name if same else f'an ancestor of {name}'}: nothing to compare: {todo}")
 
 
-def _own(options: Options, repo: Repository | None) -> list[Path]:
+def _own(request: Request, repo: Repository | None) -> list[Path]:
     """Return what perfci itself writes, wherever it lies, and is no part of head: the folders and the plan of this run,
     and of all files that are not tracked those that are a plan, whole and as it was made."""
-    here = [options.out, *filter(None, [options.prepare, options.prepared, options.cache, options.plan_file])]
+    where = request.where
+    here = [where.out, *filter(None, [where.prepare, where.prepared, where.cache, where.plan_file])]
     return [*here, *(path for path in repo.untracked() if is_plan(path))] if repo else here
 
 
@@ -248,38 +249,38 @@ def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.
     return own
 
 
-def materialise(options: Options, sources: Sources, home: Path, progress: Progress, seed: int) -> dict[Side, SideWork]:
+def materialise(request: Request, sources: Sources, home: Path, progress: Progress, seed: int) -> dict[Side, SideWork]:
     """Take snapshots of base and head under `home/base` and `home/head`. Raises UsageError, MachineError."""
-    sides: dict[Side, SideWork] = {}
+    what, where, sides = request.what, request.where, dict[Side, SideWork]()
     limits = sources.policies[sources.policy_from]
     names: list[Side] = ["base", "head"] if sources.base else ["head"]
     for name in names:
         policy = sources.policies[name]
-        python = choose_python(options.python_of(name), policy, sources.root, options.own_python)
+        python = choose_python(what.python_of(name), policy, sources.root, where.own_python)
         # What is kept is used as base: it is built where base lies.
-        folder = home / ("base" if name == (options.keep or "base") else "head") if options.cache else home / name
-        own_home = options.cache is not None
-        side = SideWork(name, SideCode(), policy, folder, python, options.env.get(name, {}), own_home)
-        for folder in (side.tree, side.site, side.cache):
+        folder = home / ("base" if name == (where.keep or "base") else "head") if where.cache else home / name
+        kept = where.cache is not None
+        side = SideWork(name, SideCode(), policy, folder, python, what.env.get(name, {}), kept)
+        for folder in (side.tree, side.site, *(side.cache / one for one in HOMES)):
             folder.mkdir(parents=True)
         progress.stage(f"taking a snapshot of {name}")
-        side.info = take_snapshot(name, options, sources, side.tree)
+        side.info = take_snapshot(name, request, sources, side.tree)
         side.env = environment(side, limits.threads, seed, build=False)
         sides[name] = side
-    if options.itself and len({side.info.tree for side in sides.values()}) > 1:
+    if what.itself and len({side.info.tree for side in sides.values()}) > 1:
         raise MachineError("the working tree changed while it was copied for base and head: run again")
     return sides
 
 
-def take_snapshot(name: Side, options: Options, sources: Sources, target: Path) -> SideCode:
+def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) -> SideCode:
     """Put the files of one side into `target`. Raises UsageError, MachineError."""
-    repo = sources.repo
-    suite = Suite(options.suite, sources.policies[name].suite) if options.suite is not None else None
-    if name == "base" and sources.base and repo and not options.itself:
+    repo, what = sources.repo, request.what
+    suite = Suite(what.suite, sources.policies[name].suite) if what.suite is not None else None
+    if name == "base" and sources.base and repo and not what.itself:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target, suite))
-    if repo and sources.head and options.committed:
+    if repo and sources.head and what.committed:
         return _info(sources.head, snapshot_commit(repo, sources.head.sha, target, suite))
-    exclude = _own(options, repo)
+    exclude = _own(request, repo)
     if repo:
         info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
         info.dirty = repo.is_dirty(exclude=exclude)
@@ -302,7 +303,7 @@ def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict
         pass_env=side.policy.pass_env,
         threads=threads,
         build=build,
-        own_home=side.own_home,
+        kept=side.kept,
     )
     env["PATH"] = os.pathsep.join([str(Path(side.python).parent), str(side.site / "bin"), env.get("PATH", os.defpath)])
     if not build:
@@ -311,27 +312,65 @@ def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict
     return env
 
 
-def make_home(side: SideWork, account: Account) -> list[str]:
-    """Make the side's own HOME and TMPDIR, with links to what builds need of the caller's home.
+def neutral(side: SideWork, nowhere: Path) -> dict[str, str]:
+    """Return the side's environment with `nowhere` in the place of its folder."""
+    return {name: value.replace(str(side.folder), str(nowhere)) for name, value in side.env.items()}
 
-    Returns what they go without: the code under test may change it, and an earlier change could have. Raises
-    MachineError.
+
+def make_home(side: SideWork, account: Account) -> list[str]:
+    """Put links into the side's home, to what builds need of the caller's.
+
+    Returns what a build that is kept goes without: the code under test may change it, and an earlier change could have.
+    Raises MachineError.
     """
-    old, new, refused = Path(os.environ.get("HOME", "/nonexistent")), side.folder / HOMES["HOME"], []
+    old, new, refused = Path(os.environ.get("HOME", "/nonexistent")), side.cache / "home", []
     with disk_errors("made", new):
-        (side.folder / HOMES["TMPDIR"]).mkdir()
-        new.mkdir()
         for name in OF_HOME:
             if not (old / name).exists():
                 continue
-            if account.may_change(old / name) is not None:
+            if side.kept and account.may_change(old / name) is not None:
                 refused.append(name)
             elif account.may_read(old / name):
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).symlink_to(old / name)
-    for folder in HOMES.values():
-        account.give(side.folder / folder)
     return refused
+
+
+def empty_homes(side: SideWork, account: Account) -> None:
+    """Begin anew what a build leaves to no worker: temporary files and, where it is kept, the side's homes. Raises
+    MachineError."""
+    for folder in (side.cache / name for name in (HOMES if side.kept else (TEMPORARY,))):
+        with disk_errors("made", folder):
+            remove_tree(folder)
+            folder.mkdir()
+        account.give(folder)
+
+
+def copy_cache(side: SideWork, target: Path, account: Account) -> None:
+    """Copy the side's caches, without packages and temporary files, for the user of the code under test. Raises OSError
+    where a file could be another's, having several names, or is of a kind that no copy is like."""
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder) == side.cache and name in (*DOWNLOADS, TEMPORARY)]
+
+    def copy(source: str, copied: str) -> None:
+        if account.ids is not None and Path(source).lstat().st_nlink > 1:
+            raise OSError(f"{source} has several names")
+        shutil.copy2(source, copied, follow_symlinks=False)
+
+    shutil.copytree(side.cache, target, symlinks=True, ignore=left_out, copy_function=copy)
+    account.give(target)
+
+
+def put_back_cache(side: SideWork, copied: Path) -> None:
+    """Put a copy of the side's caches, as of `copy_cache`, in their place. Raises MachineError."""
+    with disk_errors("put back", side.cache):
+        for path in side.cache.iterdir():
+            if path.name not in (*DOWNLOADS, TEMPORARY):
+                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        for path in copied.iterdir():
+            path.rename(side.cache / path.name)
+        copied.rmdir()
 
 
 def build(side: SideWork, parent: Parent, out: Path) -> None:

@@ -19,7 +19,7 @@ from perfci.model.timing import GRAPH_MODES
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.child import Died
-from perfci.system.process import Worker
+from perfci.system.starter import Worker
 
 Samples = dict[Side, list[list[float]]]
 N = TypeVar("N", bound=str)
@@ -70,11 +70,11 @@ def run_round(
                 continue
             if not all(name in workers and workers[name].alive for name in sides):
                 close_all(bench, workers)
-                order = list(sides)
+                order, drawn = list(sides), rng.getrandbits(62)
                 rng.shuffle(order)
                 try:
                     for name in order:
-                        workers[name] = bench.begin(name, beside=True)
+                        workers[name] = bench.begin(name, beside=True, seed=drawn)
                     for name in order:
                         bench.loaded(workers[name])
                 except Died as died:
@@ -89,13 +89,13 @@ def run_round(
 
 def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> None:
     """Let workers end, and start those of the next round meanwhile: nothing is timed now, nor before all are done."""
-    order = [name for name in bench.sides if name in workers]
+    order, drawn = [name for name in bench.sides if name in workers], rng.getrandbits(62)
     rng.shuffle(order)
     for worker in workers.values():
         worker.dismiss()
     try:
         for name in order:
-            bench.spare[name] = bench.begin(name, beside=True)
+            bench.spare[name] = bench.begin(name, beside=True, seed=drawn)
         for name in order:
             bench.loaded(bench.spare[name])
     except Died:
@@ -129,7 +129,7 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     for name in taking.names:
         start = time.monotonic()
         try:
-            worker = bench.worker(name)
+            worker = bench.loaded(bench.begin(name, seed=seeds[0]))
         except Died as died:
             taking.failures[name] = died.reason
             break

@@ -8,10 +8,9 @@ head built, the machine known), cases.py, coverage.py, plan.py, checks.py, timin
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from perfci.measure.calibrate import history
@@ -19,160 +18,252 @@ from perfci.measure.cases import Found, mains, merge, redeclared, require_some, 
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.journal import Journal, asked_of, earlier, put_away
+from perfci.measure.discovery import discover
+from perfci.measure.journal import Journal, begun_with, earlier, put_away
 from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
-from perfci.measure.options import Options, Progress
-from perfci.measure.place import Place, discover, open_place, require_untouched
+from perfci.measure.place import Place, open_place, require_untouched
 from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, remarks, shared
-from perfci.measure.profiling.collect import find_profilers, observe
+from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.proof.work import prove_work
+from perfci.measure.request import Progress, Request
 from perfci.measure.rounds import starved
-from perfci.measure.shards.deal import share_out
-from perfci.measure.shards.document import SharedPlan
-from perfci.measure.shards.facts import require_cases
+from perfci.measure.sides.planned import require_cases
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.limits import criteria, looser, told
+from perfci.model.limits import Subject, criteria, looser, told
 from perfci.model.plan import Declared, Plan
-from perfci.model.results import Case, Reason, ReasonKind, Results, ever
+from perfci.model.results import Case, Reason, ReasonKind, Reports, Results, at_first, ever
+from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
 
 
+@dataclass
+class Cases:
+    """The cases of a run, and all that their suites declare."""
+
+    all: list[Case]
+    found: Mapping[Side, Found]
+    known: Declared
+    idle: list[str]
+    """Notes on limits that judge nothing."""
+    devices: Mapping[str, str]
+    """Their names."""
+    first: Side
+    """The side whose declarations count."""
+
+    @property
+    def proved(self) -> list[Case]:
+        """Those whose change a proof answers."""
+        return [case for case in self.all if case.proved]
+
+    @property
+    def compared(self) -> list[Case]:
+        """Those whose change pairs or profilers answer."""
+        return [case for case in self.all if not case.proved]
+
+    @property
+    def measured(self) -> list[Case]:
+        """Those that are checked and timed, at least in head."""
+        return [case for case in self.all if case.measured("head")]
+
+    @property
+    def open(self) -> list[Case]:
+        """Those of which pairs are worth taking: not all is proved, skipped or wrong."""
+        return [case for case in self.measured if can_measure(case)]
+
+    def subjects(self, told: Callable[[Case], Reports] = at_first) -> list[Subject]:
+        """Return them as limits see them. `told`: what a case reports."""
+        return subjects(self.all, self.found, self.devices, told, first=self.first)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All that the stages of a run share once its plan stands."""
+
+    place: Place
+    cases: Cases
+    plan: Plan
+    budget: Budget
+    journal: Journal
+    results: Results
+    profilers: Profilers | None
+    """None where none is to look."""
+    watch: Watch
+    lock: Lock | None
+
+
+@dataclass
 class Measurement:
     """One run or comparison. `measure()` fills `results`, which are worth writing even when it raises."""
 
-    def __init__(
-        self,
-        options: Options,
-        progress: Progress,
-        timed: Callable[[Results], None] = lambda results: None,
-        barrier: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`timed` is told the results once all pairs are taken, where profilers come next. `barrier` returns once all
-        that measure on this host at this time have come as far: see `_together`."""
-        self.options = options
-        self.progress = progress
-        self.timed = timed
-        self.barrier = barrier
-        self.costs = Costs()
-        self.results: Results | None = None
-        self.spent: Mapping[str, Sequence[float]] = {}
-        """Case key → wall seconds of its pairs."""
+    request: Request
+    progress: Progress
+    timed: Callable[[Results], None] = lambda results: None
+    """Told the results once all pairs are taken, where profilers come next."""
+    barrier: Callable[[], None] = lambda: None
+    """Returns once all that measure on this host at this time have come as far: see `_together`."""
+    costs: Costs = field(default_factory=Costs)
+    results: Results | None = None
+    spent: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Case key → wall seconds of its pairs."""
 
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
         with ExitStack() as stack:
-            return self._measure(self._open(stack), stack)
+            place = self._open(stack)
+            watch = Watch(place)
+            watch.read()  # while nothing of ours is on the GPU
+            lock = hold_clock(place, self.request.what.lock_clocks, stack)
+            run = self._begin(place, self._discover(place), watch, lock, stack)
+            self._check(run)
+            self._prove_work(run)
+            self._time(run)
+            self._ask_late(run)
+            self._profile(run)
+            self._end(run)
+            return run.results
 
     def _open(self, stack: ExitStack) -> Place:
         """Open the place, and wait until its devices are ours."""
-        place = open_place(self.options, self.progress, stack, self.costs)
+        place = open_place(self.request, self.progress, stack, self.costs)
         # In one order for all: two runs would wait for each other.
         for key in sorted(place.facts.uuid or "gpu-0" if device == "cuda" else "cpu" for device in place.benches):
             with self.costs.phase("wait"):
-                stack.enter_context(Lease(key, self.options.wait, self.progress.stage))
+                stack.enter_context(Lease(key, self.request.how.wait, self.progress.stage))
         return place
 
-    def _measure(self, place: Place, stack: ExitStack) -> Results:
-        options, stage, limits, facts = self.options, self.progress.stage, place.limits, place.facts
-        watch = Watch(place)
-        watch.read()  # while nothing of ours is on the GPU
-        lock = hold_clock(place, options.lock_clocks, stack)
+    def _discover(self, place: Place) -> Cases:
+        """Return the cases to be measured, of what was planned before its own. Raises PerfciError."""
+        what, planned = self.request.what, self.request.planned
+        stage, devices = self.progress.stage, list(place.benches)
+        stage("discovering cases")
+        found = discover(place)
+        cases = merge(found, place.sides, devices, what.cases)
+        self._covered(place, found)  # before commands run, which may take long
+        with self.costs.phase("commands"):
+            commands = None if planned is None else planned.known.values()
+            cases += place.runner.discover(devices, what.cases, stage, commands)
+        if planned is not None:
+            cases = require_cases(planned, cases)
+        if what.head_judges:
+            cases = mains(cases)
+        known = everything(place, found)
+        require_some(cases, found, known, what.cases if planned is None else [])
+        idle = self._covered(place, found)
+        return Cases(cases, found, known, idle, place.facts.devices, "head" if what.head_judges else "base")
 
-        found, cases, known, idle = self._discovered(place)
-        first: Side = "head" if options.head_judges else "base"
-        seen = subjects(cases, found, facts.devices, first=first)
-        plan = make_plan(options, place, seen, known) if options.shard is None else options.shard.own(options.budget)
-        budget = Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
-        if not options.profile:
-            idle += [] if options.head_judges else redeclared(cases, found, limits)
-            idle += looser(limits, seen, known.kernels)
-        if not options.resume:
-            put_away(options.out)
-        run, unproved = self._prove(place, found, cases, plan, budget)
-        compared = [case for case in cases if not case.proved]
-        measured = [case for case in cases if case.measured("head")]
-        asked = asked_of(options, place.sources.base)
-        journal = Journal(options.out, identity(options, place, plan, cases), run, options.resume, cases, asked)
+    def _plan(self, place: Place, cases: Cases) -> tuple[Plan, Budget]:
+        """Return what is fixed before the first sample, but for the proofs; and the budget, which runs."""
+        planned = self.request.planned
+        plan = make_plan(self.request, place, cases.subjects(), cases.known) if planned is None else planned.plan
+        plan.budget = self.request.how.budget or plan.budget
+        return plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
+
+    def _begin(self, place: Place, cases: Cases, watch: Watch, lock: Lock | None, stack: ExitStack) -> _Run:
+        """Plan, prove, and write down what is known before the first case is checked."""
+        what, how, limits = self.request.what, self.request.how, place.limits
+        plan, budget = self._plan(place, cases)
+        if plan.judged:
+            cases.idle += [] if what.head_judges else redeclared(cases.all, cases.found, limits)
+            cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
+        if not how.resume:
+            put_away(self.request.where.out)
+        run, unproved = self._prove(place, cases, plan, budget)
+        begun = begun_with(self.request, place.sources.base, cases.all)
+        claims = identity(self.request, place, plan, cases.all)
+        journal = Journal(self.request.where.out, claims, run, how.resume, begun)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.gate, results.on_undecided = limits.mode, limits.on_undecided
         results.gpu_hour, results.custom_metrics = limits.gpu_hour, limits.metrics
-        results.cases = cases
-        results.files = [failure for one in found.values() for failure in one.files]
-        results.imports = found["head"].imports
-        results.notes = [*place.sources.notes, *unproved, *idle, *remarks(options, place.sides)]
-        some = any(can_measure(case) for case in measured)  # else all is proved or skipped
-        explained = options.question is None or options.question.explained
-        profiled = some and explained and ("cuda" in place.benches or options.profile)
-        profilers = find_profilers(place, plan, options) if profiled else None
+        results.cases = cases.all
+        results.files = [failure for one in cases.found.values() for failure in one.files]
+        results.imports = cases.found["head"].imports
+        results.notes = [*place.sources.notes, *unproved, *cases.idle, *remarks(what, plan, place.sides)]
+        explained = what.question is None or what.question.explained
+        profiled = cases.open and explained and ("cuda" in place.benches or not plan.judged)
+        profilers = find_profilers(place, plan, how, self.request.where.out) if profiled else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
+        return _Run(place, cases, plan, budget, journal, results, profilers, watch, lock)
 
-        self._together(budget)
-        if any(case.origin == "kernel" and can_measure(case) for case in measured):
+    def _check(self, run: _Run) -> None:
+        """Check the cases, and settle how each is measured; before that, measure what the machine can do."""
+        place, cases, stage = run.place, run.cases, self.progress.stage
+        self._together(run.budget)
+        if any(case.origin == "kernel" for case in cases.open):
             stage("measuring what the machine can do")
             with self.costs.phase("machine", whole=True):
                 measure_ceilings(place)
-        self._together(budget)
+        self._together(run.budget)
+        fuzz = not self.request.what.quick
         with self.costs.phase("check"):
-            probes = check_all(measured, place, found, journal, budget, fuzz=not options.quick, note=stage)
-        journal.restore(measured)
-        settle_all(measured, place, found, probes, None if lock is None else lock.words())
-        alike = compared if place.environments is None else []  # a calibration is of forks of one environment
-        results.notes += history.remarks(alike, plan, facts, strict=options.strict)
-        if seeks_proof(options, place):
-            with self.costs.phase("prove", whole=True):
-                prove_work(measured, place, plan, self._lot(journal.run), budget, journal, stage)
-            compared = [case for case in cases if not case.proved]
-            measured = [case for case in cases if case.measured("head")]
-            some = any(can_measure(case) for case in measured)
+            probes = check_all(cases.measured, place, cases.found, run.journal, run.budget, fuzz=fuzz, note=stage)
+        run.journal.restore(cases.measured)
+        settle_all(cases.measured, place, cases.found, probes, None if run.lock is None else run.lock.words())
+        alike = cases.compared if place.environments is None else []  # a calibration is of forks of one environment
+        run.results.notes += history.remarks(alike, run.plan, place.facts, strict=self.request.how.strict)
 
-        self._together(budget)
-        if proved := [case for case in cases if case.proved]:
+    def _prove_work(self, run: _Run) -> None:
+        """Find the cases that give the GPU the same work: they need not be timed either."""
+        if seeks_proof(self.request.what, run.place, run.plan):
+            lot = self._lot(run.journal.run)
+            with self.costs.phase("prove", whole=True):
+                prove_work(run.cases.measured, run.place, run.plan, lot, run.budget, run.journal, self.progress.stage)
+
+    def _time(self, run: _Run) -> None:
+        """Take the pairs."""
+        place, results, some = run.place, run.results, bool(run.cases.open)
+        self._together(run.budget)
+        if proved := run.cases.proved:
             self.progress.decided(results.model_copy(update={"cases": proved}))
         if some:
-            stage("measuring")
+            self.progress.stage("measuring")
         loop = Loop(
-            plan, place.benches, place.runner, journal, self.progress, watch, lock, self.costs, budget,
-            place.environments,
+            run.plan, place.benches, place.runner, run.journal, self.progress, run.watch, run.lock, self.costs,
+            run.budget, place.environments,
         )  # fmt: skip
         self.spent = loop.spent
         try:
-            loop.run(measured, partial(self._decided, results, place))
+            loop.run(run.cases.measured, partial(self._decided, results, place))
         finally:
             results.measuring_seconds = loop.seconds if some else 0.0
             results.budget_needed = loop.needed
-        self._together(budget)
-        late = place.runner.late_cases(cases, options.cases)
-        late = mains(late) if options.head_judges else late
-        cases += late
-        measured += late
-        compared += late
-        results.cases = cases
-        for case in measured:
-            place.runner.hold_units(case)
-        ask_late(plan, options, place, subjects(cases, found, facts.devices, ever, first=first))
+        self._together(run.budget)
 
-        if profilers is not None and not loop.needed and not options.trial:
-            scratch = place.parent.scratch / "profile"
-            with self.costs.phase("profile", whole=True):
-                say = partial(self.timed, results)
-                results.notes += observe(
-                    place, profilers, compared, plan, scratch, stage, options.profile, budget, say, options.trace,
-                    self.barrier,
-                )  # fmt: skip
-        results.notes += [*unredrawn(measured), *starved(measured, plan), *watch.notes()]
-        results.moments = watch.moments
-        if lock is not None:
-            lock.require()
+    def _ask_late(self, run: _Run) -> None:
+        """Take in what only later executions of commands reported."""
+        what, runner, cases = self.request.what, run.place.runner, run.cases
+        late = runner.late_cases(cases.all, what.cases)
+        cases.all += mains(late) if what.head_judges else late
+        run.results.cases = cases.all
+        for case in cases.measured:
+            runner.hold_units(case)
+        ask_late(run.plan, what, run.place, cases.subjects(ever))
+
+    def _profile(self, run: _Run) -> None:
+        """Let profilers see the cases that need it."""
+        if run.profilers is None or self.request.how.trial or run.results.budget_needed:
+            return
+        with self.costs.phase("profile", whole=True):
+            run.results.notes += observe(
+                run.place, run.profilers, run.cases.compared, run.plan, run.place.parent.scratch / "profile",
+                self.progress.stage, run.budget, partial(self.timed, run.results), self.request.how.trace, self.barrier,
+            )  # fmt: skip
+
+    def _end(self, run: _Run) -> None:
+        """Say what happened meanwhile, and require that nothing disturbed what was measured."""
+        measured, results = run.cases.measured, run.results
+        results.notes += [*unredrawn(measured), *starved(measured, run.plan), *run.watch.notes()]
+        results.moments = run.watch.moments
+        if run.lock is not None:
+            run.lock.require()
         with self.costs.phase("snapshot", whole=True):
-            require_untouched(place)
+            require_untouched(run.place)
         self.settle(results)
-        return results
 
     def _decided(self, results: Results, place: Place, cases: list[Case]) -> None:
         """Tell what pairs have decided, once nothing that they reported can change it."""
@@ -187,75 +278,48 @@ class Measurement:
         with self.costs.phase("wait"):
             budget.outside(self.barrier)
 
-    def _discovered(self, place: Place) -> tuple[dict[Side, Found], list[Case], Declared, list[str]]:
-        """Return the suites, the cases to be measured, all that is declared, and notes on limits that judge nothing.
-
-        Of a shard the cases are its own. Raises PerfciError.
-        """
-        options, stage, devices = self.options, self.progress.stage, list(place.benches)
-        stage("discovering cases")
-        found = discover(place)
-        cases = merge(found, place.sides, devices, options.cases)
-        self._covered(place, found)  # before commands run, which may take long
-        with self.costs.phase("commands"):
-            commands = None if options.shard is None else options.shard.commands
-            cases += place.runner.discover(devices, options.cases, stage, commands)
-        if options.shard is not None:
-            require_cases(options.shard, cases)
-            own = {case.key for case in options.shard.cases}
-            cases = [case for case in cases if case.key in own]
-        if options.head_judges:
-            cases = mains(cases)
-        known = everything(place, found)
-        require_some(cases, found, known, options.cases if options.shard is None else [])
-        return found, cases, known, self._covered(place, found)
-
-    def plan(self, shards: int, last: Path, *, fewer: bool = False) -> SharedPlan:
-        """Return the plan of this comparison for `shards` machines: all up to the first sample. Raises PerfciError.
-
-        `last`: results that tell what each case costs. `fewer`: where there are fewer cases, for as many as there are.
-        """
+    def plan(self) -> tuple[Place, list[Case], Plan, str]:
+        """Do all up to the first sample, which others measure. Returns also the identifier of the run. Raises
+        PerfciError."""
         with ExitStack() as stack:
             place = self._open(stack)
-            found, cases, known, idle = self._discovered(place)
-            plan = make_plan(self.options, place, subjects(cases, found, place.facts.devices), known)
-            run, unproved = self._prove(place, found, cases, plan, Budget(plan.budget, place.built))
+            cases = self._discover(place)
+            plan, budget = self._plan(place, cases)
+            run, unproved = self._prove(place, cases, plan, budget)
             require_untouched(place)
-            for line in [*unproved, *idle, *told(plan.criteria)]:
+            for line in [*unproved, *cases.idle, *told(plan.criteria)]:
                 self.progress.note(line)
-            return share_out(self.options, place, cases, plan, run, shards, last, fewer=fewer)
+            return place, cases.all, plan, run
 
-    def _prove(
-        self, place: Place, found: Mapping[Side, Found], cases: Sequence[Case], plan: Plan, budget: Budget
-    ) -> tuple[str, list[str]]:
+    def _prove(self, place: Place, cases: Cases, plan: Plan, budget: Budget) -> tuple[str, list[str]]:
         """Find the cases that need not be measured, of which none shares α. Returns the identifier of the run, drawn
         once head's code has run, since it decides what is audited; and notes."""
-        options, notes = self.options, list[str]()
-        if options.shard is not None:  # proved, and drawn, as it was planned
-            proofs = {case.key: case.proof for case in options.shard.cases}
-            for case in cases:
-                case.proof = proofs[case.key]
-            return options.shard.plan.run, notes
-        known = earlier(options.out) if options.resume else None
-        if seeks_proof(options, place) and known is None:
+        what, notes = self.request.what, list[str]()
+        if self.request.planned is not None:  # proved, and drawn, as it was planned
+            for case in cases.all:
+                case.proof = self.request.planned.proofs[case.key]
+            return self.request.planned.run, notes
+        known = earlier(self.request.where.out) if self.request.how.resume else None
+        seeks = seeks_proof(what, place, plan)
+        if seeks and known is None:
             self.progress.stage("proving what did not change")
             with self.costs.phase("prove", whole=True):
-                notes = prove(cases, place, found, plan, budget, self.progress.stage, fuzz=not options.quick)
+                notes = prove(cases.all, place, cases.found, plan, budget, self.progress.stage, fuzz=not what.quick)
         run = _new_run()
         if known is None and (lot := self._lot(run)):
-            draw_audit(cases, lot)
-        elif known is not None and seeks_proof(options, place):
-            for case in cases:
+            draw_audit(cases.all, lot)
+        elif known is not None and seeks:
+            for case in cases.all:
                 case.proof = known.get(case.key)
-        plan.m = shared(plan.criteria, options, {case.key for case in cases if case.code_proved})
-        plan.looks = fitted(plan.m, options)
+        plan.m = shared(plan.criteria, what, {case.key for case in cases.all if case.code_proved})
+        plan.looks = fitted(plan.m, what)
         return run, notes
 
     def _lot(self, run: str) -> str:
         """Return what says which proved cases are audited; empty where none is."""
-        if self.options.question is not None:
+        if self.request.what.question is not None:
             return ""
-        return run if self.options.seed is None else str(self.options.seed)
+        return run if self.request.what.seed is None else str(self.request.what.seed)
 
     def settle(self, results: Results) -> None:
         """Put the account so far into `results`."""
@@ -269,51 +333,50 @@ class Measurement:
         fixes it.
         """
         known = everything(place, found)
-        if self.options.question is not None:
+        if self.request.what.question is not None:
             return []  # no limit of the policy is asked
         try:
             return require_covered(place, found, known)
         except PolicyError:
-            self.results = self._begun(place, _new_run(), make_plan(self.options, place, [], known))
+            self.results = self._begun(place, _new_run(), make_plan(self.request, place, [], known))
             raise
 
     def _begun(self, place: Place, run: str, plan: Plan) -> Results:
         """Return results that hold what is known before the first case is checked."""
-        sources = place.sources
+        sources, what = place.sources, self.request.what
+        base = None if what.itself or not sources.base else sources.base.sha
         return Results(
             run=run,
-            mode=self.options.mode,
+            mode=what.mode,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=reproduction(
-                self.options.command, None if self.options.itself or not sources.base else sources.base.sha
-            ),
+            command=reproduction(self.request.how.command, base),
             repository=sources.root.name,
             fingerprint=place.facts,
             environments=place.environments,
             sides={name: side.info for name, side in place.sides.items()},
             policy_from=sources.policy_from,
             plan=plan,
-            part=None if self.options.shard is None else self.options.shard.part,
+            part=None if self.request.planned is None else self.request.planned.part,
         )
 
     def listing(self) -> "Listing":
         """Return the cases of head and the plan of a comparison with all their criteria. Measures nothing."""
         with ExitStack() as stack:
-            place = open_place(self.options, self.progress, stack, self.costs, listing=True)
-            found = discover(place)
-            globs, known = self.options.cases, everything(place, found)
+            place = open_place(self.request, self.progress, stack, self.costs, listing=True)
+            found = discover(place, listing=True)
+            globs, known = self.request.what.cases, everything(place, found)
             notes = require_covered(place, found, known)
             cases = merge(found, place.sides, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
             require_some(cases, found, known, globs)
             seen = subjects(cases, found, place.facts.devices)
-            options = replace(self.options, mode="compare")
-            plan = make_plan(options, place, seen, known)
+            request = self.request.but(mode="compare")
+            plan = make_plan(request, place, seen, known)
             broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
             notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.criteria)]
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.observed:
-                notes += find_profilers(place, plan, options).unanswerable(plan)
+                notes += find_profilers(place, plan, request.how, request.where.out).unanswerable(plan)
             asked = criteria(place.limits, seen, known.kernels, purpose="reference")
             return Listing(cases, plan, [one for one in asked if one.kind == "creep"], place.facts, broken, notes)
 
@@ -358,7 +421,7 @@ def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterr
     text = str(error)
     if isinstance(error, KeyboardInterrupt):
         text = "interrupted"
-        if not measurement.options.profile:  # which is short, and begins anew
+        if results.plan.judged:  # a profile is short, and begins anew
             kind, text = "interrupt", "interrupted: continue with --resume"
     results.error = Reason(kind=kind, text=text[:1000])
     measurement.settle(results)

@@ -15,7 +15,7 @@ from perfci.model.base import DeviceKind, Side
 from perfci.model.policy import Command, CounterSet
 from perfci.model.profile import Counters, Fault, KernelCode, KernelUse, Part, Tool, Trace
 from perfci.model.results import Reason
-from perfci.sources.environment import is_secret, passes
+from perfci.sources.environment import FOLDERS, is_secret, passes
 from perfci.system.bounded import MIB, Bounds
 from perfci.system.child import Exit, Under
 from perfci.system.files import end_of
@@ -201,8 +201,7 @@ def said(log: Path) -> str:
 
 _PERFCI = re.compile(
     r"PERFCI_(?!.*(TOKEN|SECRET|KEY)).* | PYTHON(PATH|UNBUFFERED|NOUSERSITE|HASHSEED|DONTWRITEBYTECODE|FAULTHANDLER)"
-    r"| OMP_WAIT_POLICY | NUMEXPR_NUM_THREADS | VECLIB_MAXIMUM_THREADS | XDG_CACHE_HOME | TORCH_EXTENSIONS_DIR"
-    r"| (TRITON|TORCHINDUCTOR|CUPY|NUMBA)_CACHE_DIR | CUDA_CACHE_PATH | CUDA_VISIBLE_DEVICES",
+    r"| OMP_WAIT_POLICY | NUMEXPR_NUM_THREADS | VECLIB_MAXIMUM_THREADS | CUDA_VISIBLE_DEVICES",
     re.VERBOSE,
 )
 CREDENTIALS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")
@@ -218,6 +217,11 @@ def trimmed(env: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -
     return {
         name: value
         for name, value in env.items()
-        if (passes(name, build=False) or _PERFCI.fullmatch(name) or ((name, value) in written and not is_secret(name)))
+        if (
+            passes(name, build=False)
+            or name in FOLDERS
+            or _PERFCI.fullmatch(name)
+            or ((name, value) in written and not is_secret(name))
+        )
         and not CREDENTIALS.search(value)
     }

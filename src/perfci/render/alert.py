@@ -22,8 +22,6 @@ _MOST_CASES = 5
 _LONGEST_CASE = 160
 _SHORT = 10
 """Characters of a hash."""
-_LARGEST = 700.0
-"""The logarithm of a ratio beyond which no float has it."""
 
 
 def title(found: Alerts, suite: str) -> str:
@@ -182,7 +180,7 @@ def _moved(one: Alert) -> str:
     """Return `+5.21 % (±0.4)`; empty where no ratio tells."""
     if one.change is None:
         return ""
-    ratio, low, high = (math.exp(max(-_LARGEST, min(_LARGEST, log))) for log in one.change)
+    ratio, low, high = one.change.ratios
     return f"{show_change(ratio)} ({half(low, high)})"
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from perfci.history.check import Checked, Proposal, Standing
+from perfci.history.check import Checked, Over, Proposal, Standing
 from perfci.model.base import DeviceKind
 from perfci.model.text import count, shell
 from perfci.model.units import limit_percent, show_change, significant
@@ -38,11 +38,16 @@ def between(one: Proposal) -> str:
 
 
 def _lines(found: Checked) -> Iterator[str]:
-    over = [one for one in found.standings if one.state == "over"]
+    stand = {(one.case, one.metric, one.device, one.device_name) for one in found.standings if one.state == "over"}
+    limits = [
+        over for over in found.over
+        if over.against != "reference" or (over.case, over.metric, over.device, over.device_name) not in stand
+    ]  # fmt: skip
+    over = len(stand) + sum(limit.alert for limit in limits)
     yield (
         f"{count(found.nights, 'night')}, {found.series} series with {count(found.answers, 'answer')}, "
         f"{found.unanswered} without in the latest epoch: "
-        f"{count(len(found.changes), 'change')} proposed, {len(over)} over a limit"
+        f"{count(len(found.changes), 'change')} proposed, {over} over a limit"
     )
     for one in found.changes[:MOST]:
         yield ""
@@ -52,13 +57,17 @@ def _lines(found: Checked) -> Iterator[str]:
         if one.command:
             yield f"  {shell(one.command)}"
     yield from _rest(len(found.changes))
-    told = [one for one in found.standings if one.limit is not None and (one.state in ("over", "silent") or one.alone)]
+    told = [one for one in found.standings if one.limit is not None and one.state in ("over", "silent")]
     told.sort(key=lambda one: one.state == "silent")
     if told:
         yield ""
     yield from map(_standing, told[:MOST])
     yield from _rest(len(told))
-    undecided = sum(one.state == "undecided" and not one.alone for one in found.standings)
+    if limits:
+        yield ""
+    yield from map(_over, limits[:MOST])
+    yield from _rest(len(limits))
+    undecided = sum(one.state == "undecided" for one in found.standings)
     if undecided:
         yield f"{undecided} stand too near their limit to say on which side"
     if found.unasked:
@@ -94,10 +103,16 @@ def _standing(one: Standing) -> str:
     where = f"{span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {one.commit[:10]}"
     if one.state == "silent":
         return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
-    limit = f"its limit of {limit_percent(one.limit or 0)}"
-    if one.alone is not None:
-        return (
-            f"! {name}: {show_change(one.alone)} against {visible(one.reference)} by the night of {one.answered[:10]} "
-            f"alone, over {limit}"
-        )
-    return f"> {name}: {where}, over {limit}"
+    return f"> {name}: {where}, over its limit of {limit_percent(one.limit or 0)}"
+
+
+def _over(over: Over) -> str:
+    what = visible(over.reason) or "over an absolute limit"
+    if over.against != "bound":
+        moved = "worse" if over.ratio is None else span(over.ratio, over.low or 0, over.high or 0)
+        limit = f", over its limit of {limit_percent(over.limit)}" if over.limit is not None else ""
+        what = f"{moved} against {visible(over.reference) or over.base[:10]}{limit}"
+    nights = f"since {over.since[:10]}" if over.alert else f"on one night so far, {over.since[:10]}"
+    return (
+        f"{'>' if over.alert else '!'} {_name(over.case, over.metric, over.device, over.device_name)}: {what}, {nights}"
+    )

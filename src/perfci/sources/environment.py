@@ -10,7 +10,7 @@ from pathlib import Path
 
 _ALWAYS = re.compile(
     r"""
-    PATH | HOME | USER | LOGNAME | SHELL | LANG | LANGUAGE | LC_.* | TZ | TERM | TMPDIR
+    PATH | USER | LOGNAME | SHELL | LANG | LANGUAGE | LC_.* | TZ | TERM
     | LD_LIBRARY_PATH | PYTHONPATH | PYTHONNOUSERSITE | VIRTUAL_ENV | CONDA_PREFIX
     | CC | CXX | NVCC | NVCC_.* | CPPFLAGS | CFLAGS | CXXFLAGS | LDFLAGS | CMAKE_.* | CUDAHOSTCXX
     | CPATH | C_INCLUDE_PATH | CPLUS_INCLUDE_PATH | LIBRARY_PATH | PKG_CONFIG_PATH
@@ -26,7 +26,7 @@ _BUILD = re.compile(
     """,
     re.VERBOSE,
 )
-# Folders that base and head would share, and with them compiled kernels.
+# Folders that base and head would share, and with them compiled kernels and what tuners chose.
 _CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
 # Tokens that tell what they are by how they begin, and addresses with a password.
@@ -44,7 +44,8 @@ _THREADS = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-_CACHES = {
+TEMPORARY = "tmp"
+FOLDERS = {
     "XDG_CACHE_HOME": "xdg",
     "TORCH_EXTENSIONS_DIR": "torch_extensions",
     "TRITON_CACHE_DIR": "triton",
@@ -54,13 +55,21 @@ _CACHES = {
     "NUMBA_CACHE_DIR": "numba",
     "PIP_CACHE_DIR": "pip",
     "UV_CACHE_DIR": "uv",
+    "HOME": "home",
+    "TMPDIR": TEMPORARY,
+    "XDG_CONFIG_HOME": "config",
+    "XDG_DATA_HOME": "data",
+    "XDG_STATE_HOME": "state",
 }
+"""Variable → the folder below a side's caches that it names."""
 DOWNLOADS = ("pip", "uv")
 """Of the folders of a side's caches those that hold packages as they come from an index."""
-HOMES = {"HOME": "home", "TMPDIR": "tmp"}
-"""Folders of a side that has a home of its own, from variable to name."""
-# Code may lie there, too, and a build needs none of it.
-_DATA = ("HF_HOME", "TORCH_HOME")
+HOMES = ("home", TEMPORARY, "config", "data", "state")
+"""Of the folders of a side's caches those that programs expect to be there."""
+# Weights and data, which each side would fetch anew. Code may lie there, too, and a build needs none of it.
+_DATA = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
+_TOOLS = {"CARGO_HOME": (".cargo",), "RUSTUP_HOME": (".rustup",), "CCACHE_DIR": (".ccache", ".cache/ccache")}
+"""Folders of a user's home that builds fill, each under the variable that names it to its tool."""
 OF_HOME = (
     ".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml", ".netrc", ".gitconfig", ".config/git/config",
     ".git-credentials", ".npmrc", ".condarc", ".cargo/config.toml", ".cargo/credentials.toml", ".rustup",
@@ -76,35 +85,36 @@ def side_environment(
     pass_env: Iterable[str],
     threads: int,
     build: bool,
-    own_home: bool = False,
+    kept: bool = False,
 ) -> dict[str, str]:
     """Return the whole environment for builds (`build`) or workers of the side that lives in `side_dir`.
 
     Later ones win: the allow-listed part of `caller`; perfci's own settings, with `threads` for the CPU
     libraries; the variables of `caller` named in `pass_env`, secrets too; `policy_env`; and last
-    `PERFCI_SITE` and the side's own caches. `own_home`: no user's site, and for builds a home of the side.
+    `PERFCI_SITE`, the side's own home and caches. `kept`: what it builds serves later runs, and so nothing is taken
+    from the caller's home that code under test may have left there.
     """
     env = {name: value for name, value in caller.items() if passes(name, build)}
     env |= dict.fromkeys(_THREADS, str(threads))
     env |= {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONUNBUFFERED": "1"}
-    env.setdefault("HF_HOME", _hugging_face(caller))
+    home, cache = Path(caller.get("HOME", "/nonexistent")), caller.get("XDG_CACHE_HOME")
+    for name, folder in _DATA.items():
+        env.setdefault(name, str((Path(cache) if cache else home / ".cache") / folder))
+    base = Path(caller.get("PYTHONUSERBASE") or home / ".local")
+    if not kept and any(base.glob("lib/python*/site-packages/torch")):
+        env["PYTHONUSERBASE"] = str(base)
+    else:
+        env["PYTHONNOUSERSITE"] = "1"
+    for name, folders in _TOOLS.items() if build and not kept else ():
+        if there := [str(home / folder) for folder in folders if (home / folder).is_dir()]:
+            env.setdefault(name, there[0])
     env |= {name: caller[name] for name in pass_env if name in caller}
     env |= policy_env
     env["PERFCI_SITE"] = str(side_dir / "site")
-    env |= {name: str(side_dir / "cache" / folder) for name, folder in _CACHES.items()}
-    if own_home:
-        env["PYTHONNOUSERSITE"] = "1"
-    if own_home and build:
+    env |= {name: str(side_dir / "cache" / folder) for name, folder in FOLDERS.items()}
+    if kept and build:
         env = {name: value for name, value in env.items() if name not in _DATA}
-        env |= {name: str(side_dir / folder) for name, folder in HOMES.items()}
     return env
-
-
-def _hugging_face(caller: Mapping[str, str]) -> str:
-    """Return where weights and data sets lie, which each side would fetch anew: no code is compiled there
-    (huggingface.co/docs/huggingface_hub, environment variables)."""
-    cache = caller.get("XDG_CACHE_HOME")
-    return str((Path(cache) if cache else Path(caller.get("HOME", "/nonexistent"), ".cache")) / "huggingface")
 
 
 def passes(name: str, build: bool) -> bool:
@@ -118,7 +128,7 @@ def passes(name: str, build: bool) -> bool:
 
 def is_own(name: str) -> bool:
     """Return whether perfci sets a variable itself, or keeps it from the sides, which would share a cache by it."""
-    ours = name in _THREADS or name in _CACHES or name in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "TRITON_HOME")
+    ours = name in _THREADS or name in FOLDERS or name in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "TRITON_HOME")
     return ours or name.startswith("PERFCI_")
 
 

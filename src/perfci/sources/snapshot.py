@@ -434,19 +434,21 @@ def _seal(target: Path) -> str:
             path.chmod(0o755 if info.st_mode & stat.S_IXUSR else 0o644)
         os.utime(path, (MTIME, MTIME), follow_symlinks=False)
     digest = hashlib.sha256()
-    for name, kind, content in sorted(_contents(target)):
+    for name, mode, content in sorted(_contents(target)):
+        kind = b"120000" if stat.S_ISLNK(mode) else b"100755" if mode & stat.S_IXUSR else b"100644"  # as git has it
         digest.update(name + b"\0" + kind + b"\0" + content)
     return digest.hexdigest()
 
 
 def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
-    """Return path below `folder` → what says whether the file or link is still as it is now. Raises MachineError.
+    """Return path below `folder` → what says whether what lies there is still as it is now. Raises MachineError.
 
     `wanted(path, mode)`: whether a file is digested.
     """
     with _disk_errors(folder):
         return {
-            _text(name): hashlib.sha256(kind + content).hexdigest() for name, kind, content in _contents(folder, wanted)
+            _text(name): hashlib.sha256(b"%o" % mode + content).hexdigest()
+            for name, mode, content in _contents(folder, wanted)
         }
 
 
@@ -455,7 +457,7 @@ def _text(name: bytes) -> str:
 
 
 def file_stamps(folder: Path) -> dict[str, tuple[int, int, int, int]]:
-    """Return path below `folder` → what changes with each write to the file or link, though all else is put back.
+    """Return path below `folder` → what changes with each write to what lies there, though all else is put back.
 
     Raises MachineError.
     """
@@ -468,27 +470,26 @@ def file_stamps(folder: Path) -> dict[str, tuple[int, int, int, int]]:
 
 def _contents(
     folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True
-) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Yield (path, mode as git has it, SHA-256 of the content) of every file and link below `folder`."""
+) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield (path, st_mode, SHA-256 of the content) of everything below `folder` but folders."""
     for path, info in _files(folder):
-        mode = info.st_mode
+        mode, content = info.st_mode, b""  # of a pipe or a socket nothing is read
         if not wanted(_text(os.fsencode(path.relative_to(folder))), mode):
             continue
         with suppress(FileNotFoundError):  # its owner has just removed it
             if stat.S_ISLNK(mode):
-                kind, content = b"120000", hashlib.sha256(os.fsencode(path.readlink())).digest()
-            else:
-                kind = b"100755" if mode & stat.S_IXUSR else b"100644"
+                content = hashlib.sha256(os.fsencode(path.readlink())).digest()
+            elif stat.S_ISREG(mode):
                 with path.open("rb") as handle:
                     content = hashlib.file_digest(handle, "sha256").digest()
-            yield os.fsencode(path.relative_to(folder)), kind, content
+            yield os.fsencode(path.relative_to(folder)), mode, content
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield (path, its facts) of every file and link below `folder`."""
+    """Yield (path, its facts) of everything below `folder` but folders."""
     for place, names, files in os.walk(folder, onerror=_raise_unless_gone):
         for path in (Path(place, name) for name in (*names, *files)):
             with suppress(FileNotFoundError):  # likewise
                 info = path.lstat()
-                if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+                if not stat.S_ISDIR(info.st_mode):
                     yield path, info

@@ -188,12 +188,15 @@ def _ask(request: bytes, bounds: Bounds, folder: Path) -> bytes:
             )  # fmt: skip
         except OSError as error:
             raise Unread(f"its reader cannot be started ({error.strerror})") from None
+    answer = bytearray()
     try:
-        answer, said = _listen(process, bounds)
+        said = listen(process, answer, bounds.wall, bounds.answer)
+    except TimeoutError:
+        raise Unread(f"not read within {bounds.wall:g} s") from None
     finally:
-        _end(process)
+        end(process)
     if process.returncode == 0:
-        return answer
+        return bytes(answer)
     if process.returncode == _NO_MEMORY:
         raise Unread(f"reading it takes more than {bounds.memory >> 20} MiB of memory")
     if process.returncode == -signal.SIGXCPU:
@@ -203,11 +206,14 @@ def _ask(request: bytes, bounds: Bounds, folder: Path) -> bytes:
     raise Unread(f"its reader failed ({(said.strip().splitlines() or ['it said nothing'])[-1][:200]})")
 
 
-def _listen(process: "subprocess.Popen[bytes]", bounds: Bounds) -> tuple[bytes, str]:
-    """Return the answer, and the end of what was said beside it, once the process has ended. Raises Unread."""
+def listen(process: "subprocess.Popen[bytes]", answer: bytearray, seconds: float, largest: int) -> str:
+    """Put into `answer` what a process says until it has ended, and return the end of what it says on stderr.
+
+    Raises TimeoutError, and Unread where the answer has more than `largest` bytes.
+    """
     assert process.stdout is not None and process.stderr is not None
-    deadline = time.monotonic() + bounds.wall
-    answer, said = bytearray(), b""
+    deadline, late = time.monotonic() + seconds, TimeoutError(f"no answer within {seconds:g} s")
+    said = b""
     with selectors.DefaultSelector() as selector:
         for stream in (process.stdout, process.stderr):
             selector.register(stream, selectors.EVENT_READ)
@@ -215,26 +221,26 @@ def _listen(process: "subprocess.Popen[bytes]", bounds: Bounds) -> tuple[bytes, 
             remaining = deadline - time.monotonic()
             ready = selector.select(remaining) if remaining > 0 else []
             if not ready:
-                raise Unread(f"not read within {bounds.wall:g} s")
+                raise late
             for key, _ in ready:
                 block = os.read(key.fd, 2**18)
                 if not block:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stderr:
                     said = (said + block)[-_SAID:]
-                elif len(answer) + len(block) > bounds.answer:
-                    raise Unread(f"what it says takes more than {bounds.answer >> 20} MiB")
+                elif len(answer) + len(block) > largest:
+                    raise Unread(f"what it says takes more than {largest >> 20} MiB")
                 else:
                     answer += block
     try:
         process.wait(max(1.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise Unread(f"not read within {bounds.wall:g} s") from None
-    return bytes(answer), said.decode(errors="replace")
+        raise late from None
+    return said.decode(errors="replace")
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a reader that still runs, and the programs that it started."""
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that still runs, and the programs that it started."""
     if process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             for one in psutil.Process(process.pid).children(recursive=True):

@@ -253,12 +253,12 @@ class Outputs:
 
 
 @contextmanager
-def keep_outputs(folder: Path, sources: Path, account: Account) -> Iterator[Outputs]:
+def keep_outputs(folder: Path, sources: Path, account: Account | None = None) -> Iterator[Outputs]:
     """Make `folder` and hold it against `worker`; in the end, however that comes, it belongs to the owner of `sources`.
 
     Does nothing where the code under test runs as this process's user. Raises MachineError.
     """
-    if account.ids is None:
+    if (account or find_account()).ids is None:
         yield Outputs(folder, -1)
         return
     made = folder

@@ -246,8 +246,27 @@ WORKS = {
     "multiprocessors": lambda bench: (lambda x, some: lambda: on(some, x))(bench.randn(N), of_few(PICK(64, 16))),
     "uncompressed": lambda bench: (lambda x: lambda: x * 2)(mapped(PICK(1, 0), 2)),
     "mapped_twice": lambda bench: (lambda x: lambda: x * 2)(mapped(0, PICK(1, 2))),
-    "workspace": lambda bench: (lambda x: lambda: x[:1024] * 2)(bench.randn(PICK(2048, 4096))),
+    "later_draws": lambda bench: (lambda x: lambda: x * 2)(bench.randn(N * (PICK(1, 4) if seldom() else 1))),
+    "later_values": lambda bench: (lambda x, i: lambda: x.index_select(0, i))(
+        bench.randn(N), torch.arange(N, device="cuda") * (PICK(1, 7) if seldom() else 1) % N
+    ),
+    "allocated": lambda bench: (lambda x: lambda: x[:1024] * 2)(bench.randn(PICK(2048, 4096))),
+    # The last by its name, since whatever follows has that, too.
+    "with_environment": lambda bench: (lambda x: lambda: x * 2)(setting(bench.randn(N))),
 }
+
+ASKED = []
+
+def seldom():
+    """In every second draw."""
+    ASKED.append(None)
+    return len(ASKED) % 2 == 0
+
+def setting(x):
+    driver_of_c.setenv(b"SOME_LIBRARY_ASKS", PICK(b"base", b"head"), 1)
+    return x
+
+driver_of_c = ctypes.CDLL(None)
 
 def product(bench, dtype, precision):
     a, b = bench.randn(1024, 1024, dtype=dtype), bench.randn(1024, 1024, dtype=dtype)

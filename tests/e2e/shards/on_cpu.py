@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from perfci.cli.gpus import compare_on
-from perfci.cli.measure import read_options
+from perfci.cli.measure import read_request
 from perfci.measure.shards.host import Member
 from perfci.model.base import PerfciError
 
@@ -28,11 +28,11 @@ def members(number: int, folder: Path) -> list[Member]:
 
 def compare(number: int, repo: Path, *, resume: bool) -> None:
     asked = {} if resume else {"base": "main~1", "committed": True, "seed": 3, "budget": "90s"}  # else of the journal
-    options = read_options(
+    request = read_request(
         "compare", cases=[], where=repo, out=repo / "perfci-out", device=None if resume else ["cpu"], resume=resume,
         wait="30s", **asked,
     )  # fmt: skip
-    compare_on(members(number, Path(os.environ["TMPDIR"])), options, json=False)
+    compare_on(members(number, Path(os.environ["TMPDIR"])), request, json=False)
 
 
 if __name__ == "__main__":

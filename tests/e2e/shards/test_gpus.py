@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from perfci.cli import gpus as cli
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.system.gpus import HostGpu
 from tests.e2e.conftest import PLAIN_PYTHON, SYSTEM_PYTHON, Repo, Run, as_root
 
@@ -175,32 +175,32 @@ def test_code_of_another_user(two_users: Repo) -> None:
 def test_each_process_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Several are measured by processes of their own; one as by a plain comparison, which asks for that GPU too."""
     called: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(cli, "compare_on", lambda members, options, json: called.append((members, options)))
+    monkeypatch.setattr(cli, "compare_on", lambda members, request, json: called.append((members, request)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     asked: dict[str, Any] = {"where": tmp_path, "out": tmp_path / "out", "cases": [], "device": None, "json": False}
     two = [HostGpu(0, "GPU-a", (0, 1)), HostGpu(2, "GPU-b", (2, 3))]
     monkeypatch.setattr(cli, "host_gpus", lambda text: two)
     cli.compare_on_gpus("all", **asked)
-    members, options = called.pop()
+    members, request = called.pop()
     assert [(one.name, one.gpu, one.cores) for one in members] == [
         ("GPU 0", "GPU-a", (0, 1)),
         ("GPU 2", "GPU-b", (2, 3)),
     ]
     assert [one.env["CUDA_VISIBLE_DEVICES"] for one in members] == ["GPU-a", "GPU-b"]
-    assert options.gpu is None
+    assert request.where.gpu is None
     monkeypatch.setattr(cli, "host_gpus", lambda text: two[1:])
     monkeypatch.setattr(cli, "compare_on", pytest.fail)
 
-    def plain(options: Options, json: bool) -> NoReturn:
-        called.append((options, dict(os.environ)))
+    def plain(request: Request, json: bool) -> NoReturn:
+        called.append((request, dict(os.environ)))
         raise typer.Exit(0)
 
     monkeypatch.setattr(cli, "tell_measured", plain)
     with pytest.raises(typer.Exit):
         cli.compare_on_gpus("2", **asked)
-    options, env = called.pop()
-    assert (options.gpu, env["CUDA_VISIBLE_DEVICES"]) == ("GPU-b", "GPU-b")
+    request, env = called.pop()
+    assert (request.where.gpu, env["CUDA_VISIBLE_DEVICES"]) == ("GPU-b", "GPU-b")
 
 
 def test_without_a_gpu_it_is_refused(repo: Repo) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.measure.options import MEASURE_ALL
+from perfci.measure.request import MEASURE_ALL
 from tests.e2e.conftest import Repo, Run, adding
 
 LIMITS = "limits: [{cases: '*', metric: time, regression: 50%}]\n"  # however busy the machine, eight pairs tell
@@ -152,7 +152,7 @@ def test_models_of_device_share_error_rates_and_pass_together(repo: Repo) -> Non
     refused = repo.perfci("plan", "--base", "main~1", "--models", "0")
     assert (refused.code, last_line(refused)) == (2, "perfci: --models 0: write a number from 1 to 16")
     plan = planned(repo, 1, "--models", "2")
-    assert (plan["models"], plan["plan"]["m"]) == (2, 8), "each limit counts once for each model"
+    assert (plan["what"]["models"], plan["plan"]["m"]) == (2, 8), "each limit counts once for each model"
     assert shard(repo, "1/1").code == 1
     results = json.loads((repo.root / "shard-1" / "results.json").read_text())
     assert (results["part"]["models"], results["plan"]["m"]) == (2, 8)

@@ -9,6 +9,7 @@ from perfci.github.alert import Marker, Settled, settle
 from perfci.github.api import ApiError, Forbidden, NotFound
 from perfci.history.alert import find_alerts
 from perfci.history.document import Compared, Night
+from perfci.history.series import collect
 from tests.github.loopback.scene import api_of
 from tests.github.loopback.server import BOT, REPOSITORY, Answer, GitHub, example, serve
 from tests.history.nights import commit, point
@@ -27,7 +28,7 @@ def hub() -> Iterator[GitHub]:
 
 
 def told(hub: GitHub, nights: Sequence[Night], suite: str = "perfci") -> Settled:
-    [found] = find_alerts(nights)
+    [found] = find_alerts(collect(nights))
     return settle(found, suite, HERE, api_of(hub))
 
 
@@ -215,7 +216,7 @@ def test_what_fails_meanwhile_is_done_once(hub: GitHub, answer: Answer, request_
 
 
 def test_an_answer_that_never_comes_makes_no_second_issue(hub: GitHub) -> None:
-    [found] = find_alerts(SLIPS[:3])
+    [found] = find_alerts(collect(SLIPS[:3]))
     hub.fail("POST", "/issues$", Answer(201, {}, delay=2.0, late=True))
     assert settle(found, "perfci", HERE, api_of(hub, timeout=1)).state == "unchanged"
     assert len(hub.issues) == 1
@@ -254,7 +255,7 @@ def test_issues_beyond_the_first_page_are_found(hub: GitHub) -> None:
 
 
 def test_the_marker_is_what_it_says() -> None:
-    [found] = find_alerts(SLIPS[:3])
+    [found] = find_alerts(collect(SLIPS[:3]))
     marker = Marker.of("perfci", found)
     assert Marker.read(f"text\n{marker}\r\n") == marker
     assert re.fullmatch(

@@ -79,7 +79,7 @@ def test_a_damaged_night_is_named_and_a_store_without_nights_is_an_error(
 ) -> None:
     done = start(hub, tmp_path, warm, nights=[])
     assert (done.code, hub.issues) == (3, []), "it may be another one than was meant"
-    assert "has no night: see how the store is called" in done.err
+    assert "has no night (it is empty): see how the store is called" in done.err
     start(hub, tmp_path, warm, "--dry-run")
     [*_, newest] = sorted((tmp_path / "store").rglob("*.json"))
     newest.write_text("::error::{")

@@ -9,7 +9,7 @@ import pytest
 
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.loop import Loop
-from perfci.measure.options import Standing
+from perfci.measure.request import Standing
 from perfci.measure.sampling import next_batch, pair_cost, pairs_left
 from perfci.measure.timing import Setup
 from perfci.model.plan import Looks, Plan

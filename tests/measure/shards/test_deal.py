@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.measure.shards.deal import deal
-from perfci.measure.shards.document import Asked, PlannedCase, Shard, SharedPlan, read_plan
-from perfci.measure.shards.facts import require_planned
+from benchmarks.agreement import Quiet
+from perfci.cli.shards import as_planned
+from perfci.measure.request import Request, What
+from perfci.measure.run import Measurement
+from perfci.measure.shards.deal import deal, planned
+from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan, read_plan
+from perfci.measure.sides.planned import require_planned
 from perfci.model.base import UsageError
 from perfci.model.comparison import claims
 from tests.judge.build import case, limit, results
@@ -48,14 +53,14 @@ def plan() -> SharedPlan:
     made = results([case("a"), case("b")], [limit("a"), limit("b")])
     cases = [PlannedCase(key=f"{name}@cuda", seconds=1.0, shard=number) for number, name in enumerate("ab", 1)]
     return SharedPlan(
-        run="r", perfci=__import__("perfci").__version__, made="now", command=["perfci", "plan"], asked=Asked(),
+        run="r", perfci=__import__("perfci").__version__, made="now", command=["perfci", "plan"], what=What(mode="compare"),
         sources=claims({"the code of head": "a" * 64}), machine={}, sides=made.sides, plan=made.plan, shards=2, cases=cases,
     ).sealed()  # fmt: skip
 
 
 def test_a_shard_keeps_the_error_rates_of_the_whole() -> None:
     whole = plan()
-    own = Shard.parse(whole, "2/2").own(None)
+    own = planned(Shard.parse(whole, "2/2")).plan
     assert [one.case for one in own.criteria] == ["b"]
     assert (own.m, own.looks) == (whole.plan.m, whole.plan.looks)
     assert own.m == 2
@@ -119,3 +124,15 @@ def test_what_is_another_is_refused_by_its_name() -> None:
         require_planned(then, {"the code of head": "b" * 64})
     with pytest.raises(UsageError, match="the interpreter of head is not that of the plan"):
         require_planned(then, {"the interpreter of head": "/usr/bin/python3"})
+
+
+def test_a_shard_does_what_was_planned_and_draws_its_audit_like_a_run_that_is_alone(tmp_path: Path) -> None:
+    whole = plan().model_copy(update={"what": What(mode="compare", base="v1", cases=["a"], measure_all=True)}).sealed()
+    said = Request.of("compare", tmp_path, tmp_path, cases=["b"], lock_clocks="base", wait=1.0)
+    asked = as_planned(said, Shard(whole, 2), tmp_path / "plan.json")
+    own = {"base": whole.base, "lock_clocks": "base"}
+    assert asked.what == whole.what.model_copy(update=own)
+    assert (asked.how, asked.where.out) == (said.how, said.where.out)
+    assert asked.planned == planned(Shard(whole, 2))
+    drawn: Any = Measurement(asked, Quiet())
+    assert drawn._lot(whole.run) == whole.run, "which no policy tells before head's code has run"

@@ -8,7 +8,6 @@ import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,11 +22,10 @@ import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
 from perfci.measure.costs import Budget
-from perfci.measure.journal import KEPT
-from perfci.measure.options import Options, Standing
+from perfci.measure.request import WRITTEN, Question, Request, Standing, What
 from perfci.measure.run import Measurement
 from perfci.measure.shards import host
-from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
+from perfci.measure.shards.document import PlannedCase, SharedPlan
 from perfci.measure.shards.host import Member, measure_together
 from perfci.measure.shards.merge import merge
 from perfci.model.base import MachineError, PerfciError, UsageError
@@ -46,18 +44,17 @@ def shared(made: Results, numbers: Sequence[int], commands: Sequence[str]) -> Sh
         for case, number, command in zip(made.cases, numbers, commands, strict=True)
     ]
     return SharedPlan(
-        run=made.run, perfci=perfci.__version__, made="now", command=["perfci"], asked=Asked(), sources={}, machine={},
+        run=made.run, perfci=perfci.__version__, made="now", command=["perfci"], what=What(mode="compare"), sources={}, machine={},
         sides=made.sides, plan=made.plan, shards=len(used), cases=cases,
     ).sealed()  # fmt: skip
 
 
-def begun(made: Results, options: Options) -> Results:
+def begun(made: Results, request: Request) -> Results:
     """The results of a process before its first pair."""
-    shard = options.shard
-    assert shard is not None
-    keys = {case.key for case in shard.cases}
-    own = [case.model_copy(deep=True) for case in made.cases if case.key in keys]
-    return made.model_copy(update={"cases": own, "plan": shard.own(None), "part": shard.part}, deep=True)
+    planned = request.planned
+    assert planned is not None
+    own = [case.model_copy(deep=True) for case in made.cases if case.key in planned.proofs]
+    return made.model_copy(update={"cases": own, "plan": planned.plan, "part": planned.part}, deep=True)
 
 
 class Host:
@@ -69,29 +66,29 @@ class Host:
         self.taken: list[tuple[str, str]] = []
         """(case key, member) of each process that took pairs of a case."""
 
-    def together(self, asked: Sequence[tuple[Member, Options]], progress: object) -> list[str | None]:
-        return [self.one(member, options) for member, options in asked]
+    def together(self, asked: Sequence[tuple[Member, Request]], progress: object) -> list[str | None]:
+        return [self.one(member, request) for member, request in asked]
 
-    def one(self, member: Member, options: Options) -> str | None:
+    def one(self, member: Member, request: Request) -> str | None:
         life = self.lives.pop(0) if self.lives else None
-        results = begun(self.made, options)
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "results.json").write_text(results.model_dump_json())
+        results = begun(self.made, request)
+        request.where.out.mkdir(parents=True, exist_ok=True)
+        (request.where.out / "results.json").write_text(results.model_dump_json())
         try:
-            measure(results, self.source, options.out, most=float("inf") if life is None else life)
+            measure(results, self.source, request.where.out, most=float("inf") if life is None else life)
         except Killed:
             self.taken += [(case.key, member.name) for case in results.cases if case.pairs]
             return "killed by SIGKILL"
         self.taken += [(case.key, member.name) for case in results.cases if case.pairs]
-        (options.out / "results.json").write_text(results.model_dump_json())
+        (request.where.out / "results.json").write_text(results.model_dump_json())
         return None
 
 
 def run(made: Results, plan: SharedPlan, on: Host, gpus: int, out: Path) -> Results:
-    options = Options(mode="compare", where=out, out=out)
+    request = Request.of("compare", out, out)
     members = [Member(f"GPU {number}", {}) for number in range(gpus)]
     with patch.object(host, "measure_together", on.together):
-        folders, _ = host._measure_parts(options, members, plan, QUIET)
+        folders, _ = host._measure_parts(request, members, plan, QUIET)
     found = [(str(one), Results.model_validate_json((one / "results.json").read_bytes())) for one in folders]
     return merge(found)
 
@@ -133,7 +130,7 @@ def test_nothing_of_an_earlier_run_is_taken_for_this_one(tmp_path: Path) -> None
     run(made, plan, Host(made, source, []), 2, tmp_path)
 
     class Late(Host):
-        def together(self, asked: Sequence[tuple[Member, Options]], progress: object) -> list[str | None]:
+        def together(self, asked: Sequence[tuple[Member, Request]], progress: object) -> list[str | None]:
             return [*super().together(asked[:1], progress), "killed by SIGKILL"]
 
     with pytest.raises(MachineError, match="GPU 1: its measuring process ended: killed by SIGKILL: go on with"):
@@ -146,18 +143,22 @@ def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     plan = shared(made, [1, 2, 3], [""] * 3)
     (tmp_path / "shards" / "plan.json").write_text(plan.model_dump_json())
-    options = Options(mode="compare", where=tmp_path, out=tmp_path, resume=True)
+    request = Request.of("compare", tmp_path, tmp_path, resume=True)
     two = [Member("GPU 0", {}), Member("GPU 1", {})]
     with pytest.raises(UsageError, match="begun on 3 GPUs"):
-        host.plan_host(options, two, tmp_path / "sides", QUIET)
+        host.plan_host(request, two, tmp_path / "sides", QUIET)
     others = {
         "base": "v1", "pull_request": True, "committed": True, "cases": ["a"], "devices": ["cpu"], "python": "py",
-        "base_python": "py", "env": {"head": {"A": "1"}}, "quick": True,
+        "base_python": "py", "env": {"head": {"A": "1"}}, "quick": True, "seed": 3, "purpose": "seam",
+        "measure_all": not plan.what.measure_all, "exact_pairs": 9, "lock_clocks": "max", "comparisons": 2, "models": 2, "suite": "5" * 40,
+        "commits": ("1" * 40, "2" * 40), "question": Question(metric="time"),
     }  # fmt: skip
-    assert others.keys() == Asked.model_fields.keys()
+    assert others.keys() == What.model_fields.keys() - {"mode"}
     for name, value in others.items():
-        other = replace(options, **{name: value})
-        with pytest.raises(UsageError, match=f"--resume: {KEPT[name]} is not that of the run before.*: give the same"):
+        other = request.but(**{name: value})
+        with pytest.raises(
+            UsageError, match=f"--resume: {WRITTEN.get(name, name)} is not that of the run before.*: give the same"
+        ):
             host.plan_host(other, [*two, Member("GPU 2", {})], tmp_path / "sides", QUIET)
 
 
@@ -183,11 +184,11 @@ def test_a_run_waits_before_and_behind_all_that_is_timed(tmp_path: Path, monkeyp
 
     silent = {"note": lambda text: None, "pair": lambda standing: None, "decided": lambda results: None}
     progress: Any = SimpleNamespace(stage=said.append, **silent)
-    options = Options(
-        mode="compare", where=repo.root, out=out, base="main~1", committed=True, exact_pairs=2, measure_all=True,
+    request = Request.of(
+        "compare", repo.root, out, base="main~1", committed=True, exact_pairs=2, measure_all=True,
         quick=True,
     )  # fmt: skip
-    Measurement(options, progress, barrier=barrier).measure()
+    Measurement(request, progress, barrier=barrier).measure()
     assert met == [(False, 0, 0), (True, 0, 0), (True, 2, 0), (True, 2, 2)]
 
 
@@ -210,11 +211,11 @@ def test_how_far_all_have_come_is_told_as_one_and_what_it_takes_once_each_has_a_
 STEPS = 4
 
 
-def step(options: Options, member: Member, connection: Connection) -> None:
+def step(request: Request, member: Member, connection: Connection) -> None:
     """In the place of a measurement: writes down when each step begins and ends, and dies where it is told to."""
     line = host._Line(connection)
     rng = random.Random(member.name)
-    with (options.out / f"{member.name}.jsonl").open("a", buffering=1) as file:
+    with (request.where.out / f"{member.name}.jsonl").open("a", buffering=1) as file:
         for number in range(STEPS):
             print(json.dumps({"step": number, "begins": time.monotonic()}), file=file)
             if member.env.get("DIES") == str(number):
@@ -229,9 +230,9 @@ def step(options: Options, member: Member, connection: Connection) -> None:
 
 
 def steps(tmp_path: Path, *members: Member) -> list[str | None]:
-    options = Options(mode="compare", where=tmp_path, out=tmp_path)
+    request = Request.of("compare", tmp_path, tmp_path)
     with patch.object(host, "_measure", step):
-        return measure_together([(one, options) for one in members], QUIET)
+        return measure_together([(one, request) for one in members], QUIET)
 
 
 def moments(tmp_path: Path, kind: str) -> dict[int, list[float]]:

@@ -1,7 +1,6 @@
 """Several models of device that share α: every criterion counts once for each, and none of them passes alone."""
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,8 +8,8 @@ from hypothesis import strategies as st
 
 from perfci.github import artifact
 from perfci.judge.judge import judge
-from perfci.measure.options import Options
 from perfci.measure.plan import fitted, shared
+from perfci.measure.request import What
 from perfci.measure.shards.merge import merge_models, model_of
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.results import Results
@@ -23,9 +22,9 @@ def of_model(model: int, cases: int, shards: int, models: int) -> Found:
     """The shards of one model's plan, which has so many cases."""
     ids = [f"k/n={number}" for number in range(cases)]
     whole = results([case(ident, ratio=1.0) for ident in ids], [limit(ident) for ident in ids])
-    options = Options(mode="compare", where=Path(), out=Path(), models=models)
-    whole.plan.m = shared(whole.plan.criteria, options)
-    whole.plan.looks = fitted(whole.plan.m, options)
+    what = What(mode="compare", models=models)
+    whole.plan.m = shared(whole.plan.criteria, what)
+    whole.plan.looks = fitted(whole.plan.m, what)
     whole.fingerprint.devices = {**whole.fingerprint.devices, "cuda": f"NVIDIA {model}"}
     whole.plan.devices = ["cuda"]
     whole.run = f"run-{model}"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import yaml
@@ -16,7 +16,7 @@ from perfci.measure.calibrate.history import (
     question,
     ratios,
 )
-from perfci.measure.options import Options
+from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, FailRate, Shares
 from perfci.model.comparison import differences
@@ -47,30 +47,30 @@ _NEGLIGIBLE = 0.1
 _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
-def ready(options: Options) -> tuple[Options, Policy, list[str]]:
+def ready(request: Request) -> tuple[Request, Policy, list[str]]:
     """Return what to measure: HEAD as committed, as base and as head, so many pairs of each case; HEAD's policy; notes.
 
     Raises UsageError outside git, without a committed policy, or for too few pairs.
     """
-    pairs = options.exact_pairs or PAIRS
+    pairs = request.what.exact_pairs or PAIRS
     if pairs < LEAST_PAIRS:
         raise UsageError(f"--pairs {pairs}: fewer than {LEAST_PAIRS} pairs do not tell their noise: ask for more")
-    repo = Repository.find(options.where)
+    where = request.where.repository
+    repo = Repository.find(where)
     head = repo.head_commit() if repo else None
     if repo is None or head is None:
-        raise UsageError(f"{options.where}: has no commit: calibrate measures HEAD against itself (`git commit` first)")
+        raise UsageError(f"{where}: has no commit: calibrate measures HEAD against itself (`git commit` first)")
     text = repo.read(head.sha, FILE)
     if text is None:
         raise UsageError(
             f"{FILE}: is not in HEAD ({head.sha[:10]}): commit it, as calibrate measures what is committed"
         )
     notes = []
-    if repo.is_dirty(exclude=[options.out]):
+    if repo.is_dirty(exclude=[request.where.out]):
         notes.append("changes that are not committed were left out: HEAD was measured against itself")
     policy = parse_policy(text.decode(errors="replace"), f"{head.sha[:10]}:{FILE}")
-    asked = replace(
-        options, base="HEAD", committed=True, exact_pairs=pairs, quick=False, budget=options.budget or BUDGET
-    )
+    budget = request.how.budget or BUDGET
+    asked = request.but(base="HEAD", committed=True, exact_pairs=pairs, quick=False, budget=budget)
     return asked, policy, notes
 
 

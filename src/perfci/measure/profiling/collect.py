@@ -11,11 +11,11 @@ from typing import Any
 
 from perfci.measure.bench import Bench
 from perfci.measure.costs import PROFILED, Budget
-from perfci.measure.options import RAW, Options
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.commands import profile_command
 from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, unaffordable, wanted
+from perfci.measure.request import RAW, How
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import CATALOGUE, CHECKED
 from perfci.model.plan import Plan
@@ -69,10 +69,13 @@ class Profilers:
         return list(words.values())
 
 
-def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
-    """Find the registered profilers on this machine. Counters are refused for code that is not trusted."""
-    folder = _anew(options.out / KEPT) if options.profile else None
-    raw = _anew(options.out / RAW, options.raw) if options.profile or options.raw else None
+def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
+    """Find the registered profilers on this machine, which keep what they keep in `out`.
+
+    Counters are refused for code that is not trusted.
+    """
+    folder = None if plan.judged else _anew(out / KEPT)
+    raw = _anew(out / RAW, how.raw) if how.raw or not plan.judged else None
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
     request = Request(
         timeout=place.limits.timeout,
@@ -82,12 +85,12 @@ def find_profilers(place: Place, plan: Plan, options: Options) -> Profilers:
         counters=place.limits.counters,
         metrics=tuple(one.metric for one in plan.observed if one.tier == "counters" and one.metric in CATALOGUE),
         written_env=frozenset(item for side in place.sides.values() for item in side.written.items()),
-        keep=Keep(folder, raw, handed_on=not options.profile) if folder or raw else None,
+        keep=Keep(folder, raw, handed_on=plan.judged) if folder or raw else None,
         account=place.parent.account,
     )
 
     def find(kind: Kind) -> Profiler[Any] | Fault:
-        if kind.part == "counters" and not options.counters:
+        if kind.part == "counters" and not how.counters:
             return fault_of(kind, "forbidden", *UNTRUSTED)
         return kind.find(request)
 
@@ -137,13 +140,13 @@ def observe(
     plan: Plan,
     scratch: Path,
     note: Callable[[str], None],
-    everything: bool = False,
     budget: Budget | None = None,
     begin: Callable[[], None] = lambda: None,
     more: Collection[Traced] = (),
     barrier: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Profile the cases that need it, or all, into `case.sides[…].profile`, as far as `budget` allows. Returns notes.
+    """Profile the cases that need it, or all where nothing is judged, into `case.sides[…].profile`, as far as `budget`
+    allows. Returns notes.
 
     `begin` is called before the first profiler starts, where one does. `more`: what is traced of commands besides.
     `barrier` returns once no other process on this host runs code of these sides any more.
@@ -151,14 +154,14 @@ def observe(
     start = time.monotonic()
     room = budget is None or budget.left >= PROFILED * budget.seconds
     traced, counted = wanted(cases, plan, place.limits.profile, room=room)
-    if everything:
+    if not plan.judged:
         traced = [case for case in cases if case.sides["head"].status == "ok"]
         counted = [case for case in traced if case.device == "cuda"]
     if not traced and not counted:
         return []
     begin()
     of_commands = {case.key for case in [*traced, *counted] if case.origin == "command"}
-    needed = everything or any(one.metric not in CHECKED or one.case_key in of_commands for one in plan.observed)
+    needed = not plan.judged or any(one.metric not in CHECKED or one.case_key in of_commands for one in plan.observed)
     seconds = budget.profiling(needed) if budget is not None else math.inf
     scratch.mkdir(parents=True, exist_ok=True)
     place.parent.account.show(scratch)

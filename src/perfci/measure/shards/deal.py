@@ -1,20 +1,19 @@
-"""The deal: which shard measures which cases, and the plan made of it."""
+"""The deal: which shard measures which cases, the plan made of it, and what a shard takes from it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import perfci
 from perfci.measure.calibrate.history import UNKNOWN_PAIRS, forecast
-from perfci.measure.options import Options
-from perfci.measure.place import Place
-from perfci.measure.shards.document import Asked, PlannedCase, SharedPlan
-from perfci.measure.shards.facts import of_machine, of_sources
+from perfci.measure.request import Planned
+from perfci.measure.run import Measurement
+from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
+from perfci.measure.sides.planned import of_machine, of_sources
 from perfci.model.base import UsageError
 from perfci.model.comparison import claims
-from perfci.model.plan import Plan
-from perfci.model.results import Case, SideCode
+from perfci.model.results import Part, SideCode
 from perfci.model.text import count
 
 
@@ -44,28 +43,14 @@ def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) ->
     return {key: dealt[key] for key in seconds}
 
 
-def asked_of(options: Options) -> Asked:
-    """Return the part of the command line that each shard repeats."""
-    return Asked(**{name: getattr(options, name) for name in Asked.model_fields})
+def share_out(measurement: Measurement, shards: int, last: Path, *, fewer: bool = False) -> SharedPlan:
+    """Plan a comparison whose cases `shards` machines measure: all up to the first sample. Raises PerfciError.
 
-
-def share_out(
-    options: Options,
-    place: Place,
-    cases: Sequence[Case],
-    plan: Plan,
-    run: str,
-    shards: int,
-    last: Path,
-    *,
-    fewer: bool = False,
-) -> SharedPlan:
-    """Return the plan of a comparison whose cases `shards` machines measure. Raises UsageError.
-
-    `plan`: with the m of all cases, whose proofs are known. `last`: results of an earlier comparison, which tell the
-    seconds of each case; where they do not, the calibration of this machine or the schedule does. `fewer`: where there
-    are fewer cases than shards, the plan is for as many as there are.
+    `last`: results of an earlier comparison, which tell the seconds of each case; where they do not, the calibration of
+    this machine or the schedule does. `fewer`: where there are fewer cases than shards, the plan is for as many as
+    there are.
     """
+    place, cases, plan, run = measurement.plan()
     measured = [case for case in cases if case.measured("head")]
     expected = forecast(measured, plan, place.facts, last).cases
     told = {f"{one.case}@{one.device}": (one.pairs or UNKNOWN_PAIRS) * one.seconds for one in expected}
@@ -78,8 +63,8 @@ def share_out(
         run=run,
         perfci=perfci.__version__,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=options.command,
-        asked=asked_of(options),
+        command=measurement.request.how.command,
+        what=measurement.request.what,
         sources=claims(of_sources(place.sources, place.sides)),
         machine=claims(of_machine(place.facts, list(place.benches), place.environments)),
         sides={
@@ -87,16 +72,27 @@ def share_out(
             for name, side in place.sides.items()
         },
         plan=plan,
-        models=options.models,
         shards=shards,
         cases=[
-            PlannedCase(
-                key=case.key,
-                command=commands.get(case.key, ""),
-                seconds=seconds[case.key],
-                shard=dealt[case.key],
-                proof=case.proof,
-            )
-            for case in cases
+            PlannedCase(key=key, command=commands.get(key, ""), seconds=seconds[key], shard=dealt[key], proof=proof)
+            for key, proof in ((case.key, case.proof) for case in cases)
         ],
     ).sealed()
+
+
+def planned(shard: Shard) -> Planned:
+    """Return what a shard takes from its plan: for its criteria the m and looks of the whole."""
+    whole, plan, number = shard.plan, shard.plan.plan, shard.number
+    proofs, keys = {case.key: case.proof for case in shard.cases}, [case.key for case in whole.cases]
+    own = [one for one in plan.criteria if one.case_key in proofs]
+    return Planned(
+        plan=plan.model_copy(update={"criteria": own}, deep=True),
+        run=whole.run,
+        name=shard.name,
+        part=Part(plan=whole.digest, shards=[number], of=whole.shards, models=whole.what.models, cases=keys),
+        proofs=proofs,
+        known={case.key: case.command for case in whole.cases if not case.command or case.shard == number},
+        sources=whole.sources,
+        machine=whole.machine,
+        draws=f"{plan.seed}/shard/{number}",
+    )

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 import perfci
-from perfci.model.base import Amount, DeviceKind, Document, Items, Side, UsageError
+from perfci.measure.request import ANEW, What
+from perfci.model.base import Amount, Document, Items, Side, UsageError
 from perfci.model.comparison import digest
 from perfci.model.plan import Plan
-from perfci.model.results import MOST_MODELS, MOST_SHARDS, Part, Proof, SideCode
+from perfci.model.results import MOST_SHARDS, Proof, SideCode
 from perfci.model.text import escaped
 from perfci.system.bounded import Unread, regular
 
@@ -19,23 +20,6 @@ PLAN = "plan.json"
 """Its name in an artifact."""
 LARGEST = 64 * 2**20
 """Bytes of a plan at most."""
-ANEW = "make a new plan with `perfci plan`"
-
-
-class Asked(Document):
-    """The command line of `perfci plan`, as far as each shard is to do the same: fields of Options."""
-
-    base: str | None = None
-    """As it was named."""
-    pull_request: bool = False
-    committed: bool = False
-    cases: list[str] = Field(default_factory=list)
-    """Globs on case ids; empty takes all."""
-    devices: list[DeviceKind] | None = None
-    python: str | None = None
-    base_python: str | None = None
-    env: dict[Side, dict[str, str]] = Field(default_factory=dict)
-    quick: bool = False
 
 
 class PlannedCase(Document):
@@ -62,15 +46,13 @@ class SharedPlan(Document):
     made: str
     """UTC, ISO 8601."""
     command: list[str]
-    asked: Asked
+    what: What
     sources: dict[str, str]
     machine: dict[str, str]
     """Claims of what a shard must find to be the same."""
     sides: dict[Side, SideCode]
     plan: Plan
     """With the criteria of all shards, which share α."""
-    models: int = Field(1, ge=1, le=MOST_MODELS)
-    """Models of device that share α, each with a plan of its own, of which this is one."""
     shards: int = Field(ge=1, le=MOST_SHARDS)
     cases: Items[PlannedCase]
     """In the order in which one run would hold them."""
@@ -172,23 +154,3 @@ class Shard:
     def cases(self) -> list[PlannedCase]:
         """Its cases."""
         return [case for case in self.plan.cases if case.shard == self.number]
-
-    @property
-    def commands(self) -> frozenset[str]:
-        """Commands that its cases are of."""
-        return frozenset(case.command for case in self.cases if case.command)
-
-    @property
-    def part(self) -> Part:
-        """As its results tell it."""
-        plan = self.plan
-        cases = [case.key for case in plan.cases]
-        return Part(plan=plan.digest, shards=[self.number], of=plan.shards, models=plan.models, cases=cases)
-
-    def own(self, budget: float | None) -> Plan:
-        """Return the plan of its cases: their criteria, and the m and looks of the whole. `budget`: seconds, where
-        another is asked for."""
-        keys = {case.key for case in self.cases}
-        plan = self.plan.plan
-        own = [one for one in plan.criteria if one.case_key in keys]
-        return plan.model_copy(update={"criteria": own, "budget": budget or plan.budget}, deep=True)

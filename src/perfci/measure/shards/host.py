@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perfci.measure.journal import JOURNAL, KEPT, PREVIOUS, begun
-from perfci.measure.options import Options, Progress, Standing
+from perfci.measure.journal import JOURNAL, PREVIOUS, begun
 from perfci.measure.place import prepare_sides
+from perfci.measure.request import WRITTEN, Progress, Request, Standing
 from perfci.measure.run import Measurement, failed_results
-from perfci.measure.shards.deal import asked_of
+from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.comparison import claims, require_same
@@ -72,28 +72,29 @@ def seeing(member: Member) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def plan_host(options: Options, members: Sequence[Member], home: Path, progress: Progress) -> SharedPlan:
-    """Build base and head into `home` (unless `options.prepared` has them), prove, and plan a shard for each of
-    `members`, or for as many as there are cases. With `options.resume` the plan is that of the run before.
+def plan_host(request: Request, members: Sequence[Member], home: Path, progress: Progress) -> SharedPlan:
+    """Build base and head into `home` (unless they are prepared), prove, and plan a shard for each of `members`, or for
+    as many as there are cases. To go on with, the plan is that of the run before.
 
     Raises PerfciError.
     """
-    folder = options.out / FOLDER
-    known = _known(options, members, folder / PLAN) if options.resume else None
+    where = request.where
+    folder = where.out / FOLDER
+    known = _known(request, members, folder / PLAN) if request.how.resume else None
     with seeing(members[0]):
-        if options.prepared is None:
-            prepare_sides(replace(options, prepare=home), home, progress)
+        if where.prepared is None:
+            prepare_sides(request.but(prepare=home), home, progress)
         if known is not None:
             return known
-        planning = replace(options, prepared=options.prepared or home, gpu=members[0].gpu)
-        plan = Measurement(planning, progress).plan(len(members), options.out / RESULTS, fewer=True)
+        planning = Measurement(request.but(prepared=where.prepared or home, gpu=members[0].gpu), progress)
+        plan = share_out(planning, len(members), where.out / RESULTS, fewer=True)
     with disk_errors("made", folder):
         folder.mkdir(exist_ok=True)
     write_atomic(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
     return plan
 
 
-def _known(options: Options, members: Sequence[Member], path: Path) -> SharedPlan:
+def _known(request: Request, members: Sequence[Member], path: Path) -> SharedPlan:
     """Return the plan to go on with. Raises UsageError where there is none, or something else is asked for now."""
     if not path.exists():
         raise UsageError(f"{path.parent}: holds nothing that can be gone on with: leave out --resume")
@@ -101,29 +102,29 @@ def _known(options: Options, members: Sequence[Member], path: Path) -> SharedPla
     if known.shards > len(members):
         raise UsageError(f"--resume: the run was begun on {known.shards} GPUs: name the same, or leave out --resume")
     # Gone on with, base is the commit that it was.
-    asked = asked_of(replace(options, base=known.asked.base) if options.base == known.base else options)
+    asked = request.but(base=known.what.base) if request.what.base == known.base else request
     then, now = (
-        claims({KEPT[name]: value for name, value in one.model_dump(mode="json").items()})
-        for one in (known.asked, asked)
+        claims({WRITTEN.get(name, name): value for name, value in one.model_dump(mode="json").items()})
+        for one in (known.what, asked.what)
     )
     require_same(then, now, "--resume", "is not that of the run before", "give the same, or leave out --resume")
     return known
 
 
 def measure_host(
-    options: Options, members: Sequence[Member], plan: SharedPlan, home: Path, progress: Progress
+    request: Request, members: Sequence[Member], plan: SharedPlan, home: Path, progress: Progress
 ) -> tuple[list[Path], list[str]]:
     """Measure a plan on the devices of `members` at once. Returns the folders of its shards, to be merged, and notes.
 
     `home`: the prepared sides. Raises PerfciError where nothing can be merged.
     """
-    options = replace(options, prepared=options.prepared or home, seed=plan.plan.seed)
-    with Lease(LEASE, options.wait, progress.stage):
-        return _measure_parts(options, members, plan, progress)
+    request = request.but(prepared=request.where.prepared or home)
+    with Lease(LEASE, request.how.wait, progress.stage):
+        return _measure_parts(request, members, plan, progress)
 
 
 def _measure_parts(
-    options: Options, members: Sequence[Member], plan: SharedPlan, progress: Progress
+    request: Request, members: Sequence[Member], plan: SharedPlan, progress: Progress
 ) -> tuple[list[Path], list[str]]:
     if idle := [member.name for member in members[plan.shards :]]:
         progress.note(
@@ -131,27 +132,20 @@ def _measure_parts(
         )
     asked = []
     for number, member in enumerate(members[: plan.shards], 1):
-        folder = options.out / FOLDER / f"shard-{number}"
-        resume = options.resume and bool(begun(folder / JOURNAL))
+        folder = request.where.out / FOLDER / f"shard-{number}"
+        resume = request.how.resume and bool(begun(folder / JOURNAL))
         if not resume:
             _clear(folder)
-        asked.append(
-            (
-                member,
-                replace(
-                    options, out=folder, shard=Shard(plan, number), resume=resume, gpu=member.gpu,
-                    neighbours=plan.shards - 1,
-                ),
-            )
-        )  # fmt: skip
-    for (member, one), died in zip(asked, measure_together(asked, progress), strict=True):
+        own = request.but(out=folder, resume=resume, gpu=member.gpu, neighbours=plan.shards - 1)
+        asked.append((member, replace(own, planned=planned(Shard(plan, number)))))
+    for (member, own), died in zip(asked, measure_together(asked, progress), strict=True):
         if died is not None:
             text = f"{member.name}: its measuring process ended: {died}"
             progress.note(text)
-            _interrupted(one.out / RESULTS, text)
+            _interrupted(own.where.out / RESULTS, text)
     names = [member.name for member, _ in asked]
     shares = f"measured at once on {listed(names, 20)}, which share the power and the memory of the host"
-    return [one.out for _, one in asked], [shares] if names[1:] else []
+    return [own.where.out for _, own in asked], [shares] if names[1:] else []
 
 
 def _clear(folder: Path) -> None:
@@ -216,8 +210,8 @@ class _Teller:
             self.progress.note(f"{name}: {text}")
 
 
-def measure_together(asked: Sequence[tuple[Member, Options]], progress: Progress) -> list[str | None]:
-    """Measure as each of the options asks, in a process each, in step. Returns how a process died, None of one that
+def measure_together(asked: Sequence[tuple[Member, Request]], progress: Progress) -> list[str | None]:
+    """Measure as each request asks, in a process each, in step. Returns how a process died, None of one that
     came to its end; results are in its output folder.
 
     Raises UsageError or MachineError for a process that refuses before it has results; the others are then ended, as
@@ -226,8 +220,8 @@ def measure_together(asked: Sequence[tuple[Member, Options]], progress: Progress
     running: list[_Running] = []
     teller = _Teller(progress)
     try:
-        for member, options in asked:
-            running.append(_start(member, options))
+        for each in asked:
+            running.append(_start(*each))
         while some := [one for one in running if one.open]:
             for line in wait([one.line for one in some]):
                 one = next(one for one in some if one.line is line)
@@ -252,10 +246,10 @@ def measure_together(asked: Sequence[tuple[Member, Options]], progress: Progress
         find_account().sweep()  # what one that was killed has left
 
 
-def _start(member: Member, options: Options) -> _Running:
+def _start(member: Member, request: Request) -> _Running:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_measure, args=(options, member, theirs), name=member.name)
+    process = context.Process(target=_measure, args=(request, member, theirs), name=member.name)
     process.start()
     theirs.close()  # else its end would stay open once it is dead
     return _Running(member, process, ours)
@@ -357,15 +351,15 @@ class _Line:
         self._passed.get()
 
 
-def _measure(options: Options, member: Member, connection: Connection) -> None:
-    """Measure in this process, which is a new one, into `options.out`."""
+def _measure(request: Request, member: Member, connection: Connection) -> None:
+    """Measure in this process, which is a new one, into its output folder."""
     os.setsid()  # a terminal's Ctrl-C is for the process that started this one, and ends it
     signal.signal(signal.SIGTERM, _interrupt)
     os.environ.update(member.env)
     if member.cores:
         os.sched_setaffinity(0, member.cores)
     line = _Line(connection)
-    measurement = Measurement(options, line, barrier=lambda: _meet(measurement, line.barrier))
+    measurement = Measurement(request, line, barrier=lambda: _meet(measurement, line.barrier))
     results: Results | None
     try:
         results = measurement.measure()
@@ -375,7 +369,7 @@ def _measure(options: Options, member: Member, connection: Connection) -> None:
             line.refused(error)
             return
     if results is not None:
-        _keep(results, options.out)
+        _keep(results, request.where.out)
     line.over()
 
 
@@ -383,7 +377,7 @@ def _meet(measurement: Measurement, barrier: Callable[[], None]) -> None:
     """Leave on the disk what is known so far, for the case that this process ends here, and wait for the others."""
     if (known := measurement.results) is not None:
         died = Reason(kind="exit", text="its measuring process ended without an answer")
-        _keep(known.model_copy(update={"error": died}), measurement.options.out)
+        _keep(known.model_copy(update={"error": died}), measurement.request.where.out)
     barrier()
 
 

@@ -157,11 +157,9 @@ def may_count(root: Path = Path("/")) -> Fault | None:
     Where the code under test runs as another user, ncu gets those of the two that this process has. Under WSL a
     setting of Windows decides, which cannot be seen from here.
     """
-    kernel = _text(root / "proc/version")
-    # gVisor tells a bare 4.4.0, where distributions append their build.
-    if "gvisor" in kernel.lower() or kernel.startswith("Linux version 4.4.0 "):
+    if gvisor(root):
         return fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
-    if "microsoft" in kernel.lower():
+    if "microsoft" in _text(root / "proc/version").lower():
         return None
     capabilities = held([CAP_SYS_ADMIN, CAP_PERFMON], root)
     if capabilities is None or not admin_only(root):
@@ -173,6 +171,12 @@ def may_count(root: Path = Path("/")) -> Fault | None:
     user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
     who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"
     return fault("forbidden", f"the driver lets only administrators count, and this is {who}", _PERMIT)
+
+
+def gvisor(root: Path = Path("/")) -> bool:
+    """Tell whether the kernel is gVisor's: a bare 4.4.0, where distributions append their build."""
+    kernel = _text(root / "proc/version")
+    return "gvisor" in kernel.lower() or kernel.startswith("Linux version 4.4.0 ")
 
 
 def admin_only(root: Path = Path("/")) -> bool:
