@@ -33,14 +33,14 @@ CONFIGS = [triton.Config({"BLOCK": 1024}, num_warps=warps, num_stages=stages) fo
 
 @triton.autotune(CONFIGS, key=["n"], cache_results=True)
 @triton.jit
-def scan_kernel(x, out, n, TIMES: tl.constexpr, BLOCK: tl.constexpr):
+def scan_kernel(x, out, n, half, TIMES: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     carried = 0.0
     for start in range(0, n, BLOCK):
         at = start + tl.arange(0, BLOCK)
         values = tl.load(x + row * n + at, mask=at < n, other=0.0)
         for _ in range(TIMES):
-            values = values * 1.0
+            values = values * half + values * half
         summed = tl.cumsum(values, axis=0) + carried
         tl.store(out + row * n + at, summed, mask=at < n)
         carried += tl.sum(values, axis=0)
@@ -49,7 +49,7 @@ def scan_kernel(x, out, n, TIMES: tl.constexpr, BLOCK: tl.constexpr):
 def scan(x):
     """Return the running sums of rows."""
     out = torch.empty_like(x)
-    scan_kernel[(x.shape[0],)](x, out, x.shape[1], TIMES=1)
+    scan_kernel[(x.shape[0],)](x, out, x.shape[1], 0.5, TIMES=1)
     return out
 '''
 TUNED_SUITE = """

@@ -250,17 +250,18 @@ def test_no_module_is_taken_from_elsewhere_that_the_side_has(made, where):
 
 
 def test_a_folder_of_the_side_is_found_as_a_worker_finds_it(made):
-    """transformers asks whether there is a package `kernels`, as the folder of a suite is often called."""
+    """transformers asks for a package `kernels`, as the folder of a suite is often called, and 5.17 imports it."""
     place = made(
         {
             "asks.py": "import importlib.util as u\nHAS = u.find_spec('own') is not None\n",
+            "takes.py": "import own\nVERSION = getattr(own, '__version__', '')\ndel own\n",
             "deep.py": "import own.code\n",
         }
     )
     folder = place.root / "head/site/own"
     folder.mkdir()
     (folder / "code.py").write_text("")
-    assert place.fault("own", "asks") is None
+    assert place.fault("own", "asks", "takes") is None
     told = place.told("import asks, own", ["asks"], "[sys.modules['asks'].HAS, [str(one) for one in own.__path__]]")
     assert told == {"asks": True, "value": [True, [str(folder)]]}
     assert place.fault("deep") == ("deep", "looks for own.code, which the repository may provide")

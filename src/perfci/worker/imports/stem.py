@@ -108,6 +108,7 @@ class Stem(Parent):
                 failure = "" if error.name == name else f"cannot be imported here ({type(error).__name__})"
             except (Exception, SystemExit) as error:
                 failure = f"cannot be imported here ({type(error).__name__})"
+        self.guard.forget()
         self.groups[name] = traces.since()
         self.paid += time.monotonic() - start
         why = self.guard.fault or failure or next(iter(changed(before, state())), "")
@@ -210,6 +211,14 @@ class Guard(Finder):
             self.fault = self.fault or f"looks for {name}, which the repository may provide"
             raise ModuleNotFoundError(f"{name} is not loaded here", name=name)
         return None
+
+    def forget(self) -> None:
+        """Take away the namespace packages of the side that were imported: they hold no code, but its path."""
+        for name in self.spaces & sys.modules.keys():
+            if getattr(sys.modules[name], "__file__", None) is None:
+                del sys.modules[name]
+        for entry in [one for one in sys.path_importer_cache if discover.inside(os.path.realpath(one), self.path)]:
+            del sys.path_importer_cache[entry]
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
