@@ -50,11 +50,21 @@ class Settled(Document):
 class Stem(Starter):
     """A fork of the parent that imports once, for the workers of all sides, what lies outside of them."""
 
-    def __init__(self, parent: "Parent", arena: Arena, log: Path, refused: Sequence[str] = ()) -> None:
-        """`refused`: names of modules that are not to be imported. Raises Died."""
+    def __init__(
+        self,
+        parent: "Parent",
+        arena: Arena,
+        log: Path,
+        refused: Sequence[str] = (),
+        others: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """`refused`: names of modules that are not to be imported; `others`: the other sides' entries of `sys.path`.
+        Raises Died."""
         super().__init__(parent.address, parent.listener, parent.numbers, parent.memory_limit)
         self.parent = parent
-        self.ident, self.pid, self.control = parent.forked("stem", arena, log, refused=list(refused))
+        self.ident, self.pid, self.control = parent.forked(
+            "stem", arena, log, refused=list(refused), others=[list(path) for path in others]
+        )
         self.control.limit(SLOWEST)
 
     def take(self, name: str, state: str) -> None:

@@ -94,6 +94,8 @@ def matches(top: Path, pattern: str) -> list[str] | str:
     """Return the relative paths of the files that match, or what is wrong with the pattern."""
     if os.path.isabs(pattern) or ".." in Path(pattern).parts:
         return "lies outside the repository: write a glob relative to its root"
+    if (top / pattern).is_file():
+        return [Path(pattern).as_posix()]  # no folder is listed, which Python 3.12 does for the name of a file, too
     try:
         files = sorted(path.relative_to(top).as_posix() for path in top.glob(pattern) if path.is_file())
     except ValueError as error:

@@ -203,6 +203,18 @@ READS: dict[str, tuple[str, Change, Change, str]] = {
         lambda repo: repo.write("src/colorsys.py", ""),
         "tree/src",
     ),
+    "its package lists its modules": (
+        kernel("import pkg, pkgutil", "list(pkgutil.iter_modules(pkg.__path__))"),
+        lambda repo: repo.write("pkg/__init__.py", ""),
+        lambda repo: repo.write("pkg/more.py", ""),
+        "tree/pkg",
+    ),
+    "a module is looked for that only head has": (
+        kernel("import pkg, importlib.util as u", "u.find_spec('pkg.more')"),
+        lambda repo: repo.write("pkg/__init__.py", ""),
+        lambda repo: repo.write("pkg/more.py", ""),
+        "tree/pkg/more.py",
+    ),
     "it is imported by what it imports": (
         kernel("import first", "pass"),
         lambda repo: (repo.write("first.py", "from deep import x"), repo.write("deep.py", "x = 1")),
@@ -229,6 +241,16 @@ def test_what_a_case_reads_must_be_the_same(proving: Repo, how: str) -> None:
     assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
     after(proving)
     assert planned(proving) == {"a": ("", f"it reads {path}, which differs"), "b": ("code", CODE)}
+
+
+def test_a_module_more_beside_those_that_are_imported_does_not_matter(proving: Repo) -> None:
+    proving.write("kernels/a.py", kernel("import pkg", "import pkg.used"))
+    proving.write("pkg/__init__.py", "")
+    proving.write("pkg/used.py", "")
+    proving.commit()
+    proving.write("pkg/more.py", "")
+    proving.write("more.py", "")
+    assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
 
 
 @pytest.mark.slow

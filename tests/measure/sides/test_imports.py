@@ -59,6 +59,17 @@ def test_a_dear_import_is_paid_once_a_run(repository):
     assert "imported once for all workers" in told
 
 
+def test_what_head_alone_provides_is_left_to_the_workers(repository):
+    (repository / "kernels/total.py").write_text("import json\n" + SUITE)
+    git(repository, "commit", "-qam", "json")
+    (repository / "README").write_text("One file more.")
+    (repository / "own.py").write_text("")
+    (repository / "kernels/total.py").write_text(SUITE.replace("import dear", "import dear, own"))
+    results, told = measured(repository, 1)
+    assert [len(case.pairs) for case in results.cases] == [1]
+    assert "1 modules were imported once for all workers" in told
+
+
 @pytest.mark.slow
 def test_a_side_has_what_its_own_suite_imports_and_nothing_else(repository):
     (repository.parent / "packages/more.py").write_text("import sys\nsys.has_more = True\n")

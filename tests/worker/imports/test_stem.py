@@ -61,7 +61,8 @@ class Place:
 
     def stem(self, *names: str, side: str = "head", refused: tuple[str, ...] = ()) -> tuple[Stem, Settled]:
         """A stem of a side whose suite asks for all of these."""
-        stem = Stem(self.parent, self.arena(side), self.root / "stem.log", refused)
+        others = [self.arena(one).path for one in ("base", "head") if one != side]
+        stem = Stem(self.parent, self.arena(side), self.root / "stem.log", refused, others)
         tries = [f"try:\n    import {name}\nexcept (Exception, SystemExit):\n    pass" for name in names]
         self.asked("\n".join(tries), side, stem.take)
         settled = stem.settle(60)
@@ -258,13 +259,24 @@ def test_a_folder_of_the_side_is_found_as_a_worker_finds_it(made):
             "deep.py": "import own.code\n",
         }
     )
-    folder = place.root / "head/site/own"
-    folder.mkdir()
-    (folder / "code.py").write_text("")
+    for side in ("base", "head"):
+        folder = place.root / side / "site/own"
+        folder.mkdir()
+        (folder / "code.py").write_text("")
     assert place.fault("own", "asks", "takes") is None
     told = place.told("import asks, own", ["asks"], "[sys.modules['asks'].HAS, [str(one) for one in own.__path__]]")
     assert told == {"asks": True, "value": [True, [str(folder)]]}
     assert place.fault("deep") == ("deep", "looks for own.code, which the repository may provide")
+
+
+@pytest.mark.parametrize("name", ["own.py", "own/code.py"])
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_no_module_is_taken_from_elsewhere_that_one_side_alone_has(made, side, name):
+    place = made({"asks.py": "try:\n    import own\nexcept ImportError:\n    own = None\n"})
+    file = place.root / side / "site" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    assert place.fault("asks") == ("asks", "looks for own, which the repository may provide")
 
 
 def test_a_package_that_is_installed_into_the_side_is_not_looked_up_elsewhere(made):

@@ -2,7 +2,7 @@
 
 A scout imports base's suite and executes the first case of each kernel; meanwhile the stem imports what it asks for.
 Head's scout is a fork of it, and says whether head asks for the same: where it does not, the stem begins anew with what
-both ask for. Where the sides look otherwise to an import, there is none.
+both ask for. What either side provides itself is left to the workers.
 """
 
 import os
@@ -50,16 +50,15 @@ class Imports:
         """False where each worker imports everything."""
         self.sides: list[SideWork] = []
         """Those that were scouted."""
-        self.seen: list[Any] = []
         if not self.wanted:
             differ = differing_variables(place.sides)
             because = f": base and head differ in the environment: {', '.join(differ)}" if differ else ""
             self.nothing(f"workers are not forks of one process here{because}")
         else:
-            # Before a scout leaves anything in a cache.
-            self.seen = [_seen(side) for side in place.sides.values() if side.suite and not side.failure]
-            if any(one != self.seen[0] for one in self.seen):
-                self.nothing("base and head provide other names to imports, or their builds left other caches")
+            # Before a scout leaves anything there.
+            caches = [_caches(side) for side in place.sides.values() if side.suite and not side.failure]
+            if any(one != caches[0] for one in caches):
+                self.nothing("the builds of base and head left other caches")
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Callable[[str, str], None] | None]:
@@ -72,7 +71,12 @@ class Imports:
         first = self.sides[0]
         # An exclusive device has no room for a stem that asks for it: it goes without.
         stem = self._planted() if side is first and not self.place.exclusive("cuda") else None
-        own = {name.partition(".")[0] for _, names in self.seen[0][0] for name in names}
+        own = {
+            path.name.partition(".")[0]
+            for one in self.place.sides.values()
+            for entry in one.path()
+            for path in Path(entry).iterdir()
+        }
 
         def tell(name: str, state: str) -> None:
             if name.partition(".")[0] in own:
@@ -99,7 +103,8 @@ class Imports:
         log = self.bench.logs / f"{side.name}.log"
         try:
             with self.bench.costs.phase("start"):
-                return Stem(self.parent, side.arena(self.bench.threads, []), log, list(self.refused))
+                others = [one.path() for one in self.place.sides.values() if one is not side]
+                return Stem(self.parent, side.arena(self.bench.threads, []), log, list(self.refused), others)
         except (Died, MachineError) as error:
             self.nothing(str(error))
             return None
@@ -163,14 +168,6 @@ class Imports:
         write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *each]) + "\n")
 
 
-def _seen(side: SideWork) -> list[Any]:
-    """Return all that a module from outside could learn of a side as it is imported: the names in its folders on
-    `sys.path`, and what lies in its caches."""
-    names = [
-        (os.path.relpath(entry, side.folder), sorted({path.name for path in Path(entry).iterdir()} - {"__pycache__"}))
-        for entry in side.path()
-    ]
-    return [
-        names,
-        file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY)),
-    ]
+def _caches(side: SideWork) -> dict[str, str]:
+    """Return all that a module from outside could find in a side's caches as it is imported: path → digest."""
+    return file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))

@@ -40,12 +40,12 @@ class Stem(Parent):
     """The loop of a stem."""
 
     def __init__(self, channel: Channel, message: dict[str, Any]) -> None:
-        """`message`: the request, with `path`, a side's entries of `sys.path`, and `refused`, names of modules that are
-        not to be imported."""
+        """`message`: the request, with `path`, a side's entries of `sys.path`, `others`, those of the other sides, and
+        `refused`, names of modules that are not to be imported."""
         super().__init__(channel, enter)
         self.folder: str = os.path.dirname(message["site"])
         self.refused = set(message["refused"])
-        self.guard = Guard(message["path"])
+        self.guard = Guard([message["path"], *message["others"]])
         self.groups: Groups = {}
         self.places: list[Place] = []
         """The names that hold a path of the side."""
@@ -175,16 +175,23 @@ class Stem(Parent):
 
 
 class Guard(Finder):
-    """A finder that finds nothing: it denies what the side may provide, so that none of its code runs here."""
+    """A finder that finds nothing: it denies what a side may provide, so that none of its code runs here."""
 
-    def __init__(self, path: Sequence[str]) -> None:
-        self.path = [os.path.realpath(entry) for entry in path]
+    def __init__(self, paths: Sequence[Sequence[str]]) -> None:
+        """`paths`: of each side its entries of `sys.path`, the stem's own first."""
+        self.path = [os.path.realpath(entry) for entry in paths[0]]
         self.fault = ""
         self.owned: set[str] = set()
-        """Top-level names of the side's modules and packages."""
-        self.spaces: set[str] = set()
-        """Those of its folders that nothing but a namespace package is made of."""
+        """Top-level names of modules and packages that any side has."""
         self.distributions: set[str] = set()
+        spaces = [self._take(path) for path in paths]
+        self.spaces = set.intersection(*spaces) - self.owned
+        """Those of folders in all sides that nothing but a namespace package is made of."""
+        self.owned |= set.union(*spaces) - self.spaces
+
+    def _take(self, path: Sequence[str]) -> set[str]:
+        """Take in the names of one side. Returns those of its folders that a namespace package may be made of."""
+        spaces: set[str] = set()
         for folder in path:
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 whole = os.path.join(folder, name)
@@ -193,14 +200,15 @@ class Guard(Finder):
                 elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
                     self.owned.add(name.partition(".")[0])
                 elif os.path.isdir(whole) and name.isidentifier():
-                    self.spaces.add(name)
+                    spaces.add(name)
+        return spaces
 
     def owns(self, name: str) -> bool:
-        """Tell whether a module is the side's by its name."""
+        """Tell whether a module is a side's by its name."""
         return name.partition(".")[0] in self.owned | self.spaces
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Let others find it. Raises ModuleNotFoundError for what the side may have.
+        """Let others find it. Raises ModuleNotFoundError for what a side may have.
 
         A folder that makes a namespace package is found, as a worker would find it: transformers asks for `kernels`.
         """
