@@ -5,12 +5,10 @@ Head's scout is a fork of it, and says whether head asks for the same: where it 
 both ask for. What either side provides itself is left to the workers.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from pydantic import ValidationError
 
