@@ -70,6 +70,9 @@ class Loop:
         self.asked = sum(bool(self._criteria(case)) for case in measurable)
         try:
             while open_cases:
+                if plan.exact_pairs is None:
+                    for case in open_cases:
+                        adapt(case, self.benches, plan)
                 going_on = self._in_turn(open_cases) if self.budget.left else []
                 if not going_on:
                     self._leave(open_cases)
@@ -77,9 +80,6 @@ class Loop:
                 batch = next_batch(going_on, plan, self.budget.left)
                 # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
                 index = sum(len(case.pairs) for case in measurable)
-                if plan.exact_pairs is None:
-                    for case in batch:
-                        adapt(case, self.benches, plan)
                 self._round(batch, index, self._deadline(batch))
                 taken = {case.key for case in batch}
                 open_cases = [case for case in open_cases if case.key not in taken or self._goes_on(case)]
@@ -124,17 +124,17 @@ class Loop:
     def _in_turn(self, cases: Sequence[Case]) -> list[Case]:
         """Return the open cases that go on: where not all come to the first look that can convict, the cheapest.
 
-        They are chosen by cost alone, before their first pair and once more by what it took: till then all pairs are of
-        the planned schedule, and nothing that they show has a part in it. The choice stands until each of these cases
-        has come to that look or has ended; those that reach it in what is left then are next. So each case is asked as
-        it would be alone, by its own looks and its share of α, which stays that of all cases; who is not chosen gets no
-        answer; and when pairs end hangs on the budget, as ever. Both error rates hold.
+        They are chosen by cost alone: before their first pair, by what it took, and by what further ones take once
+        `adapt` has chosen their shape, for which it does not matter which side is the slower. The choice stands until
+        each of these cases has come to that look or has ended; those that reach it in what is left then are next. So
+        each case is asked as it would be alone, by its own looks and its share of α, which stays that of all cases;
+        who is not chosen gets no answer; and when pairs end hangs on the budget, as ever. Both error rates hold.
         """
         behind = self._behind(cases)
         if self.plan.exact_pairs is not None or not any(map(self._criteria, behind)):
             return [*cases]
         chosen = [case for case in behind if case.key in self.chosen]
-        if min((len(case.pairs) for case in chosen), default=0) < LEAST_PAIRS:
+        if min((len(case.pairs) for case in chosen), default=0) <= LEAST_PAIRS:
             tries = sum(bool(self._criteria(case)) for case in behind) == self.asked
             found = cheapest(self._needs(behind), self.budget.left, self.start, tries=tries)
             chosen = [case for need in found for case in need.cases]

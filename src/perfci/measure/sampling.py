@@ -45,7 +45,7 @@ class PairCost(NamedTuple):
     planned: float
     """Of the planned schedule."""
     least: float
-    """Of the smallest shape that `adapt` may choose."""
+    """Of the shape that `adapt` chose, or of the smallest that it may choose."""
 
 
 class Need(NamedTuple):
@@ -106,7 +106,12 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, b
     whole = math.fsum(pair.seconds.values())
     if not pair.blocks:
         return PairCost(whole, whole)
-    saved = pair.seconds["block"] * (1 - 2 / pair.blocks) + pair.seconds["open"] + pair.seconds["close"]
+    placements, blocks, before = 1, 2, 1
+    if len(case.pairs) >= LEAST_PAIRS and pair.scatter is not None:
+        setup, before = benches[case.device].setups[case.key], pair.scatter.placements
+        placements, blocks = setup.placements, setup.placements * setup.blocks
+    beside = pair.seconds["open"] + pair.seconds["close"]
+    saved = pair.seconds["block"] * (1 - blocks / pair.blocks) + beside * (1 - (placements - 1) / max(1, before - 1))
     return PairCost(whole, whole - saved)
 
 

@@ -21,8 +21,9 @@ from perfci.measure.journal import Journal
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.measure.sampling import Need, cheapest
+from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.plan import Looks
-from perfci.model.results import Case, Pair, Proof, Results
+from perfci.model.results import Case, Moments, Pair, Proof, Results, Scatter
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results
 from tests.measure.test_budget_end import JOURNAL, WATCH, Clock
@@ -39,6 +40,8 @@ class Kernel:
     command: str = ""
     asked: bool = True
     audited: bool = False
+    within: float = 0.0
+    """Scatter of its blocks: where there is any, pairs tell it, and could be smaller otherwise."""
 
 
 @dataclass
@@ -68,17 +71,24 @@ class Machine:
         asked = [limit(name) for name, one in self.kernels.items() if one.asked]
         made = results(cases, asked, looks=Looks.fitted(max(1, len(asked))))
         return made.model_copy(
-            update={"plan": made.plan.model_copy(update={"budget": self.budget, "purpose": self.purpose})}
+            update={
+                "plan": made.plan.model_copy(
+                    update={"budget": self.budget, "purpose": self.purpose, "schedules": SCHEDULES}
+                )
+            }
         )
 
     def run(self, made: Results | None = None, journal: Any = JOURNAL, most: int = 10**9) -> Results:
         """`most`: pairs of a case behind which somebody interrupts."""
         made, patch = made or self.planned(), pytest.MonkeyPatch()
-        setups = {
+        setups: dict[str, Any] = {
             f"{name}@cuda": SimpleNamespace(planned=known, least=known)
             for name, one in self.kernels.items()
             for known in (one.seconds / 2 if one.known is None else one.known,)
         }
+        for name, one in self.kernels.items():
+            if one.within:
+                setups[f"{name}@cuda"] = Setup("rotating", 1, 1, 2, 4, seconds=one.seconds / 16)
         bench: Any = SimpleNamespace(seed=0, lot="0", setups=setups, spare={})
         runner: Any = SimpleNamespace(once=self.once, run_pair=self.run_pair)
         progress: Any = SimpleNamespace(note=self.said.append, pair=lambda *numbers: None)
@@ -92,6 +102,12 @@ class Machine:
             self.loop = Loop(made.plan, {"cuda": bench}, runner, journal, progress, watch, None, Costs(), budget)
             self.loop.run(made.cases)
         return made.model_copy(update={"budget_needed": self.loop.needed})
+
+    def seen(self) -> list[str]:
+        """The cases that go on behind their second pair."""
+        with suppress(KeyboardInterrupt):
+            self.run(most=3)
+        return sorted(key.removesuffix("@cuda") for key in self.loop.chosen)
 
     def once(self, command: str) -> float:
         return next(one.seconds for one in self.kernels.values() if one.command == command)
@@ -120,6 +136,16 @@ class Machine:
         one, n = self.kernels[case.id], len(case.pairs)
         noise = float(np.random.default_rng([self.seed, n, *case.id.encode()]).normal(0, one.scatter))
         times = {"base": {"time": 1e-3}, "head": {"time": 1e-3 * one.change * np.exp(noise)}}
+        if one.within:
+            squares = [Moments(time=degrees * one.within**2, cross=0.0, clock=0.0) for degrees in (1, 6)]
+            scatter = Scatter(placements=2, blocks=4, placement=squares[0], block=squares[1])
+            each = {
+                "first": one.seconds / 4,
+                "open": one.seconds / 8,
+                "block": one.seconds / 2,
+                "close": one.seconds / 8,
+            }
+            return Pair(index=n, values=times, seconds=each, blocks=8, scatter=scatter)
         return Pair(index=n, values=times, seconds={} if one.command else {"block": one.seconds})
 
 
@@ -234,6 +260,15 @@ def test_first_pairs_that_are_far_dearer_than_their_samples_do_not_spend_the_bud
     made = run.run()
     assert sum(class_ == "unchanged" for class_ in classes(made).values()) == 1
     assert judge(made).verdict == "undecided"
+
+
+def test_pairs_that_cannot_become_smaller_are_not_taken_for_cheap() -> None:
+    """Of six cases that scatter within workers, those go on that come to their look; of calm ones all do."""
+    loud = {f"k/n={number}": Kernel(1.0 + number / 100, within=0.05) for number in range(6)}
+    run = Machine(loud, 40.0)
+    assert sorted(pairs_of(run.run()).values()) == [2, 2, 8, 8, 8, 8]
+    calm = {name: replace(one, within=1e-5) for name, one in loud.items()}
+    assert len(Machine(calm, 40.0).seen()) == 6
 
 
 def test_the_start_of_workers_is_a_round_s_and_no_case_s() -> None:

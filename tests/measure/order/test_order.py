@@ -1,5 +1,6 @@
 """When the budget will not do for all, it goes to those that it can still decide."""
 
+from dataclasses import replace
 from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from perfci.measure.request import Standing
 from perfci.measure.sampling import next_batch, pair_cost, pairs_left
 from perfci.measure.timing import Setup
 from perfci.model.plan import Looks, Plan
-from perfci.model.results import Case, CaseSide, Pair
+from perfci.model.results import Case, CaseSide, Moments, Pair, Scatter
 from perfci.stats.answer import hopeless
 from tests.judge.build import limit, pairs
 
@@ -98,6 +99,12 @@ def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_executions_and_by_t
     taken.pairs[0].blocks = 18
     taken.pairs[0].seconds = {"first": 1.0, "open": 2.0, "block": 9.0, "close": 3.0}
     assert cost(taken) == pytest.approx((15.0, 2.0)), "what a smaller pair cannot save stays"
+    none = Moments(time=0.0, cross=0.0, clock=0.0)
+    taken.pairs[0].scatter = Scatter(placements=3, blocks=6, placement=none, block=none)
+    taken.pairs *= 2
+    assert cost(taken) == pytest.approx((15.0, 15.0)), "then it is as large as it is to be"
+    benches["cpu"].setups["taken@cpu"] = replace(setup, placements=2, blocks=3)
+    assert cost(taken) == pytest.approx((15.0, 15.0 - 9.0 * 2 / 3 - 5.0 / 2))
 
 
 def test_pairs_that_are_left_are_those_to_the_look_that_decides() -> None:
