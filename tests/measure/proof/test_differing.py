@@ -44,6 +44,7 @@ def test_downloads_alone_are_not_compared(sides: tuple[SideWork, SideWork]) -> N
 CHANGES = {
     "content": (lambda head: (head.tree / "a.py").write_text("2"), {"tree/a.py"}, set()),
     "mode": (lambda head: (head.tree / "a.py").chmod(0o755), {"tree/a.py"}, set()),
+    "mode of a folder": (lambda head: head.site.chmod(0o700), {"site"}, set()),
     "new": (lambda head: (head.tree / "pkg" / "c.py").write_text(""), {"tree/pkg/c.py"}, {"tree/pkg"}),
     "gone": (lambda head: (head.site / "lib.so").unlink(), {"site/lib.so"}, {"site"}),
     "a folder": (lambda head: (head.tree / "empty").mkdir(), {"tree/empty"}, {"tree"}),

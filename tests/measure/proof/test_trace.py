@@ -113,6 +113,13 @@ def test_the_program_that_the_kernel_starts_a_script_with_counts(tmp_path: Path)
     shutil.copy("/bin/sh", tree / "bin" / "sh")
     found = traced(tmp_path, "import os; os.spawnl(os.P_WAIT, './run', 'run')")
     assert found.unsure == "" and {"tree/run", "tree/bin/sh"} <= found.named
+    (tree / "run").write_text("#!bin/middle\n")
+    (tree / "bin/middle").write_text("#!bin/sh\n")
+    (tree / "bin/middle").chmod(0o755)
+    found = traced(tmp_path, "import os; os.spawnl(os.P_WAIT, './run', 'run')")
+    assert found.unsure == "" and {"tree/run", "tree/bin/middle", "tree/bin/sh"} <= found.named
+    gone = "import os; os.link('run', 'r'); os.spawnl(os.P_WAIT, './r', 'r'); os.unlink('r')"
+    assert traced(tmp_path, gone).unsure == "it executed a file that is gone, or has no name"
 
 
 @real

@@ -11,8 +11,8 @@ from perfci.model.text import escaped, listed
 from perfci.sources.environment import DOWNLOADS, TEMPORARY
 from perfci.sources.snapshot import file_digests
 
-FOLDER = "folder"
-"""In the place of a digest."""
+FOLDER = "folder "
+"""What stands before its mode in the place of a digest."""
 _INSTALLED = re.compile(r"site/[^/]+\.dist-info/(direct_url\.json|RECORD)")
 """Notes of pip (PEP 610, PEP 376) that name the folder which a package was built in, so that they always differ."""
 _NO_MATTER = {"commands", "build_timeout"}
@@ -40,19 +40,24 @@ def differing(base: SideWork, head: SideWork) -> Differing:
     ours, theirs = _entries(base), _entries(head)
     paths = {path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)}
     paths -= {path for path in paths if _same_package(base, head, path)}
-    moved = (path for path in paths if path not in ours or path not in theirs or FOLDER in (ours[path], theirs[path]))
+    moved = (
+        path
+        for path in paths
+        if path not in ours or path not in theirs or ours[path].startswith(FOLDER) != theirs[path].startswith(FOLDER)
+    )
     return Differing(frozenset(paths), frozenset(str(PurePosixPath(path).parent) for path in moved))
 
 
 def _entries(side: SideWork) -> dict[str, str]:
-    """Return path → digest or FOLDER. Bytecode is left out: it follows from its source."""
+    """Return path → digest, or FOLDER and mode. Bytecode is left out: it follows from its source."""
     assert side.seal is not None  # it was built
     found = side.seal.files()
     ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
     found |= {f"cache/{path}": digest for path, digest in ours.items()}
     # Too large to digest, and no case needs them: whoever names them is measured.
     found |= {f"cache/{name}": side.name for name in DOWNLOADS if (side.cache / name).exists()}
-    return found | dict.fromkeys(_folders(side, {side.cache / name for name in (*DOWNLOADS, TEMPORARY)}), FOLDER)
+    folders = _folders(side, {side.cache / name for name in (*DOWNLOADS, TEMPORARY)})
+    return found | {path: f"{FOLDER}{(side.folder / path).stat().st_mode:o}" for path in folders}
 
 
 def _as_installed(side: SideWork, path: str) -> str:

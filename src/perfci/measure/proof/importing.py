@@ -1,34 +1,34 @@
-"""Tells whether importing a suite does the same in base and in head for all that does not read what differs.
+"""Tells whether importing suite files that read what differs does nothing to the cases of others.
 
-Cases of other suite files share a process with a file that differs: what its import does to others, they see. So the
-statements that are executed at import must be the same in both sides, but for those that only define: functions,
-classes, constants, by expressions that call nothing unknown. And no such statement, in any module that the suite
-imports, may use a definition that differs, be it through others. Where that is not known, they are not the same.
+Cases of several suite files share a process, and what the import of one file does, all others see. So those files, and
+every module of the repository that they import, may only define as they are imported: functions, classes and data, by
+expressions that call nothing unknown. And base and head must ask for the same packages from outside. Where that is not
+known, nothing of the suite is proved.
 """
 
 import ast
+import builtins
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from perfci.model.text import escaped
 
-_PLAIN = (
-    ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.BoolOp,
-    ast.Compare, ast.IfExp, ast.JoinedStr, ast.FormattedValue, ast.Subscript, ast.Slice, ast.Starred, ast.Lambda,
-    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.comprehension, ast.keyword, ast.expr_context,
-    ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.arguments, ast.arg,
+_DATA = (
+    ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp,
+    ast.JoinedStr, ast.FormattedValue, ast.Subscript, ast.Slice, ast.Starred, ast.Attribute, ast.ListComp, ast.SetComp,
+    ast.DictComp, ast.GeneratorExp, ast.comprehension, ast.keyword, ast.expr_context, ast.operator, ast.unaryop,
+    ast.boolop, ast.cmpop,
 )  # fmt: skip
-"""Parts of expressions that call nothing; operators of values that are plain themselves."""
+"""Parts of expressions that call nothing, where what they are given is data: operators of a class call its methods."""
 _PURE = frozenset(
     {
         "bool", "bytes", "complex", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min",
         "pow", "range", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip",
-        "dataclasses.field", "itertools.product", "logging.getLogger", "math.ceil", "math.sqrt", "os.path.dirname",
-        "os.path.join", "pathlib.Path", "re.compile", "torch.device", "triton.Config", "triton.language.constexpr",
-        "typing.NewType", "typing.TypeVar",
+        "dataclasses.field", "enum.auto", "itertools.product", "logging.getLogger", "math.ceil", "math.sqrt",
+        "os.path.dirname", "os.path.join", "pathlib.Path", "re.compile", "torch.device", "triton.Config",
+        "triton.language.constexpr", "typing.NewType", "typing.TypeVar",
     }
 )  # fmt: skip
 """Functions that change nothing which others see."""
@@ -40,22 +40,12 @@ _DECORATORS = frozenset(
     }
 )  # fmt: skip
 """Decorators that keep what they decorate nowhere else."""
-_BASES = frozenset(
-    {
-        "object", "Exception", "ValueError", "RuntimeError", "TypeError", "abc.ABC", "enum.Enum", "enum.IntEnum",
-        "torch.autograd.Function", "torch.nn.Module", "typing.Generic", "typing.NamedTuple", "typing.Protocol",
-        "typing.TypedDict",
-    }
-)  # fmt: skip
+_ENUMS = frozenset({"enum.Enum", "enum.IntEnum"})
+_BASES = _ENUMS | {
+    "object", "Exception", "ValueError", "RuntimeError", "TypeError", "abc.ABC", "torch.autograd.Function",
+    "torch.nn.Module", "typing.Generic", "typing.NamedTuple", "typing.Protocol", "typing.TypedDict",
+}  # fmt: skip
 """Classes, from outside, that nobody asks for their subclasses."""
-_DYNAMIC = frozenset(
-    {
-        "__dict__", "__import__", "entry_points", "eval", "exec", "exec_module", "globals", "import_module",
-        "load_module", "modules", "reload", "runpy", "vars",
-    }
-)  # fmt: skip
-"""Names and attributes by which code is reached that no statement names."""
-_IMPORT = "import "
 
 
 class Imported(NamedTuple):
@@ -74,134 +64,148 @@ class Imported(NamedTuple):
         return {*self.modules.values(), *(f"tree/{file}" for file in self.suite)}
 
 
-@dataclass
 class _Module:
-    """The statements of a module that are executed as it is imported, by what they do."""
+    """The statements of a module that are executed as it is imported."""
 
-    effects: list[str] = field(default_factory=list)
-    """Those that do more than define, in order, and `import …` of what is asked for."""
-    used: set[str] = field(default_factory=set)
-    """Names that these use."""
-    defined: dict[str, str] = field(default_factory=dict)
-    """Name → the statements that only define it."""
-    uses: dict[str, set[str]] = field(default_factory=dict)
-    """Name → names that its definitions use."""
-    bound: dict[str, set[str]] = field(default_factory=dict)
-    """Name → what imports anywhere bind to it: a module, or an attribute of one."""
+    def __init__(self, statements: list[ast.stmt], package: list[str], own: Collection[str]) -> None:
+        """`package`: names that relative imports begin at; `own`: top-level names of the side's modules."""
+        self.package, self.own = package, own
+        self.line = 0
+        """That of the first statement that does more than define; 0 where none does."""
+        self.imported: set[str] = set()
+        """Modules that are asked for, or attributes of modules."""
+        self.bound: dict[str, set[str]] = {}
+        """Name → what imports anywhere bind to it: a module, or an attribute of one."""
+        self.defined: set[str] = set()
+        self.data: set[str] = set()
+        """Names that hold numbers, texts, and collections of such, and nothing else."""
+        for one in (one for top in statements for one in ast.walk(top)):
+            if isinstance(one, (ast.Import, ast.ImportFrom)):
+                self._bind(one)
+        self._add(statements)
 
-    @property
-    def imported(self) -> set[str]:
-        """Modules that are asked for as it is imported, or attributes of modules."""
-        return {text.removeprefix(_IMPORT) for text in self.effects if text.startswith(_IMPORT)}
-
-    def add(self, statements: list[ast.stmt], package: list[str]) -> None:
-        """Take in statements. `package`: names that relative imports begin at."""
+    def _add(self, statements: Iterable[ast.stmt]) -> None:
         for one in statements:
-            imports = [each for each in ast.walk(one) if isinstance(each, (ast.Import, ast.ImportFrom))]
-            for each in imports:
-                self._bind(each, package)
-            if isinstance(one, ast.If) and _never(one.test):
-                self.add(one.orelse, package)
-            elif isinstance(one, ast.If) and self._is_plain(one.test):
-                self._effect(one.test)
-                self._branches([one.body, one.orelse], package)
+            if isinstance(one, ast.If):
+                never = ast.unparse(one.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
+                self._require(one, never or self._is_data(one.test))
+                self._add([*([] if never else one.body), *one.orelse])
             elif isinstance(one, ast.Try):
-                self.effects.append("try")
-                for handler in one.handlers:
-                    self._effect(handler.type or ast.Name("BaseException"))
-                branches = [one.body, *(handler.body for handler in one.handlers), one.orelse, one.finalbody]
-                self._branches(branches, package)
+                self._require(one, all(each.type is None or self._is_plain(each.type) for each in one.handlers))
+                handled = [each for handler in one.handlers for each in handler.body]
+                self._add([*one.body, *handled, *one.orelse, *one.finalbody])
             elif isinstance(one, (ast.Import, ast.ImportFrom)):
-                self.effects += [_IMPORT + target for target in _targets(one, package).values()]
-            elif (names := self._defines(one)) is None:
-                self._effect(one)
-                self.effects += [_IMPORT + target for each in imports for target in _targets(each, package).values()]
+                self.imported.update(self._targets(one).values())
             else:
-                for name in names:
-                    self.defined[name] = self.defined.get(name, "") + ast.dump(one)
-                    self.uses.setdefault(name, set()).update(_names(one))
+                self._require(one, self._defines(one))
 
-    def without(self, other: "_Module") -> list[str]:
-        """Return the effects without imports that only this one has: whether those do anything shows in what they
-        import."""
-        return [text for text in self.effects if not text.startswith(_IMPORT) or text in other.effects]
+    def _require(self, one: ast.stmt, holds: bool) -> None:
+        if not holds:
+            self.line = self.line or one.lineno
 
-    def _effect(self, one: ast.AST) -> None:
-        self.effects.append(ast.dump(one))
-        self.used |= _names(one)
-
-    def _branches(self, branches: list[list[ast.stmt]], package: list[str]) -> None:
-        for branch in branches:
-            self.add(branch, package)
-            self.effects.append("end")
-
-    def _bind(self, one: ast.Import | ast.ImportFrom, package: list[str]) -> None:
-        for alias, target in _targets(one, package).items():
+    def _bind(self, one: ast.Import | ast.ImportFrom) -> None:
+        for alias, target in self._targets(one).items():
             plain = isinstance(one, ast.Import) and not alias.asname
             top = target.partition(".")[0]
             self.bound.setdefault(top if plain else alias.asname or alias.name, set()).add(top if plain else target)
 
-    def _defines(self, one: ast.stmt) -> list[str] | None:
-        """Return the names that a statement defines, where it does nothing else; else None."""
+    def _targets(self, one: ast.Import | ast.ImportFrom) -> dict[ast.alias, str]:
+        """Return what each part of an import asks for: a module, or an attribute of one."""
+        if isinstance(one, ast.Import):
+            return {alias: alias.name for alias in one.names}
+        above = self.package[: len(self.package) - one.level + 1] if one.level else []
+        module = ".".join([*above, *([one.module] if one.module else [])])
+        return {alias: f"{module}.{alias.name}" for alias in one.names}
+
+    def _defines(self, one: ast.stmt, is_enum: bool = False) -> bool:
+        """Tell whether a statement defines and does nothing else. `is_enum`: in the body of one, which is made by
+        its own methods."""
         if isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):
-            return []
+            return True
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            self._define([one.name], is_data=False)
             parts = [*one.args.defaults, *one.args.kw_defaults, *_annotations(one)]
             plain = all(map(self._is_plain, parts)) and all(map(self._keeps_nothing, one.decorator_list))
-            return [one.name] if plain else None
+            # `__getattr__` of a module answers imports (PEP 562).
+            return plain and one.name != "__getattr__" and not (is_enum and one.name.startswith("_"))
         if isinstance(one, ast.ClassDef):
-            bases = all(self._called(_bare(base)) in _BASES for base in one.bases) and not one.keywords
-            inside = all(self._defines(each) is not None for each in one.body)
-            return [one.name] if bases and inside and all(map(self._keeps_nothing, one.decorator_list)) else None
-        if isinstance(one, ast.Assign) and self._is_plain(one.value):
+            bases = {self._called(base.value if isinstance(base, ast.Subscript) else base) for base in one.bases}
+            inside = _Module([], self.package, self.own)
+            inside.bound, inside.defined, inside.data = self.bound, {*self.defined}, {*self.data}
+            body = all(inside._defines_in_class(each, bool(bases & _ENUMS)) for each in one.body)
+            self._define([one.name], is_data=False)
+            return bases <= _BASES and not one.keywords and body and all(map(self._keeps_nothing, one.decorator_list))
+        if isinstance(one, ast.Assign):
             tuples = [target.elts if isinstance(target, ast.Tuple) else [target] for target in one.targets]
             targets = [target for each in tuples for target in each]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-            # In the place of what could not be imported: no definition, or the name would not be that of the import.
-            return names if len(names) == len(targets) and not self.bound.keys() & set(names) else None
+            known = self._is_plain(one.value) if len(targets) == len(tuples) else self._is_data(one.value)
+            # In the place of what could not be imported stands a constant, or a name would not be that of the import.
+            instead = not self.bound.keys() & set(names) or isinstance(one.value, ast.Constant)
+            self._define(set(names) - self.bound.keys(), is_data=self._is_data(one.value))
+            return known and instead and len(names) == len(targets)
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            return [one.target.id] if self._is_plain(one.value) and self._is_plain(one.annotation) else None
-        return None
+            known = self._is_plain(one.value) and self._is_plain(one.annotation)
+            self._define([one.target.id], is_data=one.value is not None and self._is_data(one.value))
+            return known and one.target.id not in self.bound
+        return False
+
+    def _define(self, names: Iterable[str], *, is_data: bool) -> None:
+        for name in names:
+            (self.data.add if is_data and name not in self.defined else self.data.discard)(name)
+            self.defined.add(name)
+
+    def _defines_in_class(self, one: ast.stmt, is_enum: bool) -> bool:
+        """Tell whether a statement of a class defines and does nothing else as the class is made: methods of objects
+        that it holds may be called then (`__set_name__`)."""
+        value = one.value if isinstance(one, (ast.Assign, ast.AnnAssign)) else None
+        return (value is None or self._is_data(value)) and self._defines(one, is_enum)
 
     def _is_plain(self, value: ast.expr | None) -> bool:
-        """Tell whether an expression calls nothing but what is known to change nothing."""
-        if value is None or isinstance(value, ast.Lambda):
+        """Tell whether an expression is data, or but keeps a value: under a name, in a tuple, a list, or a dict."""
+        if value is None or isinstance(value, (ast.Name, ast.Constant, ast.Lambda)):
             return True
+        if isinstance(value, ast.Attribute):
+            return self._is_plain(value.value)
+        if isinstance(value, (ast.Tuple, ast.List)):
+            return all(map(self._is_plain, value.elts))
+        if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) for key in value.keys):
+            return all(map(self._is_plain, value.values))
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):  # of types, mostly
+            return self._is_plain(value.left) and self._is_plain(value.right)
+        if isinstance(value, ast.Subscript):  # a generic type
+            return self._is_outside(value.value) and self._is_plain(value.slice)
+        return self._is_data(value)
+
+    def _is_outside(self, value: ast.expr) -> bool:
+        name = self._called(value)
+        return bool(name) and name.partition(".")[0] not in self.own
+
+    def _is_data(self, value: ast.AST, local: Collection[str] = ()) -> bool:
+        """Tell whether an expression is of data alone, of `local` names, or of what lies outside of the repository."""
+        if isinstance(value, ast.Name):
+            return value.id in local or value.id in self.data or self._is_outside(value)
         if isinstance(value, ast.Call):
+            given = [*value.args, *(keyword.value for keyword in value.keywords)]
             calls_none = all(keyword.arg != "key" for keyword in value.keywords)
-            plain = calls_none and all(map(self._is_plain, [*value.args, *_values(value)]))
-            return plain and self._called(value.func) in _PURE
-        parts = ast.iter_child_nodes(value)
-        return isinstance(value, _PLAIN) and all(self._is_plain(one) for one in parts)  # type: ignore[arg-type]
+            pure = calls_none and self._called(value.func) in _PURE
+            return pure and all(self._is_data(one, local) for one in given)
+        loops = [one for one in getattr(value, "generators", []) if isinstance(one, ast.comprehension)]
+        names = {*local, *(one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))}
+        return isinstance(value, _DATA) and all(self._is_data(one, names) for one in ast.iter_child_nodes(value))
 
     def _keeps_nothing(self, decorator: ast.expr) -> bool:
         if not isinstance(decorator, ast.Call):
             return self._called(decorator) in _DECORATORS
-        plain = all(map(self._is_plain, [*decorator.args, *_values(decorator)]))
-        return plain and self._called(decorator.func) in _DECORATORS
+        given = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
+        return self._called(decorator.func) in _DECORATORS and all(map(self._is_plain, given))
 
     def _called(self, value: ast.expr) -> str:
         """Return the dotted name of what an expression names, as it was imported; empty where it names nothing."""
         first, dot, rest = ast.unparse(value).partition(".")
-        targets = self.bound.get(first, {first} if "*" not in self.bound else set())
+        builtin = {first} if hasattr(builtins, first) and "*" not in self.bound else set()
+        targets = self.bound.get(first, builtin)
         return "" if first in self.defined or len(targets) != 1 else next(iter(targets)) + dot + rest
-
-
-def _targets(one: ast.Import | ast.ImportFrom, package: list[str]) -> dict[ast.alias, str]:
-    """Return what each part of an import asks for: a module, or an attribute of one."""
-    if isinstance(one, ast.Import):
-        return {alias: alias.name for alias in one.names}
-    above = package[: len(package) - one.level + 1] if one.level else []
-    module = ".".join([*above, *([one.module] if one.module else [])])
-    return {alias: f"{module}.{alias.name}" for alias in one.names}
-
-
-def _bare(base: ast.expr) -> ast.expr:
-    return base.value if isinstance(base, ast.Subscript) else base
-
-
-def _values(call: ast.Call) -> list[ast.expr]:
-    return [keyword.value for keyword in call.keywords]
 
 
 def _annotations(one: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr | None]:
@@ -210,98 +214,56 @@ def _annotations(one: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.ex
     yield one.returns
 
 
-def _names(node: ast.AST) -> set[str]:
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    return names | _DYNAMIC.intersection(one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute))
+def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
+    """Return why importing the suite files `apart` may do something to cases of others, as a clause; empty where it
+    does not."""
+    asked = []
+    for side in (base, head):
+        for path, module in _closed(side, [file for file in side.suite if file in apart]).items():
+            if isinstance(module, str):
+                return f"the suite imports {escaped(path, 200)}, {module}"
+            if module.line:
+                return f"{escaped(path, 200)}:{module.line} does more than define as it is imported"
+        whole = [module for module in _closed(side, side.suite).values() if isinstance(module, _Module)]
+        asked.append({name for module in whole for name in module.imported})
+    own = {*base.modules, *head.modules}
+    names = {name for name in asked[0] ^ asked[1] if not _is_known(name, own)}
+    return f"the suite of one side alone imports {escaped(min(names), 200)}" if names else ""
 
 
-def _never(test: ast.expr) -> bool:
-    """Tell whether what stands under a condition is not executed at import."""
-    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
+def _is_known(name: str, own: Collection[str]) -> bool:
+    """Tell whether an import is of a module of the repository, of Python's own, or of perfci."""
+    top = name.partition(".")[0]
+    return top in sys.stdlib_module_names or top == "perfci" or name in own or name.rpartition(".")[0] in own
 
 
-def _read(side: Imported) -> tuple[dict[str, _Module], str]:
-    """Return path → module, of all that a suite imports of a side; and what cannot be read, empty where all can."""
-    found: dict[str, _Module] = {}
-    named = [*side.modules.items(), *(("", f"tree/{file}") for file in side.suite)]
-    for name, path in named:
-        if not path.endswith(".py") or path in found:
+def _closed(side: Imported, suite: Iterable[str]) -> dict[str, _Module | str]:
+    """Return path → module of suite files and all that they import of the side; in its place why it is not known."""
+    named = {path: name for name, path in side.modules.items()}
+    own = {name.partition(".")[0] for name in side.modules}
+    found: dict[str, _Module | str] = {}
+    todo = [f"tree/{file}" for file in suite]
+    while todo:
+        path = todo.pop()
+        if path in found:
+            continue
+        if PurePosixPath(path).suffix != ".py":
+            found[path] = "which is no Python"
             continue
         try:
-            tree = ast.parse((side.folder / path).read_bytes())
+            statements = ast.parse((side.folder / path).read_bytes()).body
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            return {}, path
-        module = found[path] = _Module()
+            found[path] = "which cannot be read as Python"
+            continue
+        name = named.get(path, "")
         package = name.split(".") if PurePosixPath(path).name == "__init__.py" else name.split(".")[:-1]
-        module.add(tree.body, package)
-    return found, ""
+        module = found[path] = _Module(statements, package, own)
+        parts = {part for target in module.imported for part in _parts(target)}
+        todo += [side.modules[part] for part in parts & side.modules.keys()]
+    return found
 
 
-def importing(base: Imported, head: Imported, differing: Collection[str]) -> str:
-    """Return why importing the suite may do another thing in head than in base to cases that read nothing which
-    differs, as a clause; empty where it does the same. `differing`: paths."""
-    sides = []
-    for side in (base, head):
-        found, unread = _read(side)
-        if unread:
-            return f"the suite imports {escaped(unread, 200)}, which cannot be read as Python"
-        sides.append(found)
-    ours, theirs = sides
-    names = {**base.modules, **head.modules}
-    others = {path for path in names.values() if PurePosixPath(path).suffix not in ("", ".py")} & set(differing)
-    if others:
-        return f"the suite imports {escaped(min(others), 200)}, which differs"
-    changed: dict[str, set[str]] = {}
-    for path in sorted((ours.keys() | theirs.keys()) & (set(differing) | (ours.keys() ^ theirs.keys()))):
-        here, there = ours.get(path, _Module()), theirs.get(path, _Module())
-        if here.without(there) != there.without(here):
-            return f"{escaped(path, 200)} differs in what it does as it is imported"
-        changed[path] = _unlike(here.defined, there.defined) | _unlike(here.bound, there.bound)
-    if more := _asked(ours, names) ^ _asked(theirs, names):
-        return f"the suite of one side alone imports {escaped(min(more), 200)}"
-    return next(filter(None, (_reached(found, names, changed) for found in sides if changed)), "")
-
-
-def _unlike(some: Mapping[str, object], others: Mapping[str, object]) -> set[str]:
-    return {name for name in some.keys() | others.keys() if some.get(name) != others.get(name)}
-
-
-def _asked(modules: Mapping[str, _Module], names: Mapping[str, str]) -> set[str]:
-    """Return the modules, or attributes of modules, from elsewhere that a side asks for, but for Python's own."""
-    known = names.keys()
-    asked = {name for module in modules.values() for name in module.imported}
-    return {
-        name for name in asked
-        if name.partition(".")[0] not in sys.stdlib_module_names and name.partition(".")[0] != "perfci"
-        and name not in known and name.rpartition(".")[0] not in known
-    }  # fmt: skip
-
-
-def _reached(modules: Mapping[str, _Module], names: Mapping[str, str], changed: Mapping[str, Collection[str]]) -> str:
-    """Return which module uses a definition that differs while it is imported, as a clause; empty where none does."""
-    tainted = {path: set(_DYNAMIC.union(changed.get(path, ()))) for path in modules}
-    known = {name: path for name, path in names.items() if path in modules}
-    moved = {path for path in modules if path in changed}
-    grows = True
-    while grows:
-        before = sum(map(len, tainted.values()))
-        for path, module in modules.items():
-            own = tainted[path]
-            for local, targets in module.bound.items():
-                for target in targets:
-                    above, _, last = target.rpartition(".")
-                    whole = any(one in moved for name, one in known.items() if f"{name}.".startswith(f"{target}."))
-                    part = tainted[known[above]] - _DYNAMIC if above in known else set()
-                    if whole or last in part:
-                        own.add(local)
-                    elif last == "*":
-                        own |= part
-            own.update(name for name, uses in module.uses.items() if uses & own)
-            if own - _DYNAMIC:
-                moved.add(path)
-        grows = sum(map(len, tainted.values())) > before
-    for path, module in modules.items():
-        if met := module.used & tainted[path]:
-            how = "by which it could reach" if min(met) in _DYNAMIC else "which hangs on"
-            return f"{escaped(path, 200)} uses {escaped(min(met), 100)} as it is imported, {how} what differs"
-    return ""
+def _parts(target: str) -> list[str]:
+    """Return the modules that an import of `target` imports: it and those above it, `a.b` → `a`, `a.b`."""
+    parts = target.split(".")
+    return [".".join(parts[: number + 1]) for number in range(len(parts))]

@@ -81,7 +81,7 @@ def prove(
     whole = unequal(base, head)
     apart = {file: why for one in found.values() for file in one.suite if (why := _hopeless(file, found, differs))}
     ours, theirs = (Imported(side.folder, side.info.modules, found[side.name].suite) for side in (base, head))
-    shared = importing(ours, theirs, differs.paths) if apart else ""
+    shared = importing(ours, theirs, apart) if apart else ""
     left: dict[DeviceKind, Files] = {}
     for case in sought:
         file = found["head"].cases[case.key]["suite"] if case.origin == "kernel" else ""

@@ -23,6 +23,8 @@ MOST_FOLDERS = 64
 """Working folders that are kept apart; a name that is relative counts in each that any process had."""
 MOST_LINKS = 40
 """On the way of one name (path_resolution(7))."""
+MOST_SCRIPTS = 5
+"""That interpret one another (execve(2))."""
 LARGEST = 512 * 2**20
 """Bytes of a trace: importing torch takes some 10 MB."""
 _HEX = r"(?:\\x[0-9a-f]{2})*"
@@ -209,14 +211,19 @@ class _Reader:
                 self.change(call, arguments, names)
 
     def interpreter(self, names: list[list[str]]) -> None:
-        """Count what the kernel itself reads to execute a script of the side: the program behind `#!` (execve(2))."""
-        for script in (Path(self.resolve(name)) for name in itertools.chain(*names)):
-            if self.below(str(script)) is not None and script.is_file():
+        """Count what the kernel itself reads to execute a script: the program behind `#!`, which may be a script, too
+        (execve(2))."""
+        left = [Path(self.resolve(name)) for name in itertools.chain(*names)]
+        if not any(map(Path.is_file, left)):
+            raise _Unsure("it executed a file that is gone, or has no name")
+        for _ in range(MOST_SCRIPTS):
+            scripts, left = [one for one in left if one.is_file()], []
+            for script in scripts:
                 with script.open("rb") as file:
                     begin = file.read(256).split(b"\n")[0]
                 if begin.startswith(b"#!") and (words := begin[2:].split()):
-                    for folder in list(self.folders):
-                        self.resolve(posixpath.join(folder, os.fsdecode(words[0])))
+                    places = [posixpath.join(folder, os.fsdecode(words[0])) for folder in list(self.folders)]
+                    left += [Path(self.resolve(place)) for place in places]
 
     def absolute(self, one: "re.Match[str]") -> list[str]:
         """Return the names that an argument may stand for: of what is relative one for each working folder."""
