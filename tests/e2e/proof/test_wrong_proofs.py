@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
     "another suite file sets a variable": (
         {"kernels/a.py": reading("'FAST' in os.environ"), **SLOW, "kernels/b.py": B},
         {"kernels/b.py": "import os\nos.environ['FAST'] = '1'\n" + B},
-        "tree/kernels/b.py differs in what it does as it is imported",
+        "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file sets what a module holds": (
         {
@@ -101,7 +101,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.config['sizes'].n = 40_000\n" + B},
-        "tree/kernels/b.py differs in what it does as it is imported",
+        "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file sets a flag that another flag is like": (
         {
@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.EXACT = True\n" + B},
-        "tree/kernels/b.py differs in what it does as it is imported",
+        "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file stands in for a module": (
         {
@@ -119,7 +119,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import sys, types\nsys.modules['deep'] = types.SimpleNamespace(N=40_000)\n" + B},
-        "tree/kernels/b.py differs in what it does as it is imported",
+        "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file sets what a case imports late": (
         {
@@ -128,7 +128,7 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.FLAGS['n'] = 40_000\n" + B},
-        "tree/kernels/b.py differs in what it does as it is imported",
+        "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file asks first": (
         {
@@ -137,7 +137,37 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": "import deep\n" + B,
         },
         {"kernels/b.py": "import deep\ndeep.size(40_000)\n" + B},
-        "tree/kernels/b.py differs in what it does as it is imported",
+        "tree/kernels/b.py:2 does more than define as it is imported",
+    ),
+    "another suite file imports first": (
+        {
+            "kernels/z.py": kernel("import one, two, deep", "for i in range(deep.found[0]): pass"),
+            "deep.py": "found = []\n",
+            "one.py": "import deep\ndeep.found.append(20_000)\n",
+            "two.py": "import deep\ndeep.found.append(40_000)\n",
+            "kernels/b.py": B,
+        },
+        {"kernels/b.py": "import two\n" + B},
+        "tree/two.py:2 does more than define as it is imported",
+    ),
+    "another suite file sets what sends a case elsewhere": (
+        {
+            "kernels/a.py": kernel("import deep", "n = int(open('n.txt').read()) if deep.found else 1\nfor i in range(n): pass"),
+            "deep.py": "found = []\n",
+            "n.txt": "20000",
+            "kernels/b.py": "import deep\ndeep.found.append(1)\n" + B,
+        },
+        {"kernels/b.py": "import deep\ndeep.found.append(1)\nN = 2\n" + B, "n.txt": "40000"},
+        "tree/kernels/b.py:2 does more than define as it is imported",
+    ),
+    "another suite file's constant stands elsewhere": (
+        {
+            "kernels/a.py": kernel("import deep", "for i in range(deep.FLAGS['n']): pass"),
+            "deep.py": "FLAGS = {'n': 0}\n",
+            "kernels/b.py": "import deep\nN = 20_000\nif deep.FLAGS['n']:\n    N = 40_000\ndeep.FLAGS['n'] = N\n" + B,
+        },
+        {"kernels/b.py": "import deep\nN = 20_000\nif deep.FLAGS['n']:\n    pass\nN = 40_000\ndeep.FLAGS['n'] = N\n" + B},
+        "tree/kernels/b.py:3 does more than define as it is imported",
     ),
     "another suite file reads what differs": (
         {

@@ -12,7 +12,7 @@ from perfci.sources.environment import DOWNLOADS, TEMPORARY
 from perfci.sources.snapshot import file_digests
 
 FOLDER = "folder "
-"""What stands before its mode in the place of a digest."""
+"""The word before its mode in the place of a digest."""
 _INSTALLED = re.compile(r"site/[^/]+\.dist-info/(direct_url\.json|RECORD)")
 """Notes of pip (PEP 610, PEP 376) that name the folder which a package was built in, so that they always differ."""
 _NO_MATTER = {"commands", "build_timeout"}
