@@ -74,6 +74,7 @@ class Imports:
             for one in self.place.sides.values()
             for entry in one.path()
             for path in Path(entry).iterdir()
+            if path.suffix in (".py", ".so") or path.is_dir()
         }
 
         def tell(name: str, state: str) -> None:
