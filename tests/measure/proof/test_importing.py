@@ -58,7 +58,7 @@ SAME: dict[str, Change] = {
     "imports in another order": {"kernels/a.py": ("import lib\nfrom lib import core\n", "from lib import core\nimport lib\n")},
     "an enum, and types": {
         "kernels/a.py": ("", "import enum\nclass Mode(enum.Enum):\n    A = enum.auto()\n    def flip(self): return 1\n"
-                             "def f(x: list[int] | None, y: 'lib.X' = None) -> dict[str, int]: return {}\n"),
+                             "def f(x: list[int] | core.Backend | None, y: 'lib.X' = None) -> dict[str, int]: return {}\n"),
     },
     "a stand-in": {"kernels/a.py": ("", "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None\n")},
     "a new suite file": {"kernels/n.py": ("", SUITE.replace("def a(", "def n("))},
@@ -89,6 +89,7 @@ OTHER: dict[str, Change] = {
     "an iteration over what may be consumed": {"kernels/a.py": ("", "NAMES = list(lib.core.STATE)\n")},
     "an element that may be made": {"kernels/a.py": ("", "BLOCK = core.STATE['a']\n")},
     "a question to what may answer": {"kernels/a.py": ("", "HAS = 'fast' in core.STATE\n")},
+    "an operator of its own": {"kernels/a.py": ("", "BOTH = core.STATE | core.RATE\n")},
     "an unpacking": {"kernels/a.py": ("", "ONE, TWO = core.STATE\n")},
     "an enum that its methods make": {
         "kernels/a.py": ("", "import enum\nclass Mode(enum.Enum):\n    A = 1\n    def __init__(self, v): lib.run(v)\n"),

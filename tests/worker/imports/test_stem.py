@@ -269,6 +269,15 @@ def test_a_folder_of_the_side_is_found_as_a_worker_finds_it(made):
     assert place.fault("deep") == ("deep", "looks for own.code, which the repository may provide")
 
 
+def test_a_folder_called_as_a_module_of_the_interpreter_takes_nothing_away(made):
+    place = made({"keeps.py": "import time\n"})
+    for side in ("base", "head"):
+        (place.root / side / "site/time").mkdir()
+    assert place.fault("keeps") is None
+    told = place.told("import keeps, time", ["keeps"], "sys.modules['keeps'].time is time")
+    assert told == {"keeps": True, "value": True}
+
+
 @pytest.mark.parametrize("name", ["own.py", "own/code.py"])
 @pytest.mark.parametrize("side", ["base", "head"])
 def test_no_module_is_taken_from_elsewhere_that_one_side_alone_has(made, side, name):

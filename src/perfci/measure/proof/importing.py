@@ -124,8 +124,12 @@ class _Module:
             return True
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
             self._define([one.name], is_data=False)
-            parts = [*one.args.defaults, *one.args.kw_defaults, *_annotations(one)]
-            plain = all(map(self._is_plain, parts)) and all(map(self._keeps_nothing, one.decorator_list))
+            given = all(map(self._is_plain, [*one.args.defaults, *one.args.kw_defaults]))
+            plain = (
+                given
+                and all(map(self._is_type, _annotations(one)))
+                and all(map(self._keeps_nothing, one.decorator_list))
+            )
             # `__getattr__` of a module answers imports (PEP 562).
             return plain and one.name != "__getattr__" and not (is_enum and one.name.startswith("_"))
         if isinstance(one, ast.ClassDef):
@@ -145,7 +149,7 @@ class _Module:
             self._define(set(names) - self.bound.keys(), is_data=self._is_data(one.value))
             return known and instead and len(names) == len(targets)
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
-            known = self._is_plain(one.value) and self._is_plain(one.annotation)
+            known = self._is_plain(one.value) and self._is_type(one.annotation)
             self._define([one.target.id], is_data=one.value is not None and self._is_data(one.value))
             return known and one.target.id not in self.bound
         return False
@@ -171,15 +175,19 @@ class _Module:
             return all(map(self._is_plain, value.elts))
         if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) for key in value.keys):
             return all(map(self._is_plain, value.values))
-        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):  # of types, mostly
-            return self._is_plain(value.left) and self._is_plain(value.right)
         if isinstance(value, ast.Subscript):  # a generic type
             return self._is_outside(value.value) and self._is_plain(value.slice)
         return self._is_data(value)
 
+    def _is_type(self, value: ast.expr | None) -> bool:
+        """Tell whether an annotation is plain, unions of types included."""
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+            return self._is_type(value.left) and self._is_type(value.right)
+        return self._is_plain(value)
+
     def _is_outside(self, value: ast.expr) -> bool:
-        name = self._called(value)
-        return bool(name) and name.partition(".")[0] not in self.own
+        top = self._called(value).partition(".")[0]
+        return bool(top) and top not in self.own
 
     def _is_data(self, value: ast.AST, local: Collection[str] = ()) -> bool:
         """Tell whether an expression is of data alone, of `local` names, or of what lies outside of the repository."""

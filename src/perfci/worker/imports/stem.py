@@ -223,7 +223,8 @@ class Guard(Finder):
     def forget(self) -> None:
         """Take away the namespace packages of the side that were imported: they hold no code, but its path."""
         for name in self.spaces & sys.modules.keys():
-            if getattr(sys.modules[name], "__file__", None) is None:
+            places = getattr(sys.modules[name], "__path__", ())  # which `time` has not, as a folder may be called
+            if any(discover.inside(os.path.realpath(one), self.path) for one in places):
                 del sys.modules[name]
         for entry in [one for one in sys.path_importer_cache if discover.inside(os.path.realpath(one), self.path)]:
             del sys.path_importer_cache[entry]
