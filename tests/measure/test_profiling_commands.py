@@ -4,6 +4,7 @@ import csv
 import lzma
 import os
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -104,10 +105,12 @@ def cases_of(place: Place, command: Command, *names: str) -> list[Case]:
 def profiled(place: Place, command: Command, profiler):
     cases = cases_of(place, command, "app")
     scratch = place.parent.scratch / "profile"
-    for _ in range(3):
+    for _ in range(5):
         (one,) = profile_command(place.runner, "head", command, cases, profiler, scratch).values()
         if not any(fault.tool == "nsys" and fault.kind in ("crash", "empty") for fault in one.faults):
             break  # else nsys did not reach its own agent in time, as on a machine that has no core for it
+        print((place.runner.logs / "nsys-head-app.log").read_text())
+        time.sleep(1.0)
     return one
 
 

@@ -238,6 +238,7 @@ def _last(log: str) -> str:
     telling = [
         line
         for line in lines
-        if line and not re.match(r"\[\d+/\d+\]|Processing|Generat|/\S+\.(nsys-rep|qdstrm)$", line)
+        if re.search(r"\w", line)  # no brace that closes a report of an error
+        and not re.match(r"\[\d+/\d+\]|Processing|Generat|/\S+\.(nsys-rep|qdstrm)$", line)
     ]
     return escaped(telling[-1])[:300] if telling else ""
