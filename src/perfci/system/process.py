@@ -56,14 +56,19 @@ class Stem(Starter):
         arena: Arena,
         log: Path,
         refused: Sequence[str] = (),
-        others: Sequence[Sequence[str]] = (),
+        others: Sequence[Arena] = (),
     ) -> None:
-        """`refused`: names of modules that are not to be imported; `others`: the other sides' entries of `sys.path`.
+        """`refused`: names of modules that are not to be imported; `others`: where the other sides' workers run.
         Raises Died."""
         super().__init__(parent.address, parent.listener, parent.numbers, parent.memory_limit)
         self.parent = parent
         self.ident, self.pid, self.control = parent.forked(
-            "stem", arena, log, refused=list(refused), others=[list(path) for path in others]
+            "stem",
+            arena,
+            log,
+            refused=list(refused),
+            others=[list(one.path) for one in others],
+            environments=[dict(one.env) for one in others],
         )
         self.control.limit(SLOWEST)
 
@@ -108,7 +113,8 @@ class Parent(Starter):
         self.imported = 0.0
         """Seconds that imports have taken which all forks inherit; a process of its own pays about as many."""
         address, listener = str(scratch / "s"), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        super().__init__(address, listener, itertools.count(1), memory_limit)
+        # Of one length, as all in requests is: forks then find memory alike.
+        super().__init__(address, listener, itertools.count(100_000), memory_limit)
         try:
             with reachable(address) as name:
                 listener.bind(name)

@@ -151,6 +151,8 @@ class Starter:
         """Return number, process and channel of a new fork. Raises Died where it ends before it speaks."""
         ident = next(self.numbers)
         pid = self._ask({"op": op, **self._setup(ident, arena), **fields}, "started", log=log)["pid"]
+        if pid is None:
+            raise Died(Reason(kind="crash", text="the worker ended before it began"))
         return ident, pid, self._accept(ident, pid, START_TIMEOUT)
 
     def _setup(self, ident: int, arena: Arena) -> dict[str, Any]:

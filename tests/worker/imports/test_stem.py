@@ -46,6 +46,7 @@ class Place:
             for folder in ("tree/kernels", "site", "cache", "copy"):
                 (root / side / folder).mkdir(parents=True)
         (root / "none").mkdir()
+        self.much = ""
         self.parent = Parent(sys.executable, root, self.arena("none").env)
 
     def arena(self, side: str, cache: str = "cache") -> Arena:
@@ -55,13 +56,14 @@ class Place:
             "PYTHONPATH": str(self.root / "packages"),
             "PERFCI_SITE": str(folder / "site"),
             "SOME_CACHE": str(folder / cache),
+            "MUCH": self.much,
         }
         copy = None if cache == "cache" else folder / cache
         return Arena(folder / "tree", folder / "site", [str(folder / "site")], env, sys.executable, 1, cache=copy)
 
     def stem(self, *names: str, side: str = "head", refused: tuple[str, ...] = ()) -> tuple[Stem, Settled]:
         """A stem of a side whose suite asks for all of these."""
-        others = [self.arena(one).path for one in ("base", "head") if one != side]
+        others = [self.arena(one) for one in ("base", "head") if one != side]
         stem = Stem(self.parent, self.arena(side), self.root / "stem.log", refused, others)
         tries = [f"try:\n    import {name}\nexcept (Exception, SystemExit):\n    pass" for name in names]
         self.asked("\n".join(tries), side, stem.take)
@@ -97,7 +99,7 @@ class Place:
     def asked(self, imports: str, side: str = "head", take: Callable[[str, str], None] = lambda *_: None) -> list[str]:
         """The modules that a scout asks for."""
         worker, asked = self.worker(imports, [], side=side), list[str]()
-        worker.begin("load", seed=0, suite=["kernels/*.py"], forbidden=[], asked=True)
+        worker.begin("load", seed=0, suite=["kernels/*.py"], forbidden=[], bytecode=False, asked=True)
 
         def tell(name: str, settings: str) -> None:
             asked.append(name)
@@ -128,6 +130,29 @@ def test_workers_inherit_what_the_stem_has_imported(made):
     assert settled.fault is None and settled.modules >= 2
     assert place.told("import dear", ["dear", "dear.part"]) == {"dear": True, "dear.part": True, "value": None}
     assert place.told("import dear", ["dear"], side="base")["dear"] is True, "those of the other side, too"
+
+
+@pytest.mark.parametrize("much", [0, 1400, 3000, 4700, 8400])
+def test_forks_for_both_sides_lay_out_memory_alike_while_others_end(made, much):
+    """A process that serves requests finds other memory after each, by their sizes."""
+    place = made({"dear.py": ""})
+    place.much = "x" * much
+    place.stem("dear")
+    address = "__import__('array').array('d', bytes(100_000)).buffer_info()[0]"
+    for turn in range(6):
+        earlier = place.worker("import dear", [], address, side="base")
+        workers = {}
+        for side in ("base", "head"):
+            workers[side] = place.worker("import dear", [], address, side=side)
+            earlier.dismiss()
+            time.sleep(turn * 0.01)
+        found = []
+        for worker in workers.values():
+            worker.ask("load", 60, seed=0, suite=["kernels/*.py"], forbidden=[], bytecode=False)
+            found.append(json.loads(place.out.read_text())["value"])
+        assert found[0] == found[1], turn
+        for worker in (earlier, *workers.values()):
+            worker.close()
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ class Imports:
         log = self.bench.logs / f"{side.name}.log"
         try:
             with self.bench.costs.phase("start"):
-                others = [one.path() for one in self.place.sides.values() if one is not side]
-                return Stem(self.parent, side.arena(self.bench.threads, []), log, list(self.refused), others)
+                arenas = {one.name: one.arena(self.bench.threads, []) for one in self.place.sides.values()}
+                return Stem(self.parent, arenas.pop(side.name), log, list(self.refused), list(arenas.values()))
         except (Died, MachineError) as error:
             self.nothing(str(error))
             return None

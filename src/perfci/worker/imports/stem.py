@@ -41,7 +41,7 @@ class Stem(Parent):
 
     def __init__(self, channel: Channel, message: dict[str, Any]) -> None:
         """`message`: the request, with `path`, a side's entries of `sys.path`, `others`, those of the other sides, and
-        `refused`, names of modules that are not to be imported."""
+        their environments `environments`, and `refused`, names of modules that are not to be imported."""
         super().__init__(channel, enter)
         self.folder: str = os.path.dirname(message["site"])
         self.refused = set(message["refused"])
@@ -51,6 +51,7 @@ class Stem(Parent):
         """The names that hold a path of the side."""
         self.environment: dict[str, str] = message["env"]
         """The side's, without what imports did to it."""
+        self.environments: list[dict[str, str]] = message["environments"]
         self.settings = Settings(self.folder, message["path"])
         self.stopped = ""
         """The module from which on the suite decides how it imports."""
@@ -75,16 +76,14 @@ class Stem(Parent):
         elif op == "settle":
             self.channel.send({"settled": self.settle()})
         else:
-            if op == "fork":
-                self.know(message["env"])
             super().serve(message)
 
-    def know(self, environment: dict[str, str]) -> None:
-        """Have all values of a side's environment once: the C library keeps each for good, and this process has those
-        of one side. Its forks would lay out memory otherwise than forks for the other side, by 2 KiB: 8 to 12 % of the
-        time of examples/extension."""
+    def know(self) -> None:
+        """Have all values of all sides' environments once: the C library keeps each for good, and this process has
+        those of one side. Its forks would lay out memory otherwise than forks for the other side, by 2 KiB."""
         own = dict(os.environ)
-        os.environ.update(environment)
+        for environment in self.environments:
+            os.environ.update(environment)
         os.environ.clear()
         os.environ.update(own)
 
@@ -144,6 +143,7 @@ class Stem(Parent):
                         make()
             tuners.learn()
             discover.learn()
+        self.know()
         gc.collect()
         gc.unfreeze()
         self.places, kept = self.holding()
