@@ -18,6 +18,16 @@ from perfci.model.timing import TimingMode
 from perfci.system.starter import Worker
 
 
+@dataclass(frozen=True)
+class Scouting:
+    """All that a scout needs that says which modules it asks for."""
+
+    differing: dict[str, Any]
+    """As the worker's `imports.asked.Difference` takes it."""
+    tell: Callable[[str, str], None]
+    """Is told a module, and a digest of the settings then; an empty one takes the module back."""
+
+
 @dataclass
 class Found:
     """The declarations of one side's suite."""
@@ -41,12 +51,13 @@ def load(
     suite: Sequence[str],
     timeout: float,
     forbidden: Sequence[str],
-    asked: Callable[[str, str], None] | None = None,
+    scouting: Scouting | None = None,
 ) -> Found:
     """Import `suite` in a worker of the side. Raises Died, and MachineError when the module-origin check fails.
-    `asked`: is told which modules it asks for."""
-    worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), reach=True, asked=asked is not None)
-    reply = worker.answer(timeout, asked)
+    `scouting`: is told which modules it asks for."""
+    asked = None if scouting is None else scouting.differing
+    worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), reach=True, asked=asked)
+    reply = worker.answer(timeout, None if scouting is None else scouting.tell)
     require_inside(side, reply["foreign"])
     side.info.modules = reply["modules"]
     found = Found(reach=reply["reach"])

@@ -1,10 +1,10 @@
 """Discovery: a scout of each side imports its suite, and says what it declares and imports."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
 from perfci.measure.bench import Bench
-from perfci.measure.cases import Found, load
+from perfci.measure.cases import Found, Scouting, load
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache, put_back_cache
 from perfci.measure.sides.imports import Imports
@@ -14,7 +14,6 @@ from perfci.system.child import Died
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Worker
 
-Asked = Callable[[str, str], None] | None
 TRYING = 10.0
 """Seconds after which a scout begins no case more, to find what it imports."""
 
@@ -32,31 +31,33 @@ def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
         found[name] = Found()
         if side.failure or not side.suite:
             continue
-        with side.own(), nullcontext() if listing else imports.scouting(side) as asked:
+        with side.own(), nullcontext() if listing else imports.scouting(side) as scouting:
             try:
-                found[name] = _load(bench, side, side.suite, [] if place.shared else list(place.benches), asked)
+                found[name] = _load(bench, side, side.suite, [] if place.shared else list(place.benches), scouting)
             except Died:
                 imports.nothing("a suite file ends the process that imports it")
-                found[name] = _load_one_by_one(bench, side, list(place.benches), None)
+                found[name] = _load_one_by_one(bench, side)
         found[name].imports = imports.left()
     imports.write()
     return found
 
 
-def _load(bench: Bench, side: SideWork, suite: list[str], devices: Sequence[DeviceKind], asked: Asked) -> Found:
+def _load(
+    bench: Bench, side: SideWork, suite: list[str], devices: Sequence[DeviceKind], scouting: Scouting | None
+) -> Found:
     with bench.costs.phase("start"):
         worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
     try:
         with bench.costs.phase("import"):
-            found = load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden, asked)
-            if asked is not None and devices:
-                _try(bench, side, worker, devices, asked)
+            found = load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden, scouting)
+            if scouting is not None and devices:
+                _try(bench, side, worker, devices, scouting)
             return found
     finally:
         worker.close()
 
 
-def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], asked: Asked) -> None:
+def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting) -> None:
     """Let a scout execute cases, for what they import. What they leave in the side's caches goes: the processes of
     base and of head would differ by it. Raises MachineError."""
     before = side.folder / "before"
@@ -68,18 +69,18 @@ def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceK
         return
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)
-        worker.answer(TRYING + bench.timeout, asked)
+        worker.answer(TRYING + bench.timeout, scouting.tell)
     worker.close()
     put_back_cache(side, before)
 
 
-def _load_one_by_one(bench: Bench, side: SideWork, devices: Sequence[DeviceKind], asked: Asked) -> Found:
+def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
     whole = Found()
     working = []
     files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
     for file in files:
         try:
-            one = _load(bench, side, [file], devices, asked)
+            one = _load(bench, side, [file], [], None)
         except Died as died:
             text = f"importing it ended the process: {died.reason.text}"
             reason = died.reason.model_copy(update={"text": text, "log": f"logs/{side.name}.log"})

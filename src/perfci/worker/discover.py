@@ -282,7 +282,7 @@ def _real_folder(folder: str) -> str:
 
 
 @functools.lru_cache(maxsize=None)
-def _real_file(path: str) -> str:
+def real_file(path: str) -> str:
     """Return os.path.realpath() for the thousands of files of a large library, which lie in few folders."""
     if os.path.islink(path):
         return os.path.realpath(path)
@@ -311,7 +311,7 @@ def _imported() -> Iterator[tuple[str, str, str, list[str]]]:
         file, folders = module.__dict__.get("__file__"), module.__dict__.get("__path__")
         if isinstance(file, str):
             if os.path.isabs(file):  # torch.ops calls itself "_ops.py"
-                path = _real_file(file)
+                path = real_file(file)
                 yield name, file, path, [os.path.dirname(path)]
         elif folders is not None:
             places = [entry for entry in folders if isinstance(entry, str)]

@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import random
 import sys
 import time
 import traceback
@@ -102,6 +103,17 @@ def import_torch() -> None:
     tuners.remember()  # before libraries come that are imported for the suite
 
 
+def ballast(seed: int) -> list[bytes]:
+    """Return memory that is to be kept, of sizes that `seed` draws: what a suite makes as it is imported then lies
+    elsewhere in each pair of workers, and alike in both of them.
+
+    All workers are forks of one process: what a comment in head moves would lie there in all pairs, and be faster or
+    slower for good.
+    """
+    drawn = random.Random(seed)
+    return [bytes(drawn.randrange(1 << drawn.randrange(4, 16))) for _ in range(drawn.randrange(500, 1000))]
+
+
 class Server:
     """Serves the run's requests, one at a time."""
 
@@ -115,6 +127,8 @@ class Server:
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
         self.capture = contextlib.ExitStack()
+        self.asked: Optional[Asked] = None
+        self.ballast: list[bytes] = []
         self.images: Optional[Images] = None
         self.unreadable = ""
         """Why machine code is not seen."""
@@ -192,6 +206,7 @@ class Server:
         root, site = self.setup["tree"], self.setup["site"]
         sys.dont_write_bytecode |= not message.get("bytecode", True)
         bench.seed_generators(message["seed"])
+        self.ballast = ballast(message["seed"])
         if message.get("work"):
             displace_heap()
             try:
@@ -199,8 +214,10 @@ class Server:
             except Unreadable as error:
                 self.unreadable = str(error)
         if message.get("asked"):
-            told = Asked(self.setup, lambda name, state: self.channel.send({"asked": [name, state]}))
-            sys.meta_path.insert(0, told)
+            self.asked = Asked(
+                self.setup, message["asked"], lambda name, state: self.channel.send({"asked": [name, state]})
+            )
+            sys.meta_path.insert(0, self.asked)
         watched = self.images.listened() if self.images is not None else contextlib.nullcontext()
         with watched:
             found = discover.discover(root, message["suite"])
@@ -254,9 +271,12 @@ class Server:
         """Execute the first case of each kernel of some devices once, for what it then imports. None is begun after
         `seconds`."""
         end = time.monotonic() + message["seconds"]
-        for kernel in self.kernels.values():
+        asked = self.asked
+        for kernel in sorted(self.kernels.values(), key=lambda one: asked is not None and asked.hangs(one.suite)):
             if time.monotonic() > end:
                 break
+            if asked is not None and asked.hangs(kernel.suite):
+                asked.difference.seen = True
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:
                     with contextlib.suppress(Exception):  # its check says what is wrong with it

@@ -67,7 +67,7 @@ def test_what_head_alone_provides_is_left_to_the_workers(repository):
     (repository / "kernels/total.py").write_text(SUITE.replace("import dear", "import dear, own"))
     results, told = measured(repository, 1)
     assert [len(case.pairs) for case in results.cases] == [1]
-    assert "1 modules were imported once for all workers" in told
+    assert "1 module imported once for all workers" in told
 
 
 @pytest.mark.slow
@@ -80,12 +80,98 @@ def test_a_side_has_what_its_own_suite_imports_and_nothing_else(repository):
         .replace("@perfci", "import sys\ndef has(): assert not hasattr(sys, 'has_more')\n\n@perfci")
     )
     head = suite.read_text()
-    suite.write_text("import more\n" + head.replace("assert not", "assert"))
+    suite.write_text(head.replace("assert not", "assert").replace("import dear\n", "import dear\nimport more\n"))
     git(repository, "commit", "-qam", "more")
     suite.write_text(head)
     results, told = measured(repository, 1)
     assert [len(case.pairs) for case in results.cases] == [1]
-    assert "1 modules were imported once for all workers" in told, "the one that both ask for"
+    assert "1 module imported once for all workers" in told, "the one that both ask for"
+
+
+ENGINE = """
+import flags, os, pkgutil
+found = [one.name for one in pkgutil.iter_modules(["parts"])]
+SIZE = int(open("size.cfg").read()) if os.path.exists("size.cfg") else 50_000 if "fast" in found else flags.size
+def work(): return sum(range(SIZE))
+"""
+USES = """
+import perfci
+{before}
+{top}
+@perfci.kernel(devices=["cpu"])
+def works(bench):
+    {inside}
+    import engine
+    return engine.work
+"""
+SLOWER = {
+    "code sets what a package reads as it is imported": (
+        {"kernels/u.py": USES.format(before="import flags; flags.size = 1000", top="import engine", inside="pass")},
+        {"kernels/u.py": USES.format(before="import flags; flags.size = 50_000", top="import engine", inside="pass")},
+    ),
+    "the same by a module that others read": (
+        {
+            "lib/size.py": "SIZE = 1000\n",
+            "lib/uses.py": "import flags\nfrom size import SIZE\nflags.size = SIZE\nimport engine\n",
+            "kernels/u.py": USES.format(before="import uses", top="import engine", inside="pass"),
+        },
+        {"lib/size.py": "SIZE = 50_000\n"},
+    ),
+    "the same as a case is executed": (
+        {"kernels/u.py": USES.format(before="import flags", top="", inside="flags.size = 1000")},
+        {"kernels/u.py": USES.format(before="import flags", top="", inside="flags.size = 50_000")},
+    ),
+    "the same by a file that code reads": (
+        {
+            "size": "1000",
+            "kernels/u.py": USES.format(
+                before="import flags; flags.size = int(open('size').read())", top="import engine", inside="pass"
+            ),
+        },
+        {"size": "50_000"},
+    ),
+    "a package reads a file of the repository": (
+        {"size.cfg": "1000", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
+        {"size.cfg": "50_000"},
+    ),
+    "a package reads a file that base lacks": (
+        {"kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
+        {"size.cfg": "50_000"},
+    ),
+    "a package lists a folder of the repository": (
+        {"parts/plain.py": "", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
+        {"parts/fast.py": ""},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOWER)
+def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repository, name):
+    """An import that both sides share would have it as one of them, or neither, has it."""
+    packages = repository.parent / "packages"
+    packages.joinpath("flags.py").write_text("size = 1000\n")
+    packages.joinpath("engine.py").write_text(ENGINE)
+    (repository / "kernels/total.py").unlink()
+    (repository / "perfci.yaml").write_text(POLICY + "path: [lib]\n")
+    for files in SLOWER[name]:
+        for path, text in files.items():
+            (repository / path).parent.mkdir(exist_ok=True)
+            (repository / path).write_text(text)
+        git(repository, "add", ".")
+        git(repository, "commit", "-qm", "work")
+    request = Request.of("compare", repository, repository.parent / "out", base="HEAD~1", exact_pairs=2)
+    (case,) = Measurement(request, Quiet()).measure().cases
+    assert [pair.values["head"]["time"] > 5 * pair.values["base"]["time"] for pair in case.pairs] == [True, True]
+
+
+@pytest.mark.slow
+def test_after_other_modules_than_the_other_side_nothing_is_shared(repository):
+    (repository.parent / "packages/more.py").write_text("")
+    (repository / "kernels/total.py").write_text("import json\nimport more\n" + SUITE)
+    assert "0 modules imported once" in measured(repository, 1)[1]
+    (repository / "kernels/total.py").write_text("import colorsys\n" + SUITE)
+    assert "1 module imported once" in measured(repository, 1)[1], "Python's own configure no packages"
 
 
 @pytest.mark.slow

@@ -30,6 +30,8 @@ with open({out!r}, "w") as file:
     json.dump(told, file)
 """
 PID = "import os\nPID = os.getpid()\n"
+NONE: dict[str, Any] = {"lines": {}, "paths": [], "folders": []}
+"""Nothing differs between the sides."""
 RESEEDS = "import random\nrandom.seed(0)\n"
 
 
@@ -99,7 +101,7 @@ class Place:
     def asked(self, imports: str, side: str = "head", take: Callable[[str, str], None] = lambda *_: None) -> list[str]:
         """The modules that a scout asks for."""
         worker, asked = self.worker(imports, [], side=side), list[str]()
-        worker.begin("load", seed=0, suite=["kernels/*.py"], forbidden=[], bytecode=False, asked=True)
+        worker.begin("load", seed=0, suite=["kernels/*.py"], forbidden=[], bytecode=False, asked=NONE)
 
         def tell(name: str, settings: str) -> None:
             asked.append(name)

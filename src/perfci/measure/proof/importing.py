@@ -48,6 +48,9 @@ _BASES = _ENUMS | {
 """Classes, from outside, that nobody asks for their subclasses."""
 
 
+NO_PYTHON = "which is no Python"
+
+
 class Imported(NamedTuple):
     """The modules of a side that its suite imports, and its suite files."""
 
@@ -70,10 +73,10 @@ class _Module:
     def __init__(self, statements: list[ast.stmt], package: list[str], own: Collection[str]) -> None:
         """`package`: names that relative imports begin at; `own`: top-level names of the side's modules."""
         self.package, self.own = package, own
-        self.line = 0
-        """That of the first statement that does more than define; 0 where none does."""
-        self.imported: set[str] = set()
-        """Modules that are asked for, or attributes of modules."""
+        self.effects: list[int] = []
+        """Lines of the statements that do more than define."""
+        self.imported: dict[str, int] = {}
+        """Modules that are asked for, or attributes of modules → the first line that does."""
         self.bound: dict[str, set[str]] = {}
         """Name → what imports anywhere bind to it: a module, or an attribute of one."""
         self.defined: set[str] = set()
@@ -95,13 +98,18 @@ class _Module:
                 handled = [each for handler in one.handlers for each in handler.body]
                 self._add([*one.body, *handled, *one.orelse, *one.finalbody])
             elif isinstance(one, (ast.Import, ast.ImportFrom)):
-                self.imported.update(self._targets(one).values())
+                for target in self._targets(one).values():
+                    self.imported.setdefault(target, one.lineno)
             else:
                 self._require(one, self._defines(one))
 
     def _require(self, one: ast.stmt, holds: bool) -> None:
         if not holds:
-            self.line = self.line or one.lineno
+            self.effects.append(one.lineno)
+
+    def line(self, start: int = 0) -> int:
+        """Return the first line from `start` on that does more than define; 0 where none does."""
+        return min((line for line in self.effects if line >= start), default=0)
 
     def _bind(self, one: ast.Import | ast.ImportFrom) -> None:
         for alias, target in self._targets(one).items():
@@ -230,13 +238,43 @@ def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
         for path, module in _closed(side, [file for file in side.suite if file in apart]).items():
             if isinstance(module, str):
                 return f"the suite imports {escaped(path, 200)}, {module}"
-            if module.line:
-                return f"{escaped(path, 200)}:{module.line} does more than define as it is imported"
+            if line := module.line():
+                return f"{escaped(path, 200)}:{line} does more than define as it is imported"
         whole = [module for module in _closed(side, side.suite).values() if isinstance(module, _Module)]
         asked.append({name for module in whole for name in module.imported})
     own = {*base.modules, *head.modules}
     names = {name for name in asked[0] ^ asked[1] if not _is_known(name, own)}
     return f"the suite of one side alone imports {escaped(min(names), 200)}" if names else ""
+
+
+def at_work(side: Imported, differs: Collection[str]) -> dict[str, int]:
+    """Return, of the modules that the suite imports and that hang on what differs, path → the line from which on one
+    does more than define by it as it is imported; 0 where none does.
+
+    Such a module differs, names a file that does, cannot be read, or imports another such module.
+    """
+    modules = _closed(side, side.suite)
+    names = [PurePosixPath(path).name.encode() for path in differs if not path.endswith(".py")]
+    start: dict[str, int] = {}
+    for path, module in modules.items():
+        unknown = isinstance(module, str) and module != NO_PYTHON
+        text = (side.folder / path).read_bytes() if isinstance(module, _Module) else b""
+        if path in differs or unknown or any(name in text for name in names):
+            start[path] = 1
+    while True:
+        later = {}
+        for path, module in modules.items():
+            asked = module.imported.items() if path not in start and isinstance(module, _Module) else ()
+            lines = [line for target, line in asked if any(side.modules.get(one) in start for one in _parts(target))]
+            later.update({path: min(lines)} if lines else {})
+        if not later:
+            break
+        start |= later
+    return {path: _line(modules[path], line) for path, line in start.items()}
+
+
+def _line(module: _Module | str, start: int) -> int:
+    return start if isinstance(module, str) else module.line(start)
 
 
 def _is_known(name: str, own: Collection[str]) -> bool:
@@ -256,7 +294,7 @@ def _closed(side: Imported, suite: Iterable[str]) -> dict[str, _Module | str]:
         if path in found:
             continue
         if PurePosixPath(path).suffix != ".py":
-            found[path] = "which is no Python"
+            found[path] = NO_PYTHON
             continue
         try:
             statements = ast.parse((side.folder / path).read_bytes()).body
@@ -268,6 +306,21 @@ def _closed(side: Imported, suite: Iterable[str]) -> dict[str, _Module | str]:
         module = found[path] = _Module(statements, package, own)
         parts = {part for target in module.imported for part in _parts(target)}
         todo += [side.modules[part] for part in parts & side.modules.keys()]
+    return found
+
+
+def module_names(folder: Path, path: Sequence[str], files: Iterable[str]) -> dict[str, str]:
+    """Return module → its file below the side's `folder`, as `path`, entries of `sys.path`, would have it found among
+    `files`."""
+    found: dict[str, str] = {}
+    for entry in path:
+        if not Path(entry).is_relative_to(folder):
+            continue
+        top = Path(entry).relative_to(folder).as_posix() + "/"
+        for file in files:
+            stem, dot, suffix = file.removeprefix(top).partition(".")
+            if file.startswith(top) and dot and suffix.endswith(("py", "so")):
+                found.setdefault(stem.removesuffix("/__init__").replace("/", "."), file)
     return found
 
 

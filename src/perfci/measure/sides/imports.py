@@ -2,27 +2,34 @@
 
 A scout imports base's suite and executes the first case of each kernel; meanwhile the stem imports what it asks for.
 Head's scout is a fork of it, and says whether head asks for the same: where it does not, the stem begins anew with what
-both ask for. What either side provides itself is left to the workers.
+both ask for. What either side provides itself is left to the workers. So is what either asks for after anything that
+differs between them was at work, or after other modules than the other side: it could turn out otherwise there.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from pydantic import ValidationError
 
+from perfci.measure.cases import Scouting
 from perfci.measure.environments import differing_variables
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
+from perfci.measure.proof.differing import Differing, differing
+from perfci.measure.proof.importing import Imported, at_work, module_names
 from perfci.model.base import MachineError, Side
 from perfci.model.results import IMPORT
-from perfci.model.text import escaped, one_line
+from perfci.model.text import count, escaped, one_line
 from perfci.sources.environment import DOWNLOADS, TEMPORARY
 from perfci.sources.snapshot import file_digests
 from perfci.system.child import Died
 from perfci.system.files import write_atomic
 from perfci.system.process import Spoiled, Stem
+from perfci.worker.discover import matches
 
 LOG = "imports.log"
 TIMEOUT = 120.0
@@ -48,24 +55,28 @@ class Imports:
         """False where each worker imports everything."""
         self.sides: list[SideWork] = []
         """Those that were scouted."""
+        self.differs = Differing(frozenset(), frozenset())
         if not self.wanted:
             differ = differing_variables(place.sides)
             because = f": base and head differ in the environment: {', '.join(differ)}" if differ else ""
             self.nothing(f"workers are not forks of one process here{because}")
         else:
             # Before a scout leaves anything there.
-            caches = [_caches(side) for side in place.sides.values() if side.suite and not side.failure]
+            sides = [side for side in place.sides.values() if side.suite and not side.failure]
+            caches = [_caches(side) for side in sides]
             if any(one != caches[0] for one in caches):
                 self.nothing("the builds of base and head left other caches")
+            elif len(sides) > 1:
+                self.differs = differing(sides[0], sides[1])
 
     @contextmanager
-    def scouting(self, side: SideWork) -> Iterator[Callable[[str, str], None] | None]:
-        """Yield what is to be told each module that a scout of the side asks for; None where nobody listens."""
+    def scouting(self, side: SideWork) -> Iterator[Scouting | None]:
+        """Yield what a scout of the side needs; None where nobody listens to it."""
         if not self.wanted:
             yield None
             return
         self.sides.append(side)
-        asked = self.asked[side.name] = dict[str, str]()
+        asked, taken_back = self.asked.setdefault(side.name, {}), set[str]()
         first = self.sides[0]
         # An exclusive device has no room for a stem that asks for it: it goes without.
         stem = self._planted() if side is first and not self.place.exclusive("cuda") else None
@@ -80,21 +91,36 @@ class Imports:
         def tell(name: str, state: str) -> None:
             if name.partition(".")[0] in own:
                 return  # the stem leaves it to the side
-            if len(asked) < MOST and len(name) <= LONGEST and name not in asked:
+            if not state:
+                asked.pop(name, None)
+                taken_back.add(name)
+            elif len(asked) < MOST and len(name) <= LONGEST and name not in asked:
                 asked[name] = state
                 if stem is not None:
                     stem.take(name, state)
 
-        yield tell
+        yield Scouting(self._differing(side), tell)
         if not self.wanted:
             if stem is not None:
                 stem.close()
         elif side is first:
+            if taken_back and stem is not None:
+                stem.close()
+                stem = None
             self._settle(stem, asked)
-        elif asked != self.asked[first.name]:
+        elif list(asked.items()) != list(self.asked[first.name].items()):
             self._close()
-            both = {name: state for name, state in self.asked[first.name].items() if asked.get(name) == state}
-            self._settle(None, both)
+            self._settle(None, _alike(self.asked[first.name], asked))
+
+    def _differing(self, side: SideWork) -> dict[str, Any]:
+        """Return what a scout of a side must know of what differs."""
+        if not self.differs.paths or side.seal is None:
+            return {"lines": {}, "paths": [], "folders": []}
+        found = [matches(side.tree, glob) for glob in side.suite]
+        suite = {file for files in found if not isinstance(files, str) for file in files}
+        names = module_names(side.folder, side.path(), side.seal.files())
+        lines = at_work(Imported(side.folder, names, sorted(suite)), self.differs.paths)
+        return {"lines": lines, "paths": sorted(self.differs.paths), "folders": sorted(self.differs.folders)}
 
     def _planted(self) -> Stem | None:
         """Return a new stem; None where it did not start."""
@@ -134,7 +160,8 @@ class Imports:
             return self.nothing(f"a module keeps {settled.kept} of its side, where that cannot be put right")
         self.parent.stem = stem
         self.parent.imported = settled.seconds
-        self.lines = [f"{settled.modules} modules were imported once for all workers, in {settled.seconds:.1f} s"]
+        shared = count(settled.modules, "module")
+        self.lines = [f"{shared} imported once for all workers, in {settled.seconds:.1f} s"]
         if settled.stopped:
             self.lines.append(
                 f"each worker imports {escaped(settled.stopped)}, and what follows, since the suite decides how: "
@@ -165,6 +192,18 @@ class Imports:
         """Say in `imports.log` what came of it."""
         each = [f"each worker imports {escaped(one.name)}: it {escaped(one.why)}" for one in self.refused.values()]
         write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *each]) + "\n")
+
+
+def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """Return the modules that both sides ask for with the same settings, and after the same others from outside."""
+    before = []
+    for asked in (ours, theirs):
+        packages = [name for name in asked if name.partition(".")[0] not in sys.stdlib_module_names]
+        places = {name: number for number, name in enumerate(packages)}
+        before.append({name: frozenset(packages[: places.get(name, 0)]) for name in asked})
+    return {
+        name: state for name, state in ours.items() if theirs.get(name) == state and before[0][name] == before[1][name]
+    }
 
 
 def _caches(side: SideWork) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
+from importlib.util import source_from_cache
 from types import FrameType
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -47,6 +49,8 @@ class Traces:
         )
 
 
+_LOOKS = frozenset({"look", "open", "os.listdir", "os.scandir", "ctypes.dlopen"})
+_BOOTSTRAP = "<frozen importlib._bootstrap_external>"
 _OWN = frozenset({"CUDA_MODULE_LOADING"})
 """Variables that torch sets as it uses the GPU first."""
 
@@ -79,17 +83,100 @@ class Finder:
     """A finder of perfci's own."""
 
 
+class Difference:
+    """Tells whether anything that differs between the sides has been at work in this process, a scout."""
+
+    def __init__(self, folder: str, differing: dict[str, Any], told: Callable[[], None]) -> None:
+        """`folder`: the side's. `differing`, of paths below it: `lines`, of modules that hang on what differs → that
+        from which on one does something as it is imported, or 0; `paths`, all that differ; and `folders`, whose
+        listing does. `told`: is called as code of the side, or what it calls, reads one of them."""
+        top = os.path.realpath(folder)
+        self.lines = {os.path.join(top, path): line for path, line in differing["lines"].items()}
+        self.paths = {os.path.join(top, path) for path in differing["paths"]} - self.lines.keys()
+        self.folders = {os.path.join(top, path) for path in differing["folders"]}
+        self.top, self.told, self.process = os.path.join(top, ""), told, os.getpid()
+        self.seen = False
+        self.own = threading.local()
+        """`work` is there while the thread does perfci's own."""
+        if self.paths or self.folders:
+            sys.addaudithook(self._hear)
+            # Of these there are no events; what this code reads only if it is there, the other side may have.
+            for name in ("stat", "lstat", "access"):
+                setattr(os, name, self._watched(getattr(os, name)))
+
+    def works(self, frame: Optional[FrameType]) -> bool:
+        """Tell whether it has been when the code of `frame` asks for a module."""
+        self.own.work = True
+        try:
+            self.seen = self.seen or self._has_worked(frame)
+        finally:
+            del self.own.work
+        return self.seen
+
+    def _has_worked(self, frame: Optional[FrameType]) -> bool:
+        running: dict[str, int] = {}
+        while frame is not None:
+            file = discover.real_file(frame.f_code.co_filename)
+            if file in self.lines and frame.f_code.co_name != "<module>":
+                return True
+            running[file] = frame.f_lineno
+            frame = frame.f_back
+        for module in list(sys.modules.values()):
+            given = getattr(module, "__dict__", {}).get("__file__")
+            file = discover.real_file(given) if isinstance(given, str) else ""
+            line = self.lines.get(file, 0)
+            if line > 0 and running.get(file, line) >= line:
+                return True
+        return False
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def look(path: Any, *given: Any, **named: Any) -> Any:
+            self._hear("look", (path,))
+            return call(path, *given, **named)
+
+        return look
+
+    def _hear(self, event: str, given: tuple[Any, ...]) -> None:
+        if event not in _LOOKS or self.seen or hasattr(self.own, "work"):
+            return
+        self.own.work = True
+        try:
+            path = os.path.realpath(os.fsdecode(given[0] or "."))
+            if event in ("os.listdir", "os.scandir"):
+                # The import system lists folders for names that it then opens.
+                mine = path in self.folders and sys._getframe(1).f_code.co_filename != _BOOTSTRAP
+            else:
+                mine = (source_from_cache(path) if path.endswith(".pyc") else path) in self.paths
+            if mine and os.getpid() == self.process and self._is_asked_by_side():
+                self.seen = True
+                self.told()
+        except (TypeError, ValueError):
+            pass  # a descriptor, or no name of a file
+        finally:
+            del self.own.work
+
+    def _is_asked_by_side(self) -> bool:
+        frame: Optional[FrameType] = sys._getframe(2)
+        while frame is not None and not discover.real_file(frame.f_code.co_filename).startswith(self.top):
+            frame = frame.f_back
+        return frame is not None
+
+
 class Asked(Finder):
     """A finder that finds nothing but what a stem has: it tells the modules that the suite itself asks for."""
 
-    def __init__(self, setup: dict[str, Any], tell: Callable[[str, str], None]) -> None:
-        """`setup`: of the worker; what its stem has is taken away, and comes back as it is asked for. `tell`: is told
-        each module, and a digest of the settings then."""
+    def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
+        """`setup`: of the worker; what its stem has is taken away, and comes back as it is asked for. `differing`: see
+        `Difference`. `tell`: is told each module, until what differs is at work, and a digest of the settings then;
+        and again, with an empty one, if what differs turns out to be read meanwhile."""
         root, site, path = setup["tree"], setup["site"], setup["path"]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
         self.settings = Settings(os.path.dirname(site), path)
         self.tell, self.process, self.lock = tell, os.getpid(), threading.Lock()
+        self.difference = Difference(os.path.dirname(site), differing, self.withdraw)
+        self.told: list[str] = []
         self.hidden = {name: group for group in groups.values() for name in group.modules}
         for name, group in self.hidden.items():
             above, _, last = name.rpartition(".")
@@ -109,7 +196,9 @@ class Asked(Finder):
         # A child that the suite forks has no part in this.
         if os.getpid() == self.process and self._is_own(sys._getframe(1)):
             with self.lock:
-                self.tell(name, self.settings.digest())
+                if not self.difference.works(sys._getframe(1)):
+                    self.told.append(name)
+                    self.tell(name, self.settings.digest())
         group = self.hidden.get(name)
         if group is None:
             return None
@@ -128,6 +217,16 @@ class Asked(Finder):
         sys.path += group.path
         sys.meta_path += group.finders
         return ModuleSpec(name, _There(group.modules[name]))
+
+    def hangs(self, suite: str) -> bool:
+        """Tell whether a suite file hangs on what differs."""
+        return discover.real_file(os.path.join(self.own[0], suite)) in self.difference.lines
+
+    def withdraw(self) -> None:
+        """Take back the modules that are being imported."""
+        for name in self.told:
+            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                self.tell(name, "")
 
     def _is_own(self, frame: Optional[FrameType]) -> bool:
         """Tell whether code of the side asks, or called what does; not so while a module from outside is imported."""
