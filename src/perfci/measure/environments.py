@@ -16,6 +16,7 @@ from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageErr
 from perfci.model.fingerprint import Environments, GpuFacts, Interpreter, Package, Variable
 from perfci.model.text import escaped
 from perfci.sources.environment import holds_secret, is_own, is_secret
+from perfci.worker.discover import normalized
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LONGEST = 8_000
@@ -86,7 +87,7 @@ def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, See
     Values that may be secrets are left out: by their name or look, and what a policy takes over from the caller.
     """
     base, head = sides["base"], sides["head"]
-    packages = {name: {key(package): (package, version) for package, version in one.packages}
+    packages = {name: {normalized(package): (package, version) for package, version in one.packages}
                 for name, one in seen.items()}  # fmt: skip
     ours, theirs = packages["base"], packages["head"]
     changed = []
@@ -108,11 +109,6 @@ def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, See
         packages=changed,
         variables=[_variable(name, base, head) for name in differing_variables(sides) if not _follows(name, sides)],
     )
-
-
-def key(package: str) -> str:
-    """Return a package's name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _follows(name: str, sides: Mapping[Side, SideWork]) -> bool:

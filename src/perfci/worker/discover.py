@@ -74,8 +74,13 @@ def packages() -> list[tuple[str, str]]:
         name = notes and notes.get("Name")  # none where its notes are damaged
         if name and len(found) < MOST_PACKAGES:
             version = str(notes.get("Version") or "of no version")
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), (name[:100], version[:100]))
+            found.setdefault(normalized(name), (name[:100], version[:100]))
     return list(found.values())
+
+
+def normalized(package: str) -> str:
+    """Return a package's name as indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def find_without_listing() -> None:

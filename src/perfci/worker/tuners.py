@@ -18,6 +18,8 @@ import re
 import sys
 from typing import Any, Callable, Optional
 
+from .maps import pieces
+
 NVIDIA = re.compile(
     r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft\w*|cufile\w*|cupti|curand|cusolver\w*|cusparse|cusparseLt|nccl|npp\w+|"
     r"nvidia-\S+|nvcuvid|nvjpeg\w*|nvJitLink|nvToolsExt|nvrtc\S*|nvshmem\S*|nvperf_\w+)([-.][0-9a-f]+)?\.so"
@@ -190,11 +192,7 @@ def _foreign() -> Optional[str]:
 
 def _libraries() -> set[str]:
     """Return the paths of the files whose code is in this process."""
-    if not os.path.exists("/proc/self/maps"):  # macOS, which has no CUDA
-        return set()
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        lines = [line.split(maxsplit=5) for line in maps]
-    return {parts[5].rstrip("\n") for parts in lines if len(parts) == 6 and "x" in parts[1] and parts[5][0] == "/"}
+    return {piece.path for piece in pieces() if "x" in piece.rights and piece.path.startswith("/")}
 
 
 @functools.lru_cache(maxsize=None)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any, Optional
 
+from ..maps import pieces
+
 QUIET = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a fork does without: jemalloc's handlers of forks take their work back (pyarrow has them)."""
 GLIBC = 3 << 31
@@ -104,8 +106,7 @@ def _descriptors(links: dict[str, str]) -> dict[str, str]:
 
 def shared_memory() -> list[str]:
     """Return the files that are mapped writable and shared: writes of one worker would reach all others."""
-    with open("/proc/self/maps") as file:
-        return [line.split()[-1] for line in file if line.split()[1] == "rw-s"]
+    return [piece.path for piece in pieces() if piece.rights == "rw-s"]
 
 
 def holders(path: str) -> tuple[dict[int, Any], list[dict[Any, Any]]]:

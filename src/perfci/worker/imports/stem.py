@@ -13,7 +13,6 @@ import gc
 import importlib
 import os
 import random
-import re
 import select
 import signal
 import sys
@@ -196,7 +195,7 @@ class Guard(Finder):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 whole = os.path.join(folder, name)
                 if name.endswith((".dist-info", ".egg-info")):
-                    self.distributions.add(_normal(name.rsplit(".", 1)[0].partition("-")[0]))
+                    self.distributions.add(discover.normalized(name.rsplit(".", 1)[0].partition("-")[0]))
                 elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
                     self.owned.add(name.partition(".")[0])
                 elif os.path.isdir(whole) and name.isidentifier():
@@ -232,7 +231,7 @@ class Guard(Finder):
     def find_distributions(self, context: Any) -> Iterator[Any]:
         """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
         name = getattr(context, "name", None)
-        if self.distributions and (name is None or _normal(name) in self.distributions):
+        if self.distributions and (name is None or discover.normalized(name) in self.distributions):
             self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
         return iter(())
 
@@ -244,11 +243,6 @@ class Guard(Finder):
             yield
         finally:
             sys.meta_path.remove(self)
-
-
-def _normal(name: str) -> str:
-    """Return the normalised name of a distribution (packaging.python.org, name normalization)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def spoiled() -> str:

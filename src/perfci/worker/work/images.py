@@ -11,12 +11,14 @@ import atexit
 import contextlib
 import ctypes
 import hashlib
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional
 
+from ..maps import pieces
 from .driver import Driver, Unreadable
 from .elf import HEADER, extent, functions, variables
 
@@ -59,8 +61,7 @@ class _Module(ctypes.Structure):
 
 def _mapped() -> list[str]:
     """Return the files that are mapped into this process."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    return sorted({f"/{path}" for line in lines if (path := line.partition("/")[2]) and Path(f"/{path}").is_file()})
+    return sorted({piece.path for piece in pieces() if piece.path.startswith("/") and os.path.isfile(piece.path)})
 
 
 def _cupti() -> Any:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import bisect
 import ctypes
 import hashlib
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
+from ..maps import pieces
 from .driver import Driver
 
 ALIGNED = 512
@@ -34,15 +33,6 @@ _LARGEST = 8 << 30
 """Bytes of an allocation that are digested: a second of an H200."""
 _LEAST_ADDRESS = 1 << 20
 """No allocation lies lower: smaller words are numbers."""
-
-
-def _mapped() -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each piece of memory of this process that can be read (proc_pid_maps(5))."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="backslashreplace").splitlines():
-        place, rights = line.split(" ", 2)[:2]
-        if rights.startswith("r"):
-            begin, end = place.split("-")
-            yield int(begin, 16), int(end, 16)
 
 
 class Memory:
@@ -67,7 +57,7 @@ class Memory:
         self.begins = [begin for begin, _, _ in self.segments]
         self.shared = driver.shares_host_memory(torch.cuda.current_device())
         """True where the GPU follows any address of the host: then such an address is data."""
-        self.hosts = sorted(_mapped())
+        self.hosts = sorted((piece.begin, piece.end) for piece in pieces() if piece.rights.startswith("r"))
 
     def is_host(self, address: int) -> bool:
         """Tell whether memory of this process lies at an address."""

@@ -1,0 +1,33 @@
+"""The memory of this process as the kernel tells it (proc_pid_maps(5))."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+MAPS = "/proc/self/maps"
+
+
+class Piece(NamedTuple):
+    """A piece of it."""
+
+    begin: int
+    end: int
+    """The first address behind it."""
+    rights: str
+    """Such as `r-xp`; the last is `s` where it is shared."""
+    path: str
+    """Of the file that is mapped there; empty, or in brackets, where it is none."""
+
+
+def pieces() -> list[Piece]:
+    """Return all of them; none where the system does not tell: macOS."""
+    if not os.path.exists(MAPS):
+        return []
+    found = []
+    with open(MAPS, encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            place, rights, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            begin, end = place.split("-")
+            found.append(Piece(int(begin, 16), int(end, 16), rights, path[0] if path else ""))
+    return found
