@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
 from perfci.model.metrics import CATALOGUE, Metric
-from perfci.model.policy import RENAMED_KEYS
 from perfci.model.policy_text import parse_policy
 from perfci.model.timing import Timing
 
@@ -27,14 +26,6 @@ BAD = {
     "no version": ("suite: [a.py]", "version: is required: add `version: 1`"),
     "other version": ("version: 2\nsuite: [a.py]", "perfci.yaml:1: version: 2 is not allowed: write 1"),
     "mistyped field": (GOOD + "limts: []", "perfci.yaml:3: limts: unknown field: did you mean 'limits'?"),
-    "timing's old key": (GOOD + "contract: steady", "perfci.yaml:3: contract: is called timing now: write timing: rotating"),
-    "timing's old value": (GOOD + "timing: steady", "perfci.yaml:3: timing: steady is called rotating now: write timing: rotating"),
-    "profile's old key": (GOOD + "evidence: always", "perfci.yaml:3: evidence: is called profile now: write profile: always"),
-    "a least change's old key": (
-        LIMIT + "{regression: 2%, floor: 200ns}",
-        "perfci.yaml:4: limits[0].floor: is called min_change now: write min_change: 200ns",
-    ),
-    "an old key of a limit at the top": (GOOD + "floor: [1]", "perfci.yaml:3: floor: unknown field: "),
     "key twice": (GOOD + "suite: [b.py]", "perfci.yaml:3: 'suite' is written twice: keep one"),
     "outside": ("version: 1\nsuite: [../a.py]", "perfci.yaml:2: suite[0]: '../a.py' must be a path inside"),
     "limit's field": (LIMIT + "{regresion: 2%}", "perfci.yaml:4: limits[0].regresion: unknown field: did you mean 'regression'?"),
@@ -202,7 +193,7 @@ def test_what_is_offered_for_a_mistyped_field_is_of_its_level(path: tuple[str | 
 
     fields = LEVELS[path]
     wrong = {name[:at] + put + name[at + 1 :] for name in fields for at in range(len(name)) for put in ("", "q")}
-    for name in sorted(wrong - {*fields, *RENAMED_KEYS}):
+    for name in sorted(wrong - {*fields}):
         written: Any = {name: 1}
         for part in reversed(path):
             written = [written] if part == 0 else {part: written}
@@ -296,16 +287,6 @@ def test_a_kernels_own_limit_for_a_mistyped_device_is_refused() -> None:
 
     own = [{"regression": "7%", "devices": ["cdua"]}]
     with pytest.raises(UsageError, match=r"^c\.py:3: limits\[0\]\.devices: 'cdua': did you mean 'cuda'\?"):
-        declared(Subject("c", "cpu", own=own, where="c.py:3"), {})
-
-
-def test_an_old_key_of_a_kernels_own_limit_is_told_the_new_one() -> None:
-    from perfci.model.limits import Subject, declared
-
-    own = [{"regression": "7%", "floor": "200ns"}]
-    with pytest.raises(
-        UsageError, match=r"^c\.py:3: limits\[0\]\.floor: is called min_change now: write min_change: 200ns$"
-    ):
         declared(Subject("c", "cpu", own=own, where="c.py:3"), {})
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     PrivateAttr,
@@ -388,7 +387,7 @@ def own_limit(written: dict[str, Any], custom: dict[str, CustomMetric]) -> Limit
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         below = cause.loc if isinstance(cause := first.get("ctx", {}).get("error"), Mistake) else ()
-        text = renamed(Limit, first) or first["msg"].removeprefix("Value error, ")
+        text = first["msg"].removeprefix("Value error, ")
         raise Mistake(text, *first["loc"], *below) from None
     check_limit(limit, custom)
     return limit
@@ -430,23 +429,3 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
                 bound_in_unit(value, metric)
             except ValueError as error:
                 raise Mistake(str(error), name) from None
-
-
-RENAMED_KEYS = {"contract": "timing", "evidence": "profile", "floor": "min_change"}
-RENAMED_VALUES = {"steady": "rotating"}
-"""Of `timing`."""
-
-
-def renamed(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
-    """Say what to write in place of an old word that `model` refused; empty where it is none.
-
-    `detail`: of pydantic's ValidationError.
-    """
-    key, given = str(detail["loc"][-1]) if detail["loc"] else "", detail["input"]
-    value = RENAMED_VALUES.get(given, given) if isinstance(given, str) else given
-    text = f"{value}" if isinstance(value, str | int | float) else "…"
-    if detail["type"] == "extra_forbidden" and RENAMED_KEYS.get(key) in model.model_fields:
-        return f"is called {RENAMED_KEYS[key]} now: write {RENAMED_KEYS[key]}: {text}"[:300]
-    if detail["type"] == "literal_error" and key == "timing" and value != given:
-        return f"{given} is called {value} now: write timing: {value}"
-    return ""

@@ -7,7 +7,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
-from perfci.model.policy import KEY, Loc, Mistake, Policy, line_of, renamed, spelled
+from perfci.model.policy import KEY, Loc, Mistake, Policy, line_of, spelled
 from perfci.model.text import count, did_you_mean, one_line
 
 FILE = "perfci.yaml"
@@ -162,8 +162,6 @@ def _level(loc: Loc) -> type[BaseModel]:
 
 def _message(detail: Any, where: str) -> str:
     kind, model = detail["type"], _level(detail["loc"])
-    if old := renamed(model, detail):
-        return old
     if kind == "extra_forbidden":
         field = str(detail["loc"][-1])
         known = list(model.model_fields)

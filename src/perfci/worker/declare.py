@@ -15,7 +15,6 @@ __all__ = ["CaseSpec", "Kernel", "Variant", "collecting", "kernel"]
 
 DEVICES = ("cuda", "cpu")
 MODES = ("auto", "rotating", "cold", "hot")
-RENAMED = {"steady": "rotating"}
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.+-]")
 
@@ -113,7 +112,7 @@ def kernel(
     limits: Sequence[Mapping[str, Any]] = (),
     timing: Optional[str] = None,
     name: Optional[str] = None,
-    **renamed: Any,
+    **unknown: Any,
 ) -> Callable[[Function], Function]:
     """Declare a function as a kernel under test; the function itself stays as it is.
 
@@ -142,7 +141,8 @@ def kernel(
     def declare(fn: Function) -> Function:
         file, line = _place(fn)
         try:
-            _none_renamed(renamed)
+            for key in unknown:
+                raise TypeError(f"@perfci.kernel takes no argument {key!r}")
             label = _name(fn if name is None else name)
             declared = Kernel(label, fn, {}, _limits(limits), _timing(timing), file, line)
             for device, overrides in _devices(devices).items():
@@ -176,19 +176,9 @@ def _name(source: Any) -> str:
     return label
 
 
-def _none_renamed(others: Mapping[str, Any]) -> None:
-    """Raise TypeError for an argument that kernel() does not take, naming what an old one is called now."""
-    for key, value in others.items():
-        if key == "contract":
-            raise TypeError(f"contract= is called timing now: write timing={RENAMED.get(str(value), value)!r}")
-        raise TypeError(f"@perfci.kernel takes no argument {key!r}")
-
-
 def _timing(timing: Any) -> Optional[str]:
     if timing is None:
         return None
-    if isinstance(timing, str) and timing in RENAMED:
-        raise ValueError(f"timing={timing!r} is called {RENAMED[timing]} now: write timing={RENAMED[timing]!r}")
     if timing not in MODES:
         raise ValueError(f"timing={timing!r} is unknown: write one of {', '.join(map(repr, MODES))}")
     return str(timing)
