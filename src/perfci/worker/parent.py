@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import traceback
 from functools import partial
 from typing import Any, Callable, Optional
 
@@ -47,6 +48,8 @@ class Template:
                 ours.close()
                 os.close(self._wake)
                 begin(*_forks(read, theirs))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(70)  # EX_SOFTWARE
         theirs.close()
@@ -62,6 +65,11 @@ class Template:
         except (OSError, Garbage):
             return None
         return None if reply is None else reply["pid"]
+
+    def close(self) -> None:
+        """Let it end."""
+        os.close(self._wake)
+        self._channel.close()
 
 
 def _forks(wake: int, sock: socket.socket) -> tuple[dict[str, Any], int]:
@@ -149,7 +157,10 @@ class Parent:
             self.template = Template(self.release, self.begin)
         pid = self.template.fork(message, log)
         os.close(log)
-        if pid is not None:
+        if pid is None:
+            self.template.close()
+            self.template = None
+        else:
             (self.stems if message["op"] == "stem" else self.running)[pid] = (message["id"], start)
         self.channel.send({"started": message["id"], "pid": pid})
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from perfci.model.base import MachineError
@@ -155,6 +156,16 @@ def test_forks_for_both_sides_lay_out_memory_alike_while_others_end(made, much):
         assert found[0] == found[1], turn
         for worker in (earlier, *workers.values()):
             worker.close()
+
+
+def test_a_template_that_was_killed_costs_one_worker(made):
+    place = made({"dear.py": ""})
+    place.worker("", []).close()
+    (template,) = psutil.Process(place.parent._process.pid).children()
+    template.kill()
+    with pytest.raises(Died, match="ended before it began"):
+        place.worker("", [])
+    assert place.told("import dear", ["dear"])["dear"] is False
 
 
 @pytest.mark.parametrize(
