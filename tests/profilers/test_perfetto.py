@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perfci.model.profile import Fault
@@ -215,6 +215,7 @@ VALUE = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.t
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(*[VALUE] * 8), max_size=8))
+@example([(0, 29480251, *[None] * 6), (-3_713_575_159_818_634_750, 29480251, *[None] * 6)])
 def test_any_values_are_a_timeline_or_a_fault(tmp_path, rows):
     columns = "start end globalPid deviceId streamId copyKind srcKind bytes"
     path, out = export_of(tmp_path, CUPTI_ACTIVITY_KIND_MEMCPY=(columns, *rows)), tmp_path / "trace.json.gz"

@@ -21,6 +21,8 @@ from perfci.model.profile import Fault
 from perfci.profilers.faults import fault
 from perfci.profilers.nsys.export import harden, real_tables
 
+LONGEST = 2**50
+"""Nanoseconds of a timeline, 13 days: of more the microseconds, floating-point numbers, no longer tell nanoseconds."""
 MOST_EVENTS = 500_000
 """As many as a browser still shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
@@ -181,6 +183,8 @@ def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Itera
     tracks = _Tracks()
     for row in rows:
         start, end = row[0], -row[1]
+        if end - base > LONGEST:
+            continue
         process, label, title, name, details = _slice(row, ranges)
         lane, told = tracks.place(process, label, title, start, end)
         yield from told
