@@ -12,14 +12,12 @@ from perfci.judge.explain.case import case_profile
 from perfci.judge.explain.difference import FIRST, LONGEST, Explanation, explain, explain_one
 from perfci.model.kernels import identify
 from perfci.model.profile import (
-    Allocation,
     Call,
     Copy,
     Counters,
     Fault,
     KernelCounters,
     KernelUse,
-    MemoryUse,
     Profile,
     RangeUse,
     Rule,
@@ -142,26 +140,6 @@ MADE: dict[str, tuple[Profile, Profile, float | None]] = {
         PLAIN,
         Profile(trace=trace(use(), calls=[MALLOC, launch(), FREE], wall=1e-3), counters=PLAIN.counters),
         18.0,
-    ),
-    "leaks": (
-        Profile(trace=trace(use(), calls=[launch()], memory=MemoryUse(peak=1e9, final=1e9))),
-        Profile(
-            trace=trace(
-                use(),
-                calls=[launch()],
-                memory=MemoryUse(
-                    peak=3e9,
-                    final=3e9,
-                    growth=2e8,
-                    growing=9,
-                    allocations=[
-                        Allocation(kind="device", call="cudaMalloc", count=3, freed=2, bytes=3e8, largest=2e8),
-                        Allocation(kind="pinned", call="cudaHostAlloc", count=1, freed=1, bytes=1e9, largest=1e9),
-                    ],
-                ),
-            )
-        ),
-        1.0,
     ),
     "launch-bound": (
         Profile(trace=many(4, 20e-6)),
@@ -329,24 +307,6 @@ def test_first_sentences_name_the_cause():
     assert first("more-launches") == "more launches of the same kernels: 2 → 20 (`stencil` 2 → 20), 45.0 → 450 µs"
     assert first("nothing").endswith("suspect the machine")
     assert first("no-counters-in-head").startswith("nothing moved")
-
-
-def test_memory_that_leaks_is_named_with_its_remedy_and_what_settles_is_not():
-    base, head, _ = MADE["leaks"]
-    said = "leaks device memory{}: 200 MB more after an execution, in 9 of 10; `cudaMalloc` allocates 3, 2 are freed"
-    assert first("leaks") == said.format(" now")
-    alone = explain_one(head)
-    assert alone.sentences[0] == said.format("") and alone.next_steps[0].startswith("free in an execution what")
-    assert explain(head, base).sentences[0] == "no longer leaks device memory: it was 200 MB more after an execution"
-    assert explain(head, head).sentences[0].startswith("nothing moved")
-
-    def grown(**changed):
-        memory = head.trace.memory.model_copy(update=changed)
-        return Profile(trace=head.trace.model_copy(update={"memory": memory}))
-
-    few = head.trace.model_copy(update={"executions": 4})
-    for other in (grown(growing=6), grown(growth=-1.0), grown(growth=0.0), Profile(trace=few)):
-        assert not any("leaks" in text for text in explain_one(other).sentences)
 
 
 def test_an_allocation_in_the_loop_has_its_gain_estimated():

@@ -1,7 +1,7 @@
 """Profiles of commands of which calls of the OS runtime and the use of device memory were traced."""
 
 from perfci.judge.explain.case import case_profile
-from perfci.model.profile import Allocation, Call, KernelUse, MemoryUse, OsCall, Profile, Trace
+from perfci.model.profile import Call, KernelUse, MemoryUse, OsCall, Profile, Trace
 from perfci.model.report import CaseProfile
 from perfci.model.results import Case, CaseSide
 
@@ -27,12 +27,9 @@ def _trace(*waits: tuple[str, float, float, float], memory: MemoryUse | None, ke
 
 
 def traced() -> CaseProfile:
-    """Base frees what it allocates, head does not; a helper thread waits in both."""
-    freed = Allocation(kind="device", call="cudaMalloc", count=2, freed=2, bytes=20 * MIB, largest=16 * MIB)
-    kept = freed.model_copy(update={"freed": 1.0})
-    pinned = Allocation(kind="pinned", call="cudaHostAlloc", count=1, freed=1, bytes=MIB, largest=MIB)
-    base = MemoryUse(peak=20 * MIB, final=0, allocations=[freed])
-    head = MemoryUse(peak=88 * MIB, final=68 * MIB, growth=4 * MIB, growing=16, allocations=[kept, pinned])
+    """Head holds more device memory; a helper thread waits in both."""
+    base = MemoryUse(peak=20 * MIB, final=0)
+    head = MemoryUse(peak=88 * MIB, final=68 * MIB)
     sides = {
         "base": CaseSide(profile=_trace(("poll", 0.6, 2.8e-3, 0), ("ioctl", 7, 1.8e-4, 1.8e-4), memory=base)),
         "head": CaseSide(

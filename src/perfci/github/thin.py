@@ -87,8 +87,6 @@ def _explaining(results: Results) -> None:
         profile.code, profile.files = [], []
         if profile.trace is not None:
             profile.trace.os_calls = []
-            if profile.trace.memory is not None:
-                profile.trace.memory.allocations = []
         for kernel in profile.counters.kernels if profile.counters is not None else ():
             kernel.rules = []
 
@@ -114,7 +112,7 @@ def _alike(results: Results) -> None:
 STEPS: list[tuple[str, Callable[[Results], None]]] = [
     ("", lambda results: None),  # spaces and defaults
     ("pictures of pairs, of timelines and of the GPU along the run", _pictured),
-    ("calls of the OS, allocations, findings of ncu's rules, machine code and what tuners chose", _explaining),
+    ("calls of the OS, findings of ncu's rules, machine code and what tuners chose", _explaining),
     ("the parts of the noise", _scatter),
     ("inputs, references and settings that are the same in base and head", _alike),
 ]

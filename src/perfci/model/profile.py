@@ -121,21 +121,6 @@ class OsCall(Document):
     """The part on threads that launch work of the GPU."""
 
 
-class Allocation(Document):
-    """Memory of one kind that one function allocates, in one execution."""
-
-    kind: Memory | Literal["pool"]
-    """`pool`: of the device, from a pool (`cudaMallocAsync`)."""
-    call: str = Field("", max_length=LONGEST_CALL)
-    """Function of the CUDA API; empty where the trace does not tell it."""
-    count: Amount
-    freed: Amount
-    """Frees of such memory, whoever allocated it when."""
-    bytes: Amount
-    largest: Amount
-    """Bytes of the largest one of any execution."""
-
-
 class MemoryUse(Document):
     """Device memory that the process tree has allocated, whatever part of it an execution uses. In bytes."""
 
@@ -143,12 +128,6 @@ class MemoryUse(Document):
     """At most at any moment of the executions, on the GPU that holds most."""
     final: Amount
     """At the end of the last execution, or of the whole command."""
-    growth: Finite = 0.0
-    """From the end of one execution to that of the next, on the average; 0 of a single one."""
-    growing: int = Field(0, ge=0)
-    """Executions that end with more than any before them."""
-    allocations: Items[Allocation] = Field(default_factory=list, max_length=MOST_USES)
-    """Most bytes first."""
 
 
 class RangeUse(Document):

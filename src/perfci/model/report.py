@@ -293,24 +293,6 @@ class OsCallRow(Document):
     """Seconds of these on threads that launch work of the GPU; None where no thread does."""
 
 
-class AllocationRow(Document):
-    """Memory of one kind that one function allocates in base and head, in one execution, in bytes; None where a side
-    has none."""
-
-    name: str
-    """Such as `device, cudaMalloc`."""
-    base_count: float | None = None
-    head_count: float | None = None
-    base_freed: float | None = None
-    head_freed: float | None = None
-    """Frees of such memory."""
-    base_bytes: float | None = None
-    head_bytes: float | None = None
-    base_largest: float | None = None
-    head_largest: float | None = None
-    """The largest allocation of any execution."""
-
-
 class CaseProfile(Document):
     """The profile of a case, explained."""
 
@@ -334,8 +316,6 @@ class CaseProfile(Document):
     """Longest first, where they were traced."""
     memory: list[Observed] = Field(default_factory=list)
     """Device memory that is allocated at most and at the end, where it was traced."""
-    allocations: list[AllocationRow] = Field(default_factory=list)
-    """Most bytes first, likewise."""
     observed: list[Observed] = Field(default_factory=list)
     faults: list[str] = Field(default_factory=list)
     """Why something was not seen, one line each."""

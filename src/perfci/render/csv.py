@@ -65,14 +65,6 @@ def profile(report: Report) -> str:
         for held in case.memory:
             values = map(_number, (held.base, held.head))
             writer.writerow([*key, "device memory", held.metric, held.unit, *values])
-        for row in case.allocations:
-            name = csv_field(row.name)
-            writer.writerow([*key, "allocations", name, "", *map(_number, (row.base_count, row.head_count))])
-            writer.writerow([*key, "frees", name, "", *map(_number, (row.base_freed, row.head_freed))])
-            writer.writerow([*key, "allocated", name, "B", *map(_number, (row.base_bytes, row.head_bytes))])
-            writer.writerow(
-                [*key, "largest allocation", name, "B", *map(_number, (row.base_largest, row.head_largest))]
-            )
         for one in case.observed:
             values = map(_number, (one.base, one.head))
             writer.writerow([*key, "metric", csv_field(one.metric), csv_field(one.unit), *values])

@@ -11,7 +11,6 @@ from rich.text import Text
 from perfci.judge.headline import UNDECIDED
 from perfci.model.report import (
     UNANSWERED,
-    AllocationRow,
     CaseProfile,
     Effect,
     Observed,
@@ -157,16 +156,12 @@ class _Printer:
             told = not two and any(case.launching for case in waiting)
             self.block([Text(words.os_runtime(launching=told), "dim")])
         self.rows("device memory", {"bytes": ""}, [(case, case.memory) for case in profiles])
-        columns = {"bytes": "bytes"}
-        if not two:
-            columns = {"allocations": "count", "freed": "freed", **columns, "largest": "largest"}
-        self.rows("memory, allocated by", columns, [(case, case.allocations[:_TRACED]) for case in profiles])
 
     def rows(
         self,
         first: str,
         columns: Mapping[str, str],
-        of: Sequence[tuple[CaseProfile, Sequence[OsCallRow | AllocationRow | Observed]]],
+        of: Sequence[tuple[CaseProfile, Sequence[OsCallRow | Observed]]],
     ) -> None:
         """Show rows of cases, a column of each side for each part of them: heading → field."""
         sides = ("base", "head") if self.view.comparing else ("head",)
@@ -339,18 +334,18 @@ def _under(text: str, mark: str) -> str:
     return f"{before}{found.rstrip()}\n{after}" if mark == ") " and found else f"{before}\n({after}" if found else text
 
 
-def _name(row: OsCallRow | AllocationRow | Observed) -> str:
+def _name(row: OsCallRow | Observed) -> str:
     return row.metric if isinstance(row, Observed) else row.name
 
 
-def _told(row: OsCallRow | AllocationRow | Observed, side: str, part: str) -> str:
+def _told(row: OsCallRow | Observed, side: str, part: str) -> str:
     """Return a part of a row, of one side, with its unit."""
     if isinstance(row, Observed):
         return show(row.head if side == "head" else row.base, row.unit)
     amount = getattr(row, f"{side}_{part}")
     if part == "share":
         return show_share(amount)
-    unit = {"seconds": "s", "launching": "s", "bytes": "B", "largest": "B"}.get(part)
+    unit = {"seconds": "s", "launching": "s"}.get(part)
     return show(amount, unit) if unit else words.times(amount)
 
 

@@ -4,7 +4,7 @@ import math
 import re
 
 from perfci.judge.explain.numbers import counted, finite, gain, number, percent_of
-from perfci.judge.explain.seen import UP, Finding, Group, Seen, calls_of, copied, idle, leak, leaked, pinning, value
+from perfci.judge.explain.seen import UP, Finding, Group, Seen, calls_of, copied, idle, pinning, value
 from perfci.judge.explain.thresholds import (
     AGAIN,
     DOMINANT,
@@ -62,9 +62,6 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
         found.append(Finding(1, text, rest, step, "synchronisation"))
     bound = not found
     found += _pageable(trace)
-    if (grown := leaked(trace)) is not None:
-        text, step = leak(trace, grown)
-        found.append(Finding(2, text, None, step, "memory"))
     share_idle = idle(trace)
     if bound and share_idle is not None and share_idle >= IDLE and seen.launches >= 2:
         mean = finite(seen.device / seen.launches)

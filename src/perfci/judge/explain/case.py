@@ -11,7 +11,7 @@ from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import KernelUse, Profile
-from perfci.model.report import AllocationRow, CallRow, CaseProfile, CopyRow, KernelRow, Observed, OsCallRow, Row
+from perfci.model.report import CallRow, CaseProfile, CopyRow, KernelRow, Observed, OsCallRow, Row
 from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.model.units import show
@@ -64,7 +64,6 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
         copies=_copies(base, head) if host else [],
         os_calls=_os_calls(base, head) if host else [],
         memory=_memory(base, head) if host else [],
-        allocations=_allocations(base, head) if host else [],
         observed=_observed(base, head),
         faults=[
             f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
@@ -182,19 +181,6 @@ def _memory(base: Profile | None, head: Profile | None) -> list[Observed]:
     return [
         Observed(metric="allocated at most", unit="B", base=peaks[0], head=peaks[1]),
         Observed(metric="allocated at the end", unit="B", base=ends[0], head=ends[1]),
-    ]
-
-
-def _allocations(base: Profile | None, head: Profile | None) -> list[AllocationRow]:
-    rows: dict[str, AllocationRow] = {}
-    for side, profile in (("base", base), ("head", head)):
-        for one in profile.trace.memory.allocations if profile and profile.trace and profile.trace.memory else []:
-            name = f"{one.kind}, {one.call}" if one.call else one.kind
-            row = rows.setdefault(name, AllocationRow(name=name))
-            for part in ("count", "freed", "bytes", "largest"):
-                setattr(row, f"{side}_{part}", getattr(one, part))
-    return sorted(rows.values(), key=lambda row: (-max(row.base_bytes or 0.0, row.head_bytes or 0.0), row.name))[
-        :MOST_CALLS
     ]
 
 

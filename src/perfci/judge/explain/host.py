@@ -3,7 +3,7 @@
 import math
 
 from perfci.judge.explain.numbers import arrow, finite, gain, moved, n_to, number, pair, percent_of
-from perfci.judge.explain.seen import UP, Copied, Finding, Seen, calls_of, copied, idle, leak, leaked, pinning
+from perfci.judge.explain.seen import UP, Copied, Finding, Seen, calls_of, copied, idle, pinning
 from perfci.judge.explain.thresholds import BANDWIDTH, IDLE, IDLE_POINTS, INSTRUCTIONS, ONCE
 from perfci.judge.words import call_name
 from perfci.model.profile import CopyKind
@@ -95,14 +95,6 @@ def host(base: Seen, head: Seen) -> list[Finding]:
         if more:
             text += f", {percent_of(spent, after.wall)} of the time in {'it' if len(new) == 1 else 'such calls'}"
         found.append(Finding(3 if kind == "allocation" else 4, text, finite(grown)))
-    old_leak, new_leak = leaked(before), leaked(after)
-    if new_leak is not None and old_leak is None and before.memory is not None:
-        text, step = leak(after, new_leak, " now")
-        found.append(Finding(3, text, None, step, "memory"))
-    elif old_leak is not None and new_leak is None and after.memory is not None:
-        found.append(
-            Finding(3, f"no longer leaks device memory: it was {number(old_leak, 'B')} more after an execution")
-        )
     if not found and (gaps := pair(idle(before), idle(after))):
         if gaps[1] >= IDLE and gaps[1] - gaps[0] >= IDLE_POINTS:
             waited = (after.span - after.busy) - (before.span - before.busy)

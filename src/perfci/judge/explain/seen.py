@@ -4,9 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perfci.judge.explain.numbers import finite, number
-from perfci.judge.explain.thresholds import GROWING, GROWN
-from perfci.judge.words import call_name
+from perfci.judge.explain.numbers import finite
 from perfci.model.kernels import Kernel, identify
 from perfci.model.metrics import combined
 from perfci.model.profile import Call, CopyKind, Fault, KernelCounters, KernelUse, Profile, Trace, bears_on, concerns
@@ -167,25 +165,6 @@ def copied(trace: Trace | None, kind: CopyKind) -> Copied | None:
     pageable, pinned = share("pageable"), share("pinned")
     sure = max(pageable, pinned) > moved_bytes / 2
     return Copied(count, moved_bytes, seconds, pageable > pinned if sure else None)
-
-
-def leaked(trace: Trace | None) -> float | None:
-    """Return by how many bytes the device memory grows from one execution to the next, where it does so steadily."""
-    memory = trace.memory if trace else None
-    if trace is None or memory is None or trace.executions < GROWING or memory.growth <= 0:
-        return None
-    return memory.growth if memory.growing >= GROWN * (trace.executions - 1) else None
-
-
-def leak(trace: Trace, bytes_: float, word: str = "") -> tuple[str, str]:
-    """Return the sentence on memory that grows by so many bytes an execution, and the remedy. `word`: as ` now`."""
-    assert trace.memory is not None
-    kept = [one for one in trace.memory.allocations if one.count > one.freed and one.call]
-    most = max(kept, key=lambda one: one.bytes * (1 - one.freed / one.count), default=None)
-    by = f"; {call_name(most.call)} allocates {number(most.count)}, {number(most.freed)} are freed" if most else ""
-    text = f"leaks device memory{word}: {number(bytes_, 'B')} more after an execution, in {trace.memory.growing} of "
-    text += f"{trace.executions}{by}"
-    return text, "free in an execution what it allocates, or allocate it once before the loop"
 
 
 def calls_of(trace: Trace, kind: str) -> list[Call]:

@@ -5,9 +5,6 @@ ONCE = 0.5
 of one capture, as a warm-up or a cache that grows, and is not in the loop."""
 AGAIN = 100
 """Allocations of a process from which on they are no start-up of its own: PyTorch's has some dozen."""
-GROWING, GROWN = 5, 0.75
-"""Executions, and the share of them that end with more device memory than any before, from which on memory leaks: one
-that varies sets a record ever more rarely, and a cache or a pool is full some day."""
 PINNED = 0.5
 """Share of a pageable copy's time that pinned memory gives back at least: 0.78 for 64 MiB on the recorded H200."""
 TIME = 0.05

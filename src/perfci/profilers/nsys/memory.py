@@ -1,4 +1,4 @@
-"""Device memory in an nsys export (`--cuda-memory-usage=true`): what was allocated, by what, and held at most.
+"""Device memory in an nsys export (`--cuda-memory-usage=true`): how much of it is held at most, and at the end.
 
 Levels are of what the process tree has allocated since the capture began, inside executions and outside. What two
 processes allocate on the GPU of one number adds up.
@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from perfci.model.profile import Allocation, Memory, MemoryUse
+from perfci.model.profile import MemoryUse
 from perfci.profilers.cuda import memory, plain_call
 from perfci.profilers.nsys.events import CALLING, PROCESS, Events
 from perfci.profilers.nsys.export import MEMORY, NEWER, Table, Unreadable
@@ -16,8 +16,6 @@ from perfci.profilers.nsys.ranges import short
 
 METRICS = ("peak_memory",)
 """The metrics that follow from it."""
-MOST = 200
-"""Functions and kinds of memory that are told."""
 _ALLOCATES = re.compile(
     r"cudaMalloc(?!Host)\w*|cuMemAlloc(?!Host)\w*|cuMemCreate|cu(Array|Array3D|MipmappedArray)Create"
 )
@@ -31,7 +29,7 @@ _AGAIN = "capture the whole process, from its start"
 
 
 def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
-    """Return by name what its executions allocate and hold; nothing where it was not traced.
+    """Return by name what its executions hold; nothing where it was not traced.
 
     What is missing is a fault that concerns `peak_memory` alone. `asked`: whether the capture was to hold it, so that
     it is a fault where it does not.
@@ -56,7 +54,7 @@ def _fill(events: Events) -> None:
     events.db.executescript("""
         CREATE TABLE sites (pid INT, corr INT, site TEXT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
         CREATE TABLE allocations (id INTEGER PRIMARY KEY, pid INT, device INT, kind TEXT, op INT, address INT,
-                                  bytes INT, start INT, corr INT, site TEXT);
+                                  bytes INT, start INT, corr INT);
         CREATE TABLE memory_kinds (id PRIMARY KEY, kind TEXT) WITHOUT ROWID;
         CREATE TABLE memory_operations (id PRIMARY KEY, op INT) WITHOUT ROWID;
     """)
@@ -78,7 +76,7 @@ def _fill(events: Events) -> None:
     events.db.execute("""
         CREATE TABLE moves AS SELECT id, pid, device, op, bytes, start, lag(op) OVER own AS was_op,
             lag(bytes) OVER own AS was_bytes, CASE op WHEN 1 THEN kind ELSE coalesce(lag(kind) OVER own, kind) END AS
-            kind, CASE op WHEN 1 THEN site ELSE lag(site) OVER own END AS site
+            kind
         FROM allocations WINDOW own AS (PARTITION BY pid, address ORDER BY id)""")
 
 
@@ -87,13 +85,11 @@ def _insert(events: Events, table: Table) -> None:
     pooled = " OR ".join(f"coalesce({pool}, 0) <> 0" for pool in pools) or "0"
     # nsys may tell an event twice; at one moment nobody allocates an address twice.
     events.db.execute(
-        "INSERT INTO allocations (pid, device, kind, op, address, bytes, start, corr, site) SELECT y.pid, y.device, "
-        "y.kind, y.op, y.address, y.bytes, y.start, y.corr, coalesce(s.site, '') FROM (SELECT DISTINCT "
+        "INSERT INTO allocations (pid, device, kind, op, address, bytes, start, corr) SELECT DISTINCT "
         f"x.globalPid & {PROCESS} AS pid, x.deviceId AS device, CASE WHEN k.kind = 'device' AND ({pooled}) THEN 'pool' "
         "ELSE k.kind END AS kind, o.op AS op, x.address AS address, x.bytes AS bytes, x.start AS start, "
         f"x.correlationId AS corr FROM {table.rows} x JOIN memory_kinds k ON k.id = x.memKind "
-        f"JOIN memory_operations o ON o.id = x.memoryOperationType WHERE {table.good}) y "
-        "LEFT JOIN sites s ON s.pid = y.pid AND s.corr = y.corr ORDER BY y.start, y.corr, y.op"
+        f"JOIN memory_operations o ON o.id = x.memoryOperationType WHERE {table.good} ORDER BY 7, 8, 4"
     )
     rows = events.one(f"SELECT count(*) FROM {table.rows}")
     usable = events.one(
@@ -179,9 +175,9 @@ def _gpus(events: Events) -> int | None:
 
 def _told(events: Events) -> dict[int, MemoryUse]:
     """Sweep over allocations, frees and executions in the order of time; memory is that of processes and names."""
-    found = {index: _Held() for (index,) in events.rows("SELECT DISTINCT name FROM execs")}
+    names = [index for (index,) in events.rows("SELECT DISTINCT name FROM execs")]
+    peaks, finals = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     levels: dict[int, int] = defaultdict(int)
-    own: dict[int, int] = defaultdict(int)
     open_: dict[int, int] = {}
     if events.whole:
         open_[0] = 0
@@ -195,76 +191,17 @@ def _told(events: Events) -> dict[int, MemoryUse]:
     ):
         if what == 1:
             levels[which] += change
-            own[pid] += change
             for name in open_.values():
-                found[name].peak = max(found[name].peak, levels[which])
+                peaks[name] = max(peaks[name], levels[which])
         elif what == 0:
             open_[pid] = which
-            found[which].peak = max(found[which].peak, *levels.values(), 0)
+            peaks[which] = max(peaks[which], *levels.values(), 0)
         else:
             open_.pop(pid, None)
-            found[which].end(pid, max(levels.values(), default=0), own[pid])
+            finals[which] = max(levels.values(), default=0)
     if events.whole:
-        found[0].final = max(levels.values(), default=0)
-    rows = _by_site(events)
-    numbers = dict(events.rows("SELECT name, count(*) FROM execs GROUP BY name"))
-    return {
-        index: MemoryUse(
-            peak=one.peak,
-            final=one.final,
-            growth=one.growth,
-            growing=one.growing,
-            allocations=[
-                Allocation(
-                    kind=kind, call=site, count=count / numbers[index], freed=freed / numbers[index],
-                    bytes=size / numbers[index], largest=largest,
-                )
-                for kind, site, count, freed, size, largest in rows.get(index, [])
-            ],
-        )
-        for index, one in found.items()
-    }  # fmt: skip
-
-
-class _Held:
-    """Memory of the device along the executions of one name, in bytes."""
-
-    def __init__(self) -> None:
-        self.peak = self.final = 0
-        self.growing = 0
-        """Executions that end with more than any before them in their process."""
-        self._ends: dict[int, tuple[int, int, int, int]] = {}
-        """By process: level at the end of the first execution, of the last, the most of any, and how many there are."""
-
-    def end(self, pid: int, level: int, own: int) -> None:
-        """Take the end of an execution: the level of the device, and what its process holds."""
-        self.final = level
-        first, _, most, number = self._ends.get(pid, (own, own, own, 0))
-        self.growing += own > most
-        self._ends[pid] = first, own, max(most, own), number + 1
-
-    @property
-    def growth(self) -> float:
-        """Bytes from the end of one execution to that of the next, on the average."""
-        steps = sum(number - 1 for *_, number in self._ends.values())
-        return sum(last - first for first, last, *_ in self._ends.values()) / steps if steps else 0.0
-
-
-def _by_site(events: Events) -> dict[int, list[tuple[Memory, str, int, int, int, int]]]:
-    """By name: kind of memory, function, allocations, frees of such, bytes and the largest, most bytes first."""
-    at = "FROM moves y" if events.whole else (
-        f"FROM moves y CROSS JOIN execs e ON e.id = {events.execution_of('y')} WHERE y.start <= e.end"
-    )  # fmt: skip
-    name = "0" if events.whole else "e.name"
-    found: dict[int, list[tuple[Memory, str, int, int, int, int]]] = defaultdict(list)
-    for index, *row in events.rows(
-        f"SELECT {name}, y.kind, coalesce(y.site, ''), sum(y.op = 1), sum(y.op = -1), "
-        "sum(y.bytes * (y.op = 1)) AS size, max(y.bytes * (y.op = 1)) "
-        f"{at} GROUP BY 1, 2, 3 ORDER BY 1, size DESC, 4 DESC, 2, 3"
-    ):
-        if len(found[index]) < MOST:
-            found[index].append(tuple(row))
-    return found
+        finals[0] = max(levels.values(), default=0)
+    return {index: MemoryUse(peak=peaks[index], final=finals[index]) for index in names}
 
 
 def _traced(events: Events) -> bool:
