@@ -272,10 +272,10 @@ class Server:
         `seconds`."""
         end = time.monotonic() + message["seconds"]
         asked = self.asked
-        for kernel in sorted(self.kernels.values(), key=lambda one: asked is not None and asked.hangs(one.suite)):
+        for kernel in sorted(self.kernels.values(), key=lambda one: asked is not None and asked.depends(one.suite)):
             if time.monotonic() > end:
                 break
-            if asked is not None and asked.hangs(kernel.suite):
+            if asked is not None and asked.depends(kernel.suite):
                 asked.difference.seen = True
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:

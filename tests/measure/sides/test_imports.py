@@ -94,6 +94,14 @@ found = [one.name for one in pkgutil.iter_modules(["parts"])]
 SIZE = int(open("size.cfg").read()) if os.path.exists("size.cfg") else 50_000 if "fast" in found else flags.size
 def work(): return sum(range(SIZE))
 """
+FLAGS = """
+size = 1000
+def read(path): return open(path).read()
+def sized(number):
+    global size
+    size = number
+    return lambda function: function
+"""
 USES = """
 import perfci
 {before}
@@ -104,7 +112,59 @@ def works(bench):
     import engine
     return engine.work
 """
+
+
+def through(boot: str, top: str = "import size\nimport boot") -> tuple[dict[str, str], dict[str, str]]:
+    """A number of `lib/size.py` that `lib/boot.py` sets in a package."""
+    suite = USES.format(before=top, top="import engine", inside="pass")
+    return (
+        {"lib/size.py": "SIZE = 1000\n", "lib/boot.py": f"import flags\n{boot}\n", "kernels/u.py": suite},
+        {"lib/size.py": "SIZE = 50_000\n"},
+    )
+
+
 SLOWER = {
+    "by a name": through("import importlib\nflags.size = importlib.import_module('size').SIZE"),
+    "in a function": through("def get():\n    from size import SIZE\n    return SIZE\nflags.size = get()"),
+    "in a block": through(
+        "import contextlib\nwith contextlib.suppress(ImportError):\n    from size import SIZE\nflags.size = SIZE"
+    ),
+    "by its text": through(
+        "import size\nwords = {}\nexec(open(size.__file__).read(), words)\nflags.size = words['SIZE']"
+    ),
+    "by a decorator": (
+        {
+            "kernels/u.py": USES.format(
+                before="import flags", top="@flags.sized(1000)\ndef f(): pass\nimport engine", inside="pass"
+            )
+        },
+        {
+            "kernels/u.py": USES.format(
+                before="import flags", top="@flags.sized(50_000)\ndef f(): pass\nimport engine", inside="pass"
+            )
+        },
+    ),
+    "by a module that fails": (
+        {
+            "lib/fails.py": "import flags\nflags.size = 1000\nraise ImportError\n",
+            "kernels/u.py": USES.format(
+                before="try:\n    import fails\nexcept ImportError:\n    pass", top="import engine", inside="pass"
+            ),
+        },
+        {"lib/fails.py": "import flags\nflags.size = 50_000\nraise ImportError\n"},
+    ),
+    "by a thread": (
+        {
+            "conf/size": "1000",
+            "kernels/u.py": USES.format(
+                before="import flags, glob, concurrent.futures as c\n"
+                "flags.size = int(next(c.ThreadPoolExecutor().map(flags.read, glob.glob('conf/*'))))",
+                top="import engine",
+                inside="pass",
+            ),
+        },
+        {"conf/size": "50_000"},
+    ),
     "code sets what a package reads as it is imported": (
         {"kernels/u.py": USES.format(before="import flags; flags.size = 1000", top="import engine", inside="pass")},
         {"kernels/u.py": USES.format(before="import flags; flags.size = 50_000", top="import engine", inside="pass")},
@@ -134,10 +194,6 @@ SLOWER = {
         {"size.cfg": "1000", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
         {"size.cfg": "50_000"},
     ),
-    "a package reads a file that base lacks": (
-        {"kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
-        {"size.cfg": "50_000"},
-    ),
     "a package lists a folder of the repository": (
         {"parts/plain.py": "", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
         {"parts/fast.py": ""},
@@ -150,7 +206,7 @@ SLOWER = {
 def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repository, name):
     """An import that both sides share would have it as one of them, or neither, has it."""
     packages = repository.parent / "packages"
-    packages.joinpath("flags.py").write_text("size = 1000\n")
+    packages.joinpath("flags.py").write_text(FLAGS)
     packages.joinpath("engine.py").write_text(ENGINE)
     (repository / "kernels/total.py").unlink()
     (repository / "perfci.yaml").write_text(POLICY + "path: [lib]\n")
@@ -163,6 +219,16 @@ def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repository,
     request = Request.of("compare", repository, repository.parent / "out", base="HEAD~1", exact_pairs=2)
     (case,) = Measurement(request, Quiet()).measure().cases
     assert [pair.values["head"]["time"] > 5 * pair.values["base"]["time"] for pair in case.pairs] == [True, True]
+
+
+@pytest.mark.slow
+def test_where_a_link_leads_elsewhere_nothing_is_shared(repository):
+    (repository / "other").symlink_to("kernels")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "link")
+    (repository / "other").unlink()
+    (repository / "other").symlink_to(".")
+    assert "links of base and head lead to other places" in measured(repository, 1)[1]
 
 
 @pytest.mark.slow

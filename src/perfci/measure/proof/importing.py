@@ -48,6 +48,11 @@ _BASES = _ENUMS | {
 """Classes, from outside, that nobody asks for their subclasses."""
 
 
+_DYNAMIC = {
+    "__import__", "entry_points", "exec", "import_module", "iter_modules", "run_module", "run_path",
+    "spec_from_file_location", "walk_packages",
+}  # fmt: skip
+"""Names of what finds or executes files by their names."""
 NO_PYTHON = "which is no Python"
 
 
@@ -82,9 +87,21 @@ class _Module:
         self.defined: set[str] = set()
         self.data: set[str] = set()
         """Names that hold numbers, texts, and collections of such, and nothing else."""
+        self.anywhere: dict[str, int] = {}
+        """The same of all imports, those that functions do included."""
+        self.dynamic = False
+        """True where it may execute files by other means than import statements."""
+        self.files: set[str] = set()
+        """Names of files that texts in it may be, without their folders."""
         for one in (one for top in statements for one in ast.walk(top)):
             if isinstance(one, (ast.Import, ast.ImportFrom)):
                 self._bind(one)
+                for target in self._targets(one).values():
+                    self.anywhere[target] = min(one.lineno, self.anywhere.get(target, one.lineno))
+            elif isinstance(one, (ast.Name, ast.Attribute)):
+                self.dynamic |= (one.id if isinstance(one, ast.Name) else one.attr) in _DYNAMIC
+            elif isinstance(one, ast.Constant) and isinstance(one.value, str):
+                self.files.add(one.value.rpartition("/")[2])
         self._add(statements)
 
     def _add(self, statements: Iterable[ast.stmt]) -> None:
@@ -105,7 +122,7 @@ class _Module:
 
     def _require(self, one: ast.stmt, holds: bool) -> None:
         if not holds:
-            self.effects.append(one.lineno)
+            self.effects.append(min([one.lineno, *(each.lineno for each in getattr(one, "decorator_list", ()))]))
 
     def line(self, start: int = 0) -> int:
         """Return the first line from `start` on that does more than define; 0 where none does."""
@@ -248,23 +265,27 @@ def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
 
 
 def at_work(side: Imported, differs: Collection[str]) -> dict[str, int]:
-    """Return, of the modules that the suite imports and that hang on what differs, path → the line from which on one
+    """Return, of the modules that the suite imports and that depend on what differs, path → the line from which on one
     does more than define by it as it is imported; 0 where none does.
 
-    Such a module differs, names a file that does, cannot be read, or imports another such module.
+    Such a module differs, names a file that does, cannot be read, may execute files by other means than import
+    statements, or imports another such module.
     """
-    modules = _closed(side, side.suite)
-    names = [PurePosixPath(path).name.encode() for path in differs if not path.endswith(".py")]
+    modules = _closed(side, side.suite, anywhere=True)
+    names = {PurePosixPath(path).name for path in differs if not path.endswith(".py")}
+    code = any(path.endswith(".py") for path in differs)
     start: dict[str, int] = {}
     for path, module in modules.items():
-        unknown = isinstance(module, str) and module != NO_PYTHON
-        text = (side.folder / path).read_bytes() if isinstance(module, _Module) else b""
-        if path in differs or unknown or any(name in text for name in names):
+        if isinstance(module, str):
+            unknown = module != NO_PYTHON
+        else:
+            unknown = (code and module.dynamic) or not names.isdisjoint(module.files)
+        if path in differs or unknown:
             start[path] = 1
     while True:
         later = {}
         for path, module in modules.items():
-            asked = module.imported.items() if path not in start and isinstance(module, _Module) else ()
+            asked = module.anywhere.items() if path not in start and isinstance(module, _Module) else ()
             lines = [line for target, line in asked if any(side.modules.get(one) in start for one in _parts(target))]
             later.update({path: min(lines)} if lines else {})
         if not later:
@@ -283,8 +304,9 @@ def _is_known(name: str, own: Collection[str]) -> bool:
     return top in sys.stdlib_module_names or top == "perfci" or name in own or name.rpartition(".")[0] in own
 
 
-def _closed(side: Imported, suite: Iterable[str]) -> dict[str, _Module | str]:
-    """Return path → module of suite files and all that they import of the side; in its place why it is not known."""
+def _closed(side: Imported, suite: Iterable[str], *, anywhere: bool = False) -> dict[str, _Module | str]:
+    """Return path → module of suite files and all that they import of the side; in its place why it is not known.
+    `anywhere`: as their functions do, too."""
     named = {path: name for name, path in side.modules.items()}
     own = {name.partition(".")[0] for name in side.modules}
     found: dict[str, _Module | str] = {}
@@ -304,7 +326,7 @@ def _closed(side: Imported, suite: Iterable[str]) -> dict[str, _Module | str]:
         name = named.get(path, "")
         package = name.split(".") if PurePosixPath(path).name == "__init__.py" else name.split(".")[:-1]
         module = found[path] = _Module(statements, package, own)
-        parts = {part for target in module.imported for part in _parts(target)}
+        parts = {part for target in (module.anywhere if anywhere else module.imported) for part in _parts(target)}
         todo += [side.modules[part] for part in parts & side.modules.keys()]
     return found
 

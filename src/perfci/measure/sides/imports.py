@@ -68,6 +68,8 @@ class Imports:
                 self.nothing("the builds of base and head left other caches")
             elif len(sides) > 1:
                 self.differs = differing(sides[0], sides[1])
+                if any((side.folder / path).is_symlink() for side in sides for path in self.differs.paths):
+                    self.nothing("links of base and head lead to other places")
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Scouting | None]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import sys
 import threading
+import tokenize
 from collections.abc import Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import source_from_cache
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
 from .. import discover
@@ -49,7 +49,7 @@ class Traces:
         )
 
 
-_LOOKS = frozenset({"look", "open", "os.listdir", "os.scandir", "ctypes.dlopen"})
+_HEARD = frozenset({"exec", "open", "os.listdir", "os.scandir", "ctypes.dlopen"})
 _BOOTSTRAP = "<frozen importlib._bootstrap_external>"
 _OWN = frozenset({"CUDA_MODULE_LOADING"})
 """Variables that torch sets as it uses the GPU first."""
@@ -60,7 +60,7 @@ class Settings:
 
     def __init__(self, folder: str, path: Sequence[str]) -> None:
         """`folder`: the side's; `path`: its entries of `sys.path`."""
-        self.folder, self.path, self.start = folder, set(path), os.getcwd()
+        self.folder, self.path, self.start = folder, set(path), _folder()
 
     def digest(self) -> str:
         """Return the same text in a scout and in a stem, of base and of head, where nothing but imports came before."""
@@ -73,10 +73,19 @@ class Settings:
         stubs = sorted(
             name
             for name, one in sys.modules.items()
-            if getattr(one, "__spec__", None) is None and name.partition(".")[0] not in ("perfci", "torch")
+            if isinstance(one, ModuleType)
+            and one.__dict__.get("__spec__") is None
+            and name.partition(".")[0] not in ("perfci", "torch")
         )
-        told = [environment, path, finders, stubs, os.getcwd() == self.start]
+        told = [environment, path, finders, stubs, _folder() == self.start]
         return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""  # it was removed
 
 
 class Finder:
@@ -87,7 +96,7 @@ class Difference:
     """Tells whether anything that differs between the sides has been at work in this process, a scout."""
 
     def __init__(self, folder: str, differing: dict[str, Any], told: Callable[[], None]) -> None:
-        """`folder`: the side's. `differing`, of paths below it: `lines`, of modules that hang on what differs → that
+        """`folder`: the side's. `differing`, of paths below it: `lines`, of modules that depend on what differs → that
         from which on one does something as it is imported, or 0; `paths`, all that differ; and `folders`, whose
         listing does. `told`: is called as code of the side, or what it calls, reads one of them."""
         top = os.path.realpath(folder)
@@ -95,68 +104,53 @@ class Difference:
         self.paths = {os.path.join(top, path) for path in differing["paths"]} - self.lines.keys()
         self.folders = {os.path.join(top, path) for path in differing["folders"]}
         self.top, self.told, self.process = os.path.join(top, ""), told, os.getpid()
+        self.begun: set[str] = set()
+        """Of the files in `lines` those whose code was executed."""
         self.seen = False
         self.own = threading.local()
         """`work` is there while the thread does perfci's own."""
-        if self.paths or self.folders:
+        if self.lines or self.paths or self.folders:
             sys.addaudithook(self._hear)
-            # Of these there are no events; what this code reads only if it is there, the other side may have.
-            for name in ("stat", "lstat", "access"):
-                setattr(os, name, self._watched(getattr(os, name)))
 
     def works(self, frame: Optional[FrameType]) -> bool:
         """Tell whether it has been when the code of `frame` asks for a module."""
-        self.own.work = True
-        try:
-            self.seen = self.seen or self._has_worked(frame)
-        finally:
-            del self.own.work
-        return self.seen
-
-    def _has_worked(self, frame: Optional[FrameType]) -> bool:
         running: dict[str, int] = {}
-        while frame is not None:
+        while frame is not None and not self.seen:
             file = discover.real_file(frame.f_code.co_filename)
-            if file in self.lines and frame.f_code.co_name != "<module>":
-                return True
+            self.seen = file in self.lines and frame.f_code.co_name != "<module>"
             running[file] = frame.f_lineno
             frame = frame.f_back
-        for module in list(sys.modules.values()):
-            given = getattr(module, "__dict__", {}).get("__file__")
-            file = discover.real_file(given) if isinstance(given, str) else ""
-            line = self.lines.get(file, 0)
-            if line > 0 and running.get(file, line) >= line:
-                return True
-        return False
-
-    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(call)
-        def look(path: Any, *given: Any, **named: Any) -> Any:
-            self._hear("look", (path,))
-            return call(path, *given, **named)
-
-        return look
+        lines = [(self.lines[file], running.get(file)) for file in self.begun]
+        self.seen |= any(line and (now is None or now >= line) for line, now in lines)
+        return self.seen
 
     def _hear(self, event: str, given: tuple[Any, ...]) -> None:
-        if event not in _LOOKS or self.seen or hasattr(self.own, "work"):
+        """Take in an audit event (Python's library reference, table of audit events)."""
+        if event not in _HEARD or self.seen or hasattr(self.own, "work"):
             return
         self.own.work = True
         try:
-            path = os.path.realpath(os.fsdecode(given[0] or "."))
-            if event in ("os.listdir", "os.scandir"):
-                # The import system lists folders for names that it then opens.
-                mine = path in self.folders and sys._getframe(1).f_code.co_filename != _BOOTSTRAP
-            else:
-                mine = (source_from_cache(path) if path.endswith(".pyc") else path) in self.paths
-            if mine and os.getpid() == self.process and self._is_asked_by_side():
-                self.seen = True
+            if event == "exec":
+                self.begun |= {discover.real_file(given[0].co_filename)} & self.lines.keys()
+            elif self._differs(event, os.fsdecode(given[0] or ".")) and self._is_asked_by_side():
+                self.seen = os.getpid() == self.process
                 self.told()
-        except (TypeError, ValueError):
-            pass  # a descriptor, or no name of a file
+        except (AttributeError, TypeError, ValueError):
+            pass  # a descriptor, no name of a file, or no code of one
         finally:
             del self.own.work
 
+    def _differs(self, event: str, name: str) -> bool:
+        path, caller = os.path.realpath(name), sys._getframe(2).f_code.co_filename
+        if event in ("os.listdir", "os.scandir"):
+            return path in self.folders and caller != _BOOTSTRAP  # which lists folders for names that it then opens
+        path = source_from_cache(path) if path.endswith(".pyc") else path
+        # The code of `lines` is known, as it is imported, and as a compiler of kernels reads its source.
+        return path in self.paths or (path in self.lines and caller not in (_BOOTSTRAP, tokenize.__file__))
+
     def _is_asked_by_side(self) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            return True  # whoever started it
         frame: Optional[FrameType] = sys._getframe(2)
         while frame is not None and not discover.real_file(frame.f_code.co_filename).startswith(self.top):
             frame = frame.f_back
@@ -218,8 +212,8 @@ class Asked(Finder):
         sys.meta_path += group.finders
         return ModuleSpec(name, _There(group.modules[name]))
 
-    def hangs(self, suite: str) -> bool:
-        """Tell whether a suite file hangs on what differs."""
+    def depends(self, suite: str) -> bool:
+        """Tell whether a suite file depends on what differs."""
         return discover.real_file(os.path.join(self.own[0], suite)) in self.difference.lines
 
     def withdraw(self) -> None:
