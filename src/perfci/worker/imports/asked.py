@@ -132,8 +132,12 @@ class Difference:
         try:
             if event == "exec":
                 self.begun |= {discover.real_file(given[0].co_filename)} & self.lines.keys()
-            elif self._differs(event, os.fsdecode(given[0] or ".")) and self._is_asked_by_side():
-                self.seen = os.getpid() == self.process
+            elif (
+                os.getpid() == self.process
+                and self._differs(event, os.fsdecode(given[0] or "."))
+                and self._is_asked_by_side()
+            ):
+                self.seen = True
                 self.told()
         except (AttributeError, TypeError, ValueError):
             pass  # a descriptor, no name of a file, or no code of one
@@ -168,7 +172,7 @@ class Asked(Finder):
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
         self.settings = Settings(os.path.dirname(site), path)
-        self.tell, self.process, self.lock = tell, os.getpid(), threading.Lock()
+        self.tell, self.process, self.lock = tell, os.getpid(), threading.RLock()
         self.difference = Difference(os.path.dirname(site), differing, self.withdraw)
         self.told: list[str] = []
         self.hidden = {name: group for group in groups.values() for name in group.modules}
@@ -218,9 +222,10 @@ class Asked(Finder):
 
     def withdraw(self) -> None:
         """Take back the modules that are being imported."""
-        for name in self.told:
-            if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
-                self.tell(name, "")
+        with self.lock:
+            for name in self.told:
+                if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
+                    self.tell(name, "")
 
     def _is_own(self, frame: Optional[FrameType]) -> bool:
         """Tell whether code of the side asks, or called what does; not so while a module from outside is imported."""
