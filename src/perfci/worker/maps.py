@@ -25,7 +25,7 @@ def pieces() -> list[Piece]:
     if not os.path.exists(MAPS):
         return []
     found = []
-    with open(MAPS, encoding="utf-8", errors="surrogateescape") as file:
+    with open(MAPS, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for line in file:
             place, rights, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
             begin, end = place.split("-")

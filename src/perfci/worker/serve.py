@@ -108,7 +108,8 @@ def ballast(seed: int) -> list[bytes]:
     elsewhere in each pair of workers, and alike in both of them.
 
     All workers are forks of one process: what a comment in head moves would lie there in all pairs, and be faster or
-    slower for good.
+    slower for good. Some 700 pieces of up to 32 KiB, small ones as often as large ones, 2 MB in all: each of the
+    allocator's size classes, and whatever lies beyond them, begins elsewhere.
     """
     drawn = random.Random(seed)
     return [bytes(drawn.randrange(1 << drawn.randrange(4, 16))) for _ in range(drawn.randrange(500, 1000))]

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.agreement import Quiet
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
+from perfci.measure.sides.imports import _alike
 from perfci.model.results import Results
 
 SUITE = """
@@ -229,6 +230,22 @@ def test_where_a_link_leads_elsewhere_nothing_is_shared(repository):
     (repository / "other").unlink()
     (repository / "other").symlink_to(".")
     assert "links of base and head lead to other places" in measured(repository, 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "shared"),
+    [
+        ("a json b c d", "a c b json d", "a json d"),
+        ("a b", "x a b", ""),
+        ("a json b", "a b", "a b"),
+        ("a b c", "b a", ""),
+    ],
+)
+def test_what_both_ask_for_after_the_same_others_is_shared(ours, theirs, shared):
+    asked = [dict.fromkeys(names.split(), "settings") for names in (ours, theirs)]
+    assert list(_alike(*asked)) == shared.split()
+    asked[0]["last"], asked[1]["last"] = "these", "others"
+    assert "last" not in _alike(*asked), "with other settings"
 
 
 @pytest.mark.slow

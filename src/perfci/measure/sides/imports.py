@@ -198,14 +198,18 @@ class Imports:
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
     """Return the modules that both sides ask for with the same settings, and after the same others from outside."""
-    before = []
-    for asked in (ours, theirs):
-        packages = [name for name in asked if name.partition(".")[0] not in sys.stdlib_module_names]
-        places = {name: number for number, name in enumerate(packages)}
-        before.append({name: frozenset(packages[: places.get(name, 0)]) for name in asked})
-    return {
-        name: state for name, state in ours.items() if theirs.get(name) == state and before[0][name] == before[1][name]
-    }
+    packages = [[name for name in asked if not _is_python(name)] for asked in (ours, theirs)]
+    alike, odd = set[str](), set[str]()  # odd: what one side alone has asked for so far
+    for mine, other in zip(*packages, strict=False):
+        if mine == other and not odd:
+            alike.add(mine)
+        odd ^= {mine} ^ {other}
+    same = {name: state for name, state in ours.items() if theirs.get(name) == state}
+    return {name: state for name, state in same.items() if name in alike or _is_python(name)}
+
+
+def _is_python(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 def _caches(side: SideWork) -> dict[str, str]:
