@@ -25,7 +25,8 @@ class Scouting:
     differing: dict[str, Any]
     """As the worker's `imports.asked.Difference` takes it."""
     tell: Callable[[str, str], None]
-    """Is told a module, and a digest of the settings then; an empty one takes the module back."""
+    """Is told a module, and a digest of the settings then; an empty one takes the module back. With an empty name:
+    which modules it is not told, and why."""
 
 
 @dataclass

@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -83,16 +84,32 @@ def normalized(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def find_without_listing() -> None:
-    """Let this process search for modules name by name, so that a tracer sees which it asked for.
+def is_metadata(path: str) -> bool:
+    """Tell whether a name is that of an installed distribution's metadata, as importlib.metadata has it."""
+    return path.lower().endswith((".dist-info", ".egg-info"))
 
-    FileFinder (importlib/_bootstrap_external.py, Python 3.9 to 3.14) lists every folder on sys.path, and asks its list.
+
+def find_without_listing(own: Sequence[str]) -> None:
+    """Let this process search for modules name by name, so that a tracer sees which it asked for; and for metadata of
+    distributions among what is in the folders `own` now: each is named.
+
+    FileFinder (importlib/_bootstrap_external.py, Python 3.9 to 3.14) and importlib.metadata (FastPath, Python 3.10 to
+    3.14) list every folder on sys.path, and ask that list.
     """
 
     def fill(finder: Any) -> None:
         finder._path_cache = _Names(finder.path or os.getcwd())
 
+    def children(path: Any) -> Any:
+        for name in known.get(path.root, ()):
+            os.access(os.path.join(path.root, name), os.F_OK)
+        return known[path.root] if path.root in known else listed(path)
+
     importlib.machinery.FileFinder._fill_cache = fill  # type: ignore[attr-defined]  # not public
+    known = {folder: [name for name in os.listdir(folder) if is_metadata(name)] for folder in own}
+    paths = getattr(importlib.metadata, "FastPath", None)
+    if paths is not None:
+        listed, paths.children = paths.children, children
 
 
 def matches(top: Path, pattern: str) -> list[str] | str:

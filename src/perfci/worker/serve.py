@@ -277,7 +277,7 @@ class Server:
             if time.monotonic() > end:
                 break
             if asked is not None and asked.depends(kernel.suite):
-                asked.difference.seen = True
+                asked.difference.see(kernel.suite, "its case runs")
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:
                     with contextlib.suppress(Exception):  # its check says what is wrong with it
@@ -287,7 +287,7 @@ class Server:
     def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let any process of this user trace this one, and look names up one by one: it sees them then."""
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
-        discover.find_without_listing()
+        discover.find_without_listing(self.setup["path"])
         return {}
 
     def do_prove(self, message: dict[str, Any]) -> dict[str, Any]:

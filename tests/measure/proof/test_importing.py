@@ -61,6 +61,10 @@ SAME: dict[str, Change] = {
                              "def f(x: list[int] | core.Backend | None, y: 'lib.X' = None) -> dict[str, int]: return {}\n"),
     },
     "a stand-in": {"kernels/a.py": ("", "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None\n")},
+    "paths and texts": {
+        "kernels/a.py": ("", "from pathlib import Path\nHERE = Path(__file__).resolve().parent / 'x'\n"
+                             "TOP = Path(__file__).parents[1].joinpath('y')\nNAMES = 'a b'.split()\n"),
+    },
     "a new suite file": {"kernels/n.py": ("", SUITE.replace("def a(", "def n("))},
 }  # fmt: skip
 OTHER: dict[str, Change] = {
@@ -88,6 +92,9 @@ OTHER: dict[str, Change] = {
     "a class that a call makes": {"kernels/a.py": ("[1, 2]", "type('Mine', (core.Backend,), {})")},
     "an iteration over what may be consumed": {"kernels/a.py": ("", "NAMES = list(lib.core.STATE)\n")},
     "an element that may be made": {"kernels/a.py": ("", "BLOCK = core.STATE['a']\n")},
+    "a method of a module's": {"kernels/a.py": ("", "SIZE = core.STATE.get('a')\n")},
+    "a method of what is held": {"kernels/a.py": ("", "import numpy\nSIZE = [numpy.random][0].get('a')\n")},
+    "a method of what a function returns": {"kernels/a.py": ("", "import numpy\nSIZE = max([numpy.random]).get('a')\n")},
     "a question to what may answer": {"kernels/a.py": ("", "HAS = 'fast' in core.STATE\n")},
     "an operator of its own": {"kernels/a.py": ("", "BOTH = core.STATE | core.RATE\n")},
     "an unpacking": {"kernels/a.py": ("", "ONE, TWO = core.STATE\n")},

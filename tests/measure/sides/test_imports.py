@@ -199,6 +199,27 @@ SLOWER = {
         {"parts/plain.py": "", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
         {"parts/fast.py": ""},
     ),
+    "code reads a file through a link": (
+        {
+            "small/size": "1000",
+            "large/size": "50_000",
+            "sizes": "-> small",
+            "conf": "-> sizes",
+            "kernels/u.py": USES.format(
+                before="import flags; flags.size = int(open('conf/size').read())", top="import engine", inside="pass"
+            ),
+        },
+        {"sizes": "-> large"},
+    ),
+    "code imports a module through a link": (
+        {
+            "small/boot.py": "import flags\nflags.size = 1000\n",
+            "large/boot.py": "import flags\nflags.size = 50_000\n",
+            "lib/sizes": "-> ../small",
+            "kernels/u.py": USES.format(before="import sizes.boot", top="import engine", inside="pass"),
+        },
+        {"lib/sizes": "-> ../large"},
+    ),
 }
 
 
@@ -214,7 +235,11 @@ def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repository,
     for files in SLOWER[name]:
         for path, text in files.items():
             (repository / path).parent.mkdir(exist_ok=True)
-            (repository / path).write_text(text)
+            (repository / path).unlink(missing_ok=True)
+            if text.startswith("-> "):
+                (repository / path).symlink_to(text[3:])
+            else:
+                (repository / path).write_text(text)
         git(repository, "add", ".")
         git(repository, "commit", "-qm", "work")
     request = Request.of("compare", repository, repository.parent / "out", base="HEAD~1", exact_pairs=2)
@@ -223,13 +248,22 @@ def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repository,
 
 
 @pytest.mark.slow
-def test_where_a_link_leads_elsewhere_nothing_is_shared(repository):
-    (repository / "other").symlink_to("kernels")
-    git(repository, "add", ".")
-    git(repository, "commit", "-qm", "link")
-    (repository / "other").unlink()
+def test_what_a_package_does_not_read_leaves_it_shared(repository):
+    """A link, a file and a folder that head adds, beside a package that asks for what is installed."""
+    with (repository.parent / "packages/dear.py").open("a") as file:
+        file.write("\nimport importlib.metadata\nimportlib.metadata.entry_points()\n")
     (repository / "other").symlink_to(".")
-    assert "links of base and head lead to other places" in measured(repository, 1)[1]
+    (repository / "notes.txt").write_text("")
+    (repository / "more").mkdir()
+    (repository / "more/notes.txt").write_text("")
+    assert "1 module imported once" in measured(repository, 1)[1]
+    info = repository / "more-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: more\n")
+    (repository / "kernels/total.py").write_text("import dear\nimport more\n" + SUITE)
+    told = measured(repository, 1)[1]
+    assert "0 modules imported once" in told
+    assert "head imports more, and what follows: tree/more-1.dist-info is read, and differs" in told
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,16 @@ _PURE = frozenset(
     }
 )  # fmt: skip
 """Functions that change nothing which others see."""
+_METHODS = frozenset(
+    {
+        "absolute", "as_posix", "encode", "format", "get", "index", "items", "join", "joinpath", "keys", "lower",
+        "relative_to", "replace", "resolve", "split", "splitlines", "strip", "upper", "values", "with_name",
+        "with_suffix",
+    }
+)  # fmt: skip
+"""Methods of texts, paths and collections that do neither."""
+_MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", "sorted", "str", "tuple"})
+"""Functions whose result has no methods but those of Python's own."""
 _DECORATORS = frozenset(
     {
         "classmethod", "property", "staticmethod", "contextlib.contextmanager", "dataclasses.dataclass",
@@ -221,11 +231,24 @@ class _Module:
         if isinstance(value, ast.Call):
             given = [*value.args, *(keyword.value for keyword in value.keywords)]
             calls_none = all(keyword.arg != "key" for keyword in value.keywords)
-            pure = calls_none and self._called(value.func) in _PURE
-            return pure and all(self._is_data(one, local) for one in given)
+            method = isinstance(value.func, ast.Attribute) and value.func.attr in _METHODS
+            pure = self._called(value.func) in _PURE or (method and self._is_builtin(value.func, local))
+            return calls_none and pure and all(self._is_data(one, local) for one in given)
         loops = [one for one in getattr(value, "generators", []) if isinstance(one, ast.comprehension)]
         names = {*local, *(one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))}
         return isinstance(value, _DATA) and all(self._is_data(one, names) for one in ast.iter_child_nodes(value))
+
+    def _is_builtin(self, value: ast.expr, local: Collection[str]) -> bool:
+        """Tell whether an expression is a text, path or collection that is made here, or the attribute of one."""
+        if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
+            return value.value.attr == "parents" and self._is_builtin(value.value, local)
+        if isinstance(value, ast.Attribute):
+            return self._is_builtin(value.value, local)
+        if isinstance(value, ast.Call):
+            made = self._called(value.func) in _MADE or not self._called(value.func)
+            return made and self._is_data(value, local)
+        literal = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
+        return isinstance(value, literal) and self._is_data(value, local)
 
     def _keeps_nothing(self, decorator: ast.expr) -> bool:
         if not isinstance(decorator, ast.Call):

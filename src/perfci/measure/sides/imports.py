@@ -51,6 +51,8 @@ class Imports:
         """Side → the modules that its suite asks for, in order → a digest of what could decide how each turns out."""
         self.refused: dict[str, Spoiled] = {}
         """The modules that each worker imports itself."""
+        self.untold: list[str] = []
+        """Which modules scouts did not tell, and why."""
         self.wanted = self.parent.forks
         """False where each worker imports everything."""
         self.sides: list[SideWork] = []
@@ -68,8 +70,6 @@ class Imports:
                 self.nothing("the builds of base and head left other caches")
             elif len(sides) > 1:
                 self.differs = differing(sides[0], sides[1])
-                if any((side.folder / path).is_symlink() for side in sides for path in self.differs.paths):
-                    self.nothing("links of base and head lead to other places")
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Scouting | None]:
@@ -91,9 +91,11 @@ class Imports:
         }
 
         def tell(name: str, state: str) -> None:
-            if name.partition(".")[0] in own:
+            if not name:
+                self.untold.append(f"each worker of {side.name} imports {one_line(state, 400)}")
+            elif name.partition(".")[0] in own:
                 return  # the stem leaves it to the side
-            if not state:
+            elif not state:
                 asked.pop(name, None)
                 taken_back.add(name)
             elif len(asked) < MOST and len(name) <= LONGEST and name not in asked:
@@ -193,7 +195,7 @@ class Imports:
     def write(self) -> None:
         """Say in `imports.log` what came of it."""
         each = [f"each worker imports {escaped(one.name)}: it {escaped(one.why)}" for one in self.refused.values()]
-        write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *each]) + "\n")
+        write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *self.untold, *each]) + "\n")
 
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import sys
 import threading
@@ -51,6 +52,8 @@ class Traces:
 
 _HEARD = frozenset({"exec", "open", "os.listdir", "os.scandir", "ctypes.dlopen"})
 _BOOTSTRAP = "<frozen importlib._bootstrap_external>"
+_MOST_LINKS = 40
+"""On the way of one name (path_resolution(7))."""
 _OWN = frozenset({"CUDA_MODULE_LOADING"})
 """Variables that torch sets as it uses the GPU first."""
 
@@ -106,23 +109,31 @@ class Difference:
         self.top, self.told, self.process = os.path.join(top, ""), told, os.getpid()
         self.begun: set[str] = set()
         """Of the files in `lines` those whose code was executed."""
-        self.seen = False
+        self.seen = ""
+        """What showed that it was, as a clause."""
         self.own = threading.local()
         """`work` is there while the thread does perfci's own."""
         if self.lines or self.paths or self.folders:
             sys.addaudithook(self._hear)
 
-    def works(self, frame: Optional[FrameType]) -> bool:
-        """Tell whether it has been when the code of `frame` asks for a module."""
+    def works(self, frame: Optional[FrameType]) -> str:
+        """Return why it has been when the code of `frame` asks for a module; empty where it has not."""
         running: dict[str, int] = {}
         while frame is not None and not self.seen:
             file = discover.real_file(frame.f_code.co_filename)
-            self.seen = file in self.lines and frame.f_code.co_name != "<module>"
+            if file in self.lines and frame.f_code.co_name != "<module>":
+                self.see(file, "runs")
             running[file] = frame.f_lineno
             frame = frame.f_back
-        lines = [(self.lines[file], running.get(file)) for file in self.begun]
-        self.seen |= any(line and (now is None or now >= line) for line, now in lines)
+        for file in sorted(self.begun):
+            line, now = self.lines[file], running.get(file)
+            if line and (now is None or now >= line):
+                self.see(file, f"line {line} does more than define")
         return self.seen
+
+    def see(self, file: str, what: str) -> None:
+        """Take in that `file`, which depends on what differs, was at work."""
+        self.seen = self.seen or f"{file.replace(self.top, '')} depends on what differs, and {what}"
 
     def _hear(self, event: str, given: tuple[Any, ...]) -> None:
         """Take in an audit event (Python's library reference, table of audit events)."""
@@ -134,23 +145,30 @@ class Difference:
                 self.begun |= {discover.real_file(given[0].co_filename)} & self.lines.keys()
             elif (
                 os.getpid() == self.process
-                and self._differs(event, os.fsdecode(given[0] or "."))
+                and (path := self._differing(event, os.fsdecode(given[0] or ".")))
                 and self._is_asked_by_side()
             ):
-                self.seen = True
+                self.seen = f"{os.path.relpath(path, self.top)} is read, and differs"
                 self.told()
         except (AttributeError, TypeError, ValueError):
             pass  # a descriptor, no name of a file, or no code of one
         finally:
             del self.own.work
 
-    def _differs(self, event: str, name: str) -> bool:
-        path, caller = os.path.realpath(name), sys._getframe(2).f_code.co_filename
+    def _differing(self, event: str, name: str) -> str:
+        """Return the path of what differs, where that shows in what a name leads to; else an empty one."""
+        way, caller = _way(name), sys._getframe(2).f_code.co_filename
         if event in ("os.listdir", "os.scandir"):
-            return path in self.folders and caller != _BOOTSTRAP  # which lists folders for names that it then opens
-        path = source_from_cache(path) if path.endswith(".pyc") else path
-        # The code of `lines` is known, as it is imported, and as a compiler of kernels reads its source.
-        return path in self.paths or (path in self.lines and caller not in (_BOOTSTRAP, tokenize.__file__))
+            if caller == importlib.metadata.__file__:
+                way += [one for one in self.paths if os.path.dirname(one) == way[-1] and discover.is_metadata(one)]
+            elif way[-1] in self.folders and caller != _BOOTSTRAP:  # which lists folders for names that it then opens
+                return way[-1]
+        else:
+            way.append(source_from_cache(way[-1]) if way[-1].endswith(".pyc") else way[-1])
+            # The code of `lines` is known, as it is imported, and as a compiler of kernels reads its source.
+            if way[-1] in self.lines and caller not in (_BOOTSTRAP, tokenize.__file__):
+                return way[-1]
+        return next((path for path in way if path in self.paths), "")
 
     def _is_asked_by_side(self) -> bool:
         if threading.current_thread() is not threading.main_thread():
@@ -161,13 +179,38 @@ class Difference:
         return frame is not None
 
 
+def _way(name: str) -> list[str]:
+    """Return the real paths of all folders and links that a name leads through (path_resolution(7)), and last where it
+    leads."""
+    todo = os.path.join(_folder(), name).split("/")[::-1]
+    path, way, links = "/", ["/"], 0
+    while todo:
+        part = todo.pop()
+        if part in ("", "."):
+            continue
+        path = os.path.dirname(path) if part == ".." else os.path.join(path, part)
+        way.append(path)
+        try:
+            target = os.readlink(path)
+        except OSError:
+            continue  # it is no link, or not there
+        links += 1
+        if links > _MOST_LINKS:
+            break
+        path = "/" if target.startswith("/") else os.path.dirname(path)
+        todo += target.split("/")[::-1]
+        way.append(path)
+    return way
+
+
 class Asked(Finder):
     """A finder that finds nothing but what a stem has: it tells the modules that the suite itself asks for."""
 
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
         """`setup`: of the worker; what its stem has is taken away, and comes back as it is asked for. `differing`: see
         `Difference`. `tell`: is told each module, until what differs is at work, and a digest of the settings then;
-        and again, with an empty one, if what differs turns out to be read meanwhile."""
+        again, with an empty one, if what differs turns out to be read meanwhile; and then, with an empty name, which
+        modules it is not told, and why."""
         root, site, path = setup["tree"], setup["site"], setup["path"]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
@@ -175,6 +218,7 @@ class Asked(Finder):
         self.tell, self.process, self.lock = tell, os.getpid(), threading.RLock()
         self.difference = Difference(os.path.dirname(site), differing, self.withdraw)
         self.told: list[str] = []
+        self.stopped = False
         self.hidden = {name: group for group in groups.values() for name in group.modules}
         for name, group in self.hidden.items():
             above, _, last = name.rpartition(".")
@@ -194,7 +238,11 @@ class Asked(Finder):
         # A child that the suite forks has no part in this.
         if os.getpid() == self.process and self._is_own(sys._getframe(1)):
             with self.lock:
-                if not self.difference.works(sys._getframe(1)):
+                if why := self.difference.works(sys._getframe(1)):
+                    if not self.stopped:
+                        self.tell("", f"{name}, and what follows: {why}")
+                    self.stopped = True
+                else:
                     self.told.append(name)
                     self.tell(name, self.settings.digest())
         group = self.hidden.get(name)
