@@ -40,6 +40,8 @@ _METHODS = frozenset(
     }
 )  # fmt: skip
 """Methods of texts, paths and collections that do neither."""
+_OWN_NAMES = ("__file__", "__name__")
+"""Of every module, and texts."""
 _MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", "sorted", "str", "tuple"})
 """Functions whose result has no methods but those of Python's own."""
 _DECORATORS = frozenset(
@@ -227,7 +229,7 @@ class _Module:
     def _is_data(self, value: ast.AST, local: Collection[str] = ()) -> bool:
         """Tell whether an expression is of data alone, of `local` names, or of what lies outside of the repository."""
         if isinstance(value, ast.Name):
-            return value.id in local or value.id in self.data or self._is_outside(value)
+            return value.id in local or value.id in self.data or value.id in _OWN_NAMES or self._is_outside(value)
         if isinstance(value, ast.Call):
             given = [*value.args, *(keyword.value for keyword in value.keywords)]
             calls_none = all(keyword.arg != "key" for keyword in value.keywords)
