@@ -191,7 +191,9 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
                 right += code == 1 and proven == ["sines"] and rows["sines"]["interval"]["low"] > 1
             else:
                 right += code == 0 and bool(rows)
-            sys.stdout.write(f"{number + 1}: exit {code}, {report['sentence']}\n")
+            sys.stdout.write(
+                f"{number + 1}: exit {code}, {report['sentence']}; on one side {sided} so far, by chance {chance:.2f}\n"
+            )
             sys.stdout.flush()
     summary = {
         "kind": kind,

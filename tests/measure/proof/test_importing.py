@@ -95,6 +95,7 @@ OTHER: dict[str, Change] = {
     "a method of a module's": {"kernels/a.py": ("", "SIZE = core.STATE.get('a')\n")},
     "a method of what is held": {"kernels/a.py": ("", "import numpy\nSIZE = [numpy.random][0].get('a')\n")},
     "a method of what a function returns": {"kernels/a.py": ("", "import numpy\nSIZE = max([numpy.random]).get('a')\n")},
+    "a file that is renamed": {"kernels/a.py": ("", "from pathlib import Path\nPath('x').replace('y')\nX = Path('x').replace('y')\n")},
     "a question to what may answer": {"kernels/a.py": ("", "HAS = 'fast' in core.STATE\n")},
     "an operator of its own": {"kernels/a.py": ("", "BOTH = core.STATE | core.RATE\n")},
     "an unpacking": {"kernels/a.py": ("", "ONE, TWO = core.STATE\n")},

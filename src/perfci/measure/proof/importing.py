@@ -35,11 +35,10 @@ _PURE = frozenset(
 _METHODS = frozenset(
     {
         "absolute", "as_posix", "encode", "format", "get", "index", "items", "join", "joinpath", "keys", "lower",
-        "relative_to", "replace", "resolve", "split", "splitlines", "strip", "upper", "values", "with_name",
-        "with_suffix",
+        "relative_to", "resolve", "split", "splitlines", "strip", "upper", "values", "with_name", "with_suffix",
     }
 )  # fmt: skip
-"""Methods of texts, paths and collections that do neither."""
+"""Methods of texts, paths and collections that change nothing; not `replace`, which renames the file of a path."""
 _OWN_NAMES = ("__file__", "__name__")
 """Of every module, and texts."""
 _MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", "sorted", "str", "tuple"})

@@ -133,7 +133,10 @@ class Difference:
 
     def see(self, file: str, what: str) -> None:
         """Take in that `file`, which depends on what differs, was at work."""
-        self.seen = self.seen or f"{file.replace(self.top, '')} depends on what differs, and {what}"
+        self.seen = self.seen or f"{self._shown(file)} depends on what differs, and {what}"
+
+    def _shown(self, path: str) -> str:
+        return path.replace(self.top, "").removeprefix("tree/")
 
     def _hear(self, event: str, given: tuple[Any, ...]) -> None:
         """Take in an audit event (Python's library reference, table of audit events)."""
@@ -148,7 +151,7 @@ class Difference:
                 and (path := self._differing(event, os.fsdecode(given[0] or ".")))
                 and self._is_asked_by_side()
             ):
-                self.seen = f"{os.path.relpath(path, self.top)} is read, and differs"
+                self.seen = f"{self._shown(path)} is read, and differs"
                 self.told()
         except (AttributeError, TypeError, ValueError):
             pass  # a descriptor, no name of a file, or no code of one
