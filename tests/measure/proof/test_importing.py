@@ -65,6 +65,12 @@ SAME: dict[str, Change] = {
         "kernels/a.py": ("", "from pathlib import Path\nHERE = Path(__file__).resolve().parent / 'x'\n"
                              "TOP = Path(__file__).parents[1].joinpath('y')\nNAMES = 'a b'.split()\n"),
     },
+    "what the standard library makes": {
+        "kernels/a.py": ("", "import functools, os\nfrom collections import namedtuple\nfrom typing import overload\n"
+                             "Shape = namedtuple('Shape', 'rows columns')\nHALF = functools.partial(range, 1)\n"
+                             "TOP = os.path.abspath(__file__)\nMODE = os.environ.get('MODE', 'fast')\n"
+                             "@overload\ndef f(x: int) -> int: ...\nclass Lost(KeyError): pass\n"),
+    },
     "a new suite file": {"kernels/n.py": ("", SUITE.replace("def a(", "def n("))},
 }  # fmt: skip
 OTHER: dict[str, Change] = {

@@ -26,8 +26,10 @@ _PURE = frozenset(
     {
         "bool", "bytes", "complex", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min",
         "pow", "range", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip",
-        "dataclasses.field", "enum.auto", "itertools.product", "logging.getLogger", "math.ceil", "math.sqrt",
-        "os.path.dirname", "os.path.join", "pathlib.Path", "re.compile", "torch.device", "triton.Config",
+        "collections.namedtuple", "dataclasses.field", "enum.auto", "functools.partial", "itertools.product",
+        "logging.getLogger", "math.ceil", "math.log2", "math.prod", "math.sqrt", "operator.attrgetter",
+        "operator.itemgetter", "os.environ.get", "os.getenv", "os.path.abspath", "os.path.basename", "os.path.dirname",
+        "os.path.join", "os.path.realpath", "pathlib.Path", "re.compile", "torch.device", "triton.Config",
         "triton.language.constexpr", "typing.NewType", "typing.TypeVar",
     }
 )  # fmt: skip
@@ -45,16 +47,19 @@ _MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", 
 """Functions whose result has no methods but those of Python's own."""
 _DECORATORS = frozenset(
     {
-        "classmethod", "property", "staticmethod", "contextlib.contextmanager", "dataclasses.dataclass",
-        "functools.cache", "functools.cached_property", "functools.lru_cache", "functools.wraps", "perfci.kernel",
-        "torch.compile", "torch.inference_mode", "torch.no_grad", "triton.autotune", "triton.heuristics", "triton.jit",
+        "classmethod", "property", "staticmethod", "abc.abstractmethod", "contextlib.contextmanager",
+        "dataclasses.dataclass", "functools.cache", "functools.cached_property", "functools.lru_cache",
+        "functools.total_ordering", "functools.wraps", "perfci.kernel", "torch.compile", "torch.inference_mode",
+        "torch.no_grad", "triton.autotune", "triton.heuristics", "triton.jit", "typing.final", "typing.overload",
+        "typing.runtime_checkable",
     }
 )  # fmt: skip
 """Decorators that keep what they decorate nowhere else."""
 _ENUMS = frozenset({"enum.Enum", "enum.IntEnum"})
 _BASES = _ENUMS | {
-    "object", "Exception", "ValueError", "RuntimeError", "TypeError", "abc.ABC", "torch.autograd.Function",
-    "torch.nn.Module", "typing.Generic", "typing.NamedTuple", "typing.Protocol", "typing.TypedDict",
+    "object", "Exception", "AttributeError", "ImportError", "KeyError", "LookupError", "NotImplementedError",
+    "RuntimeError", "TypeError", "ValueError", "abc.ABC", "torch.autograd.Function", "torch.nn.Module",
+    "typing.Generic", "typing.NamedTuple", "typing.Protocol", "typing.TypedDict",
 }  # fmt: skip
 """Classes, from outside, that nobody asks for their subclasses."""
 
