@@ -6,7 +6,6 @@ import ast
 import functools
 import hashlib
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import os
 import re
@@ -86,14 +85,14 @@ def normalized(package: str) -> str:
 
 def is_metadata(path: str) -> bool:
     """Tell whether a name is that of an installed distribution's metadata, as importlib.metadata has it."""
-    return path.lower().endswith((".dist-info", ".egg-info"))
+    return path.lower().endswith((".dist-info", ".egg-info", "/egg-info")) or path.lower() == "egg-info"
 
 
 def find_without_listing(own: Sequence[str]) -> None:
     """Let this process search for modules name by name, so that a tracer sees which it asked for; and for metadata of
     distributions among what is in the folders `own` now: each is named.
 
-    FileFinder (importlib/_bootstrap_external.py, Python 3.9 to 3.14) and importlib.metadata (FastPath, Python 3.10 to
+    FileFinder (importlib/_bootstrap_external.py, Python 3.9 to 3.14) and importlib.metadata (FastPath, Python 3.9 to
     3.14) list every folder on sys.path, and ask that list.
     """
 
@@ -107,9 +106,10 @@ def find_without_listing(own: Sequence[str]) -> None:
 
     importlib.machinery.FileFinder._fill_cache = fill  # type: ignore[attr-defined]  # not public
     known = {folder: [name for name in os.listdir(folder) if is_metadata(name)] for folder in own}
-    paths = getattr(importlib.metadata, "FastPath", None)
+    paths = getattr(importlib.import_module("importlib.metadata"), "FastPath", None)
     if paths is not None:
         listed, paths.children = paths.children, children
+        getattr(paths.__new__, "cache_clear", lambda: None)()  # of what was listed before
 
 
 def matches(top: Path, pattern: str) -> list[str] | str:

@@ -8,6 +8,7 @@ known, nothing of the suite is proved.
 
 import ast
 import builtins
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -29,7 +30,7 @@ _PURE = frozenset(
         "collections.namedtuple", "dataclasses.field", "enum.auto", "functools.partial", "itertools.product",
         "logging.getLogger", "math.ceil", "math.log2", "math.prod", "math.sqrt", "operator.attrgetter",
         "operator.itemgetter", "os.environ.get", "os.getenv", "os.path.abspath", "os.path.basename", "os.path.dirname",
-        "os.path.join", "os.path.realpath", "pathlib.Path", "re.compile", "torch.device", "triton.Config",
+        "os.path.join", "pathlib.Path", "re.compile", "torch.device", "triton.Config",
         "triton.language.constexpr", "typing.NewType", "typing.TypeVar",
     }
 )  # fmt: skip
@@ -102,7 +103,7 @@ class _Module:
         """Name → what imports anywhere bind to it: a module, or an attribute of one."""
         self.defined: set[str] = set()
         self.data: set[str] = set()
-        """Names that hold numbers, texts, and collections of such, and nothing else."""
+        """Names that hold numbers, texts, collections of such, or what else `_PURE` makes."""
         self.anywhere: dict[str, int] = {}
         """The same of all imports, those that functions do included."""
         self.dynamic = False
@@ -233,26 +234,36 @@ class _Module:
     def _is_data(self, value: ast.AST, local: Collection[str] = ()) -> bool:
         """Tell whether an expression is of data alone, of `local` names, or of what lies outside of the repository."""
         if isinstance(value, ast.Name):
-            return value.id in local or value.id in self.data or value.id in _OWN_NAMES or self._is_outside(value)
+            own = value.id in _OWN_NAMES and value.id not in self.bound.keys() | self.defined
+            return value.id in local or value.id in self.data or own or self._is_outside(value)
         if isinstance(value, ast.Call):
             given = [*value.args, *(keyword.value for keyword in value.keywords)]
-            calls_none = all(keyword.arg != "key" for keyword in value.keywords)
-            method = isinstance(value.func, ast.Attribute) and value.func.attr in _METHODS
-            pure = self._called(value.func) in _PURE or (method and self._is_builtin(value.func, local))
+            calls_none = all(keyword.arg not in ("key", None) for keyword in value.keywords)
+            known = self._called(value.func) in _PURE and ast.unparse(value.func).partition(".")[0] not in local
+            pure = known or self._is_method(value.func, local)
             return calls_none and pure and all(self._is_data(one, local) for one in given)
         loops = [one for one in getattr(value, "generators", []) if isinstance(one, ast.comprehension)]
         names = {*local, *(one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))}
         return isinstance(value, _DATA) and all(self._is_data(one, names) for one in ast.iter_child_nodes(value))
 
+    def _is_method(self, value: ast.expr, local: Collection[str]) -> bool:
+        """Tell whether what is called is a method, of a builtin, that changes nothing."""
+        if not isinstance(value, ast.Attribute) or value.attr not in _METHODS:
+            return False
+        # Where another link leads, nobody hears.
+        leads = value.attr != "resolve" or re.fullmatch(r"[\w.]*Path\(__file__\)(\.parent)*", ast.unparse(value.value))
+        return bool(leads) and self._is_builtin(value.value, local)
+
     def _is_builtin(self, value: ast.expr, local: Collection[str]) -> bool:
         """Tell whether an expression is a text, path or collection that is made here, or the attribute of one."""
         if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
-            return value.value.attr == "parents" and self._is_builtin(value.value, local)
+            parents = value.value.attr == "parents" and isinstance(value.slice, ast.Constant)
+            return parents and self._is_builtin(value.value, local)
         if isinstance(value, ast.Attribute):
             return self._is_builtin(value.value, local)
         if isinstance(value, ast.Call):
-            made = self._called(value.func) in _MADE or not self._called(value.func)
-            return made and self._is_data(value, local)
+            method = isinstance(value.func, ast.Attribute) and value.func.attr != "get"  # which returns what is held
+            return (self._called(value.func) in _MADE or method) and self._is_data(value, local)
         literal = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
         return isinstance(value, literal) and self._is_data(value, local)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
 import sys
 import threading
@@ -50,7 +49,7 @@ class Traces:
         )
 
 
-_HEARD = frozenset({"exec", "open", "os.listdir", "os.scandir", "ctypes.dlopen"})
+_HEARD = frozenset({"ctypes.dlopen", "exec", "import", "open", "os.chdir", "os.listdir", "os.scandir"})
 _BOOTSTRAP = "<frozen importlib._bootstrap_external>"
 _MOST_LINKS = 40
 """On the way of one name (path_resolution(7))."""
@@ -103,7 +102,10 @@ class Difference:
         from which on one does something as it is imported, or 0; `paths`, all that differ; and `folders`, whose
         listing does. `told`: is called as code of the side, or what it calls, reads one of them."""
         top = os.path.realpath(folder)
-        self.lines = {os.path.join(top, path): line for path, line in differing["lines"].items()}
+        self.lines: dict[str, int] = {}
+        for path, line in differing["lines"].items():  # a link stands for what it leads to
+            real = os.path.realpath(os.path.join(top, path))
+            self.lines[real] = min(filter(None, [line, self.lines.get(real, 0)]), default=0)
         self.paths = {os.path.join(top, path) for path in differing["paths"]} - self.lines.keys()
         self.folders = {os.path.join(top, path) for path in differing["folders"]}
         self.top, self.told, self.process = os.path.join(top, ""), told, os.getpid()
@@ -142,13 +144,16 @@ class Difference:
         """Take in an audit event (Python's library reference, table of audit events)."""
         if event not in _HEARD or self.seen or hasattr(self.own, "work"):
             return
+        name = given[1] if event == "import" else given[0]
+        if event == "import" and name is None:
+            return  # a library alone is told with its file
         self.own.work = True
         try:
             if event == "exec":
-                self.begun |= {discover.real_file(given[0].co_filename)} & self.lines.keys()
+                self.begun |= {discover.real_file(name.co_filename)} & self.lines.keys()
             elif (
                 os.getpid() == self.process
-                and (path := self._differing(event, os.fsdecode(given[0] or ".")))
+                and (path := self._differing(event, os.fsdecode(name or ".")))
                 and self._is_asked_by_side()
             ):
                 self.seen = f"{self._shown(path)} is read, and differs"
@@ -162,14 +167,15 @@ class Difference:
         """Return the path of what differs, where that shows in what a name leads to; else an empty one."""
         way, caller = _way(name), sys._getframe(2).f_code.co_filename
         if event in ("os.listdir", "os.scandir"):
-            if caller == importlib.metadata.__file__:
+            if caller == getattr(sys.modules.get("importlib.metadata"), "__file__", None):
                 way += [one for one in self.paths if os.path.dirname(one) == way[-1] and discover.is_metadata(one)]
             elif way[-1] in self.folders and caller != _BOOTSTRAP:  # which lists folders for names that it then opens
                 return way[-1]
         else:
-            way.append(source_from_cache(way[-1]) if way[-1].endswith(".pyc") else way[-1])
+            if "/__pycache__/" in way[-1]:
+                way.append(source_from_cache(way[-1]))
             # The code of `lines` is known, as it is imported, and as a compiler of kernels reads its source.
-            if way[-1] in self.lines and caller not in (_BOOTSTRAP, tokenize.__file__):
+            if way[-1] in self.lines and (event == "import" or caller not in (_BOOTSTRAP, tokenize.__file__)):
                 return way[-1]
         return next((path for path in way if path in self.paths), "")
 
@@ -241,10 +247,8 @@ class Asked(Finder):
         # A child that the suite forks has no part in this.
         if os.getpid() == self.process and self._is_own(sys._getframe(1)):
             with self.lock:
-                if why := self.difference.works(sys._getframe(1)):
-                    if not self.stopped:
-                        self.tell("", f"{name}, and what follows: {why}")
-                    self.stopped = True
+                if self.difference.works(sys._getframe(1)):
+                    self._stop(name)
                 else:
                     self.told.append(name)
                     self.tell(name, self.settings.digest())
@@ -277,6 +281,13 @@ class Asked(Finder):
             for name in self.told:
                 if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
                     self.tell(name, "")
+                    self._stop(name)
+
+    def _stop(self, name: str) -> None:
+        """Say from which module on nothing is told, and why."""
+        if not self.stopped:
+            self.tell("", f"{name}, and what follows: {self.difference.seen}")
+        self.stopped = True
 
     def _is_own(self, frame: Optional[FrameType]) -> bool:
         """Tell whether code of the side asks, or called what does; not so while a module from outside is imported."""
