@@ -1,5 +1,6 @@
 """Running nsys: the tool and its options, real captures, what may be kept of them, and what went wrong."""
 
+import itertools
 import lzma
 import os
 import secrets as randomness
@@ -492,7 +493,9 @@ def test_failures_of_the_nsys_at_hand(nsys, tmp_path):
         fault = classify(done.returncode, done.stdout, report)
         return fault and (fault.kind, fault.text)
 
-    assert run("/bin/true") is None
+    # nsys itself loses the report of a program that ends at once, now and then on a busy machine.
+    faults = list(itertools.takewhile(bool, (run("/bin/true") for _ in range(5))))
+    assert len(faults) < 5, faults
     assert run("/nonexistent/program")[0] == "crash"
     assert run("/bin/sh", "-c", "echo broken; exit 3") == ("crash", "the program under nsys, or nsys itself, exited with status 3, saying: broken")  # fmt: skip
     assert "killed by signal 11" in run("/bin/sh", "-c", "kill -SEGV $$")[1]
