@@ -58,7 +58,7 @@ _DECORATORS = frozenset(
 """Decorators that keep what they decorate nowhere else."""
 _ENUMS = frozenset({"enum.Enum", "enum.IntEnum"})
 _BASES = _ENUMS | {
-    "object", "Exception", "AttributeError", "ImportError", "KeyError", "LookupError", "NotImplementedError",
+    "object", "Exception", "AttributeError", "ImportError", "KeyError", "LookupError",
     "RuntimeError", "TypeError", "ValueError", "abc.ABC", "torch.autograd.Function", "torch.nn.Module",
     "typing.Generic", "typing.NamedTuple", "typing.Protocol", "typing.TypedDict",
 }  # fmt: skip
