@@ -117,7 +117,11 @@ def test_a_compiled_extension_is_built_in_both_sides(repo: Repo) -> None:
     shutil.copytree(EXTENSION, repo.root, dirs_exist_ok=True)
     repo.commit("base")
     source = repo.root / "src/blocked/_transpose.cpp"
-    source.write_text(source.read_text().replace("for (Py_ssize_t row = 0;", "for (int pass = 0; pass < 30; ++pass) for (Py_ssize_t row = 0;"))
+    source.write_text(
+        source.read_text().replace(
+            "for (Py_ssize_t row = 0;", "for (int pass = 0; pass < 30; ++pass) for (Py_ssize_t row = 0;"
+        )
+    )
     run = repo.perfci("compare", "--base", "HEAD", "transpose/rows=512/columns=512")
     assert run.code == 1, run.out + run.err
     assert run.classes()["transpose/rows=512/columns=512"] == "regression"

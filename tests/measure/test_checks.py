@@ -1,5 +1,6 @@
 """Checks of several kernels at once: the same answers as one after the other, and each alone where memory is short."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -144,3 +145,28 @@ def test_memory_that_is_short_behind_a_check_may_do_alone(tmp_path, monkeypatch,
     assert short == ["head"]
     (one,) = [case for case in results.cases if case.id == "kernel_1"]
     assert [side.status for side in one.sides.values()] == ["ok", "ok"] and len(one.pairs) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_amid_checks_keeps_those_that_are_written_down(tmp_path, monkeypatch):
+    repo, out, settled = repository(tmp_path), tmp_path / "out", []
+    monkeypatch.setattr(checks, "STRETCH", 0.0)
+    settle = checker.Checker._settle
+
+    def killed(self, case, *more):
+        if len(settled) == 4:
+            raise KeyboardInterrupt
+        settled.append((self.name, case.id))
+        return settle(self, case, *more)
+
+    monkeypatch.setattr(checker.Checker, "_settle", killed)
+    request = Request.of("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True)
+    with pytest.raises(KeyboardInterrupt):
+        Measurement(request, Quiet()).measure()
+    written = [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines()]
+    assert [(one["side"], one["key"].split("@")[0]) for one in written if one["kind"] == "checked"] == settled
+    settled.clear()
+    monkeypatch.setattr(checker.Checker, "_settle", settle)
+    again = Request.of("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True, resume=True)
+    results = Measurement(again, Quiet()).measure()
+    assert all(side.status == "ok" for case in results.cases for side in case.sides.values() if case.id != "kernel_2")

@@ -172,6 +172,30 @@ def test_code_that_times_the_gpu_itself_is_told_from_then_on(does: str, words: s
     assert told["case"] == told["next"] == f"__main__ {words}, as code does that picks the fastest kernel"
 
 
+def test_a_case_is_told_what_it_does_itself_beside_what_was_known_before() -> None:
+    """As between a check and the estimate of its case, while other cases were checked in the same process."""
+    told = told_by("""
+        def after(name, does):
+            tuners.begin()
+            known = tuners.told()
+            does()
+            told[name] = tuners.told(known)
+        import_triton()
+        after("tunes", timed)
+        after("innocent", lambda: None)
+        after("again", timed)
+        after("triton", lambda: Autotuner([1, 2]).run(64))
+        torch.backends.cudnn.benchmark = True
+        after("flag before", lambda: None)
+        torch.backends.cudnn.benchmark = False
+        after("flag", lambda: setattr(torch.backends.cudnn, "benchmark", True))
+    """)
+    assert told.pop("innocent") == told.pop("flag before") == ""
+    assert told.pop("triton") == "Triton's autotuner chooses for a kernel"
+    assert told.pop("flag") == "torch.backends.cudnn.benchmark is on"
+    assert [words.partition(",")[0] for words in told.values()] == ["__main__ waits for the GPU"] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "words"),

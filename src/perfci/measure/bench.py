@@ -14,7 +14,7 @@ from perfci.model.base import Amount, Document, Items, Side
 from perfci.model.results import Case, Choice, ReasonKind, Versus
 from perfci.system.child import Died, Under
 from perfci.system.process import Parent
-from perfci.system.starter import Worker
+from perfci.system.starter import Wait, Worker
 
 
 class Checked(Document):
@@ -31,6 +31,10 @@ class Checked(Document):
     sketch: Items[float]
     unredrawn: str
     versus: Versus | None
+    peak: int
+    """Bytes of device memory that it has needed at most."""
+    tuner: str | None
+    """As `worker.tuners.told`; None on a CPU."""
 
 
 class Warmed(Document):
@@ -144,11 +148,15 @@ class Bench:
         )
         return worker
 
-    def loaded(self, worker: Worker) -> Worker:
-        """Return the worker once it has imported its suite. Raises Died."""
+    def loading(self, worker: Worker) -> Wait:
+        """Return the wait for a worker that is importing its suite."""
+        return worker.wait(max(self.timeout, 60.0))
+
+    def loaded(self, worker: Worker, waited: Wait | None = None) -> Worker:
+        """Return the worker once it has imported its suite. Raises Died. `waited`: where that is over."""
         try:
             with self.costs.phase("import"):
-                worker.answer(max(self.timeout, 60.0))
+                worker.answer(max(self.timeout, 60.0), waited=waited)
         except Died:
             worker.kill()
             raise

@@ -1,4 +1,4 @@
-"""One side's checks of cases, each in steps between which those of others lie."""
+"""One side's checks of cases, which those of others lie beside."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide, Check, Reason, Work
 from perfci.model.timing import Setting, TimingMode
 from perfci.system.child import Died
-from perfci.system.starter import Worker
+from perfci.system.starter import Wait, Worker, wait_first
 
 _MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
 """As PyTorch, CUDA's libraries, Python and the C library say it."""
@@ -44,7 +44,7 @@ class _Opened(Document):
     settings: dict[str, Setting]
     clocks: str | None
     tuner: str | None
-    """As `worker.tuners.told`; None on a CPU."""
+    """As `worker.tuners.told` says it of what the check did not show; None on a CPU."""
 
 
 def unchecked(side: CaseSide) -> CaseSide:
@@ -53,7 +53,7 @@ def unchecked(side: CaseSide) -> CaseSide:
 
 
 class Checker:
-    """Checks the cases of one side, one after the other, each in three steps: what others do may lie between."""
+    """Checks the cases of one side in a worker, one after the other, while others do; then says how they are timed."""
 
     def __init__(
         self,
@@ -70,12 +70,15 @@ class Checker:
         self.bench, self.name, self.found, self.asked = bench, name, found, asked
         self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
         self.probes = {key: Probe(**probe) for key, side, probe in journal.probes if side == name}
+        self.wait: Wait | None = None
+        """For the check that is under way."""
         self._worker: Worker | None = None
         self._loading = False
         self._case: Case | None = None
-        """The one that is being checked."""
-        self._beside = False
+        """The one that is being checked, or was last."""
         self._reply: Checked | Died | None = None
+        """To its check."""
+        self._unsettled: list[tuple[Case, Checked | Died]] = []
 
     def wants(self, case: Case) -> bool:
         """Tell whether a case is still to be checked."""
@@ -92,95 +95,112 @@ class Checker:
         self._loading = True
         return self._worker
 
-    def begin(self, case: Case, *, beside: bool) -> None:
-        """Begin to check a case; `beside`: while another side does."""
-        self._case = None
+    def begin(self, case: Case) -> None:
+        """Begin to check a case; `wait` is for its answer, and None where there is nothing to check."""
+        self._case, self._reply = None, None
         if not self.wants(case):
             case.sides[self.name] = self.journal.checked.get((case.key, self.name), case.sides[self.name])
         elif not self.budget.left:
             case.sides[self.name] = unchecked(case.sides[self.name])
         else:
             self.note(f"checking · {self.name} · {case.id}")
-            self._case, self._beside = case, beside
+            self._case = case
             self._ask()
 
     def _ask(self) -> None:
+        """Ask for the check, or wait until that can be asked."""
         case = self._case
         assert case is not None
         base = case.sides.get("base")
         theirs = base.check if base is not None and base.status == "ok" else Check()
         fields = {"seed": self.bench.seed, "fuzz": self.fuzz, "rtol": theirs.rtol, "atol": theirs.atol}
-        self._reply = None
+        self.wait = None
         try:
-            self._ready().begin("check", **fields, **case_fields(case, self.name))
+            worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
+            if self._loading:
+                self.wait = self.bench.loading(worker)
+                return
+            worker.begin("check", **fields, **case_fields(case, self.name))
+        except Died as died:
+            self._reply = died
+        else:
+            shapes = 1 + (self.found.cases[case.key]["fuzz"] if self.fuzz else 0)
+            self.wait = worker.wait(self.budget.patience(shapes * self.bench.timeout))
+
+    def go_on(self) -> None:
+        """Take the answer that was waited for; `wait` is None then where it was the check's."""
+        assert self._worker is not None and self.wait is not None
+        waited, self.wait = self.wait, None
+        try:
+            if self._loading:
+                self._loading = False
+                self.bench.loaded(self._worker, waited)
+                self._ask()
+            else:
+                reply = self._worker.answer(waited.timeout, waited=waited)
+                self._reply = self._worker.fit(Checked, "check", reply)
         except Died as died:
             self._reply = died
 
-    def _ready(self) -> Worker:
-        """Return a worker with its suite imported. Raises Died."""
-        worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
-        if self._loading:
-            self._loading = False
-            self.bench.loaded(worker)
-        return worker
-
-    def answer(self) -> None:
-        """Wait for the check's answer."""
-        if self._case is None or self._worker is None or self._reply is not None:
-            return
-        shapes = 1 + (self.found.cases[self._case.key]["fuzz"] if self.fuzz else 0)
-        try:
-            reply = self._worker.answer(self.budget.patience(shapes * self.bench.timeout))
-            self._reply = self._worker.fit(Checked, "check", reply)
-        except Died as died:
-            self._reply = died
-
-    def disturbed(self) -> bool:
-        """Tell whether the check may have failed for the memory or the time that another side took beside it."""
-        if self._case is None or not self._beside or self._reply is None:
-            return False
-        if isinstance(self._reply, Died):
-            reason = self._reply.reason
-            return (reason.kind == "timeout" and self.budget.left > 0) or _MEMORY.search(reason.text) is not None
-        return not self._reply.ok and _MEMORY.search(self._reply.text) is not None
-
-    def _short(self, text: str) -> bool:
-        """Tell whether memory was short that others may hold."""
-        return self._beside and _MEMORY.search(text) is not None
-
-    def repeat(self) -> None:
-        """Check the case once more, with nothing beside it."""
-        self._beside = False
-        self._ask()
-        self.answer()
-
-    def settle(self) -> bool:
-        """Keep what the check found, and find out how the case can be timed. To be called while nothing else runs.
-
-        Returns False, and keeps nothing, where memory was short that other workers may hold.
-        """
-        case = self._case
-        if case is None:
+    def keep(self, *, beside: bool) -> bool:
+        """Keep the check's answer until the case is settled. Returns False, and keeps nothing, where it may have failed
+        for the memory or the time that others took `beside` it."""
+        case, reply = self._case, self._reply
+        if case is None or reply is None:
             return True
+        if beside and self._disturbed(reply):
+            self.close()  # with the memory that it holds
+            return False
+        if isinstance(reply, Checked):
+            case.sides[self.name].check = Check(  # head is checked with base's tolerances
+                shapes=reply.shapes, compared=reply.compared, worst=_finite(reply.worst),
+                rtol=reply.rtol, atol=reply.atol, sketch=reply.sketch, unredrawn=reply.unredrawn[:400],
+            )  # fmt: skip
+        self._unsettled.append((case, reply))
+        return True
+
+    def _disturbed(self, reply: Checked | Died) -> bool:
+        if isinstance(reply, Checked):
+            return not reply.ok and _is_short(reply.text)
+        late = reply.reason.kind == "timeout" and self.budget.left > 0
+        return late or _is_short(reply.reason.text)
+
+    def repeat(self, case: Case) -> None:
+        """Check a case once more, with nothing beside it."""
+        self._case, self._reply = case, None
+        self._ask()
+        while self.wait is not None:
+            wait_first([self.wait])
+            self.go_on()
+        self.keep(beside=False)
+
+    def settle(self, *, beside: bool) -> list[Case]:
+        """Find out how the cases that were checked can be timed, and write that down. To be called while nothing else
+        runs. Returns those for which memory was short, which workers `beside` this one may hold, as they were."""
+        unsettled, self._unsettled = self._unsettled, []
+        return [case for case, reply in unsettled if not self._settle(case, reply, beside)]
+
+    def _settle(self, case: Case, reply: Checked | Died, beside: bool) -> bool:
         side, probe = case.sides[self.name], None
         before = side.model_copy(deep=True)
         try:
-            if isinstance(self._reply, Died):
-                raise self._reply
-            assert self._worker is not None and self._reply is not None
+            if isinstance(reply, Died):
+                raise reply
             patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
-            asked = self.asked.get(case.key, "auto")
-            probe = _found(patient, self._worker, self.name, case, self._reply, asked)
+            if reply.ok and (self._worker is None or not self._worker.alive):
+                patient.loaded(self._begin())
+                self._loading = False
+            probe = _found(patient, self._worker, self.name, case, reply, self.asked.get(case.key, "auto"))
         except Died as died:
             if died.reason.kind == "timeout" and not self.budget.left:
                 case.sides[self.name] = unchecked(side)
                 return True
-            if self._short(died.reason.text):
+            if beside and _is_short(died.reason.text):
                 case.sides[self.name] = before
                 return False
             side.status = "failed"
             side.reason = died.reason.model_copy(update={"log": f"logs/{self.name}.log"})
-        if probe is not None and self._short(probe.refused):
+        if probe is not None and beside and _is_short(probe.refused):
             case.sides[self.name] = before
             return False
         if probe is not None:
@@ -199,22 +219,26 @@ class Checker:
             self._worker.close()
 
 
-def _found(bench: Bench, worker: Worker, name: Side, case: Case, told: Checked, asked: TimingMode) -> Probe | None:
-    """Keep a check's answer, and estimate the case. Returns None where the result is wrong. Raises Died."""
+def _is_short(text: str) -> bool:
+    """Tell whether memory was short."""
+    return _MEMORY.search(text) is not None
+
+
+def _found(
+    bench: Bench, worker: Worker | None, name: Side, case: Case, told: Checked, asked: TimingMode
+) -> Probe | None:
+    """Estimate a case that was checked. Returns None where the result is wrong. Raises Died."""
     side = case.sides[name]
-    side.check = Check(
-        shapes=told.shapes, compared=told.compared, worst=_finite(told.worst),
-        rtol=told.rtol, atol=told.atol, sketch=told.sketch, unredrawn=told.unredrawn[:400],
-    )  # fmt: skip
     side.versus = told.versus
     if not told.ok:
         side.status = "failed"
         side.reason = Reason(kind=told.kind or "invalid", text=told.text[:1000])
         return None
+    assert worker is not None
     mode = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "mode": mode, "sets": 1, "seed": bench.seed, "placement": 0}
     opened = worker.tell(_Opened, "open", bench.timeout, describe=True, **fields)
-    side.tuner = opened.tuner
+    side.tuner = told.tuner or opened.tuner
     if opened.elsewhere:
         side.status = "failed"
         side.reason = Reason(kind="wrong", text=opened.elsewhere)
@@ -223,7 +247,8 @@ def _found(bench: Bench, worker: Worker, name: Side, case: Case, told: Checked, 
     side.inputs, side.work, side.dtype = opened.digest, opened.work, opened.dtype
     if case.device == "cuda":
         side.profile = Profile(metrics={"peak_memory": opened.memory})
-    probe = Probe(opened.seconds, opened.settings, opened.footprint, opened.peak, clocks=opened.clocks)
+    peak = max(told.peak, opened.peak)
+    probe = Probe(opened.seconds, opened.settings, opened.footprint, peak, clocks=opened.clocks)
     versus = side.versus is not None and not side.versus.wrong and name == "head"
     if versus:
         probe = replace(probe, versus="cold" if case.device == "cuda" else "graph")

@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
 from perfci.stats.attainable import least_seconds
 from perfci.system.facts import cpu_quota, usable_cores
+from perfci.system.starter import Wait, wait_first
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
 LANES, CORES = 4, 4
 """Workers of a side that check at once on a GPU at most, and the cores for each: most of a first execution is the
 CPU's, which compiles and loads, and the other side's worker needs some beside it."""
+STRETCH = 15.0
+"""Seconds after which no check more begins until those before are written down: a run that is killed has them then."""
 Probes = dict[str, dict[Side, Probe]]
 
 
@@ -38,8 +42,8 @@ def check_all(
 ) -> Probes:
     """Check every kernel's case in base and in head. Fills `case.sides`; returns settle_all()'s probes.
 
-    Base is one case ahead, since its tolerances are head's. On a GPU several kernels are checked at once. Where a side
-    makes what Python could import, all is checked again, one side after the other: it is then the side's own
+    Base is ahead, since its tolerances are head's. On a GPU several kernels are checked at once. Where a side makes
+    what Python could import, all is checked again, one side after the other: it is then the side's own
     (`Seal.own`). A case that the budget does not reach in every side is skipped in all: only what was right is timed.
     """
     probes: Probes = {}
@@ -88,8 +92,7 @@ def _forget_tuning(folder: str) -> None:
 def _lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
     """Share the cases among `most` lanes: those of one kernel, which may compile once, stay together.
 
-    The first of each kernel come first, since a step takes as long as the slowest of its cases: what compiles lies
-    beside what compiles.
+    The first of each kernel come first: what compiles lies beside what compiles.
     """
     kernels: dict[str, list[Case]] = {}
     for case in cases:
@@ -135,43 +138,94 @@ def _in_turns(place: Place, sides: "list[Checker]", cases: Sequence[Case]) -> "l
     return sides
 
 
-def _check(lanes: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None:
-    """Let the sides of each lane check its cases at once, each one case behind the one before it."""
-    everyone = [one for sides, _ in lanes for one in sides]
+class _Lane:
+    """Cases that the checkers of base and head share: a case is head's once base's tolerances for it are known."""
+
+    def __init__(self, sides: Sequence[Checker], cases: Sequence[Case], *, beside: bool) -> None:
+        """`beside`: whether others are at work meanwhile."""
+        self.sides, self.cases, self.beside = sides, cases, beside
+        self.begun = [0] * len(sides)
+        """Of each side, how many of the cases it has begun."""
+        self.again: list[tuple[Case, Checker]] = []
+        """What others may have disturbed, in the order in which it is to be checked again."""
+        for side in sides:
+            if any(side.wants(case) for case in cases):
+                side.start()
+
+    @property
+    def over(self) -> bool:
+        """True once all cases were checked."""
+        return self.begun[-1] == len(self.cases)
+
+    def begin(self) -> None:
+        """Let each side that is free begin its next case."""
+        for number, side in enumerate(self.sides):
+            while side.wait is None and self.begun[number] < self._ready(number):
+                case = self.cases[self.begun[number]]
+                self.begun[number] += 1
+                if any(case is other for other, _ in self.again):  # base's: its tolerances are not known
+                    self.again.append((case, side))
+                    continue
+                side.begin(case)
+                if side.wait is None:
+                    self._keep(case, side)
+
+    def _ready(self, number: int) -> int:
+        """Return how many of the cases a side may begin."""
+        if number == 0:
+            return len(self.cases)
+        return self.begun[number - 1] - (self.sides[number - 1].wait is not None)
+
+    def waits(self) -> dict[Wait, Checker]:
+        """Return what its sides wait for."""
+        return {side.wait: side for side in self.sides if side.wait is not None}
+
+    def go_on(self, side: Checker) -> None:
+        """Let a side take the answer that it waited for."""
+        side.go_on()
+        if side.wait is None:
+            self._keep(self.cases[self.begun[self.sides.index(side)] - 1], side)
+
+    def _keep(self, case: Case, side: Checker) -> None:
+        if not side.keep(beside=self.beside):
+            self.again.append((case, side))
+
+    def settle(self) -> None:
+        """Find out how the cases that were checked are timed. Nothing else may run meanwhile."""
+        for side in self.sides:
+            self.again += [(case, side) for case in side.settle(beside=self.beside)]
+
+
+def _check(shares: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None:
+    """Let the checkers of each share of the cases check them at once."""
+    everyone = [checker for checkers, _ in shares for checker in checkers]
     try:
-        for sides, cases in lanes:
-            for one in sides:
-                if any(one.wants(case) for case in cases):
-                    one.start()
-        for step in range(max(len(cases) + len(sides) - 1 for sides, cases in lanes)):
-            now = [
-                (one, cases[step - behind])
-                for sides, cases in lanes
-                for behind, one in enumerate(sides)
-                if 0 <= step - behind < len(cases)
-            ]
-            for one, case in now:
-                one.begin(case, beside=len(now) > 1)
-            for one, _ in now:
-                one.answer()
-            again = [one for one, _ in now if one.disturbed()]
-            _close(again)  # the memory that they hold
-            # Nothing else runs while an execution is timed.
-            again += [one for one, _ in now if one not in again and not one.settle()]
-            for one in again:
-                _close(everyone)
-                one.repeat()
-                one.settle()
+        lanes = [_Lane(checkers, cases, beside=len(everyone) > 1) for checkers, cases in shares]
+        while not all(lane.over for lane in lanes):
+            end = time.monotonic() + STRETCH
+            for lane in lanes:
+                lane.begin()
+            while waits := {wait: (lane, side) for lane in lanes for wait, side in lane.waits().items()}:
+                lane, side = waits[wait_first([*waits])]
+                lane.go_on(side)
+                if time.monotonic() < end:
+                    lane.begin()
+            for lane in lanes:
+                lane.settle()
+        for case, side in [entry for lane in lanes for entry in lane.again]:
+            _close(everyone)
+            side.repeat(case)
+            side.settle(beside=False)
     finally:
         _close(everyone)
 
 
-def _close(some: "Sequence[Checker]") -> None:
+def _close(checkers: "Sequence[Checker]") -> None:
     """End workers, all at a time."""
-    for one in some:
-        one.dismiss()
-    for one in some:
-        one.close()
+    for checker in checkers:
+        checker.dismiss()
+    for checker in checkers:
+        checker.close()
 
 
 def settle_all(

@@ -107,9 +107,9 @@ class Starter:
                     return channel
                 sock.close()
             if pending or self.control in ready:
-                self._pump()
+                self.hear()
 
-    def _pump(self) -> dict[str, Any]:
+    def hear(self) -> dict[str, Any]:
         """Read one message of the parent; note it when it tells of an exit. Raises MachineError if it is gone."""
         try:
             message = self.control.receive(timeout=30)
@@ -142,7 +142,7 @@ class Starter:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.control.pending() or select.select([self.control], [], [], 0.5)[0]:
-                message = self._pump()
+                message = self.hear()
                 if answer in message:
                     return message
         raise MachineError(f"the parent of the workers did not answer within {timeout:g} s")
@@ -218,7 +218,7 @@ class Starter:
         `watch`, which is asked meanwhile, has a reason to end it."""
         ident = next(self.numbers)
         pid = self._spawn(ident, argv, env, cwd, log, cores)["pid"]
-        self._wait(ident, pid, timeout, None, watch)
+        wait_first([Wait(self, ident, pid, timeout, None, watch)]).require()
         return self._exits.pop(ident)
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> int:
@@ -228,42 +228,9 @@ class Starter:
         self._spawn(ident, argv, env, cwd, log)
         return ident
 
-    def _wait(
-        self,
-        ident: int,
-        pid: int,
-        timeout: float,
-        channel: Channel | None,
-        watch: Callable[[], Reason | None] | None = None,
-    ) -> None:
-        """Wait until the process ended or `channel` can be read. Kills it, and raises Died, past time or memory, or
-        where
-        `watch` says why."""
-        deadline = time.monotonic() + timeout
-        look = time.monotonic() + POLL
-        watched: list[Any] = [self.control, *([channel] if channel else [])]
-        while ident not in self._exits:
-            if channel is not None and channel.pending():
-                return
-            now = time.monotonic()
-            if now >= deadline:
-                self.kill(ident)
-                raise Died(Reason(kind="timeout", text=f"no answer within {timeout:g} s"))
-            if now >= look:
-                look = now + POLL
-                if self.memory_limit and (used := memory_of(pid)) > self.memory_limit:
-                    self.kill(ident)
-                    allowed = f"{self.memory_limit / 2**30:.1f} GiB allowed"
-                    text = f"used {used / 2**30:.1f} GiB of memory, more than the {allowed}"
-                    raise Died(Reason(kind="memory", text=text))
-                if watch is not None and (reason := watch()) is not None:
-                    self.kill(ident)
-                    raise Died(reason)
-            ready = select.select(watched, [], [], min(deadline, look) - now)[0]
-            if channel is not None and channel in ready:
-                return
-            if self.control in ready or self.control.pending():
-                self._pump()
+    def has_ended(self, ident: int) -> bool:
+        """Tell whether the end of a process has been told."""
+        return ident in self._exits
 
     def wait_exit(self, ident: int, timeout: float) -> Exit | None:
         """Return the exit of a process that is ending; None if it has not ended after `timeout` seconds."""
@@ -273,13 +240,86 @@ class Starter:
             if left <= 0:
                 return None
             if self.control.pending() or select.select([self.control], [], [], left)[0]:
-                self._pump()
+                self.hear()
         return self._exits.pop(ident)
 
     def kill(self, ident: int) -> None:
         """Kill a process with everything below it."""
         self._ask({"op": "kill", "id": ident}, "killed")
         self.wait_exit(ident, 10)
+
+
+class Wait:
+    """A process that is waited for, from now on."""
+
+    def __init__(
+        self,
+        starter: "Starter",
+        ident: int,
+        pid: int,
+        timeout: float,
+        channel: Channel | None,
+        watch: Callable[[], Reason | None] | None = None,
+    ) -> None:
+        """`channel`: by which it answers, if it does; `watch`: is asked meanwhile whether to end it, and why."""
+        self.starter, self.ident, self.pid, self.channel, self.watch = starter, ident, pid, channel, watch
+        self.timeout, self.deadline = timeout, time.monotonic() + timeout
+        self.look = time.monotonic() + POLL
+        """When its memory is looked at next."""
+        self.died: Died | None = None
+        """Why it had to be killed."""
+
+    def is_over(self) -> bool:
+        """Tell whether it has ended, or its answer is read already."""
+        answered = self.channel is not None and self.channel.pending()
+        return answered or self.died is not None or self.starter.has_ended(self.ident)
+
+    def limit(self, now: float) -> None:
+        """Kill it past time or memory, or where `watch` says why."""
+        if now >= self.deadline:
+            return self._kill(Reason(kind="timeout", text=f"no answer within {self.timeout:g} s"))
+        if now < self.look:
+            return None
+        self.look = now + POLL
+        limit = self.starter.memory_limit
+        if limit and (used := memory_of(self.pid)) > limit:
+            text = f"used {used / 2**30:.1f} GiB of memory, more than the {limit / 2**30:.1f} GiB allowed"
+            return self._kill(Reason(kind="memory", text=text))
+        if self.watch is not None and (reason := self.watch()) is not None:
+            self._kill(reason)
+        return None
+
+    def _kill(self, reason: Reason) -> None:
+        self.starter.kill(self.ident)
+        self.died = Died(reason)
+
+    def require(self) -> None:
+        """Raise Died where it had to be killed."""
+        if self.died is not None:
+            raise self.died
+
+
+def wait_first(waits: Sequence[Wait]) -> Wait:
+    """Return the first of `waits` that ends or can be answered, or had to be killed. Raises MachineError."""
+    controls = {wait.starter.control: wait.starter for wait in waits}
+    channels = {wait.channel: wait for wait in waits if wait.channel is not None}
+    while True:
+        for wait in waits:
+            if wait.is_over():
+                return wait
+        now = time.monotonic()
+        for wait in waits:
+            wait.limit(now)
+            if wait.died is not None:
+                return wait
+        left = min(min(wait.deadline, wait.look) for wait in waits) - now
+        ready = select.select([*controls, *channels], [], [], max(0.0, left))[0]
+        for control, starter in controls.items():
+            if control in ready or control.pending():
+                starter.hear()
+        for channel in ready:
+            if channel in channels:
+                return channels[channel]
 
 
 class Worker:
@@ -307,13 +347,19 @@ class Worker:
         with contextlib.suppress(OSError):  # it is gone, as `answer` finds out
             self.channel.send({"op": op, **fields})
 
-    def answer(self, timeout: float, asked: Callable[[str, str], None] | None = None) -> dict[str, Any]:
+    def wait(self, timeout: float) -> Wait:
+        """Return the wait of so many seconds for the answer to what was begun: for `wait_first`, and then `answer`."""
+        return Wait(self.parent, self.ident, self.pid, timeout, self.channel)
+
+    def answer(
+        self, timeout: float, asked: Callable[[str, str], None] | None = None, *, waited: Wait | None = None
+    ) -> dict[str, Any]:
         """Wait for the answer to what was begun. Raises Died as `ask` does. `asked`: is told each module that a scout
-        says is asked for meanwhile."""
+        says is asked for meanwhile. `waited`: a wait that is over."""
         end = time.monotonic() + timeout
         try:
             while True:
-                self.parent._wait(self.ident, self.pid, timeout, self.channel)
+                wait_first([waited or self.wait(timeout)]).require()
                 reply = self.channel.receive(timeout=timeout)
                 if time.monotonic() > end:
                     raise TimeoutError

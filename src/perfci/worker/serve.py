@@ -250,9 +250,8 @@ class Server:
         """Check one case for correctness at its own and its fuzzed parameters."""
         kernel = self.kernels[message["kernel"]]
         device, params = message["device"], message["params"]
-        if device == "cuda" and "torch" in sys.modules:
-            sys.modules["torch"].cuda.reset_peak_memory_stats()
-            check.highest_before = 0
+        tuners.begin()
+        _forget_peak(device)
         sets = [params]
         for fuzzed in kernel.fuzz_sets(device, params) if message["fuzz"] else []:
             # The cases of a kernel share most of their fuzzed shapes: each is checked once, with the first of them.
@@ -263,6 +262,7 @@ class Server:
         found = check.check_case(
             kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
         )
+        found["peak"], found["tuner"] = _peak(device), tuners.told() if device == "cuda" else None
         if device == "cuda":
             give_back(CHECKED_SHARE)
         replaced = guard.tampered()
@@ -298,13 +298,16 @@ class Server:
         """Draw and place a case's inputs anew and warm it up.
 
         `sets` sets of inputs are drawn, each with values of its own. With `describe` the reply says what the case is:
-        digest of the inputs, declared work, the bytes that one set needs on the device. Its `warm` are the seconds
-        after the inputs were drawn.
+        digest of the inputs, declared work, the bytes that one set needs on the device, and of tuners what they have
+        done for this case since its check. Its `warm` are the seconds after the inputs were drawn.
         """
         self.prepared = []
         self.sampler = None
         tuners.begin()
         kernel, device = self.kernels[message["kernel"]], message["device"]
+        if message.get("describe"):
+            _forget_peak(device)
+            known = tuners.told() if device == "cuda" else ""
         before = allocated(device)
         for number in range(message["sets"]):
             self.prepared.append(
@@ -329,7 +332,7 @@ class Server:
             said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
             said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
             said["settings"], said["clocks"] = self.sampler.settings(), self.sampler.clocks
-            said["tuner"] = None if isinstance(self.sampler, CpuSampler) else tuners.told()
+            said["tuner"] = None if isinstance(self.sampler, CpuSampler) else tuners.told(known)
         elif name in self.warm:
             self.sampler.settle()
         else:
@@ -486,9 +489,15 @@ def _sampler(mode: str, fns: list[Any], seed: int) -> Any:
     return ColdSampler(fns[0], seed) if mode == "cold" else GraphSampler(fns)
 
 
+def _forget_peak(device: str) -> None:
+    """Begin to look for the most memory that tensors hold."""
+    if device == "cuda" and "torch" in sys.modules:
+        sys.modules["torch"].cuda.reset_peak_memory_stats()
+        check.highest_before = 0
+
+
 def _peak(device: str) -> int:
-    """Return the most bytes of device memory that tensors of this process have held since the case was checked."""
-    torch = sys.modules.get("torch")
-    if torch is None or not device.startswith("cuda"):
+    """Return the most bytes of device memory that tensors of this process have held since it was forgotten."""
+    if device != "cuda" or "torch" not in sys.modules:
         return 0
-    return max(check.highest_before, int(torch.cuda.max_memory_allocated()))
+    return max(check.highest_before, int(sys.modules["torch"].cuda.max_memory_allocated()))

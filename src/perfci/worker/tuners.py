@@ -49,7 +49,9 @@ _inside = 0
 _here = ""
 """The trace of the case that was opened last."""
 _ever = ""
-"""A trace whose choice later cases of this process may share."""
+"""A trace of it whose choice later cases of this process may share."""
+_earlier = ""
+"""Such a trace of a case before it."""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
 """Tuner and configuration, by id → kernel's name and configuration, of the open case in the order of first use."""
 MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80
@@ -123,8 +125,8 @@ def find() -> None:
 
 def begin() -> None:
     """Forget the traces of the case before, but for those whose choice may live on."""
-    global _here
-    _here = ""
+    global _here, _ever, _earlier
+    _here, _ever, _earlier = "", "", _earlier or _ever
     _chosen.clear()
     find()
 
@@ -148,9 +150,18 @@ def _short(value: object) -> str:
     return " ".join(str(value).split())[:LONGEST]
 
 
-def told() -> str:
+def told(known: str = "") -> str:
     """Return one line on what may let processes of this code run other kernels for the open case; empty where there is
-    no trace of it."""
+    no trace of it, or of nothing but what was `known` before it was opened."""
+    line = _here or _ever
+    if not line:
+        standing = _standing()
+        line = standing if standing != known else ""
+    return line
+
+
+def _standing() -> str:
+    """Return one line on what may do so for any case of this process."""
     torch = sys.modules["torch"]
     if _before is None:
         return "torch was not there before the suite, so that nothing was watched"
@@ -163,8 +174,8 @@ def told() -> str:
     for name in ELSEWHERE:
         if getattr(inductor, name, False):
             return f"torch._inductor.config.{name} is on"
-    if _here or _ever:
-        return _here or _ever
+    if _earlier:
+        return _earlier
     other = next((name for name in OTHERS if name in sys.modules), None) or os.path.basename(_foreign() or "")
     return f"{other} {UNSEEN}" if other else ""
 
