@@ -29,9 +29,9 @@ from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 PRECISE = 0.25
 UNDECIDED = 0.95
-"""Share of continuations that stay undecided from which on a case is hopeless."""
+"""Share of undecided continuations from which on a case is hopeless."""
 CONTINUATIONS = 200
-"""So many are drawn: the share is then known to ± 1.5 %."""
+"""The share is then known to ± 1.5 %."""
 
 
 class Answer(NamedTuple):
@@ -39,23 +39,21 @@ class Answer(NamedTuple):
 
     decision: Decision
     limit: float
-    """The limit that was applied: a relative change, never under the least change; or the absolute bound."""
+    """Applied: a relative change, never under the least change; or the absolute bound."""
     base: Array
-    """Base's worker values in the metric's unit, shape (n,); for bounds all that there are."""
+    """Worker values in the metric's unit, shape (n,); for bounds all that there are."""
     head: Array
     ratios: LogRatios | None = None
-    """Of the pairs that were decided on; None for bounds, and where there are no values with a logarithm."""
+    """Of the pairs decided on; None for bounds, and without values that have a logarithm."""
     only_at_equal_clock: bool = False
     """True where a change for the worse is shown at equal clock, and not by the measured values alone."""
 
 
 def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool = False) -> Answer:
-    """Decide from the pairs of `case` about `criterion`, looks replayed from the first.
+    """Decide from the pairs of `case`, looks replayed from the first.
 
-    `ended`: no more pairs will come. The decision is the same for the run, which has the pairs so far and
-    asks for more where it is `continue`, and for the judge, which has them all and takes a last look there. Its
-    status is `invalid` where values are missing, not finite, or not positive though they must be. Raises ValueError for
-    names, which no pair holds.
+    `ended`: no more pairs will come, so that the last look is taken. The status is `invalid` where values are missing,
+    not finite, or not positive though they must be. Raises ValueError for names, which no pair holds.
     """
     sides: tuple[Side, ...]
     match criterion.against:
@@ -84,8 +82,7 @@ _PROVEN: frozenset[Status] = frozenset({"regression", "violation", "continue"})
 
 
 def silences(case: Case, metric: str) -> dict[Side, int]:
-    """Return the sides of a command that report `metric` in some executions and not in all: in how many pairs they
-    do."""
+    """Return side → in how many pairs a command reports `metric` in some executions and not in all."""
     if case.origin != "command" or not side_values(case, "head", metric).size:
         return {}  # head without a value is unmeasured
     counts = {name: len(side_values(case, name, metric)) for name in case.sides}
@@ -93,8 +90,7 @@ def silences(case: Case, metric: str) -> dict[Side, int]:
 
 
 def _told(case: Case, name: Side, metric: str) -> bool:
-    """Return whether the first execution of a side reported `metric`, or the time from which it derives, and no pair
-    does."""
+    """Tell whether the first execution of a side reported `metric`, or its time, and no pair does."""
     told = case.sides[name].reports or ()
     source = "time" if metric in DERIVED and metric not in told else metric
     return source in told and not side_values(case, name, source).size
@@ -116,7 +112,7 @@ def _absolute(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
 
 
 def _centred(head: Array, criterion: Criterion) -> Decision:
-    """Hold the centre of all workers against the bound, without statistics: often a file is all there is."""
+    """Without statistics: often a file is all there is."""
     if not np.isfinite(head).all():
         return invalid("nonfinite", len(head))
     centre = hodges_lehmann(head)
@@ -125,13 +121,12 @@ def _centred(head: Array, criterion: Criterion) -> Decision:
 
 
 def number_after(looks: Looks) -> int:
-    """Return the workers that tell the number of a proved case: those of the first look of all."""
+    """Return the workers that tell the number of a proved case."""
     return [*looks.obvious_pairs, *looks.pairs][0]
 
 
 def _number(head: Array, criterion: Criterion, looks: Looks, *, ended: bool) -> Decision:
-    """Hold the centre of some workers against the bound: base is the same, so that head cannot fail by it, and no error
-    rate is at stake."""
+    """Base is the same, so head cannot fail by it, and no error rate is at stake."""
     n = number_after(looks)
     if len(head) < n:
         return Decision("inconclusive" if ended else "continue", None, len(head), None, None)
@@ -164,7 +159,7 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
 
 
 def _worse(criterion: Criterion) -> float:
-    """Return the sign that turns log ratios so that positive is worse."""
+    """The sign that turns log ratios so that positive is worse."""
     return 1.0 if criterion.better == "lower" else -1.0
 
 
@@ -178,11 +173,10 @@ def _decided(ratios: LogRatios, criterion: Criterion, r_log: float, looks: Looks
 
 
 def hopeless(case: Case, criteria: Iterable[Criterion], looks: Looks, m: int) -> bool:
-    """Return whether a case is open, and nearly all continuations of its pairs leave all of its open criteria
-    undecided. `criteria`: those of the case that pairs decide.
+    """Return whether nearly all continuations leave all open criteria undecided. `criteria`: those that pairs decide.
 
-    Each of `CONTINUATIONS` adds pairs up to the last look, drawn from a resample of its own: so few pairs leave open
-    where they lie. The same pairs give the same answer.
+    Each of `CONTINUATIONS` adds pairs up to the last look from a resample of its own, since few pairs leave open where
+    they lie. The same pairs give the same answer.
     """
     still = [(one, found) for one in criteria if (found := answer(case, one, looks, m)).decision.status == "continue"]
     return bool(still) and all(_hopeless(one, found, looks, m) for one, found in still)
@@ -193,7 +187,6 @@ def _hopeless(criterion: Criterion, found: Answer, looks: Looks, m: int) -> bool
 
 
 def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDArray[np.intp]) -> Decision:
-    """Return the decision that the pairs at these places would give in this order."""
     if found.ratios is None:
         return decide_bound(found.head[drawn], criterion.bound, criterion.beyond, looks, m, ended=True)
     r_log = margin(found.limit, criterion.better)
@@ -205,8 +198,8 @@ def replay(
 ) -> list[Decision]:
     """Return the decisions at the end of runs whose pairs are drawn from those of `case`, for a relative criterion.
 
-    `places`: the pairs of each run in their order, shape (runs, pairs). `signs`: −1 for a pair that is turned, as if
-    base had been head, else 1, likewise. The looks before the first one, which ask for samples, are left out.
+    `places`: the pairs of each run in their order, shape (runs, pairs). `signs`, likewise: −1 for a pair that is
+    turned, as if base had been head, else 1. The looks before the first one, which ask for samples, are left out.
     """
     ratios = log_ratios(case, criterion.metric, looks.pairs[0])
     r_log = margin(_limit(case, criterion, ratios.base[: looks.pairs[0]]), criterion.better)
@@ -216,28 +209,23 @@ def replay(
 
 
 def precise(case: Case, criterion: Criterion, looks: Looks) -> bool:
-    """Return whether half of the 95 % interval of a change, by all pairs, is `PRECISE` of it at most, in logs: half of
-    what is seen is then less than what is there."""
+    """Return whether half of the 95 % interval of a change, by all pairs, is `PRECISE` of it at most, in logs."""
     x = log_ratios(case, criterion.metric, looks.pairs[0]).x
     low, high, level = interval(x, 0.95)
     return level > 0 and (high - low) / 2 <= PRECISE * abs(hodges_lehmann(x))
 
 
 def outlook(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:
-    """Return the pairs in all that would decide an open criterion, were all further ones like those so far, which are
-    taken again and again; None where not even the last look would.
-
-    An estimate: where pairs lie and how they scatter is known no better than they tell.
-    """
+    """Return the pairs in all that would decide, were further ones like those so far; None where even the last look
+    would not."""
     decision = _drawn(criterion, found, looks, m, np.arange(looks.pairs[-1]) % len(found.head))
     return None if decision.status == "inconclusive" else decision.n
 
 
 def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decision]) -> bool:
-    """Return whether the share of continuations of n pairs that `decided` leaves open is `UNDECIDED` or more.
+    """Return whether `decided` leaves the share `UNDECIDED` or more of continuations of n pairs open.
 
-    `decided`: from the places of pairs, those that there are first, all looks being taken. It is asked no oftener than
-    it takes to know.
+    `decided`: from the places of pairs, those that there are first, all looks being taken.
     """
     rng, most = np.random.default_rng(n), looks.pairs[-1]
     pools = rng.integers(0, n, (CONTINUATIONS, n))
@@ -251,15 +239,14 @@ def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decisi
 
 
 def _limit(case: Case, criterion: Criterion, base: Array) -> float:
-    """Return the limit as a relative change, never under the least change that base's values let count."""
     least = least_change(criterion, case.sides.get("head", CaseSide()).timing) if criterion.unit == "s" else 0.0
     return max(criterion.bound, least / float(np.median(base))) if least > 0 else criterion.bound
 
 
 def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer | None:
-    """Return the answer of the looks before the first one, where a change is plain both as measured and at equal clock.
+    """Answer by the looks before the first one, where a change is plain both as measured and at equal clock.
 
-    Clock and limit come from the pairs of the look alone, so that it says the same whatever pairs follow.
+    Clock and limit come from the pairs of the look alone: it says the same whatever pairs follow.
     """
     sign = 1.0 if criterion.better == "lower" else -1.0
     for n, share in zip(looks.obvious_pairs, looks.obvious_spending, strict=True):
@@ -276,7 +263,7 @@ def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer |
 
 
 def tightest_margin(case: Case, criteria: Iterable[Criterion]) -> float | None:
-    """Return the smallest log ratio that a relative limit asks pairs of `case` to find; None without such a limit."""
+    """Return the smallest log ratio that a relative limit asks pairs to find; None without such a limit."""
     margins = [
         margin(one.bound, one.better) for one in criteria if one.timed and one.relative and one.case_key == case.key
     ]

@@ -16,11 +16,10 @@ NAMES = {
 
 
 def least_seconds(work: Work, ceilings: Ceilings, dtype: str | None = None, *, tf32: bool = False) -> float:
-    """Return the seconds that `work` takes at the measured ceilings, of memory or of compute, whichever is more.
+    """Return the seconds of `work` at the measured ceilings of memory or compute, whichever is more.
 
-    0 where none is declared, a number is not finite, or no ceiling was measured for what is declared, such as
-    operations on a type that has none: another's would say more than is known. `tf32`: whether float32 operands may go
-    through tensor cores.
+    0 where none is declared, a number is not finite, or no ceiling was measured for what is declared. `tf32`: float32
+    operands may go through tensor cores.
     """
     if not all(math.isfinite(one) and one >= 0 for one in (work.flops, work.read, work.written)):
         return 0.0
@@ -35,7 +34,7 @@ def least_seconds(work: Work, ceilings: Ceilings, dtype: str | None = None, *, t
 
 
 def memory_time_of(work: Work, ceilings: Ceilings, assumptions: list[str]) -> float | None:
-    """Return the seconds to move the declared bytes; None where none are declared or no rate was measured."""
+    """Return the seconds to move the declared bytes; None without bytes or rate."""
     if work.read + work.written <= 0:
         return None
     read, copy = ceilings.read.usable, ceilings.copied.usable
@@ -78,7 +77,6 @@ def compute_rate(
 
 
 def _kind(dtype: str | None) -> str:
-    """Return `torch.bfloat16` → `bf16`; empty for what no ceiling is measured of."""
     plain = (dtype or "").lower().removeprefix("torch.")
     for name, others in NAMES.items():
         if plain == name or plain in others or (name == "fp8" and plain.startswith(("float8", "fp8"))):

@@ -11,9 +11,9 @@ from perfci.model.plan import Looks
 from perfci.stats.walsh import Array, hodges_lehmann, interval, middle, null_tail
 
 PROMISE = 0.99
-"""Share of true changes that must be found, and of unchanged cases that must be within the limit, at the smallest r."""
+"""Share of true changes that are found, and of unchanged cases within the limit, at the smallest r."""
 EFFECT_LEVEL = 0.99
-"""Coverage, over all cases together, of the intervals of the biases."""
+"""Coverage of the intervals of all biases together."""
 STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
 """Changes that people write into a policy."""
 _NORMAL_RUNS = 5000
@@ -23,26 +23,26 @@ MAD = 1.4826
 
 
 class Noise(NamedTuple):
-    """How pairs of identical code scatter and where they lie; log ratios, positive is slower in head."""
+    """Pairs of identical code; log ratios, positive is slower in head."""
 
     pairs: int
     sd: float
     robust: float
-    """Standard deviation from the median absolute deviation: `sd` without stray pairs."""
+    """`sd` by the median absolute deviation, without stray pairs."""
     effect: float
     """Hodges–Lehmann estimate of the bias."""
     low: float
     high: float
     level: float
-    """Exact coverage of [low, high], corrected for the number of cases; smaller than that where pairs are few."""
+    """Exact coverage of [low, high], corrected for the number of cases; smaller where pairs are few."""
     differs: bool
-    """True where the sides differ though their code is the same: the corrected interval excludes 0."""
+    """The corrected interval excludes 0."""
     bound: float
-    """The bias is smaller than this at 99 %, for this case alone."""
+    """Of the bias at 99 %, for this case alone."""
 
 
 def noise(x: Sequence[float] | Array, cases: int) -> Noise:
-    """Return noise and bias of one of `cases` cases. `x`: ln(head/base) per pair, shape (n,), n ≥ 2.
+    """`x`: ln(head/base) per pair of one of `cases` cases, shape (n,), n ≥ 2.
 
     Raises ValueError where there are fewer than two pairs, one is not finite, or cases < 1.
     """
@@ -69,9 +69,8 @@ def noise(x: Sequence[float] | Array, cases: int) -> Noise:
 def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
     """Return cap on pairs → the smallest r, a log ratio, that is found and whose absence is shown in 99 % of cases.
 
-    `factor × sd`, with the factor for the cap, plus twice a bias that is proven, since a regression must
-    exceed r/2; never under twice the effect that the pairs leave possible. No r fixes an effect that hides a
-    slow-down: that must be larger by it. Caps at which nothing can be a regression are left out.
+    `factor × sd`, plus twice a proven bias, since a regression must exceed r/2; never under twice the effect that the
+    pairs leave possible, which no r fixes. Caps at which nothing can be a regression are left out.
     """
     effect = 2 * abs(found.effect) if found.differs else 0.0
     return {cap: max(factor * found.sd + effect, 2 * found.bound) for cap, factor in factors(looks, m).items()}
@@ -102,7 +101,7 @@ def _factors(looks: str, m: int) -> tuple[tuple[int, float], ...]:
 
 
 class _Bounds(NamedTuple):
-    """Order statistics of simulated Walsh averages, shape (runs, looks): what each test of `decide` compares."""
+    """Order statistics of simulated Walsh averages, shape (runs, looks), which the tests of `decide` compare."""
 
     prove: Array
     confirm: Array
@@ -130,7 +129,6 @@ def _bounds(looks: str, m: int) -> _Bounds:
 
 
 def _kept(bounds: _Bounds, r: float, last: int) -> bool:
-    """Return whether both promises hold for a change of `r` standard deviations with looks up to `last`."""
     seen = slice(0, last + 1)
     proves = (bounds.prove[:, seen] + r > 0) & (bounds.confirm[:, seen] + r > r / 2)
     clears = bounds.clear[:, seen] < 0
@@ -142,8 +140,7 @@ def _kept(bounds: _Bounds, r: float, last: int) -> bool:
 
 
 def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
-    """Return the mean number of pairs that an unchanged case of normal noise `sd` takes; where undecided, the last
-    look's."""
+    """Return the mean number of pairs of an unchanged case of normal noise `sd`; undecided: the last look's."""
     if not (math.isfinite(r_log) and r_log > 0 and math.isfinite(sd) and sd >= 0):
         raise ValueError("pairs can be expected of a positive limit and a finite noise only")
     clears = _bounds(looks.model_dump_json(), m).clear * sd < r_log
@@ -152,8 +149,7 @@ def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
 
 
 def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
-    """Return the smallest statistics that show a look to be slower than the limit, confirm that, and show it within the
-    limit; beyond the largest one where none does."""
+    """Return the smallest statistics that show, confirm, and exclude "slower"; beyond the largest where none does."""
     n = looks.pairs[look]
     tail = null_tail(n)[::-1]
 
@@ -186,7 +182,6 @@ def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float,
         return float(np.exp(terms).sum())
 
     def solve(most: int, tail: float) -> float:
-        """Return the share at which `most` or fewer hits have the probability `tail`; the probability falls with it."""
         low, high = 0.0, 1.0
         for _ in range(60):
             half = 0.5 * (low + high)
@@ -199,5 +194,5 @@ def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float,
 
 
 def step_for(share: float) -> float | None:
-    """Return the smallest readable limit that is no smaller than `share`; None where it exceeds them all."""
+    """Return the smallest readable limit of at least `share`; None beyond them all."""
     return next((step for step in STEPS if step >= share * (1 - 1e-9)), None)

@@ -56,42 +56,39 @@ PEERS = 20
 """Series of a device from which on they tell of a night, and of each other's correlation."""
 
 _CANDIDATES = slice(0, WINDOW - FEWEST + 1)
-"""Of the window: with `FEWEST` answers from there on."""
 _MANY = 30
-"""Residuals from which on variance and correlation are estimated from them."""
+"""Residuals from which on they tell variance and correlation."""
 _EVERY_NIGHT, _ESTIMATED = 60, 4
-"""Answers up to which noise is estimated on each of them; then on every fourth."""
+"""Noise is estimated on each answer up to this one; then on every fourth."""
 _ALLOWED = 1.5
-"""Standard errors by which correlation and variance may be above what successive differences say."""
+"""Standard errors by which correlation and variance may exceed what successive differences say."""
 _LAG = 8
-"""Last answers of a segment that are left out of that: a change may be among them."""
+"""Last answers left out of that: a change may be among them."""
 _PRIOR, _WEIGHT = 0.2, 30.0
-"""Correlation that is supposed where neither the series nor its peers tell, as if so many answers had told it."""
+"""Correlation supposed where neither series nor peers tell; answers that it weighs."""
 _NEAR = 10.6
 """Drop of z² within which a night may be that of the change, at 99 %: -2 ln(1 - √0.99) (Siegmund, Ann. Stat. 16,
 1988)."""
 _DOUBT = 4.0
-"""Fall of the sum of squares by which a bend must fit better than a step; and by how much worse than two steps it may,
-which have a level and a place more to choose."""
+"""Fall of the sum of squares by which a bend must fit better than a step, and may fit worse than two steps, which have
+a level and a place more to choose."""
 _WIDER = 1.2
-"""f from which on the answers of a night count less."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a series: nights are columns of the matrix that was scanned."""
+    """Nights are columns of the matrix that was scanned."""
 
     kind: Literal["step", "drift"]
     before: int
     """The last night that has its answer from before the change, at 99 %."""
     at: int
-    """The most likely first night of the new level; of a drift, the night on which it is likeliest to have begun."""
+    """The likeliest first night of the new level; of a drift, of its begin."""
     after: int
     """The first night that has its answer from after the change, at 99 %."""
     known: int
-    """The night on which it was proposed first."""
     size: float
-    """Difference of log ratios, by all nights up to the last one."""
+    """Of log ratios, by all nights up to the last one."""
     low: float
     high: float
     """Interval of `size`, at `LEVEL`."""
@@ -110,9 +107,8 @@ def scan(x: Array, error: Array) -> list[Scanned]:
     """Return the changes of the series of one device and epoch.
 
     x: log ratios to the reference, shape (series, nights), in the order of time, NaN where a night has no answer.
-    error: their standard errors, same shape. What is proposed on a night rests on that night and those before. After a
-    gap nights are taken to resemble each other as if there were none. Raises ValueError for other shapes, an infinite
-    log ratio, or an answer whose error is negative or not finite.
+    error: their standard errors. What is proposed on a night rests on nights up to it; a gap counts for nothing. Raises
+    ValueError for other shapes, an infinite log ratio, or an error that is negative or not finite.
     """
     if x.ndim != 2 or x.shape != error.shape:
         raise ValueError("log ratios and errors have the shape (series, nights)")
@@ -126,7 +122,7 @@ def scan(x: Array, error: Array) -> list[Scanned]:
 
 
 class _Proposed(NamedTuple):
-    """A change as it is known on a night; `first`, `at` and `last` count answers of the series."""
+    """`first`, `at` and `last` count answers of the series."""
 
     kind: Literal["step", "drift"]
     first: int
@@ -157,7 +153,6 @@ class _Scan:
         self.noise = Noise(np.full(series, np.nan), np.full(series, np.nan), np.full(series, np.nan), np.ones(series))
 
     def night(self, column: int, x: Array, error: Array) -> None:
-        """Take the answers of one night, and propose."""
         rows = np.flatnonzero(~np.isnan(x))
         if not rows.size:
             return
@@ -182,7 +177,7 @@ class _Scan:
             self._propose(int(rows[i]), z[i], size[i], sd[i], noise.of(slice(i, i + 1)), column)
 
     def _widen(self, rows: Ints, column: int) -> None:
-        """Estimate f of this night, and once more of the one before, now that there is one after it."""
+        """Of this night, and once more of the one before, now that there is one after it."""
         if rows.size < PEERS:
             return
         x, before = self.x[rows], self.at[rows, -2]
@@ -226,7 +221,6 @@ class _Scan:
             old[rows] = new
 
     def _correlation(self, rows: Ints, residual: Array) -> Array:
-        """Return r of these series, from residuals in standard deviations."""
         products = residual[:, 1:] * residual[:, :-1]
         n = np.count_nonzero(~np.isnan(products), axis=1)
         some = np.maximum(1, n)
@@ -245,7 +239,7 @@ class _Scan:
         return r
 
     def _propose(self, row: int, z: Array, size: Array, sd: Array, noise: Noise, column: int) -> None:
-        """Propose what z says of a series, unless the last change, set elsewhere, explains it."""
+        """Propose what z says, unless the last change, set elsewhere, explains it."""
         k = int(z[_CANDIDATES].argmax())
         proposed, answers = self.proposed[row], len(self.columns[row])
         begin = answers - MEMORY
@@ -272,8 +266,8 @@ class _Scan:
         self._part(row, MEMORY - FEWEST)
 
     def _bend(self, row: int, at: int, sd: Array, noise: Noise, last: _Proposed | None) -> tuple[int | None, bool]:
-        """Return the place of the buffer from which on a series drifts rather than steps, None where it steps; and
-        whether the drift is one with the last change."""
+        """Return the place from which on a series drifts, None where it steps; and whether the last change began the
+        drift."""
         clip, n, previous = float(noise.clip()[0]), int(self.n[row]), int(self.previous[row])
         own = MEMORY - n
         ended = 0 if last is None else (last.last if last.kind == "drift" else last.at)
@@ -287,7 +281,7 @@ class _Scan:
         return (own + start if gain > _DOUBT else None), False
 
     def _moved(self, row: int, sd: Array, noise: Noise) -> bool:
-        """Set the last change elsewhere, where it then leaves nothing to propose; tell whether it was."""
+        """Set the last change elsewhere, where that leaves nothing to propose; tell whether it did."""
         last, n = self.proposed[row][-1], int(self.n[row] + self.previous[row])
         if last.kind == "drift" or self.n[row] > WINDOW or not self.previous[row]:
             return False
@@ -312,7 +306,6 @@ class _Scan:
         return True
 
     def _part(self, row: int, at: int) -> None:
-        """Let a new segment begin at a place of the buffer."""
         start = MEMORY - int(self.n[row])
         segment = self.x[row, start:at]
         self.residual[row, start:at] = segment - np.median(segment)
@@ -347,12 +340,12 @@ def _spread(u: Array) -> float:
 
 
 def _factor(spread: float) -> float:
-    """Return f for a night that scatters so: what chance may do is 1."""
+    """f; what chance may do is 1."""
     return spread if spread > _WIDER else 1.0
 
 
 def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Proposed:
-    """Return a step where all answers from the change before (`start`) to the change after (`end`) have it."""
+    """Let all answers from the change before (`start`) to the change after (`end`) place a step."""
     levels = np.median(x[start : one.at]), np.median(x[one.at : end])
     x, sd = x[start:end], sd[start:end]
     weight = sd**-2
@@ -367,7 +360,7 @@ def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Propo
 
 
 def _sized(one: _Proposed, columns: Ints, before: Level, after: Level) -> Change:
-    """Return a change with its size: the difference of two levels, and the root of their squared half-widths."""
+    """The size is the difference of two levels, and the root of their squared half-widths."""
     size = after.value - before.value
     half = float(np.hypot(before.high - before.low, after.high - after.low)) / 2
     first, at, last = (int(columns[i]) for i in (one.first - 1, one.at, one.last))

@@ -44,7 +44,7 @@ class Components(NamedTuple):
     """In a placement and side."""
 
     def shares(self) -> dict[str, float]:
-        """Return the part of each in the variance of a pair, as measured."""
+        """Return component → share of the variance of a pair."""
         return {
             "worker": self.worker**2,
             "placement": self.placement**2 / self.placements,
@@ -52,8 +52,7 @@ class Components(NamedTuple):
         }
 
     def noise(self, placements: int | None = None, blocks: int | None = None) -> float:
-        """Return the standard deviation of a pair's log ratio with so many placements and blocks; as measured for
-        None."""
+        """Return the standard deviation of a pair's log ratio with so many placements and blocks; None: as measured."""
         a, n = placements or self.placements, blocks or self.blocks
         return math.sqrt(self.worker**2 + self.placement**2 / a + self.block**2 / (a * n))
 
@@ -70,8 +69,8 @@ class Costs(NamedTuple):
 def scatter_of(blocks: Blocks) -> Scatter | None:
     """Return the sums of squares of one pair from its block values.
 
-    None where a side is absent, sides or placements do not hold equally many blocks, at least one, or a value is not
-    finite and positive. The clock's sums are 0 where a block has no clock.
+    None where a side is absent, numbers of blocks differ or are 0, or a value is not finite and positive. The clock's
+    sums are 0 where a block has no clock.
     """
     sides = [blocks.get(name, []) for name in SIDES]
     counts = {len(placement) for side in sides for placement in side}
@@ -102,8 +101,8 @@ def _moments(deviations: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> M
 def components(case: Case, first: int) -> Components | None:
     """Return the components of a case's pairs, at equal clock. `first`: pairs of the first look.
 
-    None where fewer than two pairs tell their scatter, where no pair has two placements or no placement two
-    blocks, or a value is not finite. A component that the others account for is 0.
+    None where fewer than two pairs, no pair with two placements, or no placement with two blocks tells, or a value is
+    not finite. A component that the others account for is 0.
     """
     ratios = log_ratios(case, "time", first)
     found = [
@@ -138,7 +137,7 @@ _HELP = {
 
 
 def sentence(found: Components) -> str:
-    """Say which component dominates a pair's noise, and what would help."""
+    """Say which component dominates, and what would help."""
     shares = found.shares()
     total = math.fsum(shares.values())
     if not total > 0:
@@ -151,11 +150,11 @@ def sentence(found: Components) -> str:
 def allot(found: Components, costs: Costs, target: float, seconds: float, most: float) -> tuple[int, int]:
     """Return placements in a worker and blocks in a placement (even) for the next pairs.
 
-    The cheapest with which what differs within workers scatters by `target` at most, a standard deviation in log
-    units, for up to `most` seconds a pair; where that is out of reach, those that scatter least for `seconds`. What is
-    tried is every choice of up to 16 each; without bounds the least scatter lies at n = √(cost_placement/cost_block) ·
-    B/P (Cochran, Sampling Techniques, 3rd ed., 10.6). Where `seconds` allow nothing it is one placement of two blocks.
-    Raises ValueError for costs that are not positive and finite.
+    The cheapest that scatter within workers by `target` at most, a standard deviation in log units, for up to `most`
+    seconds a pair; out of reach, those that scatter least for `seconds`; where these allow nothing, one placement of
+    two blocks. Every choice of up to 16 each is tried; without bounds the least lies at n =
+    √(cost_placement/cost_block) · B/P (Cochran, Sampling Techniques, 3rd ed., 10.6). Raises ValueError for costs that
+    are not positive and finite.
     """
     if not all(math.isfinite(cost) and cost > 0 for cost in costs):
         raise ValueError("costs are positive numbers of seconds")

@@ -54,8 +54,8 @@ steps. The worst of them, as a multiple of α/m, ± 0.03:
 SEEN = 0.025
 """Level at which a case within the limit is faster beyond it when it ends: its printed 95 % interval lies beyond."""
 _SUSPECT = 0.05
-"""Level at which a case within the limit at equal clock seems slower as measured, so that more pairs are worth taking.
-It decides nothing: a looser one costs pairs, a stricter one lets a lowered clock pass unsaid."""
+"""Level at which a case within the limit at equal clock seems slower as measured, and takes more pairs. It decides
+nothing: a looser one costs pairs, a stricter one lets a lowered clock pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +65,35 @@ class Decision:
     status: Status
     """`continue` asks for more pairs; never where none will come."""
     look: int | None
-    """Index of the look that decided; of the look that showed it within the limit where such a case goes on; else
-    the last one taken. None for a last look, and for one before the first."""
+    """Index of the look that decided, or showed a case within the limit that goes on; else the last one taken. None for
+    a last look, and for one before the first."""
     n: int
     """Pairs that were used."""
     p: float | None
     """p-value of the deciding test; None where none decided."""
     estimate: float | None
-    """Hodges–Lehmann estimate over these pairs: a log ratio, positive is worse; for bounds a value in the
-    metric's unit."""
+    """Hodges–Lehmann: a log ratio, positive is worse; for bounds a value in the metric's unit."""
     within: bool = False
     """True where a slow-down of the limit's size is excluded."""
     reason_code: ReasonCode = ""
     """Why the status is `invalid`."""
     last: bool = False
-    """True where the last look decided: over all pairs that there are, none of the planned looks."""
+    """The last look decided, over all pairs."""
     early: bool = False
-    """True where a look before the first one decided: the change is obvious."""
+    """A look before the first one decided: the change is obvious."""
 
 
 def invalid(code: ReasonCode, n: int = 0) -> Decision:
-    """Return the decision that data or limit allow none."""
+    """Return that data or limit allow no decision."""
     return Decision("invalid", None, n, None, None, reason_code=code)
 
 
 def margin(r: float, better: Direction) -> float:
     """Return the log ratio, positive is worse, of a change for the worse by the share r.
 
-    ln(1 + r) where lower is better, -ln(1 - r) where higher is better: r itself would call a true r within the limit
-    where the noise is tiny. NaN where there is no such change (r < 0; r ≥ 1 where higher is better), which
-    `decide` calls invalid.
+    ln(1 + r) where lower is better, -ln(1 - r) where higher is: r itself would call a true r within the limit where
+    noise is tiny. NaN, which `decide` calls invalid, where there is no such change (r < 0; r ≥ 1 where higher is
+    better).
     """
     if not math.isfinite(r) or r < 0 or (better == "higher" and r >= 1):
         return math.nan
@@ -108,7 +107,7 @@ def may_prove_after(look: int, looks: Looks, m: int) -> bool:
 
 
 def last_share(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
-    """Return the share of an error rate that a last look at n pairs may spend; 0 before the first look."""
+    """Return the share of an error rate for a last look at n pairs; 0 before the first look."""
     if n < looks.pairs[0]:
         return 0.0
     shares, early = (looks.alpha_spending, looks.obvious_spending) if rate == "alpha" else (looks.beta_spending, [])
@@ -118,23 +117,21 @@ def last_share(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
 
 
 def asked_at(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
-    """Return the largest share of an error rate that a look at n pairs may spend: a planned one, or the last one."""
+    """Return the largest share of an error rate that a look at n pairs may spend."""
     shares = looks.alpha_spending if rate == "alpha" else looks.beta_spending
     return max(last_share(looks, rate, n), dict(zip(looks.pairs, shares, strict=True)).get(n, 0.0))
 
 
 def pairs_needed(looks: Looks, m: int) -> int:
-    """Return the fewest pairs with which a look that may spend all of α/m can show a regression: the smallest p of
-    n pairs is 2^-n."""
+    """Return the fewest pairs that can show a regression with all of α/m: the smallest p of n pairs is 2^-n."""
     return math.ceil(-math.log2(min(looks.alpha / m, looks.confirm)))
 
 
 def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, ended: bool = False) -> Decision:
     """Decide between regression, improvement, unchanged, and more pairs.
 
-    `x`: ln(head/base) per pair, shape (n,), in the order measured, oriented so that positive is worse.
-    `r_log`: the limit as a log ratio, from `margin`. `m`: number of criteria that share α. `ended`: no more
-    pairs will come, so that the status is never `continue`.
+    `x`: ln(head/base) per pair, shape (n,), in the order measured, positive is worse. `r_log`: the limit, from
+    `margin`. `m`: number of criteria that share α. `ended`: no more pairs will come; never `continue`.
 
     Looks are replayed from the first; the first final status wins and later data are ignored. At each look:
     - regression: the location is above 0 within the look's share of α/m, and above r/2 at `confirm`;
@@ -144,11 +141,10 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     Once they have ended undecided, with the first look's pairs or more, a last look at all of them does the same
     within its share (`LAST`) of what the looks so far have left of α/m and β.
 
-    A case within the limit ends as an improvement if it is faster than the limit at 97.5 %, which is where the printed
-    interval lies beyond it, and else as `unchanged`. Neither fails a run, so this takes nothing of α: of
-    unchanged code that scatters by r or less practically none is called faster, by 10 r one case in a hundred.
-    A case within the limit is never a regression later. With the tests' own monotonicity it follows
-    that raising any x never turns a regression into something else.
+    A case within the limit ends as an improvement if it is faster than the limit at 97.5 %, where the printed interval
+    lies beyond it. That takes nothing of α, since neither fails a run: of unchanged code that scatters by r or less
+    practically none is called faster, by 10 r one case in a hundred. Within the limit is never a regression later; as
+    the tests are monotone, raising any x never turns a regression into something else.
 
     Invalid: a value that is not finite, an r_log that is not positive and finite.
     Raises ValueError for m < 1.
@@ -203,12 +199,8 @@ def _look(
     *,
     within: bool,
 ) -> tuple[Decision | None, float | None, bool]:
-    """Return what one look names, the p-value of "within the limit", and whether the case seems faster by more than
-    r/2.
-
-    `used`: of its n pairs. `look`: its index, None for the last one. `within`: shown to be within the limit already,
-    so that neither is asked again.
-    """
+    """Return what one look names, the p-value of "within the limit", and whether the case seems faster by over r/2.
+    `look`: None for the last one. `within`: shown already, not asked again."""
 
     def named(status: Status, p: float) -> tuple[Decision, None, bool]:
         return Decision(status, look, n, p, used.hodges_lehmann(), within, last=look is None), None, False
@@ -229,8 +221,6 @@ def _look(
 
 
 def _passed(used: Averages, n: int, r_log: float, look: int | None, cleared_at: tuple[int | None, float]) -> Decision:
-    """Return how a case within the limit ends. `look`: which ended it, None for the last one; `cleared_at`: look and
-    p-value of "within the limit"."""
     p = used.p_less(-r_log)
     if p <= SEEN:
         return Decision("improvement", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
@@ -245,9 +235,8 @@ def decide_threshold(
 ) -> Decision:
     """Decide on which side of `r_log` the location of x lies: `regression` beyond it, `unchanged` short of it.
 
-    Arguments as of `decide`. Both answers are exact tests of that one point, each within α/m, of which the looks may
-    spend the same shares on either: neither is the careful one. On the point itself neither comes but by chance.
-    Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
+    Arguments as of `decide`. Both answers are exact tests within α/m of that one point, on which neither comes but by
+    chance. Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
     """
     values = np.asarray(x, dtype=np.float64)
     if m < 1:
@@ -283,7 +272,7 @@ def decide_beside(
     *,
     ended: bool = False,
 ) -> Decision:
-    """Return the decision at equal clock, with an eye on what was measured: where the two part, the clock did it.
+    """Decide at equal clock; where what was measured says otherwise, the clock did it.
 
     `x`: log ratios at equal clock; `measured`: of the same pairs as measured; both as `decide` takes them,
     as is `ended`. The decision is `decide(x)`, save for two cases, which are `clock`:
@@ -332,11 +321,10 @@ def decide_bound(
 ) -> Decision:
     """Decide whether the location of head's worker values is `beyond` the bound: `above` it, or `below`.
 
-    `values`: shape (n,), in the metric's unit and in the order measured; they need not be positive.
-    `violation` where the location is beyond the bound within the look's share of α/m; `unchanged` at the
-    first look whose Hodges–Lehmann centre is on the right side; else `continue`, or with `ended` a last look as
-    in `decide`. Exactly on the bound is within. Invalid: a value or bound that is not finite. Raises ValueError
-    for m < 1.
+    `values`: shape (n,), in the metric's unit and in the order measured. `violation` where the location is beyond
+    within the look's share of α/m; `unchanged` at the first look whose Hodges–Lehmann centre is on the right side; else
+    `continue`, or with `ended` a last look. Exactly on the bound is within. Invalid: a value or bound that is not
+    finite. Raises ValueError for m < 1.
     """
     array = np.asarray(values, dtype=np.float64)
     if m < 1:
@@ -363,7 +351,6 @@ def decide_bound(
 
 
 def _bound_look(used: Array, bound: float, beyond: Beyond, alpha: float, look: int | None) -> Decision | None:
-    """Return what one look says of a bound; `look`: its index, None for the last one."""
     averages = Averages(used)
     centre = averages.hodges_lehmann()
     p = (averages.p_greater if beyond == "above" else averages.p_less)(bound)

@@ -37,9 +37,9 @@ def trimmed_mean(samples: Sequence[float] | Array, share: float = 0.2) -> float:
 
 @lru_cache(maxsize=256)
 def _median_rank(n: int, level: float) -> tuple[int, float]:
-    """Return the largest k so that [x_(k), x_(n+1-k)] covers the median with `level` or more, else 1; its coverage.
+    """The largest k so that [x_(k), x_(n+1-k)] covers the median with `level`, else 1; and its coverage.
 
-    Order statistics and the binomial distribution: Hollander & Wolfe, 3.6. Integers, hence exact.
+    Hollander & Wolfe, 3.6. Integers, hence exact.
     """
     total = 2**n
     term, missed = 1, 1  # C(n, 0), and the sum of C(n, i) for i < k

@@ -31,22 +31,22 @@ from perfci.stats.walsh import Array
 
 
 class LogRatios(NamedTuple):
-    """Worker values of one metric in the pairs that have base and head, in the order measured, and their log ratios."""
+    """Of the pairs that have base and head, in the order measured."""
 
     base: Array
     """In the metric's unit, shape (pairs,)."""
     head: Array
     x: Array
-    """ln(head/base) at equal clock, shape (pairs,): what is decided on. As measured where there is no slope."""
+    """ln(head/base) at equal clock, shape (pairs,), decided on. As measured without a slope."""
     measured: Array
     """ln(head/base) as measured, shape (pairs,). Not finite where a value is not finite or not positive."""
     slope: float | None
-    """b; None where the clock was not measured, or has nothing to do with the metric."""
+    """b; None where the clock was not measured, or does not concern the metric."""
     hertz: tuple[Array, Array] | None
-    """Base's and head's clock, shape (pairs,) each; NaN in a pair without. None where there is no slope."""
+    """Base's and head's, shape (pairs,) each; NaN in a pair without. None without a slope."""
 
     def first(self, n: int) -> "LogRatios":
-        """Return the first n pairs alone, with the same slope."""
+        """Return the first n pairs, with the same slope."""
         return self.taken(np.arange(min(n, self.x.size)))
 
     def taken(self, places: NDArray[np.intp]) -> "LogRatios":
@@ -59,8 +59,8 @@ class LogRatios(NamedTuple):
 def slope(pairs: Sequence[Pair]) -> float | None:
     """Return b of these pairs, in [0, 1]; 0 where the clock stood still.
 
-    None where there are no pairs or one lacks a clock: then nothing is adjusted. NaN where a sum is no finite
-    number, which makes every log ratio NaN and the decision invalid.
+    None without pairs, or where one lacks a clock: then nothing is adjusted. NaN where a sum is not finite, which makes
+    the decision invalid.
     """
     clocks = [pair.clock.get(side) for pair in pairs for side in SIDES]
     known = [clock for clock in clocks if clock is not None]
@@ -77,8 +77,8 @@ def slope(pairs: Sequence[Pair]) -> float | None:
 def log_ratios(case: Case, metric: str, first: int) -> LogRatios:
     """Return the log ratios of `metric`: at equal clock for time and what derives from it, else as measured.
 
-    `first`: pairs of the first look, `looks.pairs[0]`, from which alone the slope comes (from fewer where there
-    are not yet as many). A later pair without a clock enters as measured.
+    `first`: pairs of the first look, `looks.pairs[0]`, from which alone the slope comes. A later pair without a clock
+    enters as measured.
     """
     found = paired(case, metric)
     pairs, (base, head) = [pair for pair, _, _ in found], values_of(found)

@@ -21,9 +21,7 @@ from perfci.stats.equal_clock import log_ratios
 from perfci.stats.walsh import Array
 
 LEVEL = 0.01
-"""p-value from which on a run's pairs resemble their neighbours beyond chance."""
 ORDERS = 999
-"""Random orders that a run is compared with: enough to tell 1 % from chance."""
 FEWEST = 4
 """Pairs of a case that is asked."""
 
@@ -64,7 +62,7 @@ def correlation(series: Sequence[Array]) -> Lag | None:
 
 
 def _scaled(x: Array) -> Array:
-    """Return the ranks of x, ties shared, with mean 0 and variance 1; zeros where all are the same."""
+    """Ranks of x, ties shared, mean 0, variance 1; zeros where all are the same."""
     below = (x[:, None] > x).sum(axis=1)
     z: Array = below + 0.5 * (x[:, None] == x).sum(axis=1) - 0.5 * x.size
     sd = float(z.std())
@@ -72,12 +70,11 @@ def _scaled(x: Array) -> Array:
 
 
 def lag(cases: Iterable[Case], looks: Looks) -> Lag | None:
-    """Return the lag-1 correlation of the pairs of a run, by their time; of files that another tool wrote there is
-    none."""
+    """Return the correlation by the pairs' time; None for files that another tool wrote."""
     return correlation([log_ratios(case, "time", looks.pairs[0]).x for case in cases if case.origin != "imported"])
 
 
 def beyond_drift(y: Array) -> bool:
-    """Return whether all of y, shape (n,), how far pairs lie beyond a limit, exceeds their range: drift that moves
-    pairs about as much as is seen has not made that."""
+    """Return whether all of y, shape (n,), how far pairs lie beyond a limit, exceeds their range, which drift does
+    not."""
     return bool(y.size) and float(y.min()) > float(np.ptp(y))

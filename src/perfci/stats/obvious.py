@@ -42,10 +42,9 @@ def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold:
     """Return the decision that a change, for the worse or the better, is plain within `alpha`, at equal clock and as
     measured; None where it is not.
 
-    `x` and `measured`: log ratios of the same pairs, shape (n,), positive is worse. `r_log`: the limit as a log ratio,
-    from `margin`; nothing is plain beyond one that is none. `threshold`: what may be plain besides a change beyond
-    `r_log` is that there is none, as `decide_threshold` asks; all of the above holds of y = r_log - x, too. Raises as
-    `p_beyond`.
+    `x`, `measured`: log ratios of the same pairs, shape (n,), positive is worse. `r_log`: from `margin`; NaN shows
+    nothing. `threshold`: as `decide_threshold` asks, that there is no such change may be plain, too: all of the above
+    holds of y = r_log - x. Raises as `p_beyond`.
     """
     if not (math.isfinite(r_log) and r_log > 0):
         return None
@@ -59,10 +58,10 @@ def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold:
 
 
 def one_peak(case: Case, n: int) -> bool:
-    """Return whether nothing speaks against the first n pairs of a case scattering about one value.
+    """Return whether the first n pairs may be taken to scatter about one value.
 
-    They are of replayed graphs, whose pairs do so in recordings, the workers of a pair live together, and in no process
-    that tells, which all must, was there a trace of a tuner (`worker/tuners.py`).
+    They are of replayed graphs, the workers of a pair live together, and all processes tell, none of a trace of a tuner
+    (`worker/tuners.py`).
     """
     for name in SIDES:
         side = case.sides.get(name)

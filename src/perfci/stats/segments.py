@@ -15,7 +15,6 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 THRESHOLD = 4.5
-"""Normal deviate from which on a change is proposed."""
 CLIP = 0.75
 """Of the threshold, for a residual: two such nights and a third that is as before do not reach it below √3/2, three do
 above 1/√3."""
@@ -24,7 +23,7 @@ FEWEST = 3
 WINDOW = 30
 """Answers among which a change is sought."""
 MEMORY = 360
-"""Answers that noise, and the level before a change, are estimated from."""
+"""Answers of a series that are kept."""
 LEAST = 0.002
 """Log ratio of the smallest change that is proposed."""
 LEVEL = 0.95
@@ -36,7 +35,7 @@ _DEVIATE = 1.959964
 
 
 class Level(NamedTuple):
-    """Where a series stands: a log ratio with its interval at `LEVEL`."""
+    """A log ratio with its interval at `LEVEL`."""
 
     value: float
     low: float
@@ -62,7 +61,7 @@ class Noise(NamedTuple):
         return Noise(*(part[rows] for part in self))
 
     def inflation(self, n: Array | Ints) -> Array:
-        """Return the variance of a mean of n nights over that of independent ones; `n` has shape (series, any)."""
+        """Return the variance of a mean of n nights over that of independent ones; n: shape (series, any)."""
         r, rho, n = self.r[:, None], self.rho[:, None], np.maximum(n, 1)
         found: Array = 1 + 2 * r * (1 / (1 - rho) - (1 - rho**n) / (n * (1 - rho) ** 2))
         return found
@@ -73,13 +72,13 @@ class Noise(NamedTuple):
 
 
 def inside_of(n: Ints) -> Bools:
-    """Return the last n places of the buffer, shape (series, MEMORY)."""
+    """Return the last n places, shape (series, MEMORY)."""
     found: Bools = np.arange(MEMORY) >= MEMORY - n[:, None]
     return found
 
 
 def median(values: Array) -> Array:
-    """Return the median of each row without its NaN; NaN of a row that has nothing else."""
+    """Return the median of each row without its NaN; NaN of an empty one."""
     n = np.maximum(1, np.count_nonzero(~np.isnan(values), axis=1))
     ordered, rows = np.sort(values, axis=1), np.arange(len(values))
     found: Array = (ordered[rows, (n - 1) // 2] + ordered[rows, n // 2]) / 2
@@ -95,13 +94,13 @@ def winsorised(squares: Array, lost: int) -> tuple[Array, Ints]:
 
 
 def _deviate(t: Array, freedom: Array) -> Array:
-    """Return the normal deviate that is as improbable as t ≥ 0 with so many degrees of freedom."""
+    """The normal deviate as improbable as t ≥ 0."""
     found: Array = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
     return found
 
 
 def _quantile(z: float, freedom: Array) -> Array:
-    """Return the t that is as improbable as the normal deviate z: the inverse of `_deviate`."""
+    """The inverse of `_deviate`."""
     found: Array = np.sqrt(freedom * np.expm1((z * (8 * freedom + 3) / (8 * freedom + 1)) ** 2 / freedom))
     return found
 
@@ -129,10 +128,9 @@ def scores(x: Array, sd: Array, n: Ints, noise: Noise) -> tuple[Array, Array]:
 
 
 def bent(x: Array, sd: Array, steps: list[int], clip: float) -> tuple[int, float]:
-    """Return the answer after which a segment bends, and by how much that fits better than steps at the given ones.
+    """Return the answer after which a segment bends, and by how much that fits better than `steps`.
 
-    Weighted least squares of a level and a slope that sets in, beside levels; the fall of the sum of squares, residuals
-    winsorised.
+    Weighted least squares of a level and a slope that sets in; the fall of the sum of squares, residuals winsorised.
     """
     places = np.arange(x.size)
 
@@ -149,7 +147,7 @@ def bent(x: Array, sd: Array, steps: list[int], clip: float) -> tuple[int, float
 
 
 def level_of(x: Array, sd: Array, noise: Noise) -> Level:
-    """Return the level of a segment, shape (nights,), with its interval."""
+    """Return the level of a segment, shape (nights,)."""
     middle = float(np.median(x))
     shown = middle + np.clip(x - middle, -3 * sd, 3 * sd)
     weight = sd**-2

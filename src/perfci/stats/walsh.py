@@ -104,8 +104,7 @@ class Averages:
 def p_greater(x: Sequence[float] | Array, c: float) -> float:
     """Return the exact one-sided p-value of "the location of x is greater than c".
 
-    Ties with c count against, which keeps the test conservative on values with ties.
-    Raises ValueError where x is empty or not finite, or c is not a number.
+    Ties with c count against. Raises ValueError where x is empty or not finite, or c is not a number.
     """
     return Averages(x).p_greater(c)
 
@@ -123,8 +122,8 @@ def hodges_lehmann(x: Sequence[float] | Array) -> float:
 def interval(x: Sequence[float] | Array, level: float) -> Bounds:
     """Return the narrowest interval between Walsh averages that covers the location with `level` or more.
 
-    Where n is too small for the level it is the widest there is, with its exact coverage 1 - 2^(1-n): 0 for
-    n = 1. Raises ValueError where x is empty or not finite, or level is outside (0, 1).
+    Where n is too small for the level it is the widest there is, with its exact coverage 1 - 2^(1-n). Raises ValueError
+    where x is empty or not finite, or level is outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"a level lies between 0 and 1, not at {level}")
