@@ -1,4 +1,4 @@
-"""Rows of what is asked of a case: what pairs decide, what was observed once, and what nothing can answer here."""
+"""Rows of what is asked of a case: decided by pairs, observed once, or not answerable here."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ from perfci.model.text import listed
 
 
 def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> list[Row]:
-    """Return the rows of cases and of all that is asked of them, known to the results or not."""
+    """Return the rows of all that is asked of cases."""
     rows: list[Row] = []
     known = set()
     for case in cases:
@@ -30,10 +30,9 @@ def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> li
 
 
 def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool) -> list[Row]:
-    """Return the rows of all that is asked of a case that works in head.
+    """For a case that works in head.
 
-    `comparable`: whether base asks the same question; else only bounds hold, for head's values alone. `believable`:
-    whether its time can be; else what is timed is not judged.
+    `comparable`: base asks the same question; else only bounds hold. `believable`: its time can be.
     """
     asked = context.criteria.get(case.key, [])
     judged = [one for one in asked if not one.waits]
@@ -49,7 +48,7 @@ def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool
 
 
 def not_asked(context: Context, cases: Iterable[Case]) -> list[str]:
-    """Return a line on each limit that asks cases for what they have none of, and so does not ask it."""
+    """Return a line on each limit that asks cases for what they have none of."""
     of: dict[tuple[str, str], dict[str, None]] = {}
     for case in cases:
         for one in context.criteria.get(case.key, []) if state(case, "head").status == "ok" else ():
@@ -77,7 +76,7 @@ def _unknown(criterion: Criterion) -> Row:
 
 
 def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[Row]:
-    """Return the row of a case of which no limit can be judged here, though some name it; none where none does."""
+    """The row of a case of which no limit can be judged here, though one names it."""
     if not waiting:
         return []
     first = next((one for one in waiting if one.severity == "fail"), waiting[0])

@@ -14,7 +14,6 @@ from perfci.model.text import count, one_line
 from perfci.model.units import SPEED, show_budget
 
 NEEDS_REVIEW = " — this change needs review"
-"""End of the sentence of a comparison that fails."""
 _ENDINGS: dict[Purpose, str] = {
     "change": NEEDS_REVIEW,
     "last": " since the commit that was recorded last",
@@ -22,9 +21,8 @@ _ENDINGS: dict[Purpose, str] = {
     "seam": "",
 }
 UNDECIDED = "Undecided: "
-"""Begin of the sentence of a run that is undecided."""
 UNASKED = ("Measured: ", "Profiled: ", "Read: ")
-"""Begins of the sentence of one of which no limit was to be asked."""
+"""Of a run of which no limit was to be asked."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def headline(
 ) -> Headline:
     """Return the verdict over all rows, with its sentence.
 
-    `rows`: worst first; `files_in_both`: those of files that can be imported neither in base nor in head.
+    `rows`: worst first; `files_in_both`: of files that import neither in base nor in head.
     """
     if broken := _broken(results, context, cases, rows, files_in_both):
         return Headline("error", *broken)
@@ -75,12 +73,12 @@ def headline(
 
 
 def answers(row: Row) -> bool:
-    """Tell whether a row says what was asked. That a case is gone which may be gone says nothing."""
+    """Tell whether a row says what was asked, which one of a case that may be gone does not."""
     return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
 
 
 def worst_rows(rows: list[Row]) -> list[Row]:
-    """Return the first row of each case, where `rows` stand worst first."""
+    """Return the first row of each case."""
     first: dict[tuple[str, str], Row] = {}
     for row in rows:
         first.setdefault((row.case, row.device), row)
@@ -90,7 +88,7 @@ def worst_rows(rows: list[Row]) -> list[Row]:
 def _broken(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> tuple[str, str] | None:
-    """Return the sentence that makes the run an error, and what to do about it; None where nothing does."""
+    """Return the sentence of a run that is an error, and what to do; None for any other."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
         return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"
@@ -116,18 +114,16 @@ def _broken(
 
 
 def _measured(case: Case) -> bool:
-    """Tell whether there is a value of the case: of a time, or in a capture."""
     return bool(case.pairs) or case.captured
 
 
 def _named(case: str) -> str:
-    """Return a case id as sentences hold it: between backticks, of which it holds none itself."""
+    """Between backticks, of which an id holds none."""
     inner = case.replace("`", "'")
     return f"`{inner}`"
 
 
 def _not_imported(row: Row) -> bool:
-    """Tell whether the suite file of a row is at fault, and not the case."""
     return row.class_ == "failed" and row.reason.startswith(IMPORTS_NOT)
 
 
@@ -162,7 +158,6 @@ def row_words(row: Row) -> str:
 
 
 def _seems_worse(row: Row) -> bool:
-    """Tell whether all of the interval of an undecided change lies beyond its limit."""
     if row.against != "base" or row.limit is None or row.interval is None or not row.worse or row.change is None:
         return False
     return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
@@ -186,7 +181,7 @@ def _more(n: int) -> str:
 
 
 def _failing(worst: list[Row]) -> str:
-    """Return the worst row that fails, and how many other cases fail. `worst`: one row per case, worst first."""
+    """`worst`: a row per case, worst first. Names the first, counts the others."""
     rows = [row for row in worst if row.effect == "fail"]
     one_file = [row for row in rows if _not_imported(rows[0]) and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
@@ -199,12 +194,12 @@ def _counted(rows: list[Row]) -> str:
 
 
 def _asked(worst: list[Row]) -> int:
-    """Return the number of cases of which something was asked here: those skipped for good reason do not count."""
+    """Cases skipped for good reason do not count."""
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
 _Unlimited = Literal["profiled", "compared", "alone", "imported", "seam", "reference"]
-"""How cases were measured of which no limit was asked: for a profile, with base, without, by another tool without."""
+"""How cases were measured of which no limit was asked."""
 _NO_LIMIT: dict[_Unlimited, tuple[str, str, str]] = {
     "profiled": ("Profiled: ", ", not judged", "`perfci compare --base REF` judges."),
     "seam": ("Measured: ", ", not judged: one reference against the one before", ""),
@@ -225,13 +220,13 @@ _NO_LIMIT: dict[_Unlimited, tuple[str, str, str]] = {
         "--base FILES compares, --policy FILE holds them to limits.",
     ),
 }
-"""The sentence about them, before and behind their number, and what to do."""
+"""Before and behind their number; what to do."""
 
 
 def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
-    """Return the sentence of a run in which nothing fails, and something that was asked has no answer.
+    """Nothing fails, and something that was asked has no answer.
 
-    `worst`: one row per case, worst first; `measured`: number of cases with values.
+    `worst`: a row per case, worst first; `measured`: cases with values.
     """
     rows = [row for row in worst if row.effect == "undecided"]
     if rows:
@@ -250,8 +245,7 @@ def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
 
 
 def _passing(worst: list[Row], compared: bool) -> str:
-    """Return the sentence of a run that passes, in which something was answered. `worst`: one row per case, worst
-    first."""
+    """`worst`: a row per case, worst first."""
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
         return f"Passed, but of {count(_asked(worst), 'case')} {_counted(warned)}"
@@ -284,17 +278,16 @@ _ADVICE: dict[Class, str] = {
 
 
 def _unlimited(measured: int, how: _Unlimited) -> str:
-    """Return the advice where nothing that was measured has a limit; empty where nothing was measured."""
+    """Advice for what was measured without a limit."""
     return _NO_LIMIT[how][2] if measured else ""
 
 
 def _advice(
     rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, imported: bool = False, on_main: bool = False
 ) -> str:
-    """Return the advice about the worst row with this effect; empty where there is none.
+    """Return the advice about the worst row with this effect.
 
-    `short`: cases that the budget did not bring to their first look. `imported`: the numbers are another tool's.
-    `on_main`: the change is on main already.
+    `short`: cases without their first look. `imported`: another tool's numbers. `on_main`: the change is on main.
     """
     worst = next((row for row in rows if row.effect == effect), None)
     if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):

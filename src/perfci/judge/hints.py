@@ -1,7 +1,7 @@
 """Hints: words by which a case said what it met, and what a suite mostly has there.
 
-This is the only place of both. A hint rests on words that torch, or the check of a result, really said of the case at
-hand; docs/suite.md, "Cases that need a thought", describes each under the heading that the hint names.
+A hint rests on words that torch, or the check of a result, really said; docs/suite.md, "Cases that need a thought", has
+the headings.
 """
 
 from typing import NamedTuple
@@ -72,12 +72,10 @@ IMPORTS = Hint(
     "logs/imports.log says why it is not imported once a run",
     "imports-that-take-long",
 )
-"""Beside an import that is dear in a run's costs."""
 
 
 def hinted(reason: str) -> str:
-    """Return a reason in one line of at most LONGEST characters, with the first hint that is for it: where both are
-    longer, the middle of the reason is cut."""
+    """Return a reason in a line of at most LONGEST characters, cut in the middle, with the first hint for it."""
     found = next((hint.text for hint in HINTS if hint.seen in reason), None)
     line = one_line(reason, LONGEST if found is None else len(reason))
     return line if found is None else f"{shorten(line, LONGEST - len(found) - 2, middle=True)}: {found}"

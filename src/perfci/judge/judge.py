@@ -31,9 +31,8 @@ _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, 
 def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] | None = None) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict` lets what has no answer fail the run, as `on_undecided: fail` of the policy does. `criteria` replace the
-    planned ones; where those that pairs decide differ, the report is marked exploratory, since the error rates were
-    planned for others. The same results give the same report, in whatever order cases and pairs stand in the document.
+    `strict`: what has no answer fails, as by `on_undecided: fail`. `criteria` replace the planned ones; where those
+    that pairs decide differ, the report is exploratory. The same results give the same report, in whatever order.
     Raises ValueError where the plan's looks do not fit together.
     """
     strict = strict or results.on_undecided == "fail"
@@ -117,13 +116,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
 
 
 def _sharing(asked: Iterable[Criterion], results: Results) -> int:
-    """Return the number of criteria among which α is shared, over all models of device and comparisons of a night."""
+    """Over all models of device and comparisons of a night."""
     models = 1 if results.part is None else results.part.models
     return sharing(asked, {case.key for case in results.cases if case.code_proved}) * models * results.plan.comparisons
 
 
 def _alone(part: Part) -> str:
-    """Return a note on results that are a part of a plan."""
     here = listed(map(str, part.shards), len(part.shards))
     return (
         f"Shard {here} of {part.of} of plan {part.plan[:12]}, judged alone by its share of α: `perfci report --merge` "
@@ -132,7 +130,7 @@ def _alone(part: Part) -> str:
 
 
 def _again(results: Results) -> list[str]:
-    """Return the command's words that come after an error: the same, which goes on where it was only interrupted."""
+    """The command to repeat after an error; it goes on where it was only interrupted."""
     if results.error is None:
         return []
     # A night's comparisons begin anew together.
@@ -142,8 +140,7 @@ def _again(results: Results) -> list[str]:
 
 
 def _hold(rows: list[Row]) -> list[Row]:
-    """Return the rows, worst first, where a case none of whose limits has an answer is undecided even if they only
-    warn."""
+    """Let a case be undecided none of whose limits has an answer, even if they only warn."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.case, row.device), []).append(row)
@@ -156,7 +153,6 @@ def _hold(rows: list[Row]) -> list[Row]:
 
 
 def _timed(criteria: list[Criterion]) -> list[str]:
-    """Judge what pairs decide, in an order of its own, wherever it was asked for."""
     return sorted(one.model_dump_json(exclude={"source"}) for one in criteria if one.timed)
 
 
@@ -170,10 +166,9 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
 def _profiles(
     ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row], *, host: bool
 ) -> list[CaseProfile]:
-    """Return the profile of every case that has one, in the order of its worst row. Writes the cause into rows of
-    timing.
+    """Profiles in the order of their worst rows. Writes the cause into rows of timing.
 
-    `host`: whether kernels' cases are listed with what the host calls; others always are.
+    `host`: list kernels' cases with what the host calls, too.
     """
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []

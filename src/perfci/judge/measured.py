@@ -23,11 +23,10 @@ from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
 MOST_TUNED = 3
-"""Kernels of a case of which the noise of an autotuner is told."""
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
-    """Return statistics of every metric of every case and side; and a note for each that holds no finite number."""
+    """Return statistics of every metric, case and side; and a note for each that holds no finite number."""
     found: list[Measured] = []
     notes: list[str] = []
     for case in cases:
@@ -46,10 +45,9 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
 
 
 def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
-    """Return work, checks, timing mode, reasons, noise and roofline of a case; work and timing mode are head's, or else
-    base's.
+    """Return what the report says of a case beside its rows; work and timing mode are head's, or else base's.
 
-    `first`: pairs of the first look. `ceilings`: of the case's device, as measured.
+    `first`: pairs of the first look.
     """
     sides = {name: state(case, name) for name in SIDES if name in case.sides}
     working = [side for name in ("head", "base") if (side := sides.get(name)) and side.status == "ok"]
@@ -81,10 +79,9 @@ def _parts(found: Components | None, tuning: list[str]) -> Noise | None:
 
 
 def noise(cases: list[Case], first: int) -> float | None:
-    """Return the median over cases of the standard deviation of ln(head/base) of time, at equal clock where it is
-    known.
+    """Return the median over cases of the standard deviation of ln(head/base) of time, at equal clock where known.
 
-    `first`: pairs of the first look. None where no case has two pairs with finite positive times.
+    `first`: pairs of the first look. None without two pairs of finite positive times in any case.
     """
     spreads = []
     for case in cases:
@@ -96,7 +93,7 @@ def noise(cases: list[Case], first: int) -> float | None:
 
 
 def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Trail]:
-    """Return a trail for each case and metric of `rows` with a relative change, in their order."""
+    """Return a trail for each row with a relative change, in order."""
     known = {(case.id, case.device): case for case in cases}
     compared: dict[tuple[str, str, str], Row] = {}
     for row in rows:
@@ -111,8 +108,8 @@ def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Tra
 
 
 def unasked(context: Context, cases: Iterable[Case], rows: Iterable[Row]) -> list[Trail]:
-    """Return a trail of the times of each case in `cases` that asks the same in base and in head, and on whose change
-    no row of `rows` speaks: where a history is to know them. What cannot be believed has none."""
+    """Return trails of times for a history: of cases that ask the same, can be believed, and have no row on their
+    change."""
     if context.purpose not in ("reference", "seam"):
         return []
     rows = list(rows)
@@ -132,7 +129,7 @@ def unasked(context: Context, cases: Iterable[Case], rows: Iterable[Row]) -> lis
 
 
 def _trail(case: Case, metric: str, pairs: int, clock: int, looks: Looks) -> Trail:
-    """Return the trail of the first `pairs`. `clock`: pairs from which the slope of times over clocks comes."""
+    """`clock`: pairs from which the slope of times over clocks comes."""
     found = log_ratios(case, metric, clock)
     decided = found.first(pairs)
     taken = sorted({n for n in looks.pairs if n <= pairs} | {pairs})

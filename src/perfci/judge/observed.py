@@ -1,4 +1,4 @@
-"""Rows of criteria on what a profiler or a check told once a side: without statistics, base and head are single values.
+"""Rows of criteria on what was observed once a side, without statistics.
 
 A value beside a fault that could have changed it is none: it neither keeps a limit nor breaks one.
 """
@@ -20,14 +20,13 @@ from perfci.model.text import finds, listed
 from perfci.model.units import limit_percent, show
 
 CAPTURES = "let the profiler trace it (docs/import.md#captures)"
-"""The remedy of a capture that perfci did not make."""
 _BANDWIDTH = "copy_bandwidth"
 TMA = ("gh", "gb")
-"""How the names of chips begin that have the Tensor Memory Accelerator: Hopper's, Blackwell's."""
+"""Chips with the Tensor Memory Accelerator: Hopper's, Blackwell's."""
 
 
 def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
-    """Return the row of one criterion of a case that works in head, and for a relative limit is compared with base."""
+    """Return the row of a case that works in head, and for a relative limit is comparable."""
     return Row(**about(case), **about_criterion(criterion), **_fields(context, case, criterion))
 
 
@@ -58,7 +57,7 @@ def _profile(case: Case, side: Side) -> Profile:
 
 
 def _not_of_the_case(case: Case, criterion: Criterion) -> str:
-    """Tell why what profilers see of a command, as a whole, does not tell this of its case; empty where it does."""
+    """Tell why a profile of a whole command does not tell this of its case."""
     reports = max((side.profile.reports or 1 for side in case.sides.values() if side.profile), default=1)
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
@@ -74,12 +73,10 @@ def _not_of_the_case(case: Case, criterion: Criterion) -> str:
 
 
 def _told(profile: Profile, criterion: Criterion) -> float | None:
-    """Return the value of a criterion's metric; None where there is none that stands."""
     return None if doubt(profile, criterion.metric) else profile.metrics.get(criterion.metric)
 
 
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
-    """Return the fields of a row of which base has no value."""
     if context.compared and not _has_none(case, "base", criterion):
         return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
     return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
@@ -97,8 +94,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, base: float | 
 
 
 def inapplicable(case: Case, criterion: Criterion) -> bool:
-    """Tell whether a limit that does not name the case asks of it what no side has any of, as the registers of a range
-    that only copies."""
+    """Tell whether a limit that does not name the case asks it for what no side has any of."""
     if criterion.named or not (_of_kernels(criterion) or criterion.metric.startswith(_BANDWIDTH)):
         return False
     sides = [name for name in SIDES if name in case.sides and case.sides[name].status != "absent"]
@@ -106,12 +102,11 @@ def inapplicable(case: Case, criterion: Criterion) -> bool:
 
 
 def _of_kernels(criterion: Criterion) -> bool:
-    """Tell whether its metric is one of kernels, of which there is none without them."""
     return criterion.tier == "counters" or (criterion.tier == "static" and criterion.metric not in CHECKED)
 
 
 def _has_none(case: Case, side: Side, criterion: Criterion) -> bool:
-    """Tell whether it was seen whole that a side has none of what the metric is of: kernels, copies, a range."""
+    """Where that was seen whole."""
     profile = _profile(case, side)
     if _of_kernels(criterion):
         return kernelless(profile)
@@ -123,7 +118,7 @@ def _has_none(case: Case, side: Side, criterion: Criterion) -> bool:
 
 
 def _relative(context: Context, criterion: Criterion, base: float, head: float) -> dict[str, Any]:
-    """Exact: the same code gives the same value, but for what the metric is known to scatter by."""
+    """The same code gives the same value, but for what the metric is known to scatter by."""
     worse = criterion.worse(head, base)
     change = head / base if base > 0 else None
     values = f"{show(base, criterion.unit)} → {show(head, criterion.unit)}"
@@ -146,7 +141,7 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
 
 
 def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
-    """Tell of a hit rate of about nothing on chips whose kernels may load round L1; empty for anything else."""
+    """Tell of a hit rate of about nothing where kernels may load round L1."""
     counters = _profile(case, "head").counters
     if criterion.metric != "l1_hit_rate" or head >= 1 or counters is None or not counters.chip.startswith(TMA):
         return ""
@@ -156,10 +151,9 @@ def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
 def _already_broken(
     context: Context, criterion: Criterion, base: float, head: float, broken: str
 ) -> tuple[Effect, str]:
-    """Return the effect of a bound that base and head break, and why: it still binds head, which must not be worse than
-    base.
+    """A broken bound still binds head, which must not be worse than base.
 
-    Without a relative limit on the metric, head may be worse by what such values scatter by from run to run.
+    Without a relative limit it may be worse by what such values scatter by.
     """
     was = show(base, criterion.unit)
     limit = context.relative_to(criterion)
@@ -176,7 +170,6 @@ def _already_broken(
 
 
 def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
-    """Tell whether some kernel has the name that the limit expects."""
     seen = _profile(case, "head")
     names = _names(seen)
     if not names:
@@ -199,13 +192,12 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
 
 
 def _names(profile: Profile) -> list[str]:
-    """Return the names of the kernels, longest first: of the timeline, else of the counters."""
+    """Longest first: of the timeline, else of the counters."""
     seen = profile.trace or profile.counters
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 
 
 def _why(case: Case, side: Side, criterion: Criterion) -> str:
-    """Tell why a side has no value of a criterion's metric that stands."""
     profile = _profile(case, side)
     if _of_kernels(criterion) and case.device == "cuda" and kernelless(profile):
         return f"{side} launches no kernel, so that there is none to count: take the limit off the case"
@@ -227,7 +219,6 @@ def _why(case: Case, side: Side, criterion: Criterion) -> str:
 
 
 def _absence(profile: Profile, criterion: Criterion) -> Fault | None:
-    """Return the first fault of the timeline where names of kernels are asked and it is missing."""
     if criterion.metric != "kernels" or profile.trace is not None:
         return None
     return next((one for one in profile.faults if one.part == "trace" and concerns(one, criterion.metric)), None)

@@ -16,10 +16,10 @@ _BY = {
 
 
 def proved_row(case: Case, criterion: Criterion) -> Row | None:
-    """Return the row of a criterion that the proof of its case answers; None where values must.
+    """Return the row that the proof of its case answers; None where values must.
 
-    What is the same keeps every limit on its change. It keeps a bound on what profilers and checks see as base keeps
-    it, which is all that head is asked. A bound on what is timed asks for a number.
+    What is the same keeps limits on its change, and observed bounds as base keeps them. A bound on what is timed asks
+    for a number.
     """
     if case.proof is None or not case.proved or not (criterion.relative or criterion.observed):
         return None
@@ -28,7 +28,7 @@ def proved_row(case: Case, criterion: Criterion) -> Row | None:
 
 
 def contradicted(case: Case, row: Row) -> Row:
-    """Return the row of an audited case; where it is slower, although it is proved to be the same, that fails."""
+    """Return the row of an audited case, which fails where it is slower although proved the same."""
     if case.proof is None or not case.proof.audited or row.class_ != "regression":
         return row
     reason = f"contradicts its proof, by which {case.proof.reason}: {row.reason}; prove: false measures every case"
@@ -36,7 +36,7 @@ def contradicted(case: Case, row: Row) -> Row:
 
 
 def remarks(context: Context, cases: Sequence[Case]) -> list[str]:
-    """Return notes that say how many cases were proved, by what, and those that were measured all the same."""
+    """Return notes on how many cases were proved, by what, and which were audited."""
     asked = [case for case in cases if context.criteria.get(case.key)]
     notes = []
     for by, why in _BY.items():

@@ -11,11 +11,10 @@ from perfci.model.results import Case, Reports, Results, at_first, ever
 
 
 def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: str = FILE) -> Report:
-    """Judge `results` by the limits, metrics and mode of `policy`, and by what kernels declare themselves.
+    """Judge by the limits, metrics and mode of `policy`.
 
-    A kernel's own limits stand as planned: the measuring side takes them from base wherever base declares the kernel.
-    The report is exploratory where what pairs decide is not what was planned. Raises UsageError where a limit of the
-    policy matches no case: `where` names the policy.
+    A kernel's own limits stand as planned. The report is exploratory where what pairs decide is not what was planned.
+    Raises UsageError where a limit matches no case: `where` names the policy.
     """
     declared = _declared(results)
     if text := mistake(policy, declared, {}, where):
@@ -40,8 +39,7 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
 
 
 def _declared(results: Results) -> Declared:
-    """Return the declarations of base and head; of a document that does not tell, not whole: there may be more than was
-    measured."""
+    """Of a document that does not tell them, not whole: there may be more than was measured."""
     if results.plan.declared is not None:
         return results.plan.declared
     kernels = [case.id for case in results.cases if case.origin == "kernel"]
@@ -61,6 +59,6 @@ def _subject(results: Results, case: Case, told: Reports) -> Subject:
 
 
 def _planned(results: Results, case: Case) -> frozenset[str] | None:
-    """Return the metrics that the plan asks of a case of which nothing else tells what it reports."""
+    """The metrics that the plan asks of a case that is not known to report any."""
     planned = [one for one in results.plan.timed if one.case_key == case.key]
     return frozenset("time" if one.tier == "timing" else one.metric for one in planned) or None

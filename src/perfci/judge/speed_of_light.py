@@ -16,10 +16,8 @@ TIMED = frozenset({"time", "cycles", "speedup", *DERIVED})
 
 
 def too_fast(case: Case, machine: Fingerprint) -> str | None:
-    """Say in one line that a side's time is beyond the speed of light of this machine; None where it is not.
-
-    The time of a side is the Hodges–Lehmann centre of its workers.
-    """
+    """Say that a side's time, its Hodges–Lehmann centre, is beyond this machine's speed of light; None where it is
+    not."""
     ceilings, gpu = machine.ceilings.get(case.device), machine.gpu
     if ceilings is None:
         return None
@@ -42,7 +40,7 @@ def too_fast(case: Case, machine: Fingerprint) -> str | None:
 
 
 def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
-    """Return the row of a case whose time cannot be, else None. Its timed metrics are then not judged."""
+    """Return the row of a case whose time cannot be, else None."""
     reason = too_fast(case, machine)
     if reason is None:
         return None
@@ -52,9 +50,9 @@ def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None
 
 
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}
-"""How far a ceiling may have been missed when it was measured. A CPU shares clock and caches with its neighbours."""
+"""By how much a ceiling may have been missed. A CPU shares clock and caches with its neighbours."""
 ROTATED = 2.0
-"""Times the L2 that the input sets of a `rotating` case must pass for its reads to count."""
+"""Times the L2 from which on input sets of `rotating` let reads count."""
 
 
 def least_time(
@@ -64,14 +62,12 @@ def least_time(
     device: DeviceKind,
     l2_bytes: float | None = None,
 ) -> tuple[float, str] | None:
-    """Return the least seconds that `work` takes on `device`, and the amount that says so; None where nothing can be
-    said.
+    """Return the least seconds, and the amount that says so; None where nothing can be said.
 
-    `ceilings`: of the device. Declared reads count under a timing mode
-    that leaves none of them in a cache: `cold`, or `rotating` whose `rotated_bytes` (of all `sets` together) are at
-    least twice `l2_bytes`. Then at most one set's bytes count, since what the sets share stays in the L2, less
-    the share l2/rotated: more than its own size no cache can serve of a walk in circles, whatever it evicts. Writes
-    never count: they may stay in the L2. Operations count under every timing mode, at the best rate of any type.
+    Declared reads count where no cache can hold them: under `cold`, or `rotating` whose `rotated_bytes` (of all `sets`
+    together) are at least twice `l2_bytes`. Then one set's bytes count, since what sets share stays in the L2, less the
+    share l2/rotated: more than its own size no cache can serve of a walk in circles. Writes never count: they may stay
+    in the L2. Operations count at the best rate of any type.
     """
     bounds = []
     rate = ceilings.read.usable
@@ -86,7 +82,7 @@ def least_time(
 
 
 def _cold_reads(work: Work, timing: Timing | None, device: DeviceKind, l2_bytes: float | None) -> float:
-    """Return the bytes of the declared reads that must come from the device's memory."""
+    """Of the declared reads, what must come from the device's memory."""
     if device != "cuda" or timing is None:
         return 0.0
     if timing.mode == "cold":

@@ -10,7 +10,7 @@ from perfci.model.units import show_budget
 
 
 def starved(context: Context, cases: Sequence[Case]) -> bool:
-    """Tell whether the budget ended before the first look of each case of which pairs are to tell something."""
+    """Tell whether no case, of which pairs are to tell something, came to its first look."""
     asked = [case for case in cases if _asked(context, case)]
     return bool(asked) and all(unreached(context, case) for case in asked)
 
@@ -25,7 +25,7 @@ def sentence(results: Results, context: Context) -> str:
 
 
 def advice(cases: Iterable[Case]) -> str:
-    """Return which budget would do for cases that are unreached, one at least."""
+    """Return which budget would do for at least one unreached case."""
     needed = [case.budget_needed for case in cases]
     if not all(needed):
         return "Give a much larger budget, or name fewer cases."
@@ -34,12 +34,11 @@ def advice(cases: Iterable[Case]) -> str:
 
 
 def unreached(context: Context, case: Case) -> bool:
-    """Tell whether the budget ended before the case had the pairs of the first look."""
+    """Tell whether the budget ended before the first look."""
     return case.stopped == "budget" and len(case.pairs) < context.looks.pairs[0]
 
 
 def _asked(context: Context, case: Case) -> bool:
-    """Tell whether a limit on what pairs tell waits for an answer from this case."""
     base, head = state(case, "base"), state(case, "head")
     if head.status != "ok":
         return False

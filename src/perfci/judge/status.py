@@ -22,11 +22,10 @@ from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
 IMPORTS_NOT = "does not import"
-"""Begin of the reason of a row whose suite file is at fault."""
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 """Worst first."""
 ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
-"""Classes of what was asked and has an answer, if only that there is nothing to compare with yet."""
+"""Of what was asked and answered, if only that there is nothing to compare with yet."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ class Context:
     m: int
     """Number of criteria that share α."""
     strict: bool
-    """True where what has no answer fails the run."""
     compared: bool
     """True where there is a base."""
     criteria: dict[str, list[Criterion]]
@@ -47,19 +45,19 @@ class Context:
     """Of base and head, where they differ."""
     purpose: Purpose = "change"
     drifting: bool = False
-    """True where pairs resemble those before them beyond chance."""
+    """Pairs resemble those before them beyond chance."""
     starved: bool = False
-    """True where the budget ended before the first look of any case: the run is an error."""
+    """No case came to its first look: the run is an error."""
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
-        """Return the relative criterion on the same metric of the same case; None without one."""
+        """Return the relative criterion on the same metric of the case; None without one."""
         asked = self.criteria.get(bound.case_key, [])
         return next((one for one in asked if one.relative and not one.waits and one.metric == bound.metric), None)
 
     def unit(self, case: Case, metric: str) -> str:
-        """Return the unit of a metric; empty for one that neither the catalogue nor the policy knows.
+        """Return a unit; empty where neither catalogue nor policy knows the metric.
 
-        Of a throughput it names what the case counts, or else what a limit on it does: `tokens/s`.
+        A throughput names what the case, or a limit on it, counts: `tokens/s`.
         """
         if metric == "throughput":
             works = (side.work for name in ("head", "base") if (side := case.sides.get(name)))
@@ -72,7 +70,7 @@ class Context:
         return known.unit if known is not None else ""
 
     def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
-        """Return a row's effect on the verdict. A limit that only warns does so whether or not it has an answer."""
+        """Return the effect on the verdict. A limit that only warns does so with or without an answer."""
         if class_ in ("regression", "violation"):
             return severity
         if class_ in UNANSWERED:
@@ -81,14 +79,14 @@ class Context:
 
     @property
     def undecided(self) -> Effect:
-        """The effect of a row that withholds an answer."""
+        """The effect of a withheld answer."""
         return "fail" if self.strict else "undecided"
 
 
 def order(row: Row) -> tuple[object, ...]:
-    """Return a key that sorts rows worst first; the same order whatever order they came in.
+    """Return a key that sorts rows worst first.
 
-    Regressions and violations stand among each other by how many times a value changed, or is beyond its bound.
+    Regressions and violations by how many times a value changed, or is beyond its bound.
     """
     ratio = row.change if row.against == "base" else row.head / row.limit if row.head and row.limit else None
     size = abs(math.log(ratio)) if ratio and ratio > 0 else 0.0
@@ -107,18 +105,18 @@ def order(row: Row) -> tuple[object, ...]:
 
 
 def centre(values: Array) -> float | None:
-    """Return the Hodges–Lehmann centre of worker values; None where there are none or one is not finite."""
+    """Return the Hodges–Lehmann centre; None without values or where one is not finite."""
     return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
 
 
 def because(side: CaseSide) -> str:
-    """Return `: ` and the reason of a side's state with the hint for it, where it gives one."""
+    """Return `: `, the reason of a side's state, and the hint for it."""
     text = hinted(side.reason.text) if side.reason else ""
     return f": {text}" if text else ""
 
 
 def about(case: Case) -> dict[str, Any]:
-    """Return the fields of a row that name its case: where head declares it, or else base."""
+    """Return a row's fields that name its case: head's, or else base's."""
     declared = next((side for name in ("head", "base") if (side := state(case, name)).file), CaseSide())
     return {
         "case": case.id,
@@ -130,12 +128,12 @@ def about(case: Case) -> dict[str, Any]:
 
 
 def about_id(case: str, device: DeviceKind) -> dict[str, Any]:
-    """Return the same where only the id is known."""
+    """Return the same by the id alone."""
     return {"case": case, "kernel": case.split("/", maxsplit=1)[0], "device": device}
 
 
 def about_criterion(criterion: Criterion) -> dict[str, Any]:
-    """Return the fields of a row that name what is asked."""
+    """Return a row's fields that name what is asked."""
     return {
         "metric": criterion.metric,
         "unit": criterion.unit,
@@ -146,15 +144,15 @@ def about_criterion(criterion: Criterion) -> dict[str, Any]:
 
 
 def judged(class_: Class, effect: Effect, reason: str, **values: float | None) -> dict[str, Any]:
-    """Return the fields of a row that say how it was judged."""
+    """Return a row's fields on how it was judged."""
     return {"class": class_, "effect": effect, "reason": reason, **values}
 
 
 def state(case: Case, side: Side) -> CaseSide:
     """Return a side's state of a case, with two states said plainly.
 
-    A case that is absent because its file did not import or its side did not build has failed, and one that
-    was skipped because time ran out was not skipped: it has no pairs.
+    A case that is absent because its file did not import or its side did not build has failed; one that was skipped
+    because time ran out has no pairs.
     """
     found = case.sides.get(side, CaseSide(status="absent"))
     kind = found.reason.kind if found.reason else None
@@ -166,8 +164,7 @@ def state(case: Case, side: Side) -> CaseSide:
 
 
 def presence(context: Context, case: Case) -> Row | None:
-    """Return the presence row of a case; None where head runs it and, if there is a base, base and head ask the
-    same."""
+    """Return the presence row; None where head runs the case, and base asks the same."""
     found = _compared(context, case) if context.compared else _alone(context, case)
     if found is None:
         return None
@@ -183,8 +180,7 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    """Return a limit that waits for another machine says what becomes of its case too: the case is gone there as
-    well."""
+    """A limit that waits for another machine speaks of the case, too, which is gone there as well."""
     said = [one.on_missing for one in context.criteria.get(case.key, [])]
     return "fail" if "fail" in said else "warn"
 
@@ -241,8 +237,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 
 def declared_otherwise(context: Context, case: Case) -> Row | None:
-    """Return the row of a case of which head declares something otherwise than base, and which is judged all the same;
-    None where `presence` has a row, or all is alike."""
+    """Return the row of a case that head declares otherwise, and that is judged all the same; else None."""
     base, head = state(case, "base"), state(case, "head")
     if not context.compared or base.status != "ok" or head.status != "ok" or case.code_proved:
         return None
@@ -254,17 +249,16 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
 
 
 def fails_in_both(context: Context, case: Case) -> bool:
-    """Tell whether a case fails in base and head alike: then the measurement failed, not the change."""
+    """Tell whether a case fails in base and head: then the measurement failed, not the change."""
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
 def breakdown(
     context: Context, cases: Sequence[Case], rows: Sequence[Row], *, observed: bool
 ) -> tuple[str, str] | None:
-    """Return the sentence of a run in which base failed while it was measured, and what to do; None where it did not.
+    """Return the sentence and advice of a run in which base failed while it was measured; None for any other.
 
-    Another case that fails the gate comes first, unless the run is `observed` and cannot fail: it is known whatever
-    became of this one.
+    Another case that fails the gate comes first, unless the run is `observed` and cannot fail.
     """
     broke = [case for case in cases if context.compared and broke_down(case)]
     own = {(case.id, case.device) for case in broke}
@@ -281,18 +275,16 @@ def breakdown(
 
 
 def broke_down(case: Case) -> bool:
-    """Tell whether base failed while it was measured although it had been right, and head did not: then nothing is
-    known."""
+    """Tell whether base, which had been right, failed while it was measured, and head did not."""
     base, head = state(case, "base"), state(case, "head")
     during = base.reason is not None and base.reason.during == "round"
     return base.status == "failed" and during and head.status == "ok"
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
-    """Return rows of suite files that did not import, whose cases nobody knows; and those of them that fail in base and
-    head.
+    """Return rows of suite files that did not import, and those of them that fail in base and head.
 
-    A file whose failure the rows of its cases tell already gets none.
+    None for a file whose failure its cases tell.
     """
     told = {
         (name, side.file)

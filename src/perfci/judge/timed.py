@@ -23,13 +23,13 @@ from perfci.stats.series import paired, side_values, values_of
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 NOISE = 1e-9
-"""The smallest relative change that counts where no limit names one: anything beyond noise."""
+"""Relative change beyond which a value differs at all."""
 
 _DRIFTS = "not shown, as pairs resemble those before them, which drift makes too: measure again where nothing else runs"
 
 
 def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
-    """Return the row of one criterion of a case that runs in head, and for a relative limit in base too."""
+    """Return the row of a case that runs in head, and for a relative limit in base."""
     found = answer(case, criterion, context.looks, context.m, ended=True)
     decision = found.decision
     if criterion.metric == "speedup" and (unlike := _unlike(context, case)) is not None:
@@ -48,7 +48,7 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _stands(criterion: Criterion, found: Answer) -> bool:
-    """Tell whether a failure is shown though pairs are not independent: see `beyond_drift`."""
+    """Though pairs are not independent: see `beyond_drift`."""
     if found.ratios is None:
         sign = 1 if criterion.beyond == "above" else -1
         already = bool(found.base.size) and criterion.broken_by(hodges_lehmann(found.base))
@@ -58,8 +58,7 @@ def _stands(criterion: Criterion, found: Answer) -> bool:
 
 
 def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
-    """Return the fields of a row on the speed-up of a case whose alternative is another one in head than in base, or
-    did not always run; None for any other."""
+    """Of a speed-up whose alternative differs between base and head, or did not always run."""
     sides = case.sides
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
         return judged("changed", context.effect("changed"), f"no speed-up to hold head to: {why}")
@@ -70,13 +69,12 @@ def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
 
 
 def _against(case: Case) -> str:
-    """Return the name of head's alternative; empty where it has none."""
     head = case.sides.get("head")
     return head.versus.name if head is not None and head.versus is not None else ""
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
-    """Return a row's effect; where no case came to its first look none, under strict too: the run is an error."""
+    """Where no case came to its first look none, under strict too: the run is an error."""
     if class_ in UNANSWERED and context.starved and unreached(context, case):
         return "undecided"
     return context.effect(class_, criterion.severity)
@@ -127,7 +125,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
 
 
 def _counted_alone(case: Case) -> str:
-    """Return why an imported case of which there are counters alone has no time; empty for any other."""
+    """Why an imported case with counters alone has no time."""
     profiles = [side.profile for side in case.sides.values() if side.profile is not None]
     counters = next((one.counters for one in profiles if one.counters is not None), None)
     if case.origin != "imported" or counters is None or any(one.trace for one in profiles):
@@ -137,7 +135,7 @@ def _counted_alone(case: Case) -> str:
 
 
 def _lost(case: Case) -> str:
-    """Return why an imported case has no time in some side: what its timeline lacks; empty for any other."""
+    """What the timeline of an imported case lacks."""
     found = (
         [(name, side.profile) for name, side in case.sides.items() if side.profile is not None] if case.captured else []
     )
@@ -225,7 +223,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
 
 
 def _seen(change: float, bounds: Interval, metric: str) -> str:
-    """Return a change in words; where its interval holds none at all, so that no direction is known, the interval."""
+    """Where the interval holds no change at all, and so no direction, the interval."""
     return _between(bounds, metric) if bounds.holds(1) else change_words(change, metric)
 
 
@@ -234,7 +232,7 @@ def _between(bounds: Interval, metric: str) -> str:
 
 
 def _clocks(ratios: LogRatios) -> str:
-    """Return `head ran at 1.374 GHz, base at 1.412 GHz`: geometric means over the pairs that were decided on."""
+    """`head ran at 1.374 GHz, base at 1.412 GHz`: geometric means over the pairs decided on."""
     if ratios.hertz is None:
         return "the clock was not measured"
     base, head = (show_clock(float(np.exp(np.nanmean(np.log(hertz))))) for hertz in ratios.hertz)
@@ -275,12 +273,10 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
-    """Return the effect of a bound that base and head break, and why: it still binds head, which must not be worse than
-    base.
+    """A bound that base breaks, too, still binds head, which must not be worse.
 
-    `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse than base by more than the
-    relative limit on the metric, or without one where it is shown to be worse at all: by the looks and the share of α
-    of the bound itself, so that unchanged code fails no oftener than the bound may.
+    `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse by more than the relative
+    limit, or without one shown to be worse at all, within the bound's own share of α.
     """
     was = show(base, criterion.unit)
     relative = context.relative_to(criterion) or criterion.against_base(NOISE)

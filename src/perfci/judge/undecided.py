@@ -1,4 +1,4 @@
-"""Why pairs do not answer a limit, where the interval that people read does not say it, and how many more would."""
+"""Why pairs do not answer a limit, where the interval does not say it, and how many more would."""
 
 import math
 
@@ -25,18 +25,17 @@ _RESUME = "--resume goes on"
 
 
 def stopped(case: Case) -> str:
-    """Return why measuring of a case ended before its first look, as the end of a clause."""
+    """Return why measuring ended before the first look, as the end of a clause."""
     return ": the budget is too short for it" if case.budget_needed else _STOPPED.get(case.stopped, "")
 
 
 def enough(case: Case) -> str:
-    """Return the budget that would do, as a clause; empty where none is known."""
+    """Return the budget that would do, as a clause."""
     return f"; a budget of {show_budget(case.budget_needed)} would do" if case.budget_needed else ""
 
 
 def undecided(context: Context, case: Case, criterion: Criterion, found: Answer, x: Array, words: str) -> str:
-    """Return the reason of a relative limit without an answer. `x`: log ratios of the pairs; `words`: what is seen of
-    the change."""
+    """Return why a relative limit has no answer. `x`: log ratios; `words`: the change as seen."""
     n, first = found.decision.n, context.looks.pairs[0]
     words += _beyond_the_interval(context, criterion, found.limit, x if criterion.better == "lower" else -x)
     if case.origin == "imported":
@@ -60,7 +59,7 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
 
 
 def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, broken: str) -> str:
-    """Return the reason of a bound without an answer. `broken`: how head's workers break it."""
+    """Return why a bound has no answer. `broken`: how head's workers break it."""
     n = found.decision.n
     first = number_after(context.looks) if case.proved else context.looks.pairs[0]
     if n < first:
@@ -70,7 +69,7 @@ def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, 
 
 
 def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> str:
-    """Return how many more pairs would decide it, by those so far; empty where they do not tell."""
+    """By the pairs so far; empty where they do not tell."""
     needed = outlook(criterion, found, context.looks, context.m)
     if needed is None or case.stopped == "hopeless":
         return ""
@@ -79,7 +78,7 @@ def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> 
 
 
 def _could_hold(context: Context, case: Case, criterion: Criterion, x: Array) -> str:
-    """Return which limit a case that was left as hopeless could hold, with how many pairs; else empty."""
+    """Of a case that was left as hopeless."""
     held = reach(noise(x, 1), context.looks, context.m) if case.stopped == "hopeless" else {}
     if not held or criterion.threshold:
         return ""
@@ -88,8 +87,8 @@ def _could_hold(context: Context, case: Case, criterion: Criterion, x: Array) ->
 
 
 def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, worse: Array) -> str:
-    """Say on which side of the limit the whole interval lies, where it does, and what an answer takes beyond it: looks
-    share the error rates, so that each asks more than the interval's level. Else empty.
+    """Where the whole interval lies on one side of the limit, say what an answer takes: looks share the error rates, so
+    that each asks more than the interval's level.
 
     `worse`: log ratios, positive is worse.
     """
@@ -118,7 +117,6 @@ def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, w
 
 
 def _confidence(share: float) -> str:
-    """Return `99.94 % confidence`, of an error rate of 0.0006."""
     if share <= 0:
         return "certainty"
     digits = max(0, math.ceil(-math.log10(share * 100)))

@@ -1,4 +1,4 @@
-"""Findings in the profile of one side, with nothing to compare it to, and the time they could give back."""
+"""Findings in the profile of one side, and the time they could give back."""
 
 import math
 import re
@@ -23,14 +23,13 @@ from perfci.model.units import show
 
 _LINKS: tuple[CopyKind, ...] = ("host to device", "device to host")
 _LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)")
-"""Of the rule Theoretical Occupancy, which names what limits it."""
 
 
 def standing(seen: Seen) -> list[Finding]:
     """Find host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor
     cores.
 
-    Most time that could be given back first; where none is known in the order of the list above.
+    Most time that could be given back first; else in that order.
     """
     host: list[Finding] = []
     if seen.trace:
@@ -74,7 +73,7 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
 
 
 def _process(trace: Trace) -> list[Finding]:
-    """Find allocations and pageable copies of a whole process, of which no other number is of a loop."""
+    """Of a whole process, of which no other number is of a loop."""
     found = []
     allocations = calls_of(trace, "allocation")
     spent = finite(sum(call.seconds for call in allocations))
@@ -92,7 +91,7 @@ def _process(trace: Trace) -> list[Finding]:
 
 
 def _pageable(trace: Trace) -> list[Finding]:
-    """Find copies between the host and the device for which the driver has to copy on the host first."""
+    """Copies for which the driver copies on the host first."""
     found = []
     for kind in _LINKS:
         one = copied(trace, kind)
@@ -150,7 +149,6 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def _limiter(group: Group) -> str:
-    """Return the limiter of the occupancy, as a rule says; empty where it does not."""
     for one in group.counted:
         for rule in one.rules:
             if match := _LIMITED.search(rule.message):
@@ -159,7 +157,7 @@ def _limiter(group: Group) -> str:
 
 
 def longest(seen: Seen) -> str:
-    """Return, in one line, where the device time goes; empty where no kernel or copy was seen."""
+    """Return, in one line, where the device time goes."""
     if seen.groups and math.isfinite(seen.device) and seen.device > 0:
         group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
         share = percent_of(group.seconds, seen.device)

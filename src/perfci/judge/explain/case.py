@@ -1,4 +1,4 @@
-"""The profile of a case, made ready for the report: causes, next steps, kernels side by side."""
+"""The profile of a case, made ready for the report."""
 
 import math
 
@@ -19,8 +19,8 @@ from perfci.model.units import show
 MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
 MOST_CALLS, LEAST_SHARE = 8, 0.01
-"""Functions of the CUDA API that it lists, and the share of the host's time in the API that one takes at least; of the
-OS runtime likewise."""
+"""Functions of the CUDA API that are listed, and the least share of the host's time in it; of the OS runtime
+likewise."""
 
 
 MOST_TUNED = 3
@@ -28,7 +28,7 @@ MOST_TUNED = 3
 
 
 def seen(case: Case) -> bool:
-    """Tell whether there is something to explain: a profiler saw the case, or failed to, or its tuning moved."""
+    """Tell whether a profiler saw the case, or failed to, or its tuning moved."""
     return bool(changes(case) or variations(case)) or any(_profiled(side.profile) for side in case.sides.values())
 
 
@@ -37,9 +37,9 @@ def _profiled(profile: Profile | None) -> bool:
 
 
 def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host: bool = False) -> CaseProfile:
-    """Return everything that the report says of a case's profile. `ceilings`: of the case's device, as measured.
+    """Return all that the report says of a case's profile. `ceilings`: of its device.
 
-    `host`: whether it lists what the host calls, and what is copied.
+    `host`: list what the host calls and what is copied.
     """
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
@@ -82,7 +82,6 @@ def _explained(base: Profile | None, head: Profile | None, change: float | None)
 
 
 def _on_the_cpu(head: Profile | None) -> Explanation:
-    """There profilers see when an execution begins and ends, and ranges of the user's own."""
     trace = head.trace if head else None
     if trace is None:
         return Explanation()

@@ -28,8 +28,7 @@ def findings(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _metrics(base: Seen, head: Seen) -> list[Finding]:
-    """Return values of the catalogue: the peak memory, and all that is told where kernels cannot be compared one by
-    one."""
+    """The peak memory, and all metrics where kernels cannot be compared one by one."""
     unseen = base.groups is None or head.groups is None
     found = []
     for name, known in CATALOGUE.items():
@@ -50,7 +49,7 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _ranges(base: Seen, head: Seen) -> list[Finding]:
-    """Return the NVTX range of the user's own whose device time changed most."""
+    """The user's range whose device time changed most."""
     if base.trace is None or head.trace is None:
         return []
     before: dict[str, float] = {}

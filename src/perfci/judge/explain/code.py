@@ -1,6 +1,6 @@
 """Findings in the kernels' machine code where counters are missing: tensor instructions, and those of local memory.
 
-Only kernels of which every launch has its code are spoken of: what a library runs is not known by its absence.
+Only kernels of which every launch has its code are spoken of.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,13 @@ from perfci.model.profile import KernelCode, KernelCounters, KernelUse, Profile
 from perfci.model.text import listed
 
 LOCAL = 0.25
-"""Relative change of the loads and stores of local memory from which on it is told: they are counted as they stand, and
-a compiler moves some with any change."""
+"""Relative change of loads and stores of local memory that is told: a compiler moves a few with any change."""
 SOURCE = "in its machine code"
 TENSOR_STEP = "see why there is no tensor instruction: operand types, tile shapes, the architecture compiled for"
 
 
 def changes(base: Seen, head: Seen) -> list[Finding]:
-    """Find tensor cores that are no longer used or now are, and changes of local memory, of kernels in base and
-    head."""
+    """Find tensor cores lost or gained, and changes of local memory."""
     if base.groups is None or head.groups is None:
         return []
     before, after = _coded(base), _coded(head)
@@ -35,7 +33,7 @@ def changes(base: Seen, head: Seen) -> list[Finding]:
 
 
 def told(seen: Seen) -> list[str]:
-    """Say of the longest kernels of one side whether they use tensor cores, as far as their code is at hand."""
+    """Say of one side's longest kernels whether they use tensor cores."""
     codes, groups = _coded(seen), seen.groups or {}
     long = [key for key in codes if groups[key].seconds >= DOMINANT * seen.device > 0]
     return [
@@ -46,14 +44,14 @@ def told(seen: Seen) -> list[str]:
 
 
 def unread(sides: Iterable[Profile]) -> list[str]:
-    """Return the reasons why machine code was not read, or not all: each once."""
+    """Return the reasons why machine code was not, or not wholly, read."""
     faults = [fault for one in sides for fault in one.faults if fault.part == "code"]
     words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
     return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
 
 
 def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
-    """Return, by identity, the code of the kernels each of whose launches has some."""
+    """Kernels each of whose launches has code."""
     codes: dict[str, list[KernelCode]] = {}
     for one in seen.profile.code:
         codes.setdefault(identify(one.name).key, []).append(one)
@@ -66,13 +64,13 @@ def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
 
 
 def _of(code: KernelCode, use: KernelUse | KernelCounters) -> bool:
-    """Tell whether it is the code of this launch, and not of another configuration of the same name."""
+    """Not of another configuration of the same name."""
     registers = use.registers if isinstance(use, KernelUse) else use.values.get("registers")
     return code.name == use.name and (code.registers is None or registers is None or code.registers == registers)
 
 
 def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
-    """Return the tensor instructions by opcode, of the configuration with most."""
+    """By opcode, of the configuration with most."""
     found: dict[str, int] = {}
     for one in codes:
         for opcode, count in one.tensor.items():
@@ -81,12 +79,11 @@ def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
 
 
 def _words(tensor: dict[str, int]) -> str:
-    """Return `10 HMMA`, `16 HGMMA and 4 HMMA`, `no tensor instruction`."""
+    """`10 HMMA`, `16 HGMMA and 4 HMMA`, `no tensor instruction`."""
     return " and ".join(f"{count} {opcode}" for opcode, count in sorted(tensor.items())) or "no tensor instruction"
 
 
 def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[KernelCode]) -> list[Finding]:
-    """Compare one kernel in base and in head; code is of timelines, so that both have one."""
     label, found = f"`{after.kernel.label}`", []
     changed = after.seconds - before.seconds if moved(before.seconds, after.seconds, TIME) else None
     was, now = _tensor(old), _tensor(new)
@@ -106,7 +103,7 @@ def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[
 
 
 def _stack(group: Group, codes: Sequence[KernelCode]) -> float | None:
-    """Return the bytes a thread; None where the code does not tell them, or the timeline does."""
+    """Bytes a thread; None where the code does not tell them, or the timeline does."""
     known = [one.stack for one in codes if one.stack is not None]
     told_already = any(isinstance(use, KernelUse) and use.local is not None for use in group.uses)
     return float(max(known)) if known and not told_already else None
@@ -118,8 +115,7 @@ def _exchanged(
     before: Mapping[str, Sequence[KernelCode]],
     after: Mapping[str, Sequence[KernelCode]],
 ) -> list[Finding]:
-    """Find kernels that used tensor cores exchanged for ones that do not, or the other way, where all their code is
-    known."""
+    """Kernels that used tensor cores exchanged for ones that do not, or the other way."""
     gone, new = base.keys() - head.keys(), head.keys() - base.keys()
     if not gone or not new or not gone <= before.keys() or not new <= after.keys():
         return []

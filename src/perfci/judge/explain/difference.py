@@ -1,6 +1,6 @@
 """Why a case changed: sentences that a kernel author accepts, from the profiles of base and head.
 
-A pure function of two records. Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
+Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
 """
 
 import math
@@ -21,41 +21,40 @@ from perfci.model.text import one_line, printable
 from perfci.model.units import significant
 
 FIRST = 140
-"""Characters of the first sentence: it stands in a column of the table."""
+"""Characters that a column of the table holds."""
 LONGEST = 300
 """Characters of any other sentence or step."""
 SENTENCES, STEPS = 8, 6
-"""At most so many: who reads more opens the profile."""
+"""Who reads more opens the profile."""
 SLOWEST = 3
 """Kernels whose rules are told."""
 NEWS = 0.8
-"""Share of a rule's estimated speed-up from which on base's says the same."""
+"""Of a rule's estimated speed-up, from which on base's says the same."""
 TELLING = 0.10
-"""Share of the change from which on a finding explains it."""
+"""Of the change, from which on a finding explains it."""
 SUSPICIOUS = 0.03
-"""Relative change of the time for which profiles are taken; where nothing moved beside one, the machine did it."""
+"""Change of the time that is profiled; where nothing moved beside one, the machine did it."""
 
 _MARKUP = re.compile(r"@(\w+):([^@]*)@")
-"""Links in the messages of profilers' rules: `@url:text:https://…@`, `@section:id:text@`."""
+"""`@url:text:https://…@`, `@section:id:text@` in rules of profilers."""
 _SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
 
 
 class Explanation(Document):
-    """The sentences and next steps that a case's profile gives."""
+    """What a case's profile gives."""
 
     sentences: list[str] = Field(default_factory=list)
-    """Most telling first, one line each; the first has at most 140 characters."""
+    """Most telling first, one line each; the first of at most 140 characters."""
     next_steps: list[str] = Field(default_factory=list)
-    """Things to try, one line each, most promising first."""
+    """One line each, most promising first."""
 
 
 def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
     """Explain what moved between `base` and `head`, ranked by how much of the change it accounts for.
 
-    `change`: ratio head/base of the measured time, which decides what points its way; None or no finite positive
-    number where it is unknown: the profilers' own times then decide. Findings that account for a tenth of the change
-    come first, longest first; then those that no time tells, in a stated order; then those that point the other way.
-    There is always at least one sentence: that nothing moved, or what could not be seen, is one too.
+    `change`: ratio head/base of the measured time; None or no finite positive number: the profilers' own times decide.
+    First come findings that account for a tenth of the change, longest first; then those that no time tells; then those
+    that point the other way. There is always a sentence: that nothing moved, or what could not be seen.
     """
     ratio = change if change is not None and math.isfinite(change) and change > 0 else None
     traced = usable(base) is not None and usable(head) is not None
@@ -76,7 +75,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
 
 
 def explain_one(head: Profile) -> Explanation:
-    """Explain what stands out in one profile. There is always at least one sentence."""
+    """Explain what stands out in one profile: at least one sentence."""
     seen = see(head, usable(head) is not None)
     found = standing(seen)
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
@@ -104,7 +103,6 @@ def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -
 
 
 def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
-    """Return the sentences where there is no finding: that nothing moved; none where there was nothing to compare."""
     suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
@@ -132,7 +130,7 @@ _PARTS: tuple[tuple[Part, str], ...] = (
 
 
 def _missing(sides: dict[Side, Profile]) -> list[str]:
-    """Return one sentence for each part of the profile that is missing in a side or that a fault taints.
+    """One sentence for each part that is missing in a side or that a fault taints.
 
     A part that no side has and of which no fault speaks was not asked for.
     """
@@ -179,9 +177,8 @@ def _remedies(*sides: Profile) -> list[str]:
 
 
 def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
-    """Return, of the slowest kernels, the rule with the largest estimated speed-up, most of the device time saved
-    first; beside a base only rules that say more than they did there of the same kernel, and none where nothing of
-    base was counted."""
+    """Of the slowest kernels, the rule with the largest estimated speed-up, most device time saved first; beside a base
+    only rules that say more than there of the same kernel."""
     if base is not None and not base.counted:
         return []
     was: dict[tuple[str, str], float] = {}
@@ -211,8 +208,7 @@ def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
 
 
 def _plain(message: str) -> str:
-    """Return a rule's message without its links, from the first sentence on that holds a number: definitions stand
-    before."""
+    """Without links, from the first sentence with a number on: definitions stand before."""
 
     def text(match: re.Match[str]) -> str:
         first, _, second = match[2].partition(":")
@@ -235,7 +231,7 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """Return the first sentence: what is too long ends behind a whole part of it, where there is one to end behind."""
+    """What is too long ends behind a whole part."""
     if len(text) <= FIRST:
         return text
     end = text.rfind(", ", FIRST // 2, FIRST - 2)

@@ -1,4 +1,4 @@
-"""Differences of kernels that are in base and in head: launch configuration, types, counters, tensor cores."""
+"""Differences of kernels that are in base and in head."""
 
 import math
 from collections import Counter
@@ -30,7 +30,7 @@ RESOURCES_STEP = f"check launch bounds, unrolling and live values; {RESOURCE_USA
 
 
 def same_kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Compare kernels of base and head: launch configuration and what it did, types, counters, time."""
+    """Compare launch configuration, types, counters, time."""
     if base.groups is None or head.groups is None:
         return []
     shared = [(base.groups[key], head.groups[key]) for key in base.groups if key in head.groups]
@@ -74,8 +74,7 @@ def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | No
 
 
 def _retyped(before: Group, after: Group) -> str:
-    """Return `works in float32 (was bfloat16)` where a kernel's types grew or shrank; empty for casts, and where
-    unknown."""
+    """`works in float32 (was bfloat16)` where types grew or shrank; empty for casts."""
     if not before.types or not after.types or before.types == after.types or after.kernel.family == "cast":
         return ""
     old, now = (sorted(group.types - other.types) for group, other in ((before, after), (after, before)))
@@ -88,12 +87,11 @@ def _retyped(before: Group, after: Group) -> str:
 
 
 UNCAUSED = 12
-"""Order of a kernel that only takes another time."""
 Configuration = tuple[tuple[int, int, int], tuple[int, int, int], float | None, float | None, float | None]
 
 
 def _configured(use: KernelUse | KernelCounters) -> Configuration:
-    """Return grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
+    """Grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
     if isinstance(use, KernelUse):
         known = [part for part in (use.static_shared, use.dynamic_shared) if part is not None]
         return use.grid, use.block, use.registers, use.local, finite(sum(known)) if len(known) == 2 else None
@@ -102,7 +100,7 @@ def _configured(use: KernelUse | KernelCounters) -> Configuration:
 
 
 def _configuration(before: Group, after: Group) -> list[str]:
-    """Describe how the launch configuration differs: of the longest launches that have none alike in the other side."""
+    """Of the longest launches that have no equal in the other side."""
     old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
     was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
     now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)
@@ -127,7 +125,7 @@ def _configuration(before: Group, after: Group) -> list[str]:
 
 
 def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
-    """Show two grids or blocks by their size, by their dimensions where that is the same."""
+    """By size; by dimensions where that is the same."""
     old, new = math.prod(before), math.prod(after)
     if old != new:
         return arrow(old, new)
@@ -135,9 +133,9 @@ def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
 
 
 def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
-    """Describe changes of a kernel's counters: occupancy, tensor pipes, bytes, instructions, spills, stalls, hit rates.
+    """Changes of occupancy, tensor pipes, bytes, instructions, spills, stalls, hit rates.
 
-    `spilled`: whether spills are told already.
+    `spilled`: spills are told already.
     """
 
     def both(name: str) -> tuple[float, float] | None:
@@ -178,20 +176,19 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
 
 
 def _tensor(base: Seen, head: Seen) -> tuple[float, float] | None:
-    """Return the share of cycles with tensor pipes active, over all kernels; None where they were not gained or
-    lost."""
+    """Share of cycles with tensor pipes active, over all kernels; None where not gained or lost."""
     two = pair(value(base.counted, "tensor_active"), value(head.counted, "tensor_active"))
     return two if two and max(two) >= TENSOR and max(two) > LOST * min(two) else None
 
 
 def tensor_words(base: Seen, head: Seen) -> str:
-    """Return `tensor cores 41.3 → 0.577 % active` where they were gained or lost, else nothing."""
+    """Return `tensor cores 41.3 → 0.577 % active`, or nothing."""
     two = _tensor(base, head)
     return f"tensor cores {arrow(*two, '%')} active" if two else ""
 
 
 def tensor(base: Seen, head: Seen) -> list[Finding]:
-    """Find tensor cores that are no longer used, or now are."""
+    """Find tensor cores lost or gained."""
     two = _tensor(base, head)
     if two is None:
         return []

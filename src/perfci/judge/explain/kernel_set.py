@@ -1,4 +1,4 @@
-"""Changes in the set of kernels: those that came, went, or ran more often, by what it means."""
+"""Kernels that came, went, or ran more often, by what it means."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -12,7 +12,7 @@ from perfci.model.text import listed
 
 
 def kernels(base: Seen, head: Seen) -> list[Finding]:
-    """Find kernels that appeared, vanished or changed count, by what it means."""
+    """Find kernels that appeared, vanished or changed count."""
     if base.groups is None or head.groups is None:
         return []
     before, after = base.groups, head.groups
@@ -41,8 +41,7 @@ def _of(groups: Iterable[Group], what: str) -> bool:
 
 
 def _traffic(base: Seen, head: Seen) -> str:
-    """Return `, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted in base and head and moved, else
-    nothing."""
+    """`, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted and moved."""
     before, after = value(base.counted, "dram_bytes"), value(head.counted, "dram_bytes")
     if before is None or after is None or not moved(before, after, BYTES, LEAST_BYTES):
         return ""
@@ -54,7 +53,7 @@ def _launches(base: Seen, head: Seen) -> str:
 
 
 def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
-    """Return a fused attention left, taken or exchanged for another."""
+    """A fused attention left, taken or exchanged."""
     before, after = ({group.kernel.attention for group in (seen.groups or {}).values()} - {""} for seen in (base, head))
     left, taken = sorted(before - after), sorted(after - before)
     if not left and not taken:
@@ -77,8 +76,7 @@ def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
 
 
 def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
-    """Find more or fewer conversions between floating-point types; `short` where launches and traffic are told
-    already."""
+    """`short`: launches and traffic are told already."""
     before, after = (
         [group for group in (seen.groups or {}).values() if group.kernel.family == "cast"] for seen in (base, head)
     )
@@ -103,7 +101,6 @@ def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
 
 
 def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
-    """Find another kernel of a library for a matrix multiply."""
     before, after = ([group for group in groups.values() if group.kernel.from_library] for groups in (gone, new))
     if not before or not after or any(group.kernel.attention for group in (*gone.values(), *new.values())):
         return []

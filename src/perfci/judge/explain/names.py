@@ -1,4 +1,4 @@
-"""Short names for the kernels of a case: templates of C++ fill lines, and their arguments tell kernels apart."""
+"""Short names: templates of C++ fill lines, and their arguments tell kernels apart."""
 
 import re
 from collections import Counter
@@ -8,10 +8,10 @@ from perfci.model.kernels import LAUNCHERS, computed, identify, parts, spaced
 from perfci.model.text import shorten
 
 SHORT, LONGER, BRIEF = 64, 120, 52
-"""Characters of a name, of one that is not unique in as few, and of one that a sentence can bear."""
+"""Characters of a name, of one that is not unique in as few, and of one in a sentence."""
 
 _SPELT_OUT = 40
-"""Characters from which on a name without a template has its settings spelt out in it."""
+"""Characters from which on a name without a template has its settings spelt out."""
 _CAST = re.compile(r"\((?:unsigned )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
 _WORD = re.compile(r"[^\W\d]")
 _SCOPE = re.compile(r"\b\w+::(?=\w)")
@@ -20,8 +20,8 @@ _SCOPE = re.compile(r"\b\w+::(?=\w)")
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Name → short name: the function with its telling template argument.
 
-    Different names get different short ones, in one line, none of them empty or longer than the name itself, but for a
-    number behind those that nothing short tells apart. In the order of `names`, on which they depend alone.
+    Different names get different short ones, in one line, not empty or longer than the name, but for a number where
+    nothing short tells them apart. They depend on `names` and their order alone.
     """
     given = left = list(dict.fromkeys(names))
     found: dict[str, str] = {}
@@ -43,7 +43,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def brief_names(names: Iterable[str]) -> list[str]:
-    """Shorten names for a sentence, each once: kernels of one name may be several, told apart elsewhere."""
+    """Shorten names for a sentence, each once."""
     given = list(dict.fromkeys(names))
     short = {name: _fitting(name, _telling) for name in given}
     bare = {name: _fitting(name, lambda one: shorten(parts(one)[1], BRIEF)) for name in given}
@@ -51,15 +51,14 @@ def brief_names(names: Iterable[str]) -> list[str]:
 
 
 def _fitting(name: str, form: Callable[[str], str]) -> str:
-    """Return `name` in this form where that is shorter, else in one line as it is; `?` where there is nothing to
-    show."""
+    """In this form where that is shorter, else as it is; `?` for nothing."""
     whole = spaced(name)
     spelt = form(name)
     return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
 
 
 def _labelled(name: str) -> str:
-    """Return `xmma 128x128x8` for a name that a library spells out without a template; any other as `_telling` does."""
+    """`xmma 128x128x8` for a name that a library spells out; else as `_telling`."""
     _, function, arguments = parts(name)
     spelt_out = len(function) > _SPELT_OUT and not arguments.startswith("<") and function not in LAUNCHERS
     label = identify(name).label
@@ -67,8 +66,7 @@ def _labelled(name: str) -> str:
 
 
 def _telling(name: str) -> str:
-    """Return `vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0,
-    0>`."""
+    """`vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0, 0>`."""
     _, function, arguments = parts(name)
     if function in LAUNCHERS and (spelt := computed(arguments)[0]):
         return shorten(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
@@ -76,13 +74,12 @@ def _telling(name: str) -> str:
 
 
 def _with_arguments(name: str) -> str:
-    """Return the function with its template arguments, as far as they fit."""
     _, function, arguments = parts(name)
     return shorten(function + _template(arguments), LONGER)
 
 
 def _template(arguments: str) -> str:
-    """Return the template arguments without scopes and casts, and without the function's parameters behind them."""
+    """Without scopes, casts and the function's parameters."""
     depth = 0
     for at, character in enumerate(arguments):
         if character in "<([{":

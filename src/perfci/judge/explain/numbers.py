@@ -41,7 +41,7 @@ def counted(n: float, what: str) -> str:
 
 
 def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:
-    """Tell whether two known quantities differ by more than `relative` of the smaller one and by more than `least`."""
+    """Tell whether they differ by more than `relative` of the smaller one and by more than `least`."""
     if base is None or head is None:
         return False
     gap = abs(head - base)
@@ -49,7 +49,7 @@ def moved(base: float | None, head: float | None, relative: float, least: float 
 
 
 def gain(whole: float, part: float) -> str:
-    """Return ` up to 9×`: how much faster at most without `part` of `whole`; empty where that is next to nothing.
+    """Return ` up to 9×`: how much faster at most without `part` of `whole`; empty for next to nothing.
 
     Amdahl's bound 1 / (1 - part/whole), rounded down, since it is one.
     """

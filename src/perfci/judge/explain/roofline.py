@@ -1,4 +1,4 @@
-"""The roofline of a case: the declared work against what this very device does at most, as it was measured.
+"""The declared work against what this very device does at most, as measured.
 
 Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model". The ceilings are those that the
 worker measures (`ceilings` of the fingerprint), not those of a data sheet.
@@ -18,11 +18,11 @@ from perfci.stats.attainable import compute_rate, memory_time_of
 from perfci.stats.series import side_values
 
 TENSOR = 5.0
-"""Percent of the cycles with tensor pipes active from which on float32 operands go through them, as TF32."""
+"""Percent of cycles with tensor pipes active from which on float32 operands are taken for TF32."""
 CLOSE = 1.05
-"""Times a measured ceiling, and below it: no nearer than the clock that both were measured at differs by."""
+"""Times a ceiling: no nearer than the clocks of both measurements differ by."""
 TRAFFIC = 1.10
-"""Measured over declared bytes from which on the difference is told: an L2 keeps or refetches that much."""
+"""Measured over declared bytes that is told: an L2 keeps or refetches up to that."""
 
 Bound = Literal["memory", "compute"]
 
@@ -31,10 +31,9 @@ class Roofline(NamedTuple):
     """The place of a case under the roofline."""
 
     point: RoofPoint
-    """Its share is above 1 where caches served the bytes, where the work is declared too large, or where another type's
-    ceiling applies."""
+    """Above 1 where caches served bytes, the declared work is too large, or another type's ceiling applies."""
     memory: float | None
-    """Ceiling in bytes per second for the declared mix of reads and writes."""
+    """Bytes per second, for the declared mix of reads and writes."""
     compute: float | None
     """Ceiling in floating-point operations per second."""
     dtype: str
@@ -50,13 +49,12 @@ def roofline(
 ) -> Roofline | None:
     """Return the roofline of `work` done in `seconds`; None where it cannot be drawn.
 
-    `ceilings`: of the case's device. `counters`: of one execution. `dtype`: the type of the operands as far as it is
-    known (`bf16`, `torch.bfloat16`, …).
+    `counters`: of one execution. `dtype`: of the operands, as far as known (`bf16`, `torch.bfloat16`, …).
 
-    The memory ceiling follows the declared mix: each written byte goes with a read one at the rate of the copy, and
-    what is read beyond that at the rate of reads; what is written beyond the reads at the rate of the copy. The compute
-    ceiling is that of `dtype`, else the largest of any type, which makes headroom an upper bound. Cannot be drawn: no
-    work is declared, a number is not finite or not positive, no ceiling was measured for what is declared.
+    The memory ceiling follows the declared mix: each written byte goes with a read one at the rate of the copy, reads
+    beyond that at the rate of reads, writes beyond the reads at the rate of the copy. The compute ceiling is that of
+    `dtype`, else the largest of any type, which makes headroom an upper bound. None where no work is declared, a number
+    is not finite or positive, or no ceiling was measured for it.
     """
     moved = work.read + work.written
     if not all(math.isfinite(one) and one >= 0 for one in (work.flops, work.read, work.written, moved)):
@@ -96,11 +94,7 @@ def roofline(
 
 
 def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
-    """Say what share of the measured link copies between host and device reach, to the device first; empty where there
-    are none.
-
-    `ceilings`: as `roofline` takes them; None where none were measured.
-    """
+    """Say what share of the measured link copies between host and device reach, to the device first."""
     found: list[str] = []
     if ceilings is None:
         return found
@@ -125,10 +119,7 @@ def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
 
 
 def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
-    """Return base and head of `case` under one roofline, which is head's, or base's where head has none.
-
-    `ceilings`: as `links` takes them. None where it can be drawn for no side.
-    """
+    """Return base and head under one roofline: head's, or else base's; None where neither can be drawn."""
     found = {name: one for name in SIDES if (one := of_side(case, name, ceilings)) is not None}
     if not found:
         return None
@@ -143,7 +134,7 @@ def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
 
 
 def of_side(case: Case, name: Side, ceilings: Ceilings | None) -> Roofline | None:
-    """Return the roofline of one side of `case`, with the median of its times."""
+    """Return the roofline of one side by the median of its times."""
     times = side_values(case, name, "time")
     if not times.size or ceilings is None:
         return None
@@ -155,7 +146,7 @@ def of_side(case: Case, name: Side, ceilings: Ceilings | None) -> Roofline | Non
 
 
 def _over(part: float, whole: float) -> float | None:
-    """Return part / whole where both are positive and the result is finite and positive, else None."""
+    """None unless both are positive and the result finite and positive."""
     if not (part > 0 and whole > 0):
         return None
     ratio = part / whole
@@ -167,7 +158,7 @@ def _tensor_active(counters: Counters | None) -> bool:
 
 
 def _counted(counters: Counters | None) -> float:
-    """Return the bytes of device memory over all kernels; 0 where any kernel lacks them."""
+    """Bytes of device memory; 0 where any kernel lacks them."""
     known = [one.values.get("dram_bytes") for one in counters.kernels] if counters else []
     total = sum(one for one in known if one is not None)
     return total if known and None not in known and math.isfinite(total) else 0.0
@@ -177,7 +168,7 @@ def _sentence(
     point: RoofPoint, headroom: float, traffic: float | None,
     memory: float | None, compute: float | None, kind: str, declared: bool,
 ) -> str:  # fmt: skip
-    """Return `memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
+    """`memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
     where, ridge = "", _over(compute or 0.0, memory or 0.0)
     if point.intensity is not None and ridge is not None:
         where = f" ({significant(point.intensity)} FLOP/B, ridge at {significant(ridge)})"

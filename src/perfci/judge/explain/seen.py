@@ -1,4 +1,4 @@
-"""One side's profile as explanations read it: kernels by identity, counters over several of them, copies and calls."""
+"""One side's profile as explanations read it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,15 @@ class Finding:
     """One thing that differs or stands out."""
 
     order: int
-    """Rank where no time tells: the smaller, the more telling."""
+    """Where no time tells: the smaller, the more telling."""
     text: str
     """One line."""
     seconds: float | None = None
-    """Difference head - base of one execution that it accounts for; None where no time tells."""
+    """Head - base of one execution, accounted for; None where no time tells."""
     step: str = ""
     """The remedy; empty where nothing general helps."""
     topic: str = ""
-    """The subject of the step: of two with the same subject the first is told."""
+    """Of two steps with the same topic the first is told."""
 
 
 @dataclass(slots=True)
@@ -34,12 +34,12 @@ class Group:
     count: float = 0.0
     seconds: float = 0.0
     uses: list[KernelUse | KernelCounters] = field(default_factory=list)
-    """Longest first; from the trace, or from the counters where there is no trace to compare."""
+    """Longest first; from the trace, or from the counters without one to compare."""
     counted: list[KernelCounters] = field(default_factory=list)
     types: frozenset[str] = frozenset()
 
     def value(self, name: str) -> float | None:
-        """Return a counter over all launches; None where any of them lacks it or there is no finite answer."""
+        """Return a counter over all launches; None where one lacks it or the result is not finite."""
         return value(self.counted, name)
 
 
@@ -49,7 +49,7 @@ class Seen:
 
     profile: Profile
     trace: Trace | None
-    """None where there is none, or an empty one of which a fault says that it is."""
+    """None also for an empty one beside a fault."""
     groups: dict[str, Group] | None
     """None where no kernels were seen in the way that they are compared."""
     counted: list[KernelCounters]
@@ -66,12 +66,12 @@ class Seen:
 
 
 def value(counted: Sequence[KernelCounters], name: str) -> float | None:
-    """Return a counter over kernels; None where there is no kernel, one lacks it, or the result is not finite."""
+    """Return a counter over kernels; None without kernels, where one lacks it, or the result is not finite."""
     return combined(name, [(one.values.get(name), one.seconds) for one in counted])
 
 
 def usable(profile: Profile) -> Trace | None:
-    """Return the trace, unless it holds nothing and a fault says why: an empty table is then no observation."""
+    """Return the trace, unless it is empty beside a fault."""
     trace = profile.trace
     if trace is None or trace.kernels or trace.copies:
         return trace
@@ -79,7 +79,7 @@ def usable(profile: Profile) -> Trace | None:
 
 
 def kernelless(profile: Profile) -> bool:
-    """Tell whether a whole timeline shows that no kernel runs, as of a case that only copies."""
+    """Tell whether a whole timeline shows that no kernel runs."""
     trace = usable(profile)
     if trace is None or trace.kernels:
         return False
@@ -87,14 +87,14 @@ def kernelless(profile: Profile) -> bool:
 
 
 def faults(profile: Profile) -> list[Fault]:
-    """Return the faults that matter: that no kernel was counted is none where there is none to count."""
+    """Return the faults, without a count of kernels that failed where there are none."""
     if not kernelless(profile):
         return profile.faults
     return [fault for fault in profile.faults if (fault.part, fault.kind) != ("counters", "empty")]
 
 
 def see(profile: Profile, traced: bool) -> Seen:
-    """Group the kernels: of the trace where `traced`, else of the counters."""
+    """Group the kernels of the trace where `traced`, else of the counters."""
     trace = usable(profile)
     counted = list(profile.counters.kernels) if profile.counters else []
     uses: list[KernelUse | KernelCounters] | None = None
@@ -144,7 +144,7 @@ class Copied:
     bytes: float
     seconds: float
     pageable: bool | None
-    """True where most of the bytes are of pageable host memory; None where most are of unknown or no host memory."""
+    """Of most bytes; None where most are of unknown or no host memory."""
 
     @property
     def rate(self) -> float | None:
@@ -153,7 +153,7 @@ class Copied:
 
 
 def copied(trace: Trace | None, kind: CopyKind) -> Copied | None:
-    """Return the copies of `kind`; None where there are none or their sums are not finite."""
+    """Return the copies of `kind`; None without any, or where sums are not finite."""
     of_kind = [one for one in trace.copies if one.kind == kind] if trace else []
     count, moved_bytes, seconds = (sum(getattr(one, name) for one in of_kind) for name in ("count", "bytes", "seconds"))
     if count <= 0 or not math.isfinite(count + moved_bytes + seconds):
@@ -173,6 +173,6 @@ def calls_of(trace: Trace, kind: str) -> list[Call]:
 
 
 def idle(trace: Trace) -> float | None:
-    """Return the percent of the device's span in which nothing runs; None where there is no span."""
+    """Return the percent of the device's span in which nothing runs; None without a span."""
     percent_idle = finite(100 * (trace.span - trace.busy) / trace.span) if trace.span > 0 else None
     return max(percent_idle, 0.0) if percent_idle is not None else None

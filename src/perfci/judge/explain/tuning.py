@@ -9,16 +9,16 @@ from perfci.model.results import Case
 from perfci.model.text import one_line, printable, shorten
 
 Config = tuple[tuple[str, str], ...]
-"""Names and values: the kernel's own parameters by name, then Triton's."""
+"""The kernel's own parameters by name, then Triton's."""
 _OWN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _BEHIND = {"num_warps": "warp", "num_stages": "stage", "num_ctas": "CTA"}
-"""Triton's own parameters, in words that stand behind their number."""
+"""Words that stand behind the number."""
 _LONGEST, _MOST = 130, 3
-"""Characters of what a sentence says of one kernel; configurations of one side that it lists."""
+"""Characters on one kernel; configurations of one side."""
 
 
 def tuned(case: Case) -> dict[Side, list[Tuned]]:
-    """Return the configurations that the workers of each side ran a kernel with, those of most workers first."""
+    """Return the configurations of each side's workers, those of most workers first."""
     found: dict[Side, list[Tuned]] = {}
     for name in SIDES:
         rows = [
@@ -32,7 +32,7 @@ def tuned(case: Case) -> dict[Side, list[Tuned]]:
 
 
 def changes(case: Case) -> list[str]:
-    """Return a sentence for each kernel whose workers agree within base and within head, and not between them."""
+    """Return a sentence for each kernel whose workers agree within base and within head, not between them."""
     base, head = (_chosen(case, name) for name in SIDES)
     several = len(base.keys() | head.keys()) > 1
     said = []
@@ -45,8 +45,8 @@ def changes(case: Case) -> list[str]:
 
 
 def variations(case: Case) -> list[str]:
-    """Return a sentence for each kernel that workers of one side ran with different configurations: noise that no
-    further sample of theirs averages out."""
+    """Return a sentence for each kernel that workers of one side ran differently: noise that no more samples average
+    out."""
     chosen = {name: _chosen(case, name) for name in SIDES}
     several = len({kernel for one in chosen.values() for kernel in one}) > 1
     said = []
@@ -59,7 +59,7 @@ def variations(case: Case) -> list[str]:
 
 
 def _chosen(case: Case, side: Side) -> Mapping[str, Counter[tuple[Config, ...]]]:
-    """Return kernel → configurations of a worker → number of workers. A worker has several where arguments differ."""
+    """Kernel → configurations of a worker, several where arguments differ → number of workers."""
     found: dict[str, Counter[tuple[Config, ...]]] = {}
     for pair in case.pairs:
         own: dict[str, set[Config]] = {}
@@ -76,7 +76,6 @@ def _place(parameter: tuple[str, str]) -> tuple[int, str]:
 
 
 def _moved(old: Config, new: Config) -> str:
-    """Return `BLOCK 128 → 64, 8 → 4 warps`."""
     before, after = dict(old), dict(new)
     parts = []
     for name in dict.fromkeys([*before, *after]):
@@ -87,7 +86,7 @@ def _moved(old: Config, new: Config) -> str:
 
 
 def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
-    """Return `head BLOCK 64 in 5, BLOCK 128 in 3 of 8`: of a configuration the parameters that vary."""
+    """`head BLOCK 64 in 5, BLOCK 128 in 3 of 8`, with the parameters that vary."""
     values: dict[str, set[str | None]] = {}
     everything = [dict(config) for configs in counted for config in configs]
     for name in {name for config in everything for name in config}:
@@ -100,7 +99,7 @@ def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
 
 
 def _several(configs: Sequence[Config], only: set[str] | None = None) -> str:
-    """Return configurations in words, ` / ` between them. `only`: the parameters that are named, where not all are."""
+    """`only`: the parameters that are named."""
     words = []
     for config in configs:
         parts = [
