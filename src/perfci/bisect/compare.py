@@ -1,7 +1,7 @@
-"""Comparisons of a bisect, each measured once: what is known already is not measured again, also after an interruption.
+"""Comparisons of a bisect, each measured once, also after an interruption.
 
-A comparison is an ordinary one of two commits, in turns on this machine, with one question in place of the policy's
-limits. Its folder lies below the bisect's own; `journal.jsonl` there holds the answers.
+A comparison is an ordinary one of two commits with one question in place of the policy's limits. Its folder lies below
+the bisect's; `journal.jsonl` there holds the answers.
 """
 
 import time
@@ -31,17 +31,17 @@ from perfci.system.files import Appender, disk_errors, read_lines, remove_tree
 JOURNAL = "journal.jsonl"
 COMPARISONS = "comparisons"
 ANSWERS = ("bisect.md", "bisect.json", "bisect.log")
-"""Files that a bisect leaves for people and programs, beside its comparisons."""
+"""Left for people and programs, beside the comparisons."""
 PREVIOUS = "previous"
 """Folder of the bisect before."""
 MORE = 3.0
-"""A comparison that the budget left undecided goes on once, with a budget this many times as large."""
+"""Times the budget with which an undecided comparison goes on, once."""
 _EXPLAINED = 5
 """Sentences of an explanation that are kept."""
 
 _Key = tuple[Purpose, str, str, float | None]
 Measure = Callable[[Request], Results]
-"""Measure one comparison, and write it down. Raises PerfciError, KeyboardInterrupt."""
+"""Measure and write down. Raises PerfciError, KeyboardInterrupt."""
 
 
 def _key(asked: Asked) -> _Key:
@@ -61,26 +61,26 @@ class About(Document):
 
 @dataclass
 class Subject:
-    """The question that all comparisons of a bisect are about."""
+    """The question of all comparisons."""
 
     repo: Repository
     request: Request
-    """Of a comparison, without its commits and its question; `out` is the bisect's own folder."""
+    """Without commits and question; `out` is the bisect's own folder."""
     metric: str
     limit: float | None
     """As asked for; None takes the policy's."""
     skip: frozenset[str] = frozenset()
-    """Full hashes of commits that are not to be measured."""
+    """Full hashes that are not to be measured."""
 
 
 class Comparisons:
-    """All comparisons of a bisect: those of its journal, and those that are measured now."""
+    """The comparisons of the journal, and those measured now."""
 
     def __init__(
         self, subject: Subject, identity: Mapping[str, Any], measure: Measure, *, restart: bool, deeper: bool
     ) -> None:
-        """`identity`: what must be the same for the journal to be gone on with. `deeper`: what a bisect leaves is to be
-        searched, too, so that one that ended before that goes on. Raises UsageError, MachineError."""
+        """`identity`: must be the same for the journal to be gone on with. `deeper`: what a bisect leaves is searched,
+        too, so that one which ended before that goes on. Raises UsageError, MachineError."""
         self.subject, self.measure = subject, measure
         self.known: dict[_Key, Compared] = {}
         self.about: About | None = None
@@ -88,7 +88,7 @@ class Comparisons:
         out = subject.request.where.out
         path = out / JOURNAL
         self.resumed = path.exists() and not restart and self._load(path, identity, deeper=deeper)
-        """True where an unfinished bisect is gone on with."""
+        """An unfinished bisect is gone on with."""
         if not self.resumed:
             _put_away(out)
         self._file = Appender(path)
@@ -96,7 +96,7 @@ class Comparisons:
             self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
 
     def _load(self, path: Path, identity: Mapping[str, Any], *, deeper: bool) -> bool:
-        """Take over what is there, and tell whether there is a bisect to go on with."""
+        """Take over what is there; tell whether there is a bisect to go on with."""
         records = read_lines(path)
         if not records:
             return False  # it was killed before it wrote anything
@@ -133,7 +133,7 @@ class Comparisons:
         return _key(asked) in self.known
 
     def end(self, *, deeper: bool) -> None:
-        """The bisect is done: the same command begins a new one."""
+        """End it: the same command begins a new bisect."""
         self._file.append({"kind": "ended", "deeper": deeper}, sync=True)
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Comparisons:
         self._file.close()
 
     def _told(self, asked: Asked) -> Compared | None:
-        """Return the answer where nothing needs to be measured for it."""
+        """The answer where nothing needs to be measured."""
         repo = self.subject.repo
         same = tree(repo, asked.head)
 
@@ -203,7 +203,7 @@ class Comparisons:
         return found
 
     def _require_machine(self, results: Results) -> None:
-        """Note what is measured, where. Raises UsageError where the bisect was begun on another machine."""
+        """Raises UsageError where the bisect was begun on another machine."""
         about = _about(results)
         if self.about is None:
             self.about = about
@@ -222,7 +222,7 @@ class Comparisons:
 
 
 def _put_away(out: Path) -> None:
-    """Move an earlier bisect into PREVIOUS, in the place of the one before; one that measured nothing is forgotten."""
+    """Move an earlier bisect to PREVIOUS, in place of the one there; forget one that measured nothing."""
     previous, everything = out / PREVIOUS, (JOURNAL, COMPARISONS, *ANSWERS)
     with disk_errors("moved", out):
         if any((out / name).exists() for name in ANSWERS) or any((out / COMPARISONS).glob(f"*/{PAIRS}")):
@@ -250,13 +250,12 @@ def _about(results: Results) -> About:
 
 
 def _larger(results: Results) -> float | None:
-    """Return the budget to go on with, where this one ended before an answer; None where more time is no help."""
+    """Budget to go on with, where this one ended before an answer; None where time is no help."""
     ended = any(case.stopped == "budget" for case in results.cases)
     return max(MORE * results.plan.budget, results.budget_needed) if ended else None
 
 
 def _read(asked: Asked, results: Results) -> Compared:
-    """Return what the results say to the question."""
     found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
     (case,) = results.cases
     base, head = case.sides["base"], case.sides["head"]

@@ -1,4 +1,4 @@
-"""The document of a bisect: the ranges that it searched, and every comparison that it made on the way."""
+"""The document of a bisect: the ranges that it searched, and every comparison."""
 
 from typing import Literal
 
@@ -50,7 +50,7 @@ class Compared(Document):
     seconds: float = 0.0
     """Wall time, builds included."""
     folder: str = ""
-    """Where it lies, below the bisect's own folder; empty where nothing had to be measured."""
+    """Below the bisect's own folder; empty where nothing had to be measured."""
     explained: list[str] = Field(default_factory=list)
     """Of a confirmation: what profilers saw."""
 
@@ -61,7 +61,7 @@ class Range(Document):
     good: CommitFacts
     bad: CommitFacts
     candidates: int
-    """Commits that may have made the change: those of `bad` that `good` has not."""
+    """Commits of `bad` that `good` has not."""
     whole: Compared
     steps: Items[Compared] = Field(default_factory=list)
     confirmed: Items[Compared] = Field(default_factory=list)

@@ -25,17 +25,17 @@ class Bisecting:
     """One call of `perfci bisect`."""
 
     request: Request
-    """Of its comparisons; `out` is its own folder, and `cases` hold the one case."""
+    """Of its comparisons; `out` is its own folder, `cases` the one case."""
     good: str
     bad: str
     metric: str = "time"
     limit: float | None = None
-    """Relative change from which on the ends differ; None takes the policy's."""
+    """From which on the ends differ; None takes the policy's."""
     first_parent: bool = False
     deeper: bool = False
-    """Search what an accused commit leaves of the change, too."""
+    """Search what an accused commit leaves of the change."""
     suite: str | None = None
-    """A commit whose policy and suite are those of all."""
+    """A commit whose policy and suite all have."""
     restart: bool = False
     skip: tuple[str, ...] = ()
 
@@ -52,11 +52,11 @@ class GitHistory:
     logs: list[str] = field(default_factory=list)
 
     def count(self, good: str, bad: str) -> int:
-        """Return the number of candidates in a range."""
+        """Return the number of candidates."""
         return walk.candidates(self.repo, good, bad, first_parent=self.first_parent)
 
     def parents(self, commit: str) -> list[str]:
-        """Return a commit's parents, of which `first_parent` leaves one."""
+        """Return parents, of which `first_parent` leaves one."""
         return walk.parents(self.repo, commit, first_parent=self.first_parent)
 
     def facts(self, commit: str) -> CommitFacts:
@@ -77,12 +77,12 @@ class GitHistory:
 
 
 Tell = Callable[[Compared, CommitFacts, bool], None]
-"""Say what became of a comparison, with the facts of its head; True where it was known already."""
+"""Say what became of a comparison, with the facts of its head; True where it was known."""
 
 
 def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell: Tell) -> Bisect:
     """Find the commits that changed the metric, and write `bisect.log`. Raises PerfciError, KeyboardInterrupt: what was
-    compared until then is kept, and the same call goes on."""
+    compared is kept, and the same call goes on."""
     request, where = asked.request, asked.request.where
     repo = Repository.find(where.repository)
     if repo is None:

@@ -1,9 +1,9 @@
-"""The search: what is asked, and what follows from the answers. It measures nothing and is told everything.
+"""The search: what is asked, and what follows. It measures nothing.
 
-The ends of a range are compared first. A step then asks whether at least half of their change is there, from the good
-end to a candidate; git chooses the candidates. The chance of a wrong step, either way, is shared out over all
-candidates of the range: a commit that cannot be measured lets any number of them be asked. The commit that the steps
-name is held against each of its parents, and is accused where it changes the metric itself.
+The ends are compared first. A step then asks whether at least half of their change is there, from the good end to a
+candidate that git chooses. The chance of a wrong step, either way, is shared out over all candidates: a commit that
+cannot be measured lets any number of them be asked. The commit that the steps name is accused where it changes the
+metric against each of its parents.
 """
 
 import math
@@ -23,7 +23,7 @@ class Asked(NamedTuple):
     base: str
     head: str
     better: Direction | None = None
-    """The direction that does not count; None where either does."""
+    """The direction that does not count; None: either does."""
     bound: float | None = None
     """Relative change that is asked about; None takes the limit."""
     sharing: int = 1
@@ -34,7 +34,7 @@ class History(Protocol):
     """The commits, and git's walk over them."""
 
     def count(self, good: str, bad: str) -> int:
-        """Return the number of candidates in a range."""
+        """Return the number of candidates."""
 
     def parents(self, commit: str) -> list[str]:
         """Return a commit's parents."""
@@ -50,7 +50,7 @@ class Steps(Protocol):
     """A walk, as `Walk` is one."""
 
     def candidate(self) -> str | None:
-        """Return the commit to be compared next; None at the end."""
+        """Return the commit to compare next; None at the end."""
 
     def mark(self, commit: str, answer: Answer) -> None:
         """Say whether the change is there."""
@@ -96,11 +96,8 @@ def _search(history: History, ask: Callable[[Asked], Compared], good: str, bad: 
 
 
 def _conclude(found: Range) -> None:
-    """Say what the confirmations make of the commit that the steps name.
-
-    What a merge of k parents does itself is the sum of its changes against them less k - 1 times the whole: what came
-    by the lines that it joins is in each of the changes but one.
-    """
+    """What a merge of k parents does itself is the sum of its changes against them less k - 1 times the whole: what
+    came by the joined lines is in each of the changes but one."""
     if any(one.answer != "yes" for one in found.confirmed):
         found.ending = "unconfirmed"
         return
@@ -118,21 +115,21 @@ def _conclude(found: Range) -> None:
 
 
 def _log(one: Compared) -> float:
-    """Return the log ratio of a comparison that has one. Raises ValueError for one that has none."""
+    """Raises ValueError without a ratio."""
     if one.change is None or not 0 < one.change < math.inf:
         raise ValueError(f"{one.base[:10]}..{one.head[:10]}: an answer without a change")
     return math.log(one.change)
 
 
 def _half_width(one: Compared) -> float:
-    """Return half of the interval of a log ratio; 0 where there is none."""
+    """Of a log ratio's interval; 0 without one."""
     if one.interval is None or one.interval.low <= 0:
         return 0.0
     return (math.log(one.interval.high) - math.log(one.interval.low)) / 2
 
 
 def rest(found: Range, history: History) -> Iterator[tuple[str, str]]:
-    """Yield the ranges in which what a commit that is accused leaves of the change may lie."""
+    """Yield ranges in which what an accused commit leaves of the change may lie."""
     if found.ending == "found" and found.several and found.named is not None:
         commit = found.named.commit
         for parent in history.parents(commit):
@@ -145,7 +142,7 @@ def rest(found: Range, history: History) -> Iterator[tuple[str, str]]:
 def search_all(
     history: History, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str, *, deeper: bool
 ) -> list[Range]:
-    """Search a range, and with `deeper` what each that is accused leaves of the change. Raises what `ask` raises."""
+    """Search a range, and with `deeper` what each accused commit leaves. Raises what `ask` raises."""
     found: list[Range] = []
     waiting = [(good, bad)]
     while waiting:

@@ -1,4 +1,4 @@
-"""git's own bisect, in a repository of its own: what is checked out here and a bisect by hand stay as they are."""
+"""git's own bisect, in a repository of its own: the checkout and a bisect by hand stay as they are."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from perfci.model.text import escaped
 from perfci.sources.git import Repository, run_git
 
 _MARKS: Mapping[Answer, str] = {"yes": "bad", "no": "good", "unknown": "skip"}
-"""git's words. What is bad is that the change is there: it may be one for the better."""
+"""Bad is that the change is there, which may be for the better."""
 _NAMED = re.compile(r"^# (possible )?first bad commit: \[([0-9a-f]{40,64})\]", re.MULTILINE)
 
 
@@ -31,17 +31,17 @@ class Walk:
         self._git("bisect", "start", *(["--first-parent"] if first_parent else []), bad, good)
 
     def candidate(self) -> str | None:
-        """Return the commit that is to be compared next; None once the walk has ended."""
+        """Return the commit to compare next; None at the end."""
         if _NAMED.search(self.log()):
             return None
         return self._git("rev-parse", "BISECT_HEAD").strip()
 
     def mark(self, commit: str, answer: Answer) -> None:
-        """Say whether the change is there at `commit`."""
+        """Say whether the change is there."""
         self._git("bisect", _MARKS[answer], commit, allow=(0, 2))  # 2: only what was skipped is left
 
     def named(self) -> list[str]:
-        """Return the first commit with the change; several, where skipped ones hide which of them it is."""
+        """Return the first commit with the change; several where skipped ones hide it."""
         return [commit for _, commit in _NAMED.findall(self.log())]
 
     def log(self) -> str:
@@ -54,10 +54,10 @@ class Walk:
 
 
 def ends(repo: Repository, good: str, bad: str) -> tuple[str, str, list[str]]:
-    """Return the full hashes of the ends of a range, the good one an ancestor of the bad, and notes.
+    """Return full hashes of the ends, the good one an ancestor of the bad, and notes.
 
     Where `good` is on another line, the commit where they part takes its place. Raises UsageError where there is none,
-    and where there is nothing between.
+    or nothing between.
     """
     old, new = repo.commit(good), repo.commit(bad)
     done = repo.git("merge-base", old.sha, new.sha, allow=(0, 1))
@@ -77,18 +77,18 @@ def ends(repo: Repository, good: str, bad: str) -> tuple[str, str, list[str]]:
 
 
 def candidates(repo: Repository, good: str, bad: str, *, first_parent: bool) -> int:
-    """Return the number of commits that may have made a change between two."""
+    """Return the number of commits that may have made the change."""
     line = ["--first-parent"] if first_parent else []
     return int(repo.git("rev-list", "--count", *line, f"{good}..{bad}").stdout)
 
 
 def parents(repo: Repository, commit: str, *, first_parent: bool) -> list[str]:
-    """Return the full hashes of a commit's parents, or of the first one alone."""
+    """Return full hashes of all parents, or of the first."""
     return repo.parents(commit)[: 1 if first_parent else None]
 
 
 def tree(repo: Repository, commit: str) -> str:
-    """Return the hash of the files of a commit."""
+    """Return the hash of a commit's files."""
     return os.fsdecode(repo.git("rev-parse", f"{commit}^{{tree}}").stdout).strip()
 
 

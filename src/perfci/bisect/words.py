@@ -1,4 +1,4 @@
-"""A bisect for people: the answer in a sentence, on a terminal, in a log, and as Markdown."""
+"""A bisect for people: on a terminal, in a log, and as Markdown."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def short(commit: str) -> str:
 
 
 def change(one: Compared) -> str:
-    """Return `+9.7 % (± 0.5)`; a dash where nothing was compared."""
+    """Return `+9.7 % (± 0.5)`, or a dash."""
     shown = show_change(one.change)
     if one.interval is None:
         return shown
@@ -91,7 +91,7 @@ def told(one: Compared, head: CommitFacts) -> str:
 def print_bisect(found: Bisect, console: Console) -> None:
     """Print each range with its steps, and what came of those before the last.
 
-    On a terminal a table within its width; elsewhere lines padded to columns, without colour or cut names.
+    On a terminal within its width; elsewhere padded lines, without colour or cut names.
     """
     rich = console.is_terminal
 
@@ -112,7 +112,7 @@ def print_bisect(found: Bisect, console: Console) -> None:
 
 
 def print_answer(found: Bisect, console: Console) -> None:
-    """Print the commits that are accused, or that none is: one line."""
+    """Print which commits are accused, or that none is."""
     rich = console.is_terminal
     console.print(Text(visible(found.sentence), "bold" if rich else ""), soft_wrap=not rich, highlight=False)
 
@@ -182,7 +182,7 @@ def _row(step: Compared, found: Bisect) -> list[str]:
 
 
 def _reasons(one: Range) -> list[str]:
-    """Return why steps were skipped or cost nothing, and what profilers saw of the accused commit."""
+    """Why steps were skipped or cost nothing, and what profilers saw of the accused commit."""
     told = [
         f"{short(step.head)}: {step.reason}"
         for step in one.steps
