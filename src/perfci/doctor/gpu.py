@@ -14,11 +14,11 @@ from perfci.system.gpu import UNSEEN, Gpu, GpuState, cuda_version
 NVIDIA = "0x10de"
 DISPLAY, ACCELERATOR = "0x03", "0x12"  # classes of PCI devices
 NVML_TIME = 20.0
-"""Seconds: without persistence mode the driver starts each GPU anew, some seconds apiece."""
+"""Seconds: without persistence mode the driver starts each GPU anew."""
 HOT = 80
-"""°C before anything runs: a board so warm at rest is slowed down under load."""
+"""°C at rest: a warmer board is slowed down under load."""
 BUSY = 0.1
-"""Share of the last moments in which a kernel of somebody else's ran, from which on times are theirs too."""
+"""Share of the last moments with a kernel of somebody else's."""
 _COOL = "the GPU is too hot: see its cooling (nvidia-smi -q -d TEMPERATURE)"
 # What slows a board that has nothing to do is a fault of the machine, or set.
 REMEDIES = {
@@ -51,19 +51,19 @@ class Board:
 
 @dataclass(frozen=True)
 class Boards:
-    """All GPUs that NVML tells of; and why none, if so."""
+    """All GPUs that NVML tells of, or why none."""
 
     boards: tuple[Board, ...] = ()
     why: str = ""
 
     @property
     def cuda(self) -> int | None:
-        """The newest CUDA that the driver runs, as 13000; None where there is no driver or it does not say."""
+        """The newest CUDA that the driver runs, as 13000; None where it is not known."""
         return self.boards[0].cuda if self.boards else None
 
 
 def boards(machine: Machine) -> Boards:
-    """Return every GPU, asked before anything of perfci uses one."""
+    """Return every GPU, before anything of perfci uses one."""
     library = machine.nvml
     if library is None:
         try:
@@ -105,12 +105,12 @@ def _board(index: int, gpu: Gpu) -> Board:
 
 
 def cuda_words(version: int | None) -> str:
-    """Return a version in words: 13000 → `CUDA 13.0`."""
+    """13000 → `CUDA 13.0`."""
     return "CUDA not told" if version is None else f"CUDA {cuda_version(version)}"
 
 
 def check_gpus(machine: Machine) -> Iterator[Finding]:
-    """Check identity, modes, clocks and users of each GPU; or why there is none."""
+    """Check identity, modes, clocks and users of each GPU."""
     gpus = machine.known(boards)
     if not gpus.boards:
         yield _none(machine, gpus.why)
@@ -125,7 +125,7 @@ def check_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def _hardware(machine: Machine) -> str:
-    """Return signs of an NVIDIA GPU though NVML tells of none; empty where nothing does."""
+    """Signs of an NVIDIA GPU though NVML tells of none."""
     for vendor in sorted(machine.root.glob("sys/bus/pci/devices/*/vendor")):
         try:
             kind = (vendor.parent / "class").read_text()
@@ -206,7 +206,7 @@ def _users(board: Board) -> Iterator[Finding]:
 
 
 def check_locking(machine: Machine) -> Iterator[Finding]:
-    """Check whether --lock-clocks can work: predicted, since trying would change the clocks of others."""
+    """Predict whether --lock-clocks works: trying would change others' clocks."""
     for board in machine.known(boards).boards:
         name = f"gpu {board.index} locking"
         if board.state.mig or board.virtual:

@@ -21,7 +21,7 @@ FIRST_NAMESPACES = {
 MARKS = ("/var/run/secrets/kubernetes.io", "/run/.containerenv", "/.dockerenv", "/run/systemd/container")
 GIB = 2**30
 LITTLE_MEMORY, MUCH_TOO_LITTLE_MEMORY = 4 * GIB, GIB // 2
-"""Free bytes: two workers with torch and CUDA hold about 4 GiB; without either perfci and numpy need the second."""
+"""Free bytes: two workers with torch and CUDA hold about 4 GiB; perfci and numpy need the second."""
 LITTLE_DISK, MUCH_TOO_LITTLE_DISK = 2 * 10**9, 200 * 10**6
 """Free bytes: two builds and their traces; a snapshot and the results."""
 
@@ -50,7 +50,7 @@ def wsl(machine: Machine) -> bool:
 
 
 def own_namespaces(machine: Machine) -> set[str]:
-    """Return the namespaces of this process that are not those which the machine booted with."""
+    """Return the namespaces of this process that the machine did not boot with."""
     own = set()
     for name, first in FIRST_NAMESPACES.items():
         with suppress(OSError):
@@ -73,8 +73,8 @@ def in_container(machine: Machine) -> bool:
 
 
 def sys_admin(machine: Machine) -> bool | None:
-    """Return whether this process has CAP_SYS_ADMIN where the driver asks for it, in the first user namespace: that of
-    a rootless container does not count. None where /proc does not tell."""
+    """Return whether this process has CAP_SYS_ADMIN in the first user namespace, where the driver asks for it: a
+    rootless container's does not count. None where /proc does not tell."""
     if "user" in own_namespaces(machine):
         return False
     given = held([CAP_SYS_ADMIN], machine.root)

@@ -1,4 +1,4 @@
-"""The machine as checks see it: files below a root, programs on a PATH, and facts that are asked for once."""
+"""The machine as checks see it: files below a root, programs, and facts that are asked for once."""
 
 import os
 import shutil
@@ -21,9 +21,9 @@ from perfci.system.bounded import Unread, end, listen
 
 Fact = TypeVar("Fact")
 MOST = 1 << 20
-"""Bytes of output that are kept of a program; one that writes more is ended."""
+"""Bytes of output that are kept of a program; with more it is ended."""
 PATIENCE = 5.0
-"""Seconds for a program that only tells its version or state."""
+"""Seconds for a program to tell its version or state."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Said:
     """The output of a program, and how it ended."""
 
     code: int | None
-    """None: it could not be started, or was ended. Negative: killed by that signal."""
+    """None: not started, or ended. Negative: killed by that signal."""
     out: str = ""
     err: str = ""
     problem: str = ""
-    """Why it has no exit code: `no such program`, `no answer within 5 s`."""
+    """Why there is no exit code: `no such program`, `no answer within 5 s`."""
 
     @property
     def fine(self) -> bool:
@@ -43,7 +43,7 @@ class Said:
         return self.code == 0
 
     def why(self) -> str:
-        """Return why it is not fine, in one line: the problem, or its last words."""
+        """Return the problem, or its last words."""
         if self.problem:
             return self.problem
         words = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -52,7 +52,7 @@ class Said:
 
 
 def asked(function: Callable[[], Fact]) -> "Future[Fact]":
-    """Start `function` in a thread of its own, a daemon: one that hangs in a driver does not hold up the end."""
+    """Start `function` in a daemon thread: a hang in a driver does not hold up the end."""
     answer: Future[Fact] = Future()
 
     def run() -> None:
@@ -67,8 +67,7 @@ def asked(function: Callable[[], Fact]) -> "Future[Fact]":
 
 @dataclass
 class Machine:
-    """The machine, as every check gets it. `root` stands in for `/`, `env` for the environment with its PATH, in
-    tests."""
+    """In tests `root` stands in for `/`, `env` for the environment with its PATH."""
 
     root: Path = Path("/")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -91,15 +90,14 @@ class Machine:
         return self.env if self.python_env is None else self.python_env
 
     def known(self, ask: Callable[["Machine"], Fact]) -> Fact:
-        """Return `ask(self)`, asked once however many checks want it, from whatever thread. Raises what `ask`
-        raises."""
+        """Return `ask(self)`, asked once, from whatever thread. Raises what it raises."""
         with self._guard:
             if ask not in self._facts:
                 self._facts[ask] = asked(partial(ask, self))
         return cast("Fact", self._facts[ask].result())
 
     def read(self, path: str, most: int = 1 << 16) -> str | None:
-        """Return the beginning of the file `path`, which is absolute; None where there is none that can be read."""
+        """Return the beginning of an absolute `path`; None where it cannot be read."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as handle:
                 return handle.read(most).decode(errors="replace")
@@ -107,7 +105,7 @@ class Machine:
             return None
 
     def exists(self, path: str) -> bool:
-        """Return whether the absolute `path` exists, a dangling link included."""
+        """Return whether the absolute `path` exists, be it as a dangling link."""
         return os.path.lexists(self.root / path.lstrip("/"))
 
     def which(self, name: str) -> str | None:
@@ -121,9 +119,9 @@ class Machine:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Said:
-        """Run a program in a process group of its own, which is killed after `limit` seconds. Never raises OSError.
+        """Run a program in its own process group, killed after `limit` seconds. Never raises OSError.
 
-        Its stdin is empty, its locale C. What it starts and leaves behind is killed with it.
+        Its stdin is empty, its locale C. What it leaves behind is killed with it.
         """
         try:
             process = subprocess.Popen(
@@ -148,7 +146,7 @@ class Machine:
         return Said(None if problem else process.returncode, out.decode(errors="replace"), err, problem)
 
     def temporary(self) -> Path:
-        """Return the folder for temporary files that programs started from here take. Raises FileNotFoundError."""
+        """Return the folder for temporary files of programs. Raises FileNotFoundError."""
         named = next((self.env[name] for name in ("TMPDIR", "TEMP", "TMP") if self.env.get(name)), "")
         for folder in filter(None, (named, "/tmp", "/var/tmp", "/usr/tmp")):
             if writable(Path(folder)):
@@ -157,7 +155,7 @@ class Machine:
 
 
 def writable(folder: Path) -> bool:
-    """Return whether a file can be made in `folder` and written: tried."""
+    """Try to write a file in `folder`."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".perfci-") as handle:
             handle.write(b"perfci")
@@ -168,7 +166,7 @@ def writable(folder: Path) -> bool:
 
 
 def clipped(text: object, limit: int = 300) -> str:
-    """Return `text` on one line of at most `limit` characters, without control characters."""
+    """Return `text` on one line, without control characters."""
     return one_line(escaped(text), limit)
 
 

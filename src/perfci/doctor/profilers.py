@@ -28,9 +28,9 @@ from perfci.system.users import find_account
 from perfci.worker.profile import records
 
 TOOL_TIME = 8.0
-"""Seconds for a tool to tell its version or its view of the machine; from a cold disk it takes some."""
+"""Seconds for a tool to tell its version, from a cold disk."""
 PROBE_TIME = 60.0
-"""Seconds for ncu to count one metric of one small kernel: torch's start, CUDA's, and ncu's modules."""
+"""Seconds for ncu to count one metric of one kernel: torch's start, CUDA's, and ncu's modules."""
 PROBE_METRIC = "sm__cycles_active.avg"
 """One replay pass on every chip since Volta."""
 FINITE = re.compile(r"[\d.,]+(e[+-]?\d+)?", re.IGNORECASE)
@@ -50,7 +50,7 @@ def nsys(machine: Machine) -> InstalledNsys | Fault:
 
 
 def check_nsys(machine: Machine) -> Iterator[Finding]:
-    """Check Nsight Systems: what keeps it from working, what it would lose, and what it would see of others."""
+    """Check what keeps Nsight Systems from working, what it would lose, and see of others."""
     tool = machine.known(nsys)
     if isinstance(tool, Fault):
         if nsys_command.candidates(machine.env) or machine.known(boards).boards:
@@ -75,7 +75,7 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
 
 
 def _driver_cuda(machine: Machine) -> str:
-    """Return the driver's CUDA version, such as `12.8`; empty where it is not known."""
+    """`12.8`."""
     return cuda_version(machine.known(boards).cuda)
 
 
@@ -89,7 +89,7 @@ def _path(machine: Machine) -> str:
 
 
 def check_ncu(machine: Machine) -> Iterator[Finding]:
-    """Check Nsight Compute: there, fit for the driver, and what keeps it from starting."""
+    """Check what keeps Nsight Compute from starting."""
     tool = machine.known(ncu)
     if isinstance(tool, Fault):
         if ncu_command.candidates(_path(machine), machine.root) or machine.known(boards).boards:
@@ -104,7 +104,7 @@ def check_ncu(machine: Machine) -> Iterator[Finding]:
 
 
 def _foreign_lock(machine: Machine) -> Path | None:
-    """Return a lock file of another user: in a sticky folder fs.protected_regular keeps even root from opening it."""
+    """In a sticky folder fs.protected_regular keeps even root from opening it."""
     try:
         lock = machine.temporary() / "nsight-compute-lock"
         return lock if lock.lstat().st_uid != machine.euid else None
@@ -116,8 +116,7 @@ def _foreign_lock(machine: Machine) -> Path | None:
 
 
 def predict(machine: Machine) -> Fault | None:
-    """Return why counting will be refused, judged by the kernel, the driver's parameter and the capabilities of this
-    process."""
+    """Return why counting will be refused, by kernel, the driver's parameter and capabilities."""
     fault = ncu_command.may_count(machine.root)
     if fault is None and ncu_command.admin_only(machine.root) and "user" in own_namespaces(machine):
         # The driver asks for the capability in the machine's first user namespace.
@@ -128,7 +127,7 @@ def predict(machine: Machine) -> Fault | None:
 
 
 def permission(machine: Machine) -> tuple[Fault | None, bool]:
-    """Return why counters may not be read, and whether that was tried with one kernel of torch's, not predicted."""
+    """Return why counters may not be read, and whether that was tried, not predicted."""
     tool = machine.known(ncu)
     if isinstance(tool, Fault) or not machine.known(inside).usable:
         return predict(machine), False
@@ -157,7 +156,7 @@ def _probe(machine: Machine, tool: InstalledNcu, scratch: Path) -> Fault | None:
 
 
 def check_counters(machine: Machine) -> Iterator[Finding]:
-    """Check whether hardware counters may be read: tried, or predicted where that cannot be."""
+    """Check whether counters may be read: tried, or predicted where that cannot be."""
     if not machine.known(boards).boards:
         return
     fault, tried = machine.known(permission)
@@ -167,7 +166,7 @@ def check_counters(machine: Machine) -> Iterator[Finding]:
 
 
 def counters(machine: Machine) -> tuple[str, str]:
-    """Return the source of counters, empty for none; and why there is none, or a doubt about it."""
+    """Return the source of counters, and why there is none, or a doubt about it."""
     if not machine.known(boards).boards:
         return "", "no GPU"
     tool = machine.known(ncu)
@@ -180,7 +179,7 @@ def counters(machine: Machine) -> tuple[str, str]:
 
 
 def check_code(machine: Machine) -> Iterator[Finding]:
-    """Check for what reads kernels' machine code, which tells of tensor cores where counters cannot be read."""
+    """Check for what reads machine code, which tells of tensor cores without counters."""
     if not machine.known(boards).boards or counters(machine)[0]:
         return
     said = machine.run([machine.python, "-c", sass.SEARCH], TOOL_TIME, env=machine.tested, cwd=machine.root)
@@ -190,7 +189,7 @@ def check_code(machine: Machine) -> Iterator[Finding]:
 
 
 def check_report_module(machine: Machine) -> Iterator[Finding]:
-    """Check the module ncu_report, in perfci's own Python or beside ncu."""
+    """Check ncu_report, in perfci's own Python or beside ncu."""
     tool = machine.known(ncu)
     if isinstance(tool, Fault):
         return

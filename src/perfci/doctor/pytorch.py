@@ -1,4 +1,4 @@
-"""torch and its packages as the interpreter of the code under test sees them, asked in a process of their own."""
+"""torch and its packages as the interpreter of the code under test sees them, asked in a process of its own."""
 
 import json
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ from perfci.model.text import version_numbers
 
 CHILD = Path(__file__).parents[1] / "worker" / "inventory.py"
 IMPORT_TIME, GPU_TIME = 30.0, 90.0
-"""Seconds: torch from a cold disk takes tens; with a GPU also CUDA's start and the first kernel."""
+"""Seconds: torch from a cold disk; CUDA's start and the first kernel, too."""
 OLDEST_PYTHON = (3, 9)
 
 
 @dataclass(frozen=True)
 class Inside:
-    """The interpreter's answers: topic → facts; and how it ended, if not well."""
+    """The interpreter's answers, topic → facts, and how it ended, if not well."""
 
     topics: dict[str, dict[str, Any]] = field(default_factory=dict)
     problem: str = ""
 
     def get(self, topic: str) -> dict[str, Any]:
-        """Return the facts of a topic; empty where it was not told."""
+        """Return the facts of a topic."""
         return self.topics.get(topic, {})
 
     @property
@@ -35,7 +35,7 @@ class Inside:
 
 
 def inside(machine: Machine) -> Inside:
-    """Ask the interpreter. The GPUs' state is taken first: this process is on the GPU."""
+    """Ask the interpreter; the GPUs' state is taken first."""
     limit = GPU_TIME if machine.known(boards).boards else IMPORT_TIME
     said = machine.run([machine.python, "-c", CHILD.read_text(encoding="utf-8")], limit, env=machine.tested)
     topics: dict[str, dict[str, Any]] = {}
@@ -92,8 +92,7 @@ def _torch(machine: Machine, seen: Inside, gpus: Boards) -> Finding:
 
 
 def _remedy(machine: Machine, torch: dict[str, Any], gpus: Boards) -> str:
-    """Return what to do by the rule of CUDA's minor-version compatibility: the driver's major must not be under
-    torch's."""
+    """CUDA's minor-version compatibility: the driver's major must not be under torch's."""
     most = (gpus.cuda or 10**6) // 1000
     if most < version_numbers(torch["cuda"])[0]:
         return f"the driver runs CUDA {most} at most: update it, or install torch for CUDA {most}"

@@ -13,7 +13,7 @@ from perfci.sources.git import fetching
 MOST_CONFIGS = 200
 """Configurations of submodules that are read."""
 DUBIOUS = "dubious ownership"
-"""The words of git before 2.38 about a repository of another user."""
+"""Words of git before 2.38 about a repository of another user."""
 _PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@]*:[^\s/@]+@", re.IGNORECASE)
 # A user's name alone is no secret, but tokens are written there too: GitHub's and GitLab's by their prefixes.
 _TOKEN = re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}")
@@ -71,7 +71,7 @@ def check_git(machine: Machine) -> Iterator[Finding]:
 
 
 def check_token(machine: Machine) -> Iterator[Finding]:
-    """Check for secrets in the repository's configuration and those of its submodules: named, never shown."""
+    """Check for secrets in git's configuration, submodules included: named, never shown."""
     repo, said = machine.known(repository)
     if repo is None:
         if DUBIOUS in said.err:
@@ -98,7 +98,7 @@ def check_token(machine: Machine) -> Iterator[Finding]:
 
 
 def configurations(repo: Repo) -> list[Path]:
-    """Return the repository's own configuration, its worktrees', and those of its submodules."""
+    """Return the configurations of the repository, its worktrees and submodules."""
     named = [repo.common / "config", repo.common / "config.worktree"]
     named += sorted(repo.common.glob("worktrees/*/config.worktree"))
     found = [file for file in named if file.is_file()]
@@ -112,13 +112,13 @@ def configurations(repo: Repo) -> list[Path]:
 
 
 def included(entries: Sequence[str], file: Path) -> list[Path]:
-    """Return the files that entries of `file` include, on a condition or without."""
+    """Return the files that `file` includes, on a condition or without."""
     named = (entry.partition("\n") for entry in entries)
     return [file.parent / Path(value).expanduser() for key, _, value in named if _INCLUDE.fullmatch(key)]
 
 
 def is_credential(text: str) -> bool:
-    """Return whether `text` holds a password of a URL or a token, as far as their form tells."""
+    """Return whether `text` has the form of a token or of a URL with a password."""
     return bool(_PASSWORD.search(text) or _TOKEN.search(text))
 
 
@@ -139,7 +139,6 @@ def secrets(entries: Sequence[str]) -> list[str]:
 
 
 def _short(file: Path, repo: Repo) -> str:
-    """Return the name of a file for people: `.git/config`, or the whole path of an included one."""
     try:
         return f".git/{file.relative_to(repo.common)}"
     except ValueError:

@@ -1,4 +1,4 @@
-"""All checks at once: each in a thread of its own, the lines in the order of the checks."""
+"""All checks at once, each in a thread; lines in the order of the checks."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,7 @@ from perfci.model.doctor import STATUSES, Diagnosis, Finding
 
 Check = Callable[[Machine], Iterable[Finding]]
 LIMIT = 180.0
-"""Seconds after which a check that has not answered is a line that says so. Each program has a shorter limit of its
-own; this one is for calls of the driver and the disk that hang."""
+"""Seconds, for calls of the driver and the disk that hang; programs have shorter limits."""
 TIERS_TIME = 5.0
 """Seconds to conclude: what it needs has been asked before, or hangs."""
 
@@ -37,17 +36,17 @@ CHECKS: dict[str, Check] = {
     "nvcc": tools.check_nvcc,
     "strace": tools.check_strace,
 }
-"""Name of the check → the check; what matters more comes first."""
+"""Name → check; what matters more comes first."""
 _PROGRAMS = ("torch", "nsys", "ncu", "ncu_report", "system", "nvcc")
 OFFLINE: dict[str, Check] = {
     "image": partial(tools.check_image, built=True),
     **{name: CHECKS[name] for name in _PROGRAMS},
 }
-"""Checks of an image while it is built: programs and their versions."""
+"""Of an image while it is built: programs and their versions."""
 
 
 def diagnose(machine: Machine, first: Sequence[Finding] = (), checks: dict[str, Check] = CHECKS) -> Diagnosis:
-    """Check everything, all at once. `first`: lines that the caller knows already. Never raises for what it finds."""
+    """`first`: lines that the caller knows already. Never raises for what it finds."""
     start = time.monotonic()
     findings = examine(machine, checks, first)
     try:
@@ -66,9 +65,9 @@ def diagnose(machine: Machine, first: Sequence[Finding] = (), checks: dict[str, 
 def examine(
     machine: Machine, checks: dict[str, Check], first: Sequence[Finding] = (), limit: float = LIMIT
 ) -> list[Finding]:
-    """Return the lines of all checks, worst first; among equals `first`, then the order of `checks`.
+    """Return all lines, worst first; among equals `first`, then the order of `checks`.
 
-    A check that raises, or has not answered after `limit` seconds, is a line that fails under its own name.
+    A check that raises, or has no answer after `limit` seconds, fails under its own name.
     """
     deadline = time.monotonic() + limit
     answers = {name: asked(partial(_answer, machine, name, check)) for name, check in checks.items()}

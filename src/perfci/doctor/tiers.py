@@ -1,4 +1,4 @@
-"""Tiers of metrics: which of them this machine can give, and by which tool."""
+"""Tiers of metrics: which this machine can give, and by which tool."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from perfci.profilers.nsys.command import InstalledNsys
 
 
 def tiers(machine: Machine) -> list[TierState]:
-    """Return the tiers of metrics that this machine can give, and why the others are out."""
+    """Return each tier's state on this machine."""
     states = []
     for tier, ask in SOURCES.items():
         try:
@@ -23,13 +23,12 @@ def tiers(machine: Machine) -> list[TierState]:
 
 
 def state(tier: Tier, source: str, why: str) -> TierState:
-    """Return a tier's state: its source, empty where there is none; and why there is none, or a doubt about it."""
+    """Return a tier's state from its source, and why there is none, or a doubt about it."""
     names = [metric.name for metric in CATALOGUE.values() if metric.tier == tier]
     return TierState(tier=tier, given=bool(source), source=source, why=why, metrics=names)
 
 
 def _no_gpu(machine: Machine) -> str:
-    """Return why nothing runs on a GPU; empty where torch can use one."""
     if not machine.known(boards).boards:
         return "no GPU"
     return "" if machine.known(inside).usable else "torch cannot use the GPU"
@@ -44,7 +43,6 @@ def _timing(machine: Machine) -> tuple[str, str]:
 
 
 def _timeline(machine: Machine) -> str:
-    """Return the source of timelines; empty for none."""
     tool = machine.known(nsys)
     if isinstance(tool, InstalledNsys):
         return f"nsys {tool.version}"
@@ -79,4 +77,4 @@ SOURCES: dict[Tier, Callable[[Machine], tuple[str, str]]] = {
     "static": _static,
     "reported": lambda _: ("the policy's commands", "those that the policy declares"),
 }
-"""Tier → source and reason, as `state` takes them."""
+"""Tier → source and reason, as of `state`."""

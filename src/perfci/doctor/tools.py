@@ -16,8 +16,8 @@ from perfci.system import pins, strace
 
 
 def nvcc(machine: Machine) -> tuple[str, str, Said] | None:
-    """Return path, version and answer of the compiler that torch's extensions would take: $CUDA_HOME's, that on the
-    PATH, /usr/local/cuda's."""
+    """Return path, version and answer of the compiler that torch's extensions take: $CUDA_HOME's, the PATH's,
+    /usr/local/cuda's."""
     home = machine.env.get("CUDA_HOME") or machine.env.get("CUDA_PATH")
     places = (f"{home}/bin/nvcc" if home else None, machine.which("nvcc"), machine.root / "usr/local/cuda/bin/nvcc")
     path = next((str(place) for place in places if place and Path(place).is_file()), None)
@@ -29,7 +29,7 @@ def nvcc(machine: Machine) -> tuple[str, str, Said] | None:
 
 
 def check_nvcc(machine: Machine) -> Iterator[Finding]:
-    """Check whether what the compiler makes runs here, and in torch."""
+    """Check whether what nvcc makes runs here, and in torch."""
     if (compiler := machine.known(nvcc)) is None:
         return
     path, version, said = compiler
@@ -47,7 +47,7 @@ def check_nvcc(machine: Machine) -> Iterator[Finding]:
 
 
 def check_strace(machine: Machine) -> Iterator[Finding]:
-    """Check strace, by which `compare` proves that a case cannot have changed."""
+    """Check strace, by which `compare` proves cases unchanged."""
     path = machine.which("strace")
     if path is None:
         yield warn("strace", "not installed: cases that read nothing of a change are measured, too", strace.INSTALL)
@@ -56,9 +56,9 @@ def check_strace(machine: Machine) -> Iterator[Finding]:
 
 
 def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
-    """Check in perfci's image whether the driver is new enough for it, and what it holds is what is pinned.
+    """Check in perfci's image that the driver is new enough, and versions are those pinned.
 
-    Where it is `built`, what is not as pinned fails; later somebody may have changed it on purpose.
+    Where it is `built`, what is not fails; later somebody may have changed it on purpose.
     """
     name = machine.env.get(pins.VARIABLE)
     if not name:
@@ -92,7 +92,6 @@ def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
 
 
 def _held(machine: Machine) -> dict[str, str]:
-    """Return the versions of the tools that are there; empty for those that are not."""
     profilers = {"ncu": machine.known(ncu), "nsys": machine.known(nsys)}
     compiler = machine.known(nvcc)
     return {
