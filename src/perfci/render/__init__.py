@@ -18,15 +18,15 @@ FORMATS: dict[str, dict[str, Callable[[Report], str]]] = {
     "csv": {"report.csv": csv.render, "profile.csv": csv.profile},
     "json": {"report.json": _json},
 }
-"""Format, as `--format` takes it → its files, and what renders each."""
+"""Format, as of `--format` → its files, and what renders each."""
 
 
 def render_all(
     report: Report, formats: Collection[str] = tuple(FORMATS), recorded: Recorded | None = None
 ) -> dict[str, str]:
-    """Return file name → text of every file of these formats; `profile.csv` where profilers saw something.
+    """Return file name → text; `profile.csv` where profilers saw something.
 
-    `recorded`: what `report.html` draws beside the report.
+    `recorded`: what `report.html` draws besides.
     """
     return {
         name: html.render(report, recorded) if name == "report.html" else render(report)

@@ -25,15 +25,16 @@ _SHORT = 10
 
 
 def title(found: Alerts, suite: str) -> str:
-    """Return the title of a device's issue: the same one for as long as there are alerts."""
+    """Return the title of a device's issue, the same for as long as there are alerts."""
     of = "" if suite == "perfci" else f" ({suite})"
     return f"perfci: main is over a limit on {shorten(visible(found.name), 100)}{of}"
 
 
 def render(found: Alerts, repository: str, limit: int = LIMIT) -> str:
-    """Return the issue's text of at most `limit` characters, which are at least 10 000, without its hidden marker.
+    """Return the issue's text without its hidden marker. `limit`: characters, at least 10 000; what is left out is
+    counted.
 
-    `repository`: its address. What is left out to keep to the limit is counted.
+    `repository`: its address.
     """
     most = _MOST_ROWS
     while len(text := _page(found, repository, most)) > limit and most:
@@ -48,14 +49,14 @@ def closing(found: Alerts) -> str:
 
 
 def reopening(found: Alerts) -> str:
-    """Return the comment with which the issue is opened again: of the alert that began last."""
+    """Return the comment with which it is opened again: on the alert that began last."""
     one = max(found.open, key=lambda one: one.begun)
     what = f"{name(one.case)} {markdown(one.metric, 80)}"
     return f"Opened again: {what} has been over its limit since {_day(one.since)}, {_short(one.bad)}.\n"
 
 
 def lines(found: Alerts) -> list[str]:
-    """Return a line of plain text for each alert, and for each limit that is over on one night so far."""
+    """Return a line for each alert, and for each limit that is over on one night so far."""
     told = [f"{_plain(one)}, since {_day(one.since)}" for one in found.open]
     told += [f"{_plain(one)}: within again since {_day(one.ended)}" for one in found.ended]
     for one in found.once:
@@ -94,7 +95,7 @@ def _row(one: Alert, repository: str) -> list[Safe]:
 
 
 def _change(one: Alert) -> Safe:
-    """Return the change with what it is measured from; of a bound, the value."""
+    """With what it is measured from; of a bound, the value."""
     if one.against == "bound":
         return Safe(f"**{markdown(show(one.value, one.unit))}**")
     shown = _moved(one)
@@ -132,9 +133,9 @@ def _ended(one: Alert) -> Safe:
 
 
 def _commands(rows: Sequence[Alert]) -> list[str]:
-    """Return shell lines that repeat the comparisons of the first cases in a clone, and those that find the commit.
+    """Shell lines that repeat the first cases' comparisons in a clone, and find the commit.
 
-    Of a step that is over two limits, the commit before it is compared with, which is nearer than the reference.
+    A step over two limits is compared with the commit before it, which is nearer than the reference.
     """
     found: list[str] = []
     nearest: dict[tuple[str, str], Alert] = {}
@@ -158,13 +159,13 @@ def _commands(rows: Sequence[Alert]) -> list[str]:
 
 
 def _decided_by_pairs(metric: str) -> bool:
-    """Tell whether a bisect can follow a metric: profilers do not see every pair."""
+    """Profilers do not see every pair."""
     known = known_metric(metric)
     return not RANGE.fullmatch(metric) and (known is None or known.tier not in OBSERVED)
 
 
 def _bisect(one: Alert, good: str) -> list[str]:
-    """Return a bisect; from a reference on it looks for several commits."""
+    """From a reference on it looks for several commits."""
     several = ["--all"] if one.against == "reference" else []
     metric = [] if one.metric == "time" else ["--metric", one.metric]
     return ["perfci", "bisect", *several, *metric, "--device", one.device, good, one.bad.sha, glob.escape(one.case)]
@@ -177,7 +178,6 @@ def _plain(one: Alert) -> str:
 
 
 def _moved(one: Alert) -> str:
-    """Return `+5.21 % (±0.4)`; empty where no ratio tells."""
     if one.change is None:
         return ""
     ratio, low, high = one.change.ratios

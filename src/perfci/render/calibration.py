@@ -19,9 +19,9 @@ _MOST_COMPONENTS = 10
 
 
 def print_calibration(calibration: Calibration, console: Console) -> None:
-    """Print what came out: the sentence, a table, warnings, and the limits that are proposed.
+    """Print the sentence, a table, warnings, and the limits that are proposed.
 
-    On a terminal a table within its width; elsewhere lines padded to columns, without colour or cut names.
+    On a terminal within its width; elsewhere padded lines, without colour or cut names.
     """
     rich = console.is_terminal
 
@@ -112,7 +112,6 @@ def _effect(case: CaseCalibration) -> str:
 
 
 def _components(calibration: Calibration) -> Sequence[str]:
-    """Return the loudest cases, and which part of a pair their noise comes from."""
     known = [case for case in calibration.cases if case.components]
     known.sort(key=lambda case: (-case.noise, case.case, case.device))
     return [

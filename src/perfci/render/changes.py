@@ -19,13 +19,13 @@ def render(found: Checked) -> str:
 
 
 def span(ratio: float, low: float, high: float) -> str:
-    """Return `+1.9 % (± 0.3)`: half of the interval in percentage points, of the wider side."""
+    """Return `+1.9 % (± 0.3)`: half of the interval, of the wider side, in percentage points."""
     points = max(high - ratio, ratio - low) * 100
     return f"{show_change(ratio)} (± {significant(points, 1 if points < 1 else 2)})"
 
 
 def change(one: Proposal) -> str:
-    """Return a proposal in a few words: `+1.9 % (± 0.3), for the worse`."""
+    """Return `+1.9 % (± 0.3), for the worse`."""
     way = "" if one.worse is None else ", for the worse" if one.worse else ", for the better"
     return f"{span(one.change, one.low, one.high)}{way}"
 

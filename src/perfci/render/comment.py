@@ -1,4 +1,4 @@
-"""A pull request's texts: its comment, the summary of its job, the text of its check run."""
+"""A pull request's texts: comment, summary of the job, check run."""
 
 import glob
 import re
@@ -19,7 +19,7 @@ from perfci.render.view import View
 from perfci.render.words import bare_advice
 
 SUMMARY_LIMIT = 250_000
-"""Characters of a job summary: GitHub takes 1 MiB, and a character has four bytes at most."""
+"""GitHub takes 1 MiB, and a character has four bytes at most."""
 TITLE_LIMIT = 255
 """Characters of a check run's title."""
 _FOLDED = (
@@ -32,10 +32,9 @@ _FOLDED = (
     "method",
     "kernel names",
 )
-"""Sections that a comment folds away, the first to be kept; a summary has everything that `report.md` has."""
+"""Sections that a comment folds away, the first to be kept; a summary has all of `report.md`."""
 _MOST_CASES = 5
 _MOST_COLUMNS = 8
-"""Jobs that the table over all jobs has room for."""
 _LONGEST_CASE = 160
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -51,18 +50,17 @@ class CheckText:
 
 
 def render(publication: Publication, limit: int = LIMIT) -> str:
-    """Return the comment of at most `limit` characters, which are at least 10 000, without its hidden marker; see
-    `fit`."""
+    """Return the comment without its hidden marker; `limit` as of `fit`."""
     return fit(_Page(Verdict(publication), _FOLDED), limit)
 
 
 def render_summary(publication: Publication) -> str:
-    """Return the same for the job's summary, which has room for every measured value."""
+    """Return the same for the job's summary, with room for every measured value."""
     return fit(_Page(Verdict(publication)), SUMMARY_LIMIT)
 
 
 def render_check(publication: Publication) -> CheckText:
-    """Return the same for a check run, whose title is the verdict."""
+    """Return the same for a check run, titled with the verdict."""
     verdict = Verdict(publication)
     title = shorten(visible(verdict.sentence.replace("`", "")), TITLE_LIMIT)
     return CheckText(title, fit(_Page(verdict, _FOLDED, titled=False), LIMIT))
@@ -72,7 +70,6 @@ def render_check(publication: Publication) -> CheckText:
 class _Page:
     verdict: Verdict
     only: Sequence[str] | None = None
-    """Names of the sections to fold; None for all."""
     titled: bool = True
 
     def folds(self, most: Most) -> list[Fold]:
@@ -80,7 +77,7 @@ class _Page:
 
     @cached_property
     def _folds(self) -> list[Fold]:
-        """Of all jobs; what matters most of every job comes before what matters less of any."""
+        """What matters most of every job comes before what matters less of any."""
         found: dict[object, Fold] = {}
         views = self.verdict.views[: Most.jobs]
         several = len(views) > 1
@@ -141,9 +138,9 @@ class _Page:
 
 
 def commands(verdict: Verdict) -> list[str]:
-    """Return shell lines that repeat the comparison in a clone: the measured commit, its base, the failing cases.
+    """Return shell lines that repeat the comparison of the failing cases in a clone.
 
-    A commit is fetched by its hash: that works for forks and merges, and after the branch has moved on.
+    Commits are fetched by hash: that works for forks and merges, and after the branch has moved on.
     """
     view = (verdict.failing or verdict.shards)[0][1]
     base, head = (_commit(view, side) for side in ("base", "head"))
@@ -164,15 +161,14 @@ def _commit(view: View, side: str) -> str:
 
 
 def _shares(views: Sequence[View], most: int) -> list[int]:
-    """Return the number of rows that each job shows, of those that lead to its verdict: the worst over all jobs."""
+    """Rows that each job shows, of those that lead to its verdict: the worst over all jobs."""
     rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]
 
 
 def _matrix(verdict: Verdict, most: int) -> Safe:
-    """Return the cases that moved or have no answer in some job, worst first, with a column for each job; empty where
-    there is none."""
+    """Cases that moved or have no answer in a job, worst first, a column for each job."""
     jobs = verdict.shards[:_MOST_COLUMNS]
     found: dict[tuple[str, str, str], dict[int, Row]] = {}
     for job, (_, view) in enumerate(jobs):
@@ -194,7 +190,7 @@ def _moved(row: Row) -> bool:
 
 
 def _heading(name: str, view: View) -> Safe:
-    """Of a job of several: its name, and what broke it; the rest is in its counts and rows."""
+    """Of a job of several; what else there is is in its counts and rows."""
     told = named(name, view.sentence) if view.report.verdict == "error" or not name else name
     return Safe(f"#### {view.icon} {prose(told)}")
 
@@ -208,7 +204,7 @@ def _accepted(publication: Publication) -> Safe:
 
 
 def _standing(one: Standing) -> Safe:
-    """Return `main was 3.1 % (± 0.3) over v1.2 on 18 November 2026 (abc1234)` of a case."""
+    """`main was 3.1 % (± 0.3) over v1.2 on 18 November 2026 (abc1234)`."""
     points, width = (one.ratio - 1) * 100, (one.high - one.low) / 2 * 100
     digits = 1 if width >= 0.1 or width == 0 else 2
     size = f"{abs(points):.{digits}f}"

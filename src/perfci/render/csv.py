@@ -14,9 +14,8 @@ COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Write one line per case, device, metric and side, numbers in the metric's unit and in full precision.
-
-    Cases stand in the order of their worst row.
+    """Write a line for each case, by its worst row, device, metric and side; numbers in the metric's unit, in full
+    precision.
 
     The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """
@@ -37,8 +36,8 @@ PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
 def profile(report: Report) -> str:
-    """Write lines for each kernel, function of the CUDA API and of the OS runtime, kind of copies and of memory, and
-    metric of one execution; empty where a side has none."""
+    """Write lines for each kernel, function of the CUDA API and the OS runtime, kind of copies and of memory, and
+    metric of one execution."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)

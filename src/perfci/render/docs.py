@@ -10,24 +10,23 @@ from urllib.parse import quote, urlsplit
 import perfci
 
 VARIABLE = "PERFCI_DOCS"
-"""Tells where docs/ is, to a perfci that was not installed: in an action, in a container."""
+"""Where docs/ is, for a perfci that was not installed: in an action, in a container."""
 _LABELS = ("source", "repository", "homepage")
 
 
 def page(name: str) -> str:
-    """Return where a page is: its address at the place that perfci came from if one is known, else its file here."""
+    """Return the address of a page if one is known, else its file here."""
     return f"{os.environ.get(VARIABLE) or _folder()}/{name}"
 
 
 def link(name: str) -> str:
-    """Return the same for whoever reads elsewhere; empty where no address is known."""
+    """Return the same for readers elsewhere; empty without an address."""
     found = page(name)
     return quote(found, safe=":/#%") if found.startswith("https://") else ""
 
 
 @cache
 def _folder() -> str:
-    """Return the address or the folder of docs/."""
     checkout = str(Path(perfci.__file__).parents[2] / "docs")
     try:
         installed = metadata.distribution("perfci")
@@ -45,7 +44,7 @@ def _folder() -> str:
 
 
 def _address(url: str) -> str:
-    """Return the address of a repository for a browser, without who fetched from it; empty where it has none."""
+    """For a browser, without who fetched from it; empty where it has none."""
     parts = urlsplit(url)
     known = parts.scheme in ("https", "ssh") and parts.hostname
     return f"https://{parts.hostname}{parts.path.removesuffix('/').removesuffix('.git')}" if known else ""

@@ -1,4 +1,4 @@
-"""The findings of `perfci doctor`, for people: on a terminal and in a log."""
+"""The findings of `perfci doctor`, for people."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -17,9 +17,9 @@ _TIERS = ("tier", "here", "metrics")
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the sentence, a line for everything that was checked with what fixes it, and the tiers of metrics.
+    """Print the sentence, a line for each check with what fixes it, and the tiers of metrics.
 
-    On a terminal within its width, in colour; elsewhere padded lines, whole, a remedy on the line below.
+    On a terminal within its width; elsewhere padded lines, a remedy on the line below.
     """
     rich = console.is_terminal
 
@@ -53,7 +53,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def sentence(diagnosis: Diagnosis) -> str:
-    """Return the summary: `1 failure, 2 warnings; this machine can give timing, trace`."""
+    """Return `1 failure, 2 warnings; this machine can give timing, trace`."""
     statuses = [finding.status for finding in diagnosis.findings]
     given = [state.tier for state in diagnosis.tiers if state.given]
     can = f"this machine can give {', '.join(given)}" if given else "this machine can give no metrics"
@@ -81,7 +81,7 @@ def _source(state: TierState) -> str:
 
 
 def metric_names(names: Sequence[str]) -> str:
-    """Return the names, those of a family folded: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
+    """Fold families: `stall_barrier`, `stall_wait` → `stall_{barrier,wait}`."""
     parts = []
     for family, members in groupby(names, key=lambda name: "stall_" if name.startswith("stall_") else ""):
         found = list(members)

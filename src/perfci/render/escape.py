@@ -14,17 +14,17 @@ _ACTIVE = str.maketrans(
     | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "\\": "&#92;", "`": "&#96;", "$": "&#36;"}
 )
 _BREAK = "&#8203;"
-"""A zero-width space, written as an entity: keeps GitHub from making links and mentions of what follows."""
+"""A zero-width space: keeps GitHub from making links and mentions of what follows."""
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
 _LINKS_IN_TAGS = re.compile(r"(?<=[\w.+-]@)(?=[\w.-])|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
-"""Where GitHub's Markdown would make a link within the tags of code, where it mentions nobody."""
+"""Where GitHub makes links within the tags of code, where it mentions nobody."""
 NOTHING = "<!-- -->"
-"""A comment of HTML: a link does not reach across it, and it is neither shown nor copied, within tags of code too."""
+"""No link reaches across a comment of HTML, which is neither shown nor copied, within tags of code too."""
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
 _SHORT = 16
-"""Characters of a name that the narrowest comment has room for, on a telephone beside a column of numbers."""
+"""Room for a name beside a column of numbers on a telephone."""
 _FORMULA = "=+-@\t\r＝＋－＠"
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
@@ -38,8 +38,8 @@ class Safe(str):
 def visible(text: str) -> str:
     """Return `text` on one line with nothing hidden in it.
 
-    White space becomes single spaces; control characters, bidirectional overrides, zero-width characters,
-    lone surrogates and noncharacters are written as `\\u202e`.
+    White space becomes single spaces; control characters, bidirectional overrides, zero-width characters, lone
+    surrogates and noncharacters are written as `\\u202e`.
     """
     return _shown(" ".join(text.split()))
 
@@ -57,10 +57,10 @@ def _seen(character: str) -> str:
 
 
 def markdown(text: str, limit: int = 300) -> Safe:
-    """Escape plain text inside GitHub Markdown: a sentence, a list item or a table cell.
+    """Escape plain text for a sentence, list item or table cell of GitHub's Markdown.
 
-    Nothing in it is active: no emphasis, link, mention, reference (`#1`, `GH-1`, a commit), autolink, HTML,
-    mathematics, list or heading.
+    Nothing in it is active: emphasis, link, mention, reference (`#1`, `GH-1`, a commit), autolink, HTML, mathematics,
+    list or heading.
     """
     return _inactive(shorten(visible(text), limit))
 
@@ -77,7 +77,7 @@ def _inactive(text: str, begins: bool = True) -> Safe:
 
 
 def code(text: str, limit: int = 160) -> Safe:
-    """Return `text` as code, anywhere in Markdown, table cells included; long names are cut in the middle.
+    """Return `text` as code, in table cells too; long names are cut in the middle.
 
     People copy it: nothing is put into it that they would not see.
     """
@@ -97,8 +97,8 @@ def code(text: str, limit: int = 160) -> Safe:
 
 
 def name(text: str) -> Safe:
-    """Return an id or a path as code that may go on in a next line behind its slashes: in a browser code has no other
-    place for that, and a table is as wide as its longest name. No more is copied with it than with code."""
+    """Return an id or path as code that may break behind its slashes: a table is as wide as its longest name. No more
+    is copied with it than with code."""
     shown = shorten(visible(text), 160, middle=True)
     *parts, last = re.findall("[^/]*/+|[^/]+$", shown) or [""]
     if len(shown) <= _SHORT or not parts:
@@ -108,23 +108,23 @@ def name(text: str) -> Safe:
 
 
 def cell(text: str, limit: int = 300) -> Safe:
-    """Return a table cell of plain text; `–` where there is none."""
+    """Return a table cell; `–` for no text."""
     return markdown(text, limit) or Safe("–")
 
 
 def prose(text: str, limit: int = 300) -> Safe:
-    """Return a sentence in which names stand between backticks: these become code, everything else plain text."""
+    """Return a sentence in which what stands between backticks becomes code."""
     parts = spans(shorten(visible(text), limit))
     return Safe("".join(code(part) if index % 2 else _inactive(part, index == 0) for index, part in enumerate(parts)))
 
 
 def spans(text: str) -> list[str]:
-    """Split into plain text and names between backticks in turns; the first part, which may be empty, is plain."""
+    """Split into plain text and names between backticks in turns, plain text first."""
     return _SPAN.split(text)
 
 
 def csv_field(text: str, limit: int = 2000) -> str:
-    """Return a text field of a table that a spreadsheet may open: never the beginning of a formula.
+    """Return a text field that no spreadsheet takes for a formula.
 
     Source: OWASP, "CSV Injection". Quoting is the CSV writer's business.
     """
@@ -133,19 +133,19 @@ def csv_field(text: str, limit: int = 2000) -> str:
 
 
 def xml(text: str, limit: int = 2000) -> str:
-    """Return the text without characters that XML 1.0 forbids; `<`, `&` and quotes are the XML writer's business."""
+    """Drop characters that XML 1.0 forbids; quoting is the XML writer's business."""
     return shorten(visible(text), limit)
 
 
 def link(text: str, url: str, near: str) -> Safe:
-    """Return `[text](url)` where `url` lies on the site of the address `near`; else the text alone."""
+    """Return `[text](url)` where `url` lies on the site of the address `near`; else the text."""
     there, here = _URL.fullmatch(url), _URL.fullmatch(near)
     shown = markdown(text, 100)
     return Safe(f"[{shown}]({url})") if there and here and there[1] == here[1] and shown else shown
 
 
 def fence(*lines: str) -> Safe:
-    """Return a fenced code block of command lines that nothing inside can close; their spaces stay as they are."""
+    """Return a code block of command lines that nothing inside can close; spaces stay."""
     shown = "\n".join(map(_shown, lines))
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     mark = "`" * max(3, longest + 1)

@@ -10,7 +10,7 @@ from perfci.model.units import show
 from perfci.render.words import plain
 
 _OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
-"""Parts of a timing mode that follow from the size and time of a case."""
+"""Parts that follow from the size and time of a case."""
 
 _MOST = 12
 """Packages, and variables, that are named."""
@@ -24,7 +24,7 @@ def timing(timing: Timing) -> str:
 
 
 def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
-    """Return the fingerprint's facts of the device besides its name, as name and value."""
+    """Return name and value of the device's facts besides its name."""
     pairs = [(f"ceilings ({device})", _ceilings(found)) for device, found in sorted(facts.ceilings.items())]
     pairs += sorted(facts.imported.items())
     gpu = facts.gpu
@@ -45,8 +45,7 @@ def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
 
 
 def environments(found: Environments) -> list[str]:
-    """Return what differs between the environments of base and head, one line each kind of thing, names between
-    backticks."""
+    """Return what differs between the environments, a line each kind of thing, names between backticks."""
     base, head = (found.interpreters[side] for side in SIDES)
     facts = [
         ("interpreter", _span(base.path), _span(head.path)),
@@ -84,7 +83,7 @@ def _either(text: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return `text` without backticks, which would begin or end a name."""
+    """Without backticks, which would begin or end a name."""
     return text.replace("`", "'")
 
 
@@ -107,7 +106,6 @@ def _fact(name: str, value: Any) -> str:
 
 
 def _ceilings(found: Ceilings) -> str:
-    """Return the measured rates, those that were to be had."""
     moved = {"read": found.read, "copy": found.copied, "to device": found.to_device, "to host": found.to_host}
     rates = [(name, rate, "B/s", 1.0) for name, rate in moved.items()]
     rates += [(name, rate, "TFLOP/s", 1e-12) for name, rate in sorted(found.matmul.items())]

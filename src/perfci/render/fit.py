@@ -1,4 +1,4 @@
-"""Pages of bounded length: what gives way, in which order, and what is left out by name."""
+"""Pages of bounded length: what gives way, in which order, named."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -7,14 +7,14 @@ from typing import Protocol
 from perfci.render.escape import Safe
 
 LIMIT = 60_000
-"""Characters of a comment; GitHub refuses more than 65 536."""
+"""GitHub refuses more than 65 536."""
 LEAST = 10_000
 SHARED = -1
 
 
 @dataclass(frozen=True)
 class Most:
-    """How many of each a page names; in the order in which they give way."""
+    """Items that a page names, in the order in which they give way."""
 
     remarks: int = 12
     """Of each job."""
@@ -36,11 +36,11 @@ class Most:
 
 @dataclass(frozen=True)
 class Fold:
-    """A folded section: what it is called when it must be left out, of which job it is, and its Markdown."""
+    """A folded section: its name where it must be left out, its job, its Markdown."""
 
     name: str
     text: Safe
-    """As a page prints it, with the blank line that follows."""
+    """As printed, with the blank line that follows."""
     job: int = 0
     """`SHARED` for one that all jobs have in common."""
 
@@ -54,16 +54,16 @@ class Page(Protocol):
     def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
         """Return the page with `kept`, naming what was `dropped`.
 
-        A kept fold adds its text as it stands and nothing else; to name fewer as dropped never adds.
+        A kept fold adds its text as it stands; to name fewer as dropped never adds.
         """
 
 
 def fit(page: Page, limit: int) -> str:
     """Return the page in at most `limit` characters, always whole; what was left out to keep to it is named.
 
-    Folds go first, from the last one on (those that fit after all stay), then what `Most` counts. Raises
-    ValueError for a limit under 10 000, and where what is left, verdict, counts and commands, is longer still: a
-    report's never is, and a comment's is not at 20 000, however hostile the text.
+    Folds go first, from the last on (those that fit after all stay), then what `Most` counts. Raises ValueError for a
+    limit under 10 000, and where verdict, counts and commands are longer still: a report's never are, a comment's not
+    at 20 000, however hostile the text.
     """
     if limit < LEAST:
         raise ValueError(f"limit={limit}: a page needs at least {LEAST} characters")
@@ -83,7 +83,7 @@ def fit(page: Page, limit: int) -> str:
 
 
 def _fitting(folds: Sequence[Fold], room: int) -> list[Fold]:
-    """Return the sections that fit into `room` characters: dropped from the last on, taken back where they fit."""
+    """Dropped from the last on, taken back where they fit."""
     kept = list(folds)
     while sum(len(fold.text) for fold in kept) > room:
         kept.pop()

@@ -31,7 +31,7 @@ _MOST_FAULTS = 10
 
 
 def recorded(night: Night, name: str, *, new: bool) -> str:
-    """Return the line that says what was recorded, under which name."""
+    """Return what was recorded, under which name."""
     title = f" {visible(night.commit.title)}" if night.commit.title else ""
     against = [night.reference.name] if night.reference is not None else []
     against += [night.last.sha[:_SHORT]] if night.last is not None else []
@@ -44,7 +44,7 @@ def recorded(night: Night, name: str, *, new: bool) -> str:
 
 
 def as_json(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, Any]:
-    """Return what `print_series` shows as one object for programs."""
+    """Return what `print_series` shows, for programs."""
     shown = [
         {
             "case": trace.case, "device": device.kind, "device_name": device.name, "metric": trace.metric,
@@ -73,9 +73,9 @@ def _answer(answer: Answer | None) -> dict[str, Any] | None:
 
 
 def print_series(series: Sequence[Series], console: Console) -> None:
-    """Print each series with its epochs apart: a sparkline of the ratio to the reference, and a row a night.
+    """Print each series, epochs apart: a sparkline of the ratio to the reference, and a row a night.
 
-    On a terminal within the console's width; elsewhere titles stand whole.
+    On a terminal within its width.
     """
     for number, (device, trace, shown) in enumerate(series):
         if number:
@@ -92,7 +92,7 @@ def print_series(series: Sequence[Series], console: Console) -> None:
 
 
 def fault_lines(faults: Sequence[Fault]) -> list[str]:
-    """Return a line for each document that was left out, the first ones."""
+    """Return a line for each of the first documents that were left out."""
     lines = [f"left out: {one.name} {visible(one.reason)}" for one in faults[:_MOST_FAULTS]]
     more = len(faults) - _MOST_FAULTS
     return [*lines, f"left out: {count(more, 'document')} more (history show --json names them)"] if more > 0 else lines
@@ -139,14 +139,14 @@ def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) ->
 
 
 def _fitted(text: str, room: int) -> str:
-    """Return a title that takes at most so many columns: some characters take two."""
+    """At most so many columns: a character may take two."""
     while cell_len(text) > room:
         text = shorten(text, len(text) - max(1, (cell_len(text) - room) // 2))
     return text
 
 
 def _told(answer: Answer | None) -> str:
-    """Return `+3.10 % (±0.3)`; the class where there is no ratio, `–` where nothing was compared."""
+    """`+3.10 % (±0.3)`; the class without a ratio, `–` where nothing was compared."""
     if answer is None:
         return "–"
     if (ratio := answer.ratio) is None:
@@ -165,9 +165,9 @@ def _style(entry: Entry) -> str:
 
 
 def sparkline(answers: Sequence[Answer | None]) -> str:
-    """Return a line of ratios, a character a night, and the range that it spans: `▁▂▂█ +0.10 % to +3.10 %`.
+    """Return a character a night, and the range spanned: `▁▂▂█ +0.10 % to +3.10 %`; empty without two ratios.
 
-    No range is drawn that is smaller than an interval is wide, so that noise stays flat. Empty without two ratios.
+    The range is at least as wide as an interval, so that noise stays flat.
     """
     ratios = [answer.ratio if answer else None for answer in answers]
     logs = [math.log(ratio.ratio) if ratio else None for ratio in ratios]
@@ -184,7 +184,7 @@ def sparkline(answers: Sequence[Answer | None]) -> str:
 
 
 def no_series(pattern: str, devices: Sequence[Device]) -> str:
-    """Return why nothing of a history is shown, in one line."""
+    """Return why nothing of a history is shown."""
     of_case = sorted(
         f"{visible(metric)} on {visible(device.name)}"
         for device in devices

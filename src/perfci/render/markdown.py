@@ -14,7 +14,7 @@ _LONGEST_COMMAND = 1_000
 
 
 def render(report: Report, limit: int = LIMIT) -> str:
-    """Render Markdown of at most `limit` characters, which are at least 10 000; see `fit`."""
+    """Render Markdown; `limit` as of `fit`."""
     return fit(_Page(View(report)), limit)
 
 

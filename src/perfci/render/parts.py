@@ -1,4 +1,4 @@
-"""The parts of which Markdown pages are made: tables, folded sections, and the templates that print them."""
+"""The parts of Markdown pages: tables, folded sections, and the templates that print them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ _NO_BREAK = "\u00a0"
 
 
 def page(template: str, **values: Any) -> str:
-    """Return a whole page from a template; what it prints is escaped unless it is Safe."""
+    """Return a whole page from a template; values are escaped unless Safe."""
     return environment().get_template(template).render(values).rstrip() + "\n"
 
 
 def folds(shown: View) -> list[Fold]:
-    """Return the folded sections that have something to say, in reading order, with their numbers in the summary."""
+    """Return the sections that have something to say, in reading order, numbers in the summary."""
     found = []
 
     def add(name: str, title: str, body: str) -> None:
@@ -73,17 +73,17 @@ def folds(shown: View) -> list[Fold]:
 
 
 def body(shown: View, rows: Sequence[Row], remarks: Sequence[str]) -> Safe:
-    """Render one report below its sentence and above its folded sections: device, counts, remarks, rows that fail."""
+    """Render a report between its sentence and its folded sections."""
     return Safe(_macro("body", shown, rows, remarks).rstrip())
 
 
 def matrix(names: Sequence[str], rows: Sequence[Sequence[tuple[View, Row | None]]], more: dict[str, int]) -> Safe:
-    """Render cases against jobs: what became of each case in each job."""
+    """Render what became of each case in each job."""
     return Safe(_macro("matrix", names, rows, more).rstrip())
 
 
 def environments(shown: Sequence[View], names: Sequence[str]) -> Fold:
-    """Return one section for all jobs: what is the same in all of them once, the rest with the names of its jobs."""
+    """Return one section: what is the same in all jobs once, the rest with the names of its jobs."""
     facts: dict[str, dict[str, list[str]]] = {}
     for one, name in zip(shown, names, strict=True):
         for fact, value in one.environment:
@@ -98,7 +98,7 @@ def environments(shown: Sequence[View], names: Sequence[str]) -> Fold:
 
 
 def dropped(left_out: Sequence[Fold]) -> list[str]:
-    """Return the names of sections that were left out, each once."""
+    """Return the names of sections that were left out."""
     return list(dict.fromkeys(fold.name for fold in left_out))
 
 
@@ -128,7 +128,7 @@ def environment() -> Environment:
 
 
 def templates(folder: Path, finalize: Callable[[Any], Any], **more: Any) -> Environment:
-    """Return the templates of a folder, and what all templates may call; `finalize` sees what they print."""
+    """Return the templates of a folder; `finalize` sees what they print."""
     found = Environment(
         loader=FileSystemLoader(folder), undefined=StrictUndefined, finalize=finalize, trim_blocks=True,
         lstrip_blocks=True, **more,
@@ -141,7 +141,7 @@ def templates(folder: Path, finalize: Callable[[Any], Any], **more: Any) -> Envi
 
 
 def _finalize(value: Any) -> str:
-    """Escape what a template prints, unless it is Safe. Raises TypeError for all but text and integers."""
+    """Escape all that is not Safe. Raises TypeError for all but text and integers."""
     if isinstance(value, Safe):
         return value
     if isinstance(value, str) or type(value) is int:
@@ -160,13 +160,12 @@ def _mark(row: Row) -> str:
 
 
 def _subject(shown: View, row: Row) -> Safe:
-    """Return the case, its device where there are several, and the metric."""
+    """The case, its device where there are several, and the metric."""
     return Safe(" ".join(filter(None, (escape.name(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
 
 
 def _numbers(shown: View, row: Row, failing: bool) -> Safe:
-    """Return base and head, the change with its direction, and the limit, each in a line of its own: a comment is 390
-    pixels wide on a phone."""
+    """Base and head, the change, the limit, a line each: a comment is 390 pixels wide on a phone."""
     base, head, limit = shown.base(row), shown.head(row), shown.limit(row)
     values = f"{_amount(base)}{_NO_BREAK}→{_NO_BREAK}{_amount(head)}" if shown.comparing else _amount(head)
     lines = [values] if {base, head} != {"–"} else []
@@ -176,8 +175,8 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
 
 
 def _moved(shown: View, row: Row | None) -> Safe:
-    """Return what became of a case in one job of several: `❌ +211 % slower`, `✅ -0.1 %`, `🟡 inconclusive`; `–` where
-    it has no row there. A change that is not proved is not told as if it were."""
+    """`❌ +211 % slower`, `✅ -0.1 %`, `🟡 inconclusive`; `–` without a row. Of a change that is
+    not proved, the class."""
     if row is None:
         return Safe("–")
     answered = row.class_ not in UNANSWERED and row.change is not None and math.isfinite(row.change)
@@ -186,12 +185,12 @@ def _moved(shown: View, row: Row | None) -> Safe:
 
 
 def _launched(number: float | None, seconds: float | None) -> Safe:
-    """Return `2 × · 107 µs`: launches of a kernel and the time of all of them; `–` where there are none."""
+    """`2 × · 107 µs`: launches of a kernel and the time of all; `–` for none."""
     return Safe("–") if number is None else _amount(f"{words.times(number)} · {show(seconds, 's')}")
 
 
 def _change(shown: View, row: Row, failing: bool) -> Safe:
-    """Return the change with its direction; its number in bold where it fails the run."""
+    """In bold where it fails the run."""
     number, space, rest = shown.change(row).partition(" %")
     if not (failing and space):
         return escape.markdown(shown.change(row))
@@ -199,7 +198,6 @@ def _change(shown: View, row: Row, failing: bool) -> Safe:
 
 
 def _why(shown: View, row: Row) -> Safe:
-    """Return the class and its reason, with where the case stands and its log."""
     reason = escape.prose(words.because(row)) if row.reason else ""
     parts = [f"{row.class_}: {reason}" if reason else row.class_]
     if row.file and row.effect != "pass":
@@ -213,7 +211,7 @@ def _why(shown: View, row: Row) -> Safe:
 
 
 def _amount(text: str) -> Safe:
-    """Return a value that stays on one line with its unit; its interval may go to the next."""
+    """A value stays on a line with its unit; its interval may go to the next."""
     return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
 
 

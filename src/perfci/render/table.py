@@ -1,4 +1,4 @@
-"""Tables of a terminal: columns that fit its width, ids that are broken at `/` alone, and what stands under a row."""
+"""Tables of a terminal: columns that fit its width, ids broken at `/` alone, and what stands under a row."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,16 +9,15 @@ from rich.console import Console
 from rich.text import Text
 
 CASE_WIDTH = 20
-"""Width that a table leaves to case ids before it gives up another column."""
+"""Left to case ids before another column is given up."""
 _LEAST_CASE = 12
-"""With less, ids get lines of their own."""
 _GAP = 2
 _PIECE = re.compile(r"[^/ ]*[/ ]|[^/ ]+")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Headings and cells as text; a heading that begins with `>` stands over numbers. A cell may have two lines."""
+    """A heading that begins with `>` stands over numbers. A cell may have two lines."""
 
     head: list[str]
     cells: list[list[str]]
@@ -34,27 +33,26 @@ class Table:
 
     @property
     def widths(self) -> list[int]:
-        """The widths of the columns where nothing is broken."""
+        """Widths of the columns where nothing is broken."""
         columns = zip(self.names, *self.cells, strict=True)
         return [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
 
     def fits(self, width: int) -> bool:
-        """Tell whether all of it fits when case ids are broken to `CASE_WIDTH`."""
+        """Tell whether it fits with case ids broken to `CASE_WIDTH`."""
         widths = [
             min(own, CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
         ]
         return _whole(widths) <= width
 
     def plain(self) -> list[Text]:
-        """Return a line for each row, padded to columns, whatever their width."""
+        """Return a line for each row, padded to columns of any width."""
         lines = [self.names, *self.cells]
         return [Text(_padded(line, self.widths, [False] * len(line))) for line in lines]
 
     def drawn(self, console: Console) -> Iterator[Text]:
-        """Yield the lines for a terminal, none of them wider than it.
+        """Yield lines no wider than the terminal.
 
-        An id is broken behind a `/` where its column is too narrow; one with a part that is wider still stands whole
-        in a line of its own, above the values of its row.
+        An id is broken behind `/`; one with a part that is too wide stands whole in a line above its row's values.
         """
         width, widths = console.width, self.widths
         case = self.names.index("case") if "case" in self.names else 0
@@ -92,7 +90,7 @@ def _whole(widths: Sequence[int]) -> int:
 
 
 def _broken(text: str, width: int) -> list[str] | None:
-    """Return a text in lines of at most `width`, broken behind `/` and at spaces; None where a part is wider."""
+    """In lines of at most `width`, broken behind `/` and at spaces; None where a part is wider."""
     lines = [""]
     for piece in _PIECE.findall(text):
         if cell_len((lines[-1] + piece).rstrip()) > width:
@@ -103,7 +101,6 @@ def _broken(text: str, width: int) -> list[str] | None:
 
 
 def _lines(cells: Sequence[str]) -> list[list[str]]:
-    """Return the lines of a row, its cells' first lines first."""
     parts = [cell.split("\n") for cell in cells]
     return [[part[at] if at < len(part) else "" for part in parts] for at in range(max(map(len, parts)))]
 

@@ -29,7 +29,7 @@ from perfci.render.view import View
 from perfci.render.words import class_count
 
 MOST_ROWS = 40
-"""With more rows than this, unchanged ones are only counted."""
+"""With more rows unchanged ones are only counted."""
 _MARKS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
 _STYLES: dict[Effect, str] = {"fail": "bold red", "undecided": "bold yellow", "warn": "yellow", "pass": "green"}
 _BADGES: dict[Verdict, tuple[str, str]] = {
@@ -42,7 +42,7 @@ _BADGES: dict[Verdict, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class _Detail:
-    """How a row's line is laid out; a narrow terminal breaks more of it, and leaves no number out."""
+    """How a row's line is laid out; a narrow terminal breaks more, and leaves no number out."""
 
     words: bool = False
     """A column has the class; else it stands before the reason."""
@@ -54,7 +54,7 @@ class _Detail:
 
 _LOG = re.compile(r"\blogs/[\w.-]+\.log\b")
 _SENTENCES = 3
-"""Sentences of a case's profile that are shown; the report has the others."""
+"""Of a case's profile; the report has the others."""
 _TRACED = 5
 """Functions of a case likewise."""
 _DETAILS = (
@@ -67,7 +67,7 @@ _DETAILS = (
 
 
 def print_costs(report: Report, console: Console) -> None:
-    """Print the account of a run: seconds and share of each phase, and what imports cost."""
+    """Print seconds and share of each phase, and what imports cost."""
     printer = _Printer(View(report), console)
     phases = [[name, f"{seconds:.1f} s", f"{100 * share:.1f} %"] for name, seconds, share in printer.view.phases]
     printer.table(Table(["phase", ">wall time", ">share"], phases))
@@ -75,18 +75,17 @@ def print_costs(report: Report, console: Console) -> None:
 
 
 def print_report(report: Report, console: Console, folder: Path = Path()) -> None:
-    """Print the verdict, the rows and what is worth knowing beside them. `folder`: where its logs lie, from here.
+    """Print the verdict, the rows and what is worth knowing beside them. `folder`: of its logs, from here.
 
-    On a terminal: tables and colour within the console's width. Elsewhere: one line a row, without colour,
-    boxes or cut names.
+    On a terminal tables within its width; elsewhere one line a row, without colour, boxes or cut names.
     """
     _Printer(View(report), console, folder).print()
 
 
 def print_decided(report: Report, console: Console) -> None:
-    """Print the rows that pairs have decided, a line each, and the number of cases that are proved.
+    """Print a line for each row that pairs have decided, and the number of proved cases.
 
-    Neither class nor reason stands there: what a report says of all pairs together may still change these.
+    Without class and reason, which the report on all pairs may still change.
     """
     printer = _Printer(View(report), console)
     if proved := len({(row.case, row.device) for row in report.rows if row.proved}):
@@ -125,7 +124,7 @@ class _Printer:
             self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 
     def profile(self) -> list[Text]:
-        """Show what profilers saw first of each case, beyond what its rows say already."""
+        """Show what profilers saw first of each case, beyond its rows."""
         told = {(row.case, row.device) for row in self.report.rows if row.cause}
         lines = []
         quiet = {(row.case, row.device) for row in self.report.rows if _quiet(row)}
@@ -143,8 +142,8 @@ class _Printer:
         return lines
 
     def traced(self) -> None:
-        """Show what was traced because somebody asked: calls of the OS runtime, and device memory. Of two sides it is
-        less, so that it fits."""
+        """Show what was traced on request: calls of the OS runtime, and device memory; of two sides less, so that it
+        fits."""
         two = self.view.comparing
         profiles = self.report.profiles[:MOST_ROWS]
         columns = {"time": "seconds"}
@@ -163,7 +162,7 @@ class _Printer:
         columns: Mapping[str, str],
         of: Sequence[tuple[CaseProfile, Sequence[OsCallRow | Observed]]],
     ) -> None:
-        """Show rows of cases, a column of each side for each part of them: heading → field."""
+        """Show rows of cases, a column of each side for each of `columns`: heading → field."""
         sides = ("base", "head") if self.view.comparing else ("head",)
         head = [f">{side} {name}" if len(sides) > 1 else f">{name}" for side in sides for name in columns]
         cells = [
@@ -179,7 +178,7 @@ class _Printer:
             self.table(Table(["case", first, *head], cells))
 
     def header(self) -> None:
-        """Show the verdict with its sentence, what to do, facts and counts."""
+        """Show the verdict, what to do, facts and counts."""
         report, view = self.report, self.view
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
@@ -213,7 +212,7 @@ class _Printer:
             self.put(text)
 
     def row_table(self, rows: Sequence[Row]) -> Table:
-        """Return the rows, laid out so that all of it fits."""
+        """Return the rows, laid out so that all fits."""
         for detail in _DETAILS:
             table = self.detailed(rows, detail)
             if not self.rich or table.fits(self.console.width):
@@ -221,7 +220,7 @@ class _Printer:
         return table
 
     def detailed(self, rows: Sequence[Row], detail: _Detail) -> Table:
-        """Return the rows as a table; the metric is told where it is not always the time."""
+        """Return the table; the metric is told where it is not always the time."""
         view = self.view
         times = self.rich and all(row.metric in ("", "time") for row in rows)
         column = not times and detail.metric
@@ -246,7 +245,7 @@ class _Printer:
         return Table(head, cells, [_style(row) for row in rows], [self.reason(row, detail) for row in rows])
 
     def line(self, row: Row) -> Text:
-        """Return the numbers of a row as one line: `✓ adding time 1.02 ms → 1.03 ms · +0.9 % (±0.4) · limit 2 %`."""
+        """Return `✓ adding time 1.02 ms → 1.03 ms · +0.9 % (±0.4) · limit 2 %`."""
         view = self.view
         values = [f"{view.base(row)} → {view.head(row)}" if view.comparing else view.head(row)]
         values += [view.change(row)] if row.change is not None else []
@@ -261,14 +260,14 @@ class _Printer:
         return " · ".join(visible(part) for part in parts if part)
 
     def reason(self, row: Row, detail: _Detail) -> Text | None:
-        """Tell under a row why it is what it is; None where that is no news."""
+        """Return why a row is what it is; None where that is no news."""
         why = self.why(row)
         if _quiet(row) or not why:
             return None
         return _prose("" if detail.words else f"{row.class_}: ", why, _style(row))
 
     def measured_table(self) -> Table:
-        """Show the values of head: the time and what follows from it."""
+        """Show head's time and what follows from it."""
         view = self.view
         head = ["case"]
         for metric in view.standard_metrics:
@@ -285,7 +284,7 @@ class _Printer:
         return Table(head, cells)
 
     def other_table(self) -> Table:
-        """Show the values of head: metrics that the commands report themselves."""
+        """Show head's values of metrics that commands report."""
         cells = [
             [
                 visible(entry.case) + self.view.on(entry.device),
@@ -305,23 +304,23 @@ class _Printer:
         return Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
 
     def table(self, table: Table) -> None:
-        """Print a table that fits the terminal, or lines padded to columns."""
+        """Print a table that fits, or lines padded to columns."""
         self.block(list(table.drawn(self.console)) if self.rich else table.plain())
 
     def block(self, lines: Sequence[Text]) -> None:
-        """Print lines that stand together, set off by an empty one."""
+        """Print lines set off by an empty one."""
         if lines:
             self.put(Text())
         for line in lines:
             self.put(line)
 
     def put(self, text: Text) -> None:
-        """Print one line; where there is no terminal it stays one line, however long."""
+        """Print one line, however long where there is no terminal."""
         self.console.print(text, soft_wrap=not self.rich, highlight=False)
 
 
 def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
-    """Return a sentence whose names between backticks stand out."""
+    """Names between backticks stand out."""
     text = Text(lead, style) if not space else Text.assemble((lead, style), space)
     for index, part in enumerate(spans(visible(sentence))):
         text.append(part, "bold" if index % 2 else "not bold")
@@ -329,7 +328,7 @@ def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
 
 
 def _under(text: str, mark: str) -> str:
-    """Return a text in two lines: an interval under its value, the direction under the change."""
+    """An interval under its value, the direction under the change."""
     before, found, after = text.partition(mark)
     return f"{before}{found.rstrip()}\n{after}" if mark == ") " and found else f"{before}\n({after}" if found else text
 
@@ -339,7 +338,6 @@ def _name(row: OsCallRow | Observed) -> str:
 
 
 def _told(row: OsCallRow | Observed, side: str, part: str) -> str:
-    """Return a part of a row, of one side, with its unit."""
     if isinstance(row, Observed):
         return show(row.head if side == "head" else row.base, row.unit)
     amount = getattr(row, f"{side}_{part}")

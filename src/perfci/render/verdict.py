@@ -1,4 +1,4 @@
-"""The verdict of a publication, over all its jobs: a sign, a sentence, advice. Plain text, names in backticks."""
+"""The verdict of a publication over all its jobs, as plain text with names in backticks."""
 
 from perfci.judge.headline import NEEDS_REVIEW
 from perfci.judge.status import order
@@ -14,13 +14,13 @@ _ADVICE = "Read the log of the run, fix what it names, and run it again: this sa
 
 
 class Verdict:
-    """The reports of a publication as Views, worst first, and what they come to together."""
+    """The reports of a publication, worst first, and what they come to together."""
 
     def __init__(self, publication: Publication) -> None:
         self.publication = publication
         shards = [(shard, View(shard.report)) for shard in publication.shards]
         self.shards = sorted(shards, key=lambda one: _severity(one[1]))
-        """Jobs with their Views: failing ones by their worst row, those in error, observed, undecided, the rest."""
+        """Failing jobs by their worst row, those in error, observed, undecided, the rest."""
         self.views = [view for _, view in self.shards]
         idle = publication.unmeasured or publication.nothing
         self.missing = publication.missing or ([] if shards or idle else [NO_RESULTS])
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def acceptable(self) -> bool:
-        """True where a failure waits for somebody to accept it."""
+        """A failure waits for somebody to accept it."""
         publication = self.publication
         return publication.exit_code == 1 and publication.checked and publication.origin.pull_request is not None
 
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def counts(self) -> list[tuple[Class, int]]:
-        """Classes that occur in any job, worst first, with their number of rows."""
+        """Classes that occur in any job, worst first, with their rows."""
         sums = {name: sum(dict(view.counts).get(name, 0) for view in self.views) for name in CLASSES}
         return [(name, number) for name, number in sums.items() if number]
 
@@ -115,7 +115,7 @@ class Verdict:
 
 
 def named(job: str, sentence: str) -> str:
-    """Return a sentence of one job of several: `h100: …`."""
+    """Return `h100: …`."""
     name = job.replace("`", "'")
     return f"{name}: {sentence}" if name else sentence
 

@@ -1,7 +1,6 @@
 """The words and groups that every rendering shares. Plain text: each renderer escapes it for where it lands.
 
-Numbers come from the Report. What is worked out here is notation alone: the half-width of an interval that
-stands in the Report, and the quotient of two times that stand side by side.
+Numbers come from the Report; only notation is worked out here: half-widths of its intervals, quotients of its times.
 """
 
 import math
@@ -22,9 +21,9 @@ from perfci.render.words import class_count, duration, half_width, moved, plain,
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
-"""A verdict as one sign; a run that passes with warnings has another."""
+"""A run that passes with warnings has another."""
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
-"""Share of a phase, seconds of an import from which on they are told; imports that are listed at most."""
+"""Share of a phase, seconds of an import that are told; imports that are listed."""
 MOST_PROFILES = 20
 """Cases whose profiles are shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
@@ -32,7 +31,7 @@ ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
 
 @dataclass(frozen=True)
 class MeasuredCase:
-    """Everything measured of one case on one device."""
+    """Everything measured of a case on a device."""
 
     case: str
     device: DeviceKind
@@ -41,7 +40,7 @@ class MeasuredCase:
 
 @dataclass(frozen=True)
 class DevicePair:
-    """One case id that was timed on both devices."""
+    """A case id that was timed on both devices."""
 
     case: str
     cpu: Stats
@@ -59,14 +58,14 @@ class DevicePair:
 
 
 class View:
-    """A Report, grouped the way people read it."""
+    """A Report, grouped as people read it."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
 
     @property
     def comparing(self) -> bool:
-        """True where there is a base to compare with."""
+        """There is a base."""
         return self.report.mode == "compare"
 
     @property
@@ -76,22 +75,22 @@ class View:
 
     @cached_property
     def failing(self) -> list[Row]:
-        """Rows that fail the run (or would, were it not observing), worst first."""
+        """Rows that fail the run, or would, were it not observing; worst first."""
         return [row for row in self.report.rows if row.effect == "fail"]
 
     @cached_property
     def undecided(self) -> list[Row]:
-        """Rows that have no answer and so keep the run from passing."""
+        """Rows without an answer, which keep the run from passing."""
         return [row for row in self.report.rows if row.effect == "undecided"]
 
     @cached_property
     def leading(self) -> list[Row]:
-        """Rows that make the verdict what it is: those that fail, or else those without an answer."""
+        """Rows that make the verdict: those that fail, or else those without an answer."""
         return self.failing or self.undecided
 
     @cached_property
     def warnings(self) -> list[Row]:
-        """Rows that a reader should know of and that do not fail the run."""
+        """Rows worth knowing that do not fail the run."""
         return [row for row in self.report.rows if row.effect == "warn"]
 
     @cached_property
@@ -101,12 +100,12 @@ class View:
 
     @cached_property
     def without_base(self) -> list[Row]:
-        """Rows of cases that base does not have: limits on their change have nothing to hold against."""
+        """Rows of cases that base lacks: nothing to hold limits on their change against."""
         return [row for row in self.report.rows if row.class_ == "added"]
 
     @property
     def unasked(self) -> bool:
-        """True where no limit was to be asked: the verdict says that nothing is decided, and nothing was to be."""
+        """No limit was to be asked: that nothing is decided is right."""
         return self.report.verdict == "undecided" and self.report.sentence.startswith(UNASKED)
 
     @cached_property
@@ -120,12 +119,12 @@ class View:
 
     @staticmethod
     def passed_over(row: Row) -> bool:
-        """Tell whether a row says no more than that its case needs a device that is not here."""
+        """Tell whether a row says only that its case needs a device that is not here."""
         return row.class_ == "skipped" and row.effect == "pass"
 
     @cached_property
     def skipped(self) -> list[str]:
-        """The cases passed over, a line for each reason: `5 cases skipped: needs cuda (matmul, sdpa)`."""
+        """A line for each reason: `5 cases skipped: needs cuda (matmul, sdpa)`."""
         groups: dict[str, list[Row]] = {}
         for row in self.report.rows:
             if self.passed_over(row):
@@ -145,17 +144,17 @@ class View:
 
     @cached_property
     def standard_metrics(self) -> list[str]:
-        """Metrics that get a column: time and what follows from it, as far as measured."""
+        """Metrics with a column: time and what follows from it, as far as measured."""
         return [name for name in _STANDARD if any(name in case.metrics for case in self.measured)]
 
     @cached_property
     def other_measured(self) -> list[Measured]:
-        """Values of other metrics, which get a row each."""
+        """Values of other metrics, a row each."""
         return [entry for entry in self.report.measured if entry.metric not in _STANDARD]
 
     @cached_property
     def device_pairs(self) -> list[DevicePair]:
-        """CPU against GPU: head's times of cases that were measured on both."""
+        """Head's times of cases that were measured on CPU and GPU."""
         times: dict[str, dict[DeviceKind, Stats]] = {}
         for case in self.measured:
             stats = case.metrics["time"].sides.get("head") if "time" in case.metrics else None
@@ -165,13 +164,13 @@ class View:
 
     @cached_property
     def kinds(self) -> list[DeviceKind]:
-        """Kinds of devices that were used, the GPU first."""
+        """Devices that were used, the GPU first."""
         seen: set[DeviceKind] = {row.device for row in self.report.rows if not self.passed_over(row)}
         seen |= {measured.device for measured in self.report.measured}
         return [kind for kind in ("cuda", "cpu") if kind in seen]
 
     def on(self, device: DeviceKind) -> str:
-        """Return ` (cpu)` where the report speaks of several devices."""
+        """Return ` (cpu)` where the report has several devices."""
         return f" ({device})" if len(self.kinds) > 1 else ""
 
     @staticmethod
@@ -181,7 +180,7 @@ class View:
 
     @staticmethod
     def head(row: Row, interval: bool = True) -> str:
-        """Return head's value of a row, with its interval where the limit is absolute: `48.5 µs (±0.2 %)`."""
+        """Return head's value, with its interval under an absolute limit: `48.5 µs (±0.2 %)`."""
         text = show(row.head, row.unit)
         if not interval or row.against != "bound" or row.interval is None or not row.head:
             return text
@@ -190,7 +189,7 @@ class View:
 
     @staticmethod
     def limit(row: Row) -> str:
-        """Return `2 %` for a relative limit, `≥ 2.8 TB/s` or `≤ 5 ms` for an absolute one."""
+        """Return `2 %`, `≥ 2.8 TB/s` or `≤ 5 ms`."""
         if row.limit is None:
             return "–"
         match row.against:
@@ -204,14 +203,14 @@ class View:
                 assert_never(row.against)
 
     def change(self, row: Row, interval: bool = True) -> str:
-        """Return `+211 % (±0.4) slower`; `proved` where a proof excludes a change, `–` where nothing was compared."""
+        """Return `+211 % (±0.4) slower`; `proved`; `–` where nothing was compared."""
         if row.change is None:
             return "proved" if row.proved else "–"
         width = half_width(row) if interval else ""
         return " ".join(part for part in (show_change(row.change), f"({width})" if width else "", moved(row)) if part)
 
     def median(self, entry: Measured | None, side: Side) -> str:
-        """Return the median over the workers of one side; a speed-up with what it is over: `1.23x sdpa`."""
+        """Return a side's median over workers; a speed-up with what it is over: `1.23x sdpa`."""
         if entry is None or side not in entry.sides:
             return "–"
         text = show(entry.sides[side].median, entry.unit)
@@ -220,7 +219,7 @@ class View:
 
     @staticmethod
     def spread(entry: Measured | None, side: Side) -> str:
-        """Return `0.1 %`: half of the interval of the median, relative to it; `–` for too few workers."""
+        """Return half of the median's interval, relative to it: `0.1 %`; `–` for too few workers."""
         stats = entry.sides.get(side) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
@@ -232,7 +231,7 @@ class View:
         return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
-        """Return the path of the log that explains a failed row; empty where there is none."""
+        """Return the path of the log that explains a failed row."""
         facts = self._facts.get((row.case, row.device))
         if facts is None or row.kind != "presence":
             return ""
@@ -245,13 +244,13 @@ class View:
 
     @cached_property
     def counts(self) -> list[tuple[Class, int]]:
-        """Classes that occur, worst first, with their number of rows: what tables list is what was counted."""
+        """Classes that occur, worst first, with their rows: what tables list is what was counted."""
         rows = self.report.rows
         return [(name, number) for name in CLASSES if (number := sum(row.class_ == name for row in rows))]
 
     @cached_property
     def over(self) -> str:
-        """`5 cases in all`, where cases have several rows; else empty."""
+        """`5 cases in all`, where cases have several rows."""
         cases = {(row.case, row.device) for row in self.report.rows}
         return f"{count(len(cases), 'case')} in all" if len(cases) != len(self.report.rows) else ""
 
@@ -260,19 +259,19 @@ class View:
         return any(row.class_ == name for row in self.failing)
 
     def commit(self, side: Side) -> str:
-        """Return `4d5993f`, the name of the ref where there is no commit, or `working tree`."""
+        """Return `4d5993f`, the ref's name where there is no commit, or `working tree`."""
         facts = self.report.sides.get(side)
         if facts is None:
             return "–"
         return facts.commit[:7] if facts.commit else facts.ref or "working tree"
 
     def dirty(self, side: Side) -> bool:
-        """Tell whether uncommitted changes were measured in this side."""
+        """Tell whether uncommitted changes were measured."""
         return side in self.report.sides and self.report.sides[side].dirty
 
     @cached_property
     def devices(self) -> list[str]:
-        """Names of the devices that were used, with the driver where one of them is a GPU."""
+        """Devices that were used, with a GPU's driver."""
         known = self.report.fingerprint.devices
         names = [known[kind] for kind in self.kinds or known if known.get(kind)]
         if self.report.fingerprint.driver and ("cuda" in self.kinds or not self.kinds):
@@ -281,7 +280,7 @@ class View:
 
     @cached_property
     def environments(self) -> list[str]:
-        """The differences between the environments of base and head, line by line; empty where they are one."""
+        """Differences between the environments of base and head, line by line."""
         return [] if self.report.environments is None else environments(self.report.environments)
 
     @cached_property
@@ -302,7 +301,7 @@ class View:
 
     @cached_property
     def phases(self) -> list[tuple[str, float, float]]:
-        """Phases that took part of the run, longest first: name, seconds, share."""
+        """Phases, longest first: name, seconds, share."""
         costs = self.report.costs
         whole = math.fsum(costs.values())
         if not math.isfinite(whole):
@@ -311,7 +310,7 @@ class View:
 
     @property
     def dear_imports(self) -> list[str]:
-        """`import torch: 2.1 s in each worker`, longest first; where that is much, with what to do."""
+        """`import torch: 2.1 s in each worker`, longest first; much is told with what to do."""
         dear = sorted(self.report.imports.items(), key=lambda two: -two[1])
         return [
             f"`{visible(name)}`: {duration(one)} in each worker{f': {IMPORTS.text}' if one >= _DEAR else ''}"
@@ -320,7 +319,7 @@ class View:
 
     @cached_property
     def costs(self) -> str:
-        """`93 s: 61 % samples, 14 % import, 25 % the rest`, and the dearest import; empty where it is not known."""
+        """`93 s: 61 % samples, 14 % import, 25 % the rest`, and the dearest import."""
         if not self.phases:
             return ""
         large = [one for one in self.phases if one[2] >= _LARGE]
