@@ -96,7 +96,7 @@ def _search(history: History, ask: Callable[[Asked], Compared], good: str, bad: 
 
 
 def _conclude(found: Range) -> None:
-    """What a merge of k parents does itself is the sum of its changes against them less k - 1 times the whole: what
+    """The change of a merge of k parents itself is the sum of its changes against them less k - 1 times the whole: what
     came by the joined lines is in each of the changes but one."""
     if any(one.answer != "yes" for one in found.confirmed):
         found.ending = "unconfirmed"

@@ -67,7 +67,7 @@ def asked(function: Callable[[], Fact]) -> "Future[Fact]":
 
 @dataclass
 class Machine:
-    """In tests `root` stands in for `/`, `env` for the environment with its PATH."""
+    """The machine as checks get it. In tests `root` stands in for `/`, `env` for the environment with its PATH."""
 
     root: Path = Path("/")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

@@ -135,7 +135,7 @@ def _counted_alone(case: Case) -> str:
 
 
 def _lost(case: Case) -> str:
-    """What the timeline of an imported case lacks."""
+    """Missing from the timeline of an imported case."""
     found = (
         [(name, side.profile) for name, side in case.sides.items() if side.profile is not None] if case.captured else []
     )

@@ -10,14 +10,14 @@ Side = Literal["base", "head"]
 SIDES: tuple[Side, Side] = ("base", "head")
 DeviceKind = Literal["cuda", "cpu"]
 Items = Annotated[list[T], FailFast()]
-"""Of documents: refused at its first wrong item, since of a stranger's million each would be an error to tell."""
+"""Refused at the first wrong item: a stranger's document may have a million."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Document(BaseModel):
-    """Strict by default: an unknown field is an error. `schemas` makes descriptions of the fields' docstrings."""
+    """An unknown field is an error. `schemas` makes descriptions of the fields' docstrings."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
@@ -28,7 +28,7 @@ class Document(BaseModel):
 
 
 class PerfciError(Exception):
-    """An error for people: one line that says what, where and what to do, with the exit code it ends in.
+    """One line for people: what, where and what to do; with the exit code it ends in.
 
     Exit codes: 1 the gate failed, 2 usage or configuration, 3 the measurement or the machine failed.
     """
@@ -37,13 +37,13 @@ class PerfciError(Exception):
 
 
 class UsageError(PerfciError):
-    """A mistake in the command line or in `perfci.yaml`: exit code 2."""
+    """A mistake in the command line or in `perfci.yaml`."""
 
     exit_code = 2
 
 
 class PolicyError(UsageError):
-    """A mistake in base's policy or in a limit that base declares, which head has fixed."""
+    """A mistake in what base declares, which head has fixed."""
 
 
 class MachineError(PerfciError):
@@ -53,7 +53,7 @@ class MachineError(PerfciError):
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Tell whether the glob `pattern` matches `text`. `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
+    """Match a glob whose `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
     from fnmatch import fnmatchcase
 
     return fnmatchcase(text, pattern)

@@ -1,7 +1,7 @@
 """Is it the same? What was written down as what is here now; base and head of a case as one question.
 
-Facts that must be the same are JSON values, by the name that an error gives them. Claims are what is written down of
-them. Numbers of what differs in one of them are never merged, and no run goes on with them.
+Facts that must be the same are JSON values by name; claims are what is written down of them. What differs in one is
+never merged or gone on with.
 """
 
 import hashlib
@@ -20,17 +20,16 @@ from perfci.model.text import escaped, one_line
 from perfci.model.timing import Setting
 
 SKETCH_TOLERANCE = 1e-6
-"""Relative to the largest projection: far above float64's rounding over the sums, far below any change that
-matters."""
+"""Relative to the largest projection: far above float64's rounding, far below any change that matters."""
 
 _TEXT = 60
 _SAMPLERS = frozenset({"timer", "allocator"})
-"""Settings that are perfci's own; the others are those of libraries."""
+"""Settings of perfci's own, not of libraries."""
 _JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 _READABLE = 100
-"""Characters of a claim at most that people can read."""
+"""Characters of a claim that is kept as it is."""
 _DIGEST = "sha256:"
-"""Before the digest in any other: no JSON value begins so."""
+"""No JSON value begins so."""
 
 
 def _canonical(value: Any) -> str:
@@ -38,13 +37,13 @@ def _canonical(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, by all of it but the order of keys. Raises ValueError for what is none, such
-    as a key that is a number: it would be taken for text."""
+    """Return the SHA-256 of a JSON value, whatever the order of keys. Raises ValueError for any other, such as a key
+    that is a number."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()
 
 
 def claims(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is to be written down of facts: a short line as JSON, of all else, and of mappings, the digest."""
+    """Return what is written down of facts: a short line as JSON; else, and of mappings, the digest."""
     return {name: _claim(fact) for name, fact in facts.items()}
 
 
@@ -55,8 +54,8 @@ def _claim(fact: Any) -> str:
 
 
 def require_same(then: Mapping[str, str], now: Mapping[str, str], where: object, otherwise: str, todo: str) -> None:
-    """Raise UsageError for the first claim that is not the same, or not in both. Its line: `where`, the name,
-    `otherwise` with both values, `todo`."""
+    """Raise UsageError for the first claim that is not the same in both: `where`, its name, `otherwise` with both
+    values, `todo`."""
     for name in _differing(now, then):
         old, new = (_told(some[name]) if name in some else "nothing" for some in (then, now))
         told = f" ({old}, here {new})" if old and new else ""
@@ -64,7 +63,6 @@ def require_same(then: Mapping[str, str], now: Mapping[str, str], where: object,
 
 
 def _told(claim: str) -> str:
-    """Return a claim as people read it; empty where it is a digest, which tells them nothing."""
     text = str(claim).strip('"')
     if re.fullmatch(r"[0-9a-f]{40,64}", text):  # of a commit, or of files
         return text[:10]
@@ -72,7 +70,6 @@ def _told(claim: str) -> str:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of what is in one of them alone, or not the same in both."""
     return [name for name in {**one, **other} if name not in one or name not in other or one[name] != other[name]]
 
 
@@ -104,10 +101,9 @@ def _sketches(base: list[float], head: list[float]) -> list[str]:
 
 
 def differences(base: CaseSide, head: CaseSide, environments: Environments | None = None) -> list[str]:
-    """Return what makes the sides two different questions, one phrase each with both values; empty where they are
-    the same.
+    """Return what makes the sides two questions, a phrase each with both values.
 
-    Settings of libraries are no such thing where the command line set the environments apart: they follow from these.
+    Not settings of libraries where the command line set the environments apart, from which they follow.
     """
     found = _dicts("parameter", base.params, head.params)
     if base.inputs != head.inputs:
@@ -121,7 +117,7 @@ def differences(base: CaseSide, head: CaseSide, environments: Environments | Non
 
 
 def settings_apart(environments: Environments, cases: Sequence[Case]) -> Environments:
-    """Return the environments with the settings of libraries that differ between the sides of any of the cases."""
+    """Return the environments with the settings of libraries that differ between the sides of a case."""
     found = set()
     for case in cases:
         base, head = (_settings(case.sides[side]) for side in SIDES)
@@ -142,7 +138,7 @@ def _said(settings: Mapping[str, Setting], name: str) -> str | None:
 
 
 def alternatives(base: CaseSide, head: CaseSide) -> str:
-    """Return how head's alternative is another than base's; empty where it is the same, or base has none."""
+    """Return how head's alternative differs; empty where base has none."""
     mine, theirs = base.versus, head.versus
     if mine is None or theirs is None:
         return ""
@@ -154,10 +150,9 @@ def alternatives(base: CaseSide, head: CaseSide) -> str:
 
 
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
-    """Return what head declares otherwise than base of the same executions, one phrase each: work, tolerances,
-    reference, alternative.
+    """Return what head declares otherwise of the same executions: work, tolerances, reference, alternative.
 
-    None of it changes what is executed and timed: base and head are judged by base's declarations.
+    Base and head are judged by base's declarations.
     """
     found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     for name in ("rtol", "atol"):

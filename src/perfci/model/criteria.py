@@ -22,20 +22,19 @@ from perfci.model.units import item_of, limit_percent, show
 
 Kind = Literal["regression", "creep", "min", "max", "kernels"]
 Purpose = Literal["change", "last", "reference", "seam"]
-"""The purpose of a comparison. `change`: base's limits judge what head changes. In the others both are commits of main,
-and head judges: against the commit that the history recorded last, against the reference (a release), whose `creep`
-limits stand in the place of `regression`; and, where a reference is new, against the one before: nothing is asked."""
+"""`change`: base's limits judge what head changes. Else both are commits of main, and head judges: against the commit
+recorded last; against the reference (a release), with `creep` limits in place of `regression`; and of a new reference
+against the one before, of which nothing is asked."""
 Against = Literal["base", "bound", "names"]
-"""The counterpart that head is compared with: base, a bound in the metric's unit, or an expression for names of
-kernels."""
+"""Base, a bound in the metric's unit, or an expression for names of kernels."""
 Beyond = Literal["above", "below"]
-"""The side of a limit on which a value breaks it."""
+"""The side of a limit that breaks it."""
 Key = tuple[str, str, str, Kind]
-"""Case, device, metric and kind: of several limits on the same, one counts."""
+"""Of several limits on the same case, device, metric and kind, one counts."""
 
 TIMER_TICK: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
-"""Seconds, of one sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least,
-of which two readings of perf_counter (90 ns) are under 0.01 %: a min_change would only loosen short kernels' limits."""
+"""Seconds of a sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least, of
+which two readings of perf_counter (90 ns) are under 0.01 %."""
 
 
 def against(kind: Kind) -> Against:
@@ -65,9 +64,9 @@ def asked_in(kind: Kind, purpose: Purpose) -> bool:
 
 
 def beyond(kind: Kind, better: Direction = "lower") -> Beyond:
-    """Return the side of a limit, or for a relative one of base, on which a value is worse.
+    """Return the side on which a value is worse than the limit, or than base.
 
-    `better`: of the metric; no matter for an absolute limit. Raises ValueError for `kernels`: names have no order.
+    `better`: of the metric of a relative limit. Raises ValueError for `kernels`: names have no order.
     """
     match kind:
         case "regression" | "creep":
@@ -86,9 +85,9 @@ class LimitSource(Document):
     """Where a limit stands."""
 
     origin: Literal["policy", "kernel", "default"]
-    """`kernel`: in its declaration; `default`: nowhere, since the policy has no limits."""
+    """`kernel`: its declaration; `default`: the policy has no limits."""
     index: int = Field(0, ge=0, le=999_999)
-    """Of the limit, among those of the policy or the kernel."""
+    """Among the limits of the policy or the kernel."""
     where: str = ""
     """`file:line` of the kernel's declaration."""
 
@@ -105,10 +104,10 @@ class LimitSource(Document):
 
 
 class Criterion(Document):
-    """One question that the run must answer: does this metric of this case keep to this limit?
+    """The question: does this metric of this case keep to this limit?
 
-    The metric's tier says how it is decided: by statistics over worker pairs, each of which holds a value (`timed`),
-    or, where a profiler or a check tells one value a side, by that (`observed`).
+    By the metric's tier decided by statistics over worker pairs (`timed`), or by one value a side of a profiler or a
+    check (`observed`).
     """
 
     case: str
@@ -122,24 +121,24 @@ class Criterion(Document):
     bound: float = 0.0
     """Relative change for `regression` and `creep`; a value in `unit` for `min` and `max`."""
     pattern: Regex | Literal[""] = ""
-    """Of `kernels`: what the name of some kernel must match."""
+    """Of `kernels`: matches the name of some kernel."""
     min_change: float = 0.0
-    """Seconds under which a change is never a regression, as the limit says."""
+    """Seconds of the limit under which a change is never a regression."""
     tick: float = 0.0
-    """Seconds that the timer resolves of one sample, where the limit names no min_change: shared out over the
-    executions in a sample it is the min_change."""
+    """Seconds that the timer resolves of a sample; shared out over its executions it is the min_change of a limit
+    without one."""
     severity: Severity = "fail"
     on_missing: Severity = "fail"
     source: LimitSource
     named: bool = True
-    """True where the limit names the case. A pattern asks no case for what it has none of."""
+    """The limit names the case; a pattern asks no case for what it has none of."""
     waits: str = ""
-    """Why it cannot be judged here, and waits for another device or for a tool; empty where it can."""
+    """The device or tool that it waits for, so that it cannot be judged here."""
     threshold: bool = False
-    """Of `regression`: True where the bound itself parts the answers, as a bisect asks: pairs must show a change beyond
-    it, or one that is not. Else a change that is there, and of more than half the bound, is beyond it."""
+    """Of `regression`, as a bisect asks: pairs must show a change beyond the bound, or one that is not. Else a change
+    that is there, and of more than half the bound, is beyond it."""
     late: bool = False
-    """True where only executions after the first showed that it is asked, so that it can have no answer."""
+    """Only later executions showed that it is asked, so that it can have no answer."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Self:
@@ -154,22 +153,22 @@ class Criterion(Document):
 
     @property
     def key(self) -> Key:
-        """The key of what it asks, without its limit."""
+        """The question, without its limit."""
         return self.case, self.device, self.metric, self.kind
 
     @property
     def timed(self) -> bool:
-        """True where worker pairs decide it, by statistics."""
+        """Worker pairs decide it, by statistics."""
         return not self.waits and self.tier not in OBSERVED
 
     @property
     def observed(self) -> bool:
-        """True where the single observation of a profiler or a check decides it."""
+        """A single observation decides it."""
         return not self.waits and self.tier in OBSERVED
 
     @property
     def shares_alpha(self) -> bool:
-        """True where statistics can let the run fail by it, so that it gets α/m."""
+        """Statistics can let the run fail by it: it gets α/m."""
         return self.timed and self.severity == "fail" and not self.late
 
     @property
@@ -179,7 +178,7 @@ class Criterion(Document):
 
     @property
     def relative(self) -> bool:
-        """True where it holds against base, and so asks nothing without one."""
+        """It asks nothing without a base."""
         return self.against == "base"
 
     @property
@@ -192,7 +191,7 @@ class Criterion(Document):
         return value > other if self.beyond == "above" else value < other
 
     def broken_by(self, head: float, base: float = 1.0) -> bool:
-        """Tell whether a value of head is beyond the bound, or beyond what a relative limit allows of `base`.
+        """Tell whether head is beyond the bound, or beyond what a relative limit allows of `base`.
 
         NaN is beyond every limit. Raises ValueError as `beyond()`.
         """
@@ -209,7 +208,7 @@ class Criterion(Document):
         return not (head <= limit if upper else head >= limit)
 
     def stricter_than(self, other: Self) -> bool:
-        """Tell whether less keeps to this limit than to `other`, of the same kind. Of two expressions neither is."""
+        """Tell whether less keeps to this limit than to `other`, of the same kind; never of expressions."""
         match self.kind:
             case "regression" | "creep" | "max":
                 return self.bound < other.bound
@@ -221,9 +220,9 @@ class Criterion(Document):
                 assert_never(self.kind)
 
     def tightened(self, own: Self) -> Self:
-        """Return this criterion of a policy, as a kernel's `own` on the same makes it stricter, and never looser.
+        """Return this criterion of a policy, made stricter by a kernel's `own`, never looser.
 
-        So a change cannot loosen a limit beside the code that it changes.
+        A change cannot loosen a limit beside the code that it changes.
         """
         lower = min(self, own, key=lambda one: (one.min_change, one.tick))
         changes: dict[str, Any] = {
@@ -238,11 +237,11 @@ class Criterion(Document):
         return self.model_copy(update=changes)
 
     def against_base(self, bound: float) -> Self:
-        """Return the criterion that head is not worse than base by the share `bound` in the same metric."""
+        """Return the criterion that head is not worse than base by the share `bound`."""
         return self.model_copy(update={"kind": "regression", "bound": bound, "min_change": 0.0, "tick": 0.0})
 
     def words(self) -> str:
-        """Return what must hold: `time within 2 %`, `time max 5 ms`, `a kernel matches flash`."""
+        """Return `time within 2 %`, `time max 5 ms`, `a kernel matches flash`."""
         match self.kind:
             case "regression":
                 return f"{self.metric} within {limit_percent(self.bound)}"
@@ -257,9 +256,9 @@ class Criterion(Document):
 
 
 def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[str, Any]]:
-    """Return what a limit of the policy asks: kind → the fields of its criterion that say what is compared.
+    """Return kind → fields of its criterion that say what is compared.
 
-    `metric`: the limit's. Raises ValueError for a bound whose unit does not fit it.
+    Raises ValueError for a bound whose unit does not fit.
     """
     counted = (item_of(limit.min) or item_of(limit.max)) if metric.name == "throughput" else ""
     unit = counted + metric.unit  # `tokens/s`, as the limit says it
@@ -287,9 +286,9 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
 
 
 def least_change(criterion: Criterion, timing: Timing | None) -> float:
-    """Return seconds under which a change of one execution is never a regression, for a case under this timing mode.
+    """Return seconds of an execution under which a change is never a regression.
 
-    What the limit says, or what the timer resolves of an execution: a sample under `rotating` holds hundreds of them.
+    The limit's, or what the timer resolves: a sample under `rotating` holds hundreds.
     """
     executions = (timing and timing.executions_per_graph) or 1
     return max(criterion.min_change, criterion.tick / executions)

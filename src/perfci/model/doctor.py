@@ -13,7 +13,7 @@ STATUSES: tuple[Status, ...] = ("fail", "warn", "ok")
 
 
 class Finding(Document):
-    """One line: a fact that everybody needs, or something that has a remedy on this machine."""
+    """A fact that everybody needs, or something that has a remedy on this machine."""
 
     name: str = Field(pattern=r"[a-z0-9]+([ _-][a-z0-9]+)*")
     """Stable, such as `gpu 0 clocks`."""
@@ -22,9 +22,9 @@ class Finding(Document):
     found: str = Field(min_length=1, max_length=1000)
     """The observation, in one line."""
     remedy: str = Field("", max_length=1000)
-    """The command or step that fixes it; always there where the status is not `ok`."""
+    """A command or step; always there but for `ok`."""
     values: dict[str, Any] = Field(default_factory=dict)
-    """The facts behind it, for programs. Sizes in bytes."""
+    """For programs; sizes in bytes."""
 
     @model_validator(mode="after")
     def _fixable(self) -> Self:
@@ -34,7 +34,7 @@ class Finding(Document):
 
 
 class TierState(Document):
-    """The metrics of one tier, and whether this machine can give them."""
+    """Metrics of one tier, and whether this machine can give them."""
 
     tier: Tier
     given: bool

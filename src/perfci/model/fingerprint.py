@@ -11,7 +11,7 @@ ComputeMode = Literal["default", "exclusive", "prohibited"]
 
 
 class NvmlFacts(Document):
-    """The set-up of a GPU, as NVML tells it: it stays so until someone changes it. None: not told."""
+    """A GPU's lasting set-up, as NVML tells it. None: not told."""
 
     driver: str | None = None
     vbios: str | None = None
@@ -35,7 +35,7 @@ class GpuFacts(Document):
     l2_bytes: int = Field(ge=0)
     memory_bytes: int = Field(ge=1)
     empty_pair_seconds: float
-    """Median between the events of a pair with nothing between them: what every sample contains."""
+    """Median between two events with nothing between them, which every sample contains."""
     nvml: NvmlFacts | None = None
     """None where NVML does not answer."""
 
@@ -47,15 +47,15 @@ class GpuFacts(Document):
 
     @property
     def exclusive(self) -> bool:
-        """True where the GPU serves one process at a time."""
+        """The GPU serves one process at a time."""
         return self.nvml is not None and self.nvml.compute_mode == "exclusive"
 
 
 class Rate(Document):
-    """The most that a device did of one kind of work per second."""
+    """The most of one kind of work that a device did per second."""
 
     value: float | None
-    """Bytes or floating-point operations per second; None where it could not be measured."""
+    """Bytes or floating-point operations; None where not measured."""
     how: str = ""
     """The way in which it was measured."""
     reason: str = ""
@@ -63,18 +63,18 @@ class Rate(Document):
 
     @property
     def usable(self) -> float | None:
-        """The value where it is a finite positive number."""
+        """The value, if finite and positive."""
         return self.value if self.value is not None and 0 < self.value < math.inf else None
 
 
 class Ceilings(Document):
-    """The most that a device does, as worker/ceilings.py measured it on this very device."""
+    """The most that this very device does (`worker/ceilings.py`)."""
 
     device: str
     read: Rate
     """Bytes read from the device's memory."""
     copied: Rate
-    """Bytes read and written by a copy within the device's memory."""
+    """Read and written within the device's memory."""
     matmul: dict[str, Rate]
     """Type → operations of a matrix multiplication."""
     to_device: Rate | None
@@ -103,7 +103,7 @@ class Fingerprint(Document):
     """CUDA version that torch was built with."""
     driver: str | None = None
     devices: dict[str, str] = Field(default_factory=dict)
-    """Device kind → its name: `{"cpu": "AMD EPYC 9654", "cuda": "NVIDIA H200"}`."""
+    """Kind → name: `{"cpu": "AMD EPYC 9654", "cuda": "NVIDIA H200"}`."""
     uuid: str | None = None
     """UUID of the GPU."""
     gpu: GpuFacts | None = None
@@ -111,11 +111,10 @@ class Fingerprint(Document):
     ceilings: dict[DeviceKind, Ceilings] = Field(default_factory=dict)
     """Of each device that kernels are measured on."""
     imported: dict[str, str] = Field(default_factory=dict)
-    """Further facts in the files of another tool, for a reader."""
+    """Further facts in the files of another tool."""
 
     def lasting(self) -> dict[str, Any]:
-        """Return what is the same at every reading of one machine, by the name that an error gives it: nothing
-        measured, nothing that others change."""
+        """Return what is the same at every reading of one machine: nothing measured, nothing that others change."""
         gpu = {"nvml", "empty_pair_seconds"}
         found = self.model_dump(mode="json", exclude={"memory": True, "ceilings": True, "gpu": gpu})
         return {f"the machine's {name}": fact for name, fact in found.items()}
@@ -133,7 +132,7 @@ class Interpreter(Document):
 
 
 class Package(Document):
-    """A package of which the interpreters hold different versions; None: it is not there."""
+    """A package of different versions; None: not there."""
 
     name: str = Field(max_length=100)
     base: str | None = Field(None, max_length=100)
@@ -141,22 +140,22 @@ class Package(Document):
 
 
 class Variable(Document):
-    """An environment variable that differs; None: it is not set."""
+    """None: not set."""
 
     name: str = Field(max_length=200)
     base: str | None = Field(None, max_length=200)
     head: str | None = Field(None, max_length=200)
     hidden: bool = False
-    """True where the values may be secrets, and are left out."""
+    """The values may be secrets, and are left out."""
 
 
 class Environments(Document):
-    """The environments of base and head, where they differ: workers are then processes of their own, no forks."""
+    """Differences between base's and head's: workers are then processes of their own, no forks."""
 
     asked: bool = False
-    """True where the command line set them apart, False where the policies of base and head do."""
+    """By the command line, not by the policies."""
     interpreters: dict[Side, Interpreter]
     packages: Items[Package] = Field(default_factory=list)
     variables: Items[Variable] = Field(default_factory=list)
     settings: Items[Variable] = Field(default_factory=list)
-    """Settings of libraries that times depend on and that differ, of a report: `tf32`, `cudnn_benchmark`."""
+    """Of libraries, of a report: `tf32`, `cudnn_benchmark`."""

@@ -1,7 +1,7 @@
-"""Kernels by their names: what stays the same from build to build, what people call them, which family they are of.
+"""Kernels by their names: what stays the same from build to build, their labels, their families.
 
-Each profiler demangles in its own way (`(int)4` and `<unnamed>::`; `4` and `at::` for `at::native::`;
-`(anonymous namespace)::` and `{lambda()#2}`): of the same kernel all must give the same identity.
+Each profiler demangles in its own way (`(int)4` and `<unnamed>::`; `4` and `at::` for `at::native::`; `(anonymous
+namespace)::` and `{lambda()#2}`): all must give a kernel the same identity.
 """
 
 import functools
@@ -19,14 +19,14 @@ Family = Literal[
 WIDTH = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 """Bytes of an element."""
 LONGEST = 48
-"""Characters of a label: two of them and their numbers fit into a line of the table."""
+"""Characters of a label: two with their numbers fit into a line."""
 
 LAUNCHERS = frozenset(
     f"{kind}elementwise_kernel{more}"
     for kind in ("", "vectorized_", "unrolled_", "legacy_", "index_", "vectorized_templated_")
     for more in ("", "_with_index", "_for_multi_outputs", "_manual_unroll")
 ) | {"reduce_kernel", "reduce_1Block_kernel", "multi_tensor_apply_kernel", "FusedOptimizerTensorListMetadata"}
-"""PyTorch's generic kernels (ATen/native/cuda/CUDALoops.cuh, Reduce.cuh): what they compute is a template argument."""
+"""ATen/native/cuda/CUDALoops.cuh, Reduce.cuh: what they compute is a template argument."""
 # Names are a stranger's: what stands between two words is bounded, so that no name takes time with its square.
 _OPERATION = re.compile(r"\b(\w+?)_kernel(?:_cuda|_impl)?\b")
 _FUNCTORS = (
@@ -84,28 +84,28 @@ _SCALAR_MATH = re.compile(r"ffma|simt|(?<![a-z])[sd]gemm|gemv|f32f32_f32f32_f32_
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel as its name tells it."""
+    """A kernel by its name."""
 
     key: str
-    """The same for the same kernel whatever was built and whichever tool saw it."""
+    """The same whatever was built and whichever tool saw it."""
     label: str
     """For people: one line, at most LONGEST characters."""
     family: Family
     attention: str
-    """The fused attention that it is; empty for none."""
+    """Of a fused attention."""
     from_library: str
-    """Whose matrix multiply it is; empty for none or one's own."""
+    """Whose matrix multiply it is, if not one's own."""
     types: tuple[str, ...]
-    """Floating-point types it works on, keys of WIDTH; empty where the name tells none."""
+    """It works on, keys of WIDTH; empty where not told."""
     cast: tuple[str, str] | None
-    """(from, to), keys of WIDTH or "" for unknown, of a kernel that only converts."""
+    """(from, to), keys of WIDTH or "", of a kernel that only converts."""
     scalar: bool
-    """A matrix multiply whose name says that it does without tensor cores."""
+    """By its name a matrix multiply without tensor cores."""
 
 
 @functools.lru_cache(maxsize=4096)
 def identify(name: str) -> Kernel:
-    """Identify a kernel by its demangled `name`. Pure; any text is taken."""
+    """Identify a kernel by its demangled name, whatever text it is."""
     plain, base, arguments = parts(name)
     generic = base in LAUNCHERS
     operation = computed(arguments)[1] if generic else ""
@@ -136,7 +136,7 @@ def spaced(name: str) -> str:
 
 
 def parts(name: str) -> tuple[str, str, str]:
-    """Return `name` in one line without return type and anonymous namespaces; its function; what stands behind that."""
+    """Return `name` without return type and anonymous namespaces; its function; the rest."""
     plain = _ANONYMOUS.sub("", spaced(name))
     plain = plain.removeprefix("void ").replace("at::native::", "at::")
     head = re.split(r"[<(\[{]", plain, maxsplit=1)[0].strip() or plain
@@ -144,8 +144,8 @@ def parts(name: str) -> tuple[str, str, str]:
 
 
 def computed(arguments: str) -> tuple[str, str]:
-    """Return the function that a generic kernel computes, as it is spelt and as a word: (`lerp_tensor_kernel`,
-    `lerp_tensor`), (`CUDAFunctor_add`, `add`); empty where its arguments do not tell."""
+    """Return what a generic kernel computes, spelt and as a word: (`lerp_tensor_kernel`, `lerp_tensor`),
+    (`CUDAFunctor_add`, `add`)."""
     for match in _OPERATION.finditer(arguments):
         if match[1].lower() not in _WRAPPERS:
             return match[0], match[1]
@@ -157,7 +157,7 @@ def computed(arguments: str) -> tuple[str, str]:
 
 
 def _types(text: str, generic: bool) -> tuple[str, ...]:
-    """Return the types that a generic kernel's operation takes, which the last lambda that takes any tells."""
+    """The last lambda that takes any tells them."""
     if generic:
         lambdas = [types for match in _LAMBDA.finditer(text) if (types := _types(match[1], False))]
         if lambdas:
@@ -171,8 +171,8 @@ def _types(text: str, generic: bool) -> tuple[str, ...]:
 
 
 def _cast(plain: str, operation: str) -> tuple[str, str] | None:
-    """Return (from, to) of PyTorch's conversions (ATen/native/cuda/Copy.cu): the element loader that casts, or the
-    kernel of one target type whose lambda takes another."""
+    """Of PyTorch's conversions (ATen/native/cuda/Copy.cu): the element loader that casts, or the kernel of one target
+    type whose lambda takes another."""
     if "copy" not in operation:
         return None
     takes = _types(plain, True)
@@ -191,7 +191,7 @@ def _family(*texts: str) -> Family:
 
 
 def _stable(base: str) -> str:
-    """Return a name without what changes from build to build: hashes, Triton's numbers and specialisations."""
+    """Without hashes, Triton's numbers and specialisations."""
     for pattern in (_HASH, _SPECIALISED):
         base = pattern.sub("", base) or base
     if _TRITON.match(base):

@@ -1,4 +1,4 @@
-"""From the limits of a policy and of kernels to the criteria of a plan: which asks which case, and which counts."""
+"""From the limits of a policy and of kernels to the criteria of a plan."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,23 +29,23 @@ class Subject:
     device: DeviceKind
     device_name: str = ""
     own: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    """Limits that the kernel declares itself: they add to the policy's, and tighten them."""
+    """The kernel's own, which add to the policy's, and tighten them."""
     where: str = ""
     """`file:line` of the declaration."""
     reports: frozenset[str] | None = None
-    """Metrics that its first execution in base, else in head, reported; None where it was not executed."""
+    """By its first execution in base, else in head; None where not executed."""
     bounded: frozenset[str] = frozenset()
-    """Metrics that its first execution in head reported: a bound holds for those that base does not report, too."""
+    """By its first execution in head: bounds hold for these, too."""
     command: bool = False
-    """True where it is a process of its own: it is profiled only where a limit is intended for it."""
+    """A process of its own, profiled only where a limit is intended for it."""
     unseen: str = ""
-    """Why it is not profiled, but for a limit that names it; empty where it can be."""
+    """Why it is not profiled but for a limit that names it."""
 
 
 def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, LimitSource]]:
-    """Return the kernel's own limits, each with where it stands.
+    """Return the kernel's own limits, and where each stands.
 
-    Raises UsageError, naming the declaration, for a bad one.
+    Raises UsageError for a bad one.
     """
     limits = []
     for index, raw in enumerate(subject.own):
@@ -60,12 +60,12 @@ def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Li
 
 
 def names(limit: Limit, ident: str) -> bool:
-    """Tell whether `limit` speaks of the case of this id, on whatever device."""
+    """Tell whether `limit` speaks of this id, on whatever device."""
     return any(matches(pattern, ident) for pattern in limit.cases)
 
 
 def elsewhere(limit: Limit, subject: Subject) -> str:
-    """Return which devices `limit` is for, where this is none of them; empty where it is one."""
+    """Return the devices of `limit` where this is none of them."""
     if any(
         pattern == "*" or matches(pattern, subject.device) or matches(pattern, subject.device_name)
         for pattern in limit.devices
@@ -75,10 +75,10 @@ def elsewhere(limit: Limit, subject: Subject) -> str:
 
 
 def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
-    """Return why this case is not profiled for `limit`; empty where it is. `kernels`: ids of all cases of kernels.
+    """Return why this case is not profiled for `limit`. `kernels`: ids of all kernels' cases.
 
-    A command is profiled as a whole, which takes long and tells little of several cases: it is done where a limit
-    names the command, or where a glob can be intended for nothing else.
+    A command is profiled as a whole, which takes long: only where a limit names it, or a glob can be intended for
+    nothing else.
     """
     if subject.device != "cuda":
         return "profilers see nothing of it on the CPU"
@@ -93,10 +93,9 @@ def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
 
 
 def asked_of(limit: Limit, metric: Metric, subject: Subject, *, relative: bool) -> bool:
-    """Tell whether a limit asks this case for a metric: one that names the case does, a glob where it reports it.
+    """Tell whether a limit asks this case for a metric: one that names it does, a glob where the case reports it.
 
-    A case that stops to report what it reported in base is still asked for it. What head alone reports is held to
-    bounds; of its change nothing can be said. `relative`: whether the limit is one on the change.
+    A case that stops to report is still asked; what head alone reports is held to bounds. `relative`: on the change.
     """
     if subject.reports is None or subject.id in limit.cases:
         return True
@@ -115,12 +114,11 @@ def criteria(
     """Return all that the policy and the kernels ask of these cases.
 
     Of the policy's limits on one metric of a case, of one kind, the last counts, and a kernel's own may tighten it.
-    Those that name a case and cannot be judged of it here wait, but where another of the kind can: of limits for
-    several devices the one that fits counts. `kernels`: ids of all cases of kernels, asked for or not. `compared`:
-    whether there is a base; else no relative limit is asked. `purpose`: of the comparison.
+    Those that name a case and cannot be judged here wait, unless another of the kind can be. `kernels`: ids of all
+    kernels' cases. `compared`: there is a base, else no relative limit is asked.
 
-    What is timed comes first, then what is observed, then what waits, each sorted by case, device, metric and kind, so
-    that the plan does not depend on the order of discovery. Raises UsageError for a kernel's own limit that is wrong.
+    Timed ones first, then observed, then waiting, each sorted by case, device, metric and kind. Raises UsageError for a
+    kernel's own limit that is wrong.
     """
     judged: list[Criterion] = []
     waiting: list[Criterion] = []
@@ -137,15 +135,14 @@ def criteria(
 
 
 def answerable(asked: Iterable[Criterion], *, timed: bool) -> list[Criterion]:
-    """Return what is asked without the default limits where they ask for times and there are none, as in captures of
-    counters: nobody wrote them."""
+    """Leave out default limits on times where there are none, as in captures of counters."""
     return [one for one in asked if timed or one.source.origin != "default"]
 
 
 def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[Criterion]:
     """Return the criteria that count, of those that can be judged here, in the order of `criteria`.
 
-    The last of the policy's on the same; the last of a kernel's own may tighten it.
+    The last of the policy's, tightened by the last of a kernel's own.
     """
     made = {one.key: one for one in of_policy if not one.waits}
     for key, one in {one.key: one for one in own if not one.waits}.items():
@@ -161,10 +158,9 @@ def late(
     compared: bool = True,
     purpose: Purpose = "change",
 ) -> list[Criterion]:
-    """Return what is asked of `subjects`, the cases with all that any execution reported, and not among the planned.
+    """Return what is asked of `subjects` with all that any execution reported, and is not planned.
 
-    It has no answer: the error rates are shared out by what is planned before the first sample, so that what is known
-    to be asked only afterwards can neither pass nor fail. Raises UsageError as criteria() does.
+    It has no answer, since error rates are shared out before the first sample. Raises UsageError as criteria() does.
     """
     known = {one.key for one in planned}
     every = criteria(policy, subjects, compared=compared, purpose=purpose)
@@ -173,9 +169,9 @@ def late(
 
 
 def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[str]:
-    """Return the kernels' own limits that are less strict than the policy's, which count: one line each.
+    """Return a line on each kernel's own limit that is less strict than the policy's, which counts.
 
-    `kernels`: as of criteria(). Raises UsageError for a kernel's own limit that is wrong.
+    Raises UsageError for a kernel's own limit that is wrong.
     """
     found: dict[str, None] = {}
     for subject in subjects:
@@ -190,7 +186,7 @@ def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str]
 
 
 def told(found: Iterable[Criterion]) -> list[str]:
-    """Return a line on each limit that waits, and why, with the cases that it would be of."""
+    """Return a line on each limit that waits, and why, with its cases."""
     of: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in found:
         if one.waits:
@@ -208,14 +204,14 @@ def _written(policy: Policy) -> list[tuple[Limit, LimitSource]]:
 
 
 def _waits(one: Criterion) -> bool:
-    """Tell whether it waits and was written by somebody: of the default limits one fits here."""
+    """And was written by somebody: of the default limits one fits here."""
     return bool(one.waits) and one.source.origin != "default"
 
 
 def _asked(
     limits: Iterable[tuple[Limit, LimitSource]], subject: Subject, policy: Policy, kernels: Collection[str]
 ) -> Iterator[Criterion]:
-    """Yield what these limits ask of one case, in their order, those that wait among them."""
+    """In order, waiting ones included."""
     for limit, source in limits:
         if not names(limit, subject.id):
             continue
@@ -237,7 +233,6 @@ def _asked(
 
 
 SHOWN = 6
-"""Names that an error lists at most."""
 LONGEST, MOST = 200, 5000
 """Characters of an id, and ids, that are searched for the nearest: a stranger may bring any."""
 _LITERAL = re.compile(r"[^*?\[]*")
@@ -249,18 +244,18 @@ class Idle(NamedTuple):
     limit: int
     """Its index."""
     loc: Loc
-    """The value that is wrong: of a glob, which of them."""
+    """The wrong value: of a glob, which of them."""
     text: str
-    """Beginning with its field in the policy, in one line."""
+    """Begins with its field in the policy."""
     wrong: bool
-    """True where that is a mistake; not where the limit allows that its metric is missing."""
+    """A mistake; not where its metric may be missing."""
 
 
 def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> Iterator[Idle]:
-    """Yield the limits of `policy` that no case of `declared` can answer, in order.
+    """Yield the limits of `policy` that no case of `declared` can answer.
 
-    A device that is not here is no reason, nor what was asked for on the command line: they are not in `declared`.
-    `reports`: id of a command's case → the metrics that it reports; a case that is not in it may report any.
+    A device that is not here, and what was asked for on the command line, are no reason. `reports`: id of a command's
+    case → its metrics; a case that is not in it may report any.
     """
     ids = [*declared.kernels, *declared.commands]
     for index, limit in enumerate(policy.limits):
@@ -280,13 +275,13 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
 
 
 def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]], file: str) -> str:
-    """Return the first mistake that `idle` finds, with its line in `file`; empty where there is none."""
+    """Return the first mistake of `idle`, with its line in `file`."""
     found = (f"{policy.place(file, one.loc)}: {one.text}" for one in idle(policy, declared, reports) if one.wrong)
     return next(found, "")
 
 
 def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
-    """Tell whether a glob matches one of `ids`, or may match a case of `declared` that is not known."""
+    """Tell whether a glob matches an id, or may match a case of `declared` that is not known."""
     if not declared.whole or any(matches(pattern, ident) for ident in ids):
         return True
     literal = _LITERAL.match(pattern)
@@ -297,7 +292,7 @@ def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
 
 
 def nearest(pattern: str, ids: Iterable[str]) -> str:
-    """Return what was probably intended by a glob that matches none of `ids`; else what there is."""
+    """Return what a glob that matches none of `ids` was probably meant for."""
     known = [ident for ident in dict.fromkeys(ids) if len(ident) <= LONGEST][:MOST]
     pattern = pattern[:LONGEST]
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)
@@ -314,7 +309,7 @@ def _remedy(pattern: str, ids: Iterable[str]) -> str:
 
 
 def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:
-    """Return why nothing that the limit matches has its metric; empty where something has it, or may have it."""
+    """Why nothing that the limit matches has its metric."""
     metric = resolve(limit.metric, policy.metrics)
     if all(against(kind) == "names" for kind in asked(limit, metric, "cuda")):
         return ""

@@ -1,7 +1,7 @@
-"""The table of metrics: all that perfci knows of each, once.
+"""The table of metrics.
 
-A new metric is one entry of TABLE, and where it neither is ncu's nor derives from time the function that computes it:
-in `profilers/metrics.py` from a timeline, in the worker from a clock or a check.
+A new metric is one entry of TABLE, and unless it is ncu's or derives from time a function that computes it: in
+`profilers/metrics.py` from a timeline, in the worker from a clock or a check.
 """
 
 import math
@@ -18,23 +18,22 @@ from perfci.model.text import did_you_mean
 
 Direction = Literal["lower", "higher"]
 Tier = Literal["timing", "trace", "counters", "static", "reported"]
-"""Bare timing, a timeline, hardware counters, launch configurations and memory, a command's own report."""
+"""Bare timing, a timeline, hardware counters, launch configurations and memory, a command's report."""
 OBSERVED: frozenset[Tier] = frozenset({"trace", "counters", "static"})
-"""Tiers of which a run makes one observation a side, in a pass of its own."""
+"""Observed once a side, in a pass of its own."""
 Source = Literal["worker", "work", "checks", "trace", "counters", "command"]
-"""The worker's clock, its time and declared work, the checks before timing, a timeline, ncu, the command itself."""
+"""The worker's clock, its time and declared work, checks before timing, a timeline, ncu, the command."""
 Aggregate = Literal["sum", "maximum", "minimum", "mean", "same"]
-"""Add the values of kernels up, take the largest or smallest, average them with their device times as weights, or take
-the one that all of them have: where they differ there is none."""
+"""Of kernels' values: added, largest, smallest, mean weighted by device time, or the one that all have, else none."""
 Event = Literal["launches", "kernels", "copies", "sets", "calls"]
-"""Events that a timeline may lack: how many kernels ran or which, copies, memory sets, calls of the CUDA API."""
+"""Events that a timeline may lack."""
 
 
 class CustomMetric(Document):
-    """A metric that a command reports itself, declared in the policy so that a mistyped name is an error."""
+    """A metric that a command reports, declared so that a mistyped name is an error."""
 
     unit: str = Field("", max_length=24)
-    """Its unit, as it is to be shown."""
+    """The unit, as it is to be shown."""
     better: Direction = "lower"
     """The better direction."""
 
@@ -54,10 +53,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "gb20b": ("gb20b", "gb20c"),
     "gr100": ("gr100",),
 }
-"""Chips that give the same of ncu's metrics below, under the name of the first.
+"""Chips with the same of ncu's metrics below, under the name of the first.
 
-Availability and the number of passes were taken from NVIDIA's own host library (libnvperf_host of CUDA 13.5) for every
-chip here, and checked against `ncu --query-metrics --chips` of 2024.1 for those that it knows.
+Availability and passes are from libnvperf_host of CUDA 13.5, checked against `ncu --query-metrics --chips` of 2024.1.
 """
 _ALL = tuple(FAMILIES)
 _DISCRETE = tuple(name for name in FAMILIES if name not in ("ga10b", "gb10b", "gb20b"))
@@ -69,7 +67,7 @@ _UNPACKED = tuple(name for name in FAMILIES if name not in _PACKED)
 
 @dataclass(frozen=True)
 class NcuSum:
-    """A sum of ncu's metrics, each in its base unit and times a factor."""
+    """A sum of ncu's metrics, each in its base unit, times a factor."""
 
     metrics: Mapping[str, float]
     families: tuple[str, ...] = _ALL
@@ -81,7 +79,7 @@ def _ncu(*metrics: str, on: tuple[str, ...] = _ALL) -> tuple[NcuSum, ...]:
 
 
 def _flops(letter: str, families: tuple[str, ...] = _ALL, *, packed: bool = False) -> tuple[NcuSum, ...]:
-    """Operations on floating-point numbers: a fused multiply-add is two, a packed instruction does two of its kind."""
+    """A fused multiply-add is two operations, a packed instruction two of its kind."""
     counts = {"add": 1.0, "mul": 1.0, "fma": 2.0}
     counts |= {f"{operation}2": 2 * count for operation, count in counts.items()} if packed else {}
     name = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
@@ -93,7 +91,7 @@ def _flops(letter: str, families: tuple[str, ...] = _ALL, *, packed: bool = Fals
 
 @dataclass(frozen=True)
 class PerTime:
-    """Declared work whose amount over time is a metric: the sum of `fields` of `results.Work`, in units of `unit`."""
+    """Declared work over time: the sum of `fields` of `results.Work`, in units of `unit`."""
 
     words: str
     fields: tuple[str, ...]
@@ -102,26 +100,26 @@ class PerTime:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A quantity that is measured, observed or counted. One that is no Metric explains; no limit may be on it."""
+    """Measured, observed or counted. One that is no Metric explains; no limit may be on it."""
 
     name: str
     unit: str
-    """The unit values are stored in: none for counts and ratios."""
+    """Stored in; none for counts and ratios."""
     about: str
     _: KW_ONLY
     tier: Tier
     sources: tuple[Source, ...]
     """Who tells it."""
     aggregate: Aggregate | None = None
-    """The way the values of kernels make one; None for what no single kernel has."""
+    """None for what no single kernel has."""
     ncu: tuple[NcuSum, ...] = ()
-    """The counters that ncu gives for it; at most one fits a chip."""
+    """At most one fits a chip."""
     ncu_also: tuple[NcuSum, ...] = ()
-    """Under other names, of reports that perfci did not ask for: read where `ncu` is not there, and never asked for."""
+    """Other names in reports that perfci did not ask for, read without `ncu`."""
     lacking: str = ""
-    """Why a chip that nothing of `ncu` fits cannot give it."""
+    """Why a chip that no `ncu` fits cannot give it."""
     deep: bool = False
-    """True where ncu counts it only where the policy says `counters: deep`."""
+    """Counted only under `counters: deep`."""
     most: float = math.inf
     """A larger value is none."""
 
@@ -137,25 +135,25 @@ class Metric(Quantity):
     """A quantity that limits may be on."""
 
     better: Direction | None
-    """The better direction; None of ncu's own metrics of which perfci knows nothing: a limit says it."""
+    """None of ncu's own metrics: a limit says it."""
     exact: bool = False
-    """True where the same code gives the same value each time, so that two single observations can be compared."""
+    """The same code gives the same value: single observations can be compared."""
     alone: bool = False
-    """True where it is measured of head alone: a bound can hold it, and no limit relative to base."""
+    """Of head alone: no limit can be relative to base."""
     scatter: float = 0.0
-    """Share of an exact one by which runs of the same code may differ all the same."""
+    """Share by which an exact one may differ all the same."""
     work: PerTime | None = None
-    """The work that it derives from, over time."""
+    """Over time, which it derives from."""
     of_commands: bool = True
-    """True where profilers can tell it of a whole command, whose start and end are within what they record."""
+    """Profilers can tell it of a whole command, whose start and end they record."""
     follows: tuple[Event, ...] = ()
-    """Of a timeline: what changes it where some are missing."""
+    """Events that change it where a timeline lacks some."""
     overall: bool = False
-    """True where its change explains a case whose kernels cannot be compared one by one."""
+    """Its change explains a case whose kernels cannot be compared one by one."""
 
     @property
     def of_host(self) -> bool:
-        """True where it hangs on what the host does besides giving the GPU work: its calls, or how long it takes."""
+        """It hangs on what the host does besides giving the GPU work."""
         return "calls" in self.follows or self.name == "device_busy"
 
 
@@ -179,11 +177,11 @@ STALLS = {
     "wait": "on fixed latencies",
     "not_selected": "behind other ready warps",
 }
-"""Reasons why a warp did not issue, as Nsight Compute names them, and where it waited: a counter `stall_…` each."""
+"""Why a warp did not issue, by Nsight Compute's names, and where it waited: counters `stall_…`."""
 
 
 def table(*entries: Quantity) -> dict[str, Quantity]:
-    """Return the entries by name, in their order. Raises ValueError for a name that two have."""
+    """Return the entries by name. Raises ValueError for a name that two have."""
     found: dict[str, Quantity] = {}
     for entry in entries:
         if entry.name in found:
@@ -302,32 +300,31 @@ TABLE: dict[str, Quantity] = table(
 )  # fmt: skip
 
 CATALOGUE: dict[str, Metric] = {name: entry for name, entry in TABLE.items() if isinstance(entry, Metric)}
-"""The metrics that limits may be on."""
+"""Limits may be on these."""
 COUNTERS: dict[str, Quantity] = {name: entry for name, entry in TABLE.items() if entry.aggregate}
-"""The quantities that single kernels have."""
+"""Single kernels have these."""
 DERIVED: dict[str, PerTime] = {name: entry.work for name, entry in CATALOGUE.items() if entry.work}
-"""The metrics that follow from time and declared work."""
+"""From time and declared work."""
 CHECKED = frozenset(name for name, entry in TABLE.items() if "checks" in entry.sources)
-"""The metrics that the checks before timing tell of a kernel, and no profiler. Of what perfci does not check, commands
-and captures, a timeline may tell them."""
+"""Told by the checks before timing of a kernel. Of commands and captures, which perfci does not check, a timeline may
+tell them."""
 TOLD_OF_RANGES = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
-"""The metrics that a timeline tells of a command only where it names a range of its own: its process starts and ends,
-and the profiler with it, within what is recorded."""
+"""Told of a command only within a range: its process, and the profiler, start and end within what is recorded."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
-"""`range:encode`: device time of an NVTX range of the user's own within the case."""
+"""`range:encode`: device time of a user's NVTX range within the case."""
 ALL_RANGES = "range:*"
 
 
 def following(event: Event) -> tuple[str, ...]:
-    """Return what a timeline tells that changes where some `event` is missing, ALL_RANGES last where ranges do."""
+    """Return what changes where some `event` is missing, ALL_RANGES last where ranges do."""
     names = tuple(name for name, entry in CATALOGUE.items() if event in entry.follows)
     return (*names, ALL_RANGES) if event in _DEVICE else names
 
 
 def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> UsageError:
-    """Return the error that `name` is no `what`: with the nearest of `known`, or where none is near with all.
+    """Return the error that `name` is no `what`, with the nearest of `known`, else with all.
 
-    `otherwise`: what else can be done, after all.
+    `otherwise`: what else can be done.
     """
     names, name = [*known], name[:80]
     hint = did_you_mean(name, names, f"known are {', '.join(names)}{otherwise}")
@@ -342,7 +339,7 @@ NCU = re.compile(
     r"|peak_(?:sustained|burst)(?:_(?:active|elapsed|frame|region))?(?:\.per_second)?"
     r"|pct_of_peak_(?:sustained|burst)_(?:active|elapsed|frame|region)))?|(?P<ratio>pct|ratio|max_rate)))?"
 )
-"""A metric by ncu's own name, such as `smsp__inst_executed.sum` (Kernel Profiling Guide, "Metrics Structure")."""
+"""`smsp__inst_executed.sum` (Kernel Profiling Guide, "Metrics Structure")."""
 PLAIN_NCU = f"^{re.sub(r'[(][?]P<[a-z]+>', '(', NCU.pattern)}$"
 """The same for JSON schemas."""
 
@@ -351,8 +348,8 @@ PLAIN_NCU = f"^{re.sub(r'[(][?]P<[a-z]+>', '(', NCU.pattern)}$"
 def of_ncu(name: str) -> Metric | None:
     """Return the metric that ncu calls `name`; None for what cannot be a name of its.
 
-    One that the table has under another name is that metric. Of any other the name tells unit and aggregate, and
-    nothing the better direction. A chip, or an ncu, may know no such metric.
+    One that the table has under another name is that metric. Of any other the name tells unit and aggregate, not the
+    better direction; a chip, or an ncu, may lack it.
     """
     match = NCU.fullmatch(name)
     if match is None:
@@ -369,9 +366,9 @@ def of_ncu(name: str) -> Metric | None:
 
 
 def _kernels_of_ncu(match: re.Match[str]) -> Aggregate:
-    """Return how values of kernels make one: by the rollup over the units of the chip, and what is told of it.
+    """By the rollup over the units of the chip, and what is told of it.
 
-    A peak is the chip's and no kernel's; what has neither rollup nor ratio is a launch's, and may be anything.
+    A peak is the chip's; without rollup or ratio it is a launch's, and may be anything.
     """
     rollup, of, ratio = match["rollup"], match["of"] or "", match["ratio"]
     if of.startswith("peak") or ratio == "max_rate" or not (rollup or ratio):
@@ -382,7 +379,7 @@ def _kernels_of_ncu(match: re.Match[str]) -> Aggregate:
 
 
 def _unit_of_ncu(match: re.Match[str]) -> str:
-    """Return the unit that a name tells; a report that tells another dimension has no value for it."""
+    """A report that tells another dimension has no value for it."""
     base, of, ratio = match["base"], match["of"] or "", match["ratio"]
     if of.startswith("pct") or ratio == "pct" or base.endswith("_pct"):
         return "%"
@@ -395,7 +392,7 @@ def _unit_of_ncu(match: re.Match[str]) -> str:
 
 
 def counter(name: str) -> Quantity:
-    """Return the quantity of single kernels that the table, or ncu, calls `name`. Raises UsageError for any other."""
+    """Return the quantity of single kernels called `name` here or by ncu. Raises UsageError for any other."""
     found = COUNTERS.get(name) or of_ncu(name)
     if found is None:
         raise unknown(name, "counter", COUNTERS)
@@ -403,13 +400,12 @@ def counter(name: str) -> Quantity:
 
 
 def known_metric(name: str) -> Metric | None:
-    """Return the metric that perfci, or ncu, calls `name`; None for any other, as of a range or a policy's own."""
+    """Return the metric called `name` here or by ncu; None for any other, as of a range."""
     return CATALOGUE.get(name) or of_ncu(name)
 
 
 def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
-    """Return the metric `name` from the catalogue, of an NVTX range, the policy's own, or ncu's. Raises KeyError for
-    any other."""
+    """Return the metric from the catalogue, of a range, the policy's own, or ncu's. Raises KeyError."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     if RANGE.fullmatch(name):
@@ -421,10 +417,10 @@ def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
 
 
 def combined(name: str, parts: Collection[tuple[float | None, float]]) -> float | None:
-    """Aggregate the counter `name` over `parts`: values and their device times in seconds.
+    """Aggregate a counter over `parts`: values and their device times in seconds.
 
     None where there is no part, one has no value, a mean has no weight, they differ where they must not, or the result
-    is not finite. Raises UsageError for a name that is no counter.
+    is not finite. Raises UsageError for no counter.
     """
     how = counter(name).aggregate
     known = [(value, seconds) for value, seconds in parts if value is not None]

@@ -13,46 +13,45 @@ from perfci.model.criteria import Criterion, Purpose
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 OBVIOUS = {4: 0.02, 6: 0.005}
-"""Pairs of a look at obvious changes → its share of α; see `stats/obvious.py`."""
+"""Pairs → share of α of a look at obvious changes (`stats/obvious.py`)."""
 FIRST_SHARE = 0.30
-"""Share of α at the first look that may call a regression; see `Looks.fitted`."""
+"""Of α, at the first look that may call a regression; see `Looks.fitted`."""
 ONLY_SHARE = 0.90
-"""Share of α at a look that alone may call a regression: it leaves room for a last one before it, which looks that
-share α do anyway. Simulated by `benchmarks/looks.py`."""
+"""Of α, at a look that alone may call a regression: room for a last look before it (`benchmarks/looks.py`)."""
 
 
 class Looks(Document):
-    """The looks at the data, and how much of each error rate a look may spend.
+    """The looks at the data, and how much of each error rate they may spend.
 
-    The shares of each column sum to at most 1, so that the rates hold by a union bound over the looks.
-    Simulated in `benchmarks/looks.py`; the procedure is described in docs/measurement.md.
+    Each column sums to at most 1: the rates hold by a union bound. Simulated in `benchmarks/looks.py`; see
+    docs/measurement.md.
     """
 
     pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
     """Numbers of pairs at which to decide."""
     alpha_spending: list[Share] = Field(default_factory=lambda: [0.0, 0.0, 0.30, 0.25, 0.20, 0.15, 0.10])
-    """Share of α that "slower than the limit" may spend at each look."""
+    """Of α, for "slower than the limit"."""
     beta_spending: list[Share] = Field(default_factory=lambda: [0.40, 0.20, 0.10, 0.10, 0.10, 0.05, 0.05])
-    """Share of β that "within the limit" may spend at each look."""
+    """Of β, for "within the limit"."""
     obvious_pairs: list[int] = Field(default_factory=list)
-    """Numbers of pairs, fewer than at the first look, at which an obvious change ends a case."""
+    """Fewer than at the first look, at which an obvious change ends a case."""
     obvious_spending: list[Share] = Field(default_factory=list)
-    """Share of α that each of these may spend."""
+    """Of α, of each of these."""
     alpha: Share = 0.01
-    """Chance that a run on unchanged code fails, over all its criteria together."""
+    """Chance that a run on unchanged code fails, over all its criteria."""
     beta: Share = 0.01
     """Chance, per criterion, that a slow-down of the limit's size is called within the limit."""
     confirm: Share = 0.005
-    """A regression must also show a change of more than half the limit at this level."""
+    """Level at which a regression must also be more than half the limit."""
 
     @classmethod
     def fitted(cls, m: int, most: int | None = None) -> "Looks":
-        """Return the looks of a run whose α is shared by m criteria, at `most` pairs or fewer.
+        """Return the looks of m criteria that share α, at `most` pairs or fewer.
 
-        The smallest p-value of n pairs is 2^-n, so that a look can call a regression from the smallest n with
-        2^-n ≤ `FIRST_SHARE` · α/m on: 9, 12, 13 and 16 pairs for m = 1, 7, 20 and 100. There stands the first look
-        that spends of α; the later ones share the rest, less what `OBVIOUS` takes, in fixed proportions. Where `most`
-        allows a single one, it spends `ONLY_SHARE`. Looks of fewer pairs spend of β alone. Raises ValueError for m < 1.
+        As the smallest p-value of n pairs is 2^-n, a look can call a regression where 2^-n ≤ `FIRST_SHARE` · α/m: after
+        9, 12, 13 and 16 pairs for m = 1, 7, 20 and 100. The first such look spends that; later ones share the rest,
+        less what `OBVIOUS` takes, in fixed proportions; a single one spends `ONLY_SHARE`. Looks of fewer pairs spend of
+        β alone. Raises ValueError for m < 1.
         """
         if m < 1:
             raise ValueError("the number of criteria is at least 1")
@@ -90,7 +89,7 @@ class Looks(Document):
         return self
 
     def at(self, n: int) -> bool:
-        """Return whether a case may be decided after n pairs."""
+        """Return whether a look is at n pairs."""
         return n in self.pairs or n in self.obvious_pairs
 
 
@@ -110,25 +109,25 @@ class Schedule(Document):
 
 
 class Declared(Document):
-    """The declarations of base and head, whatever was asked for and whatever this machine has."""
+    """Cases that base and head declare, whatever was asked for and this machine has."""
 
     kernels: list[str] = Field(default_factory=list)
     """Ids of the cases of kernels."""
     commands: list[str] = Field(default_factory=list)
-    """Ids of the cases of commands, as far as they are known."""
+    """As far as they are known."""
     unknown: list[str] = Field(default_factory=list)
-    """Commands that did not run in every side, and may report further cases."""
+    """Commands that did not run in every side, and may have further cases."""
     whole: bool = True
-    """True where no suite file and no build failed, so that every kernel is known."""
+    """Every kernel is known: no suite file and no build failed."""
 
 
 def sharing(criteria: Iterable[Criterion], proved: Collection[str] = ()) -> int:
-    """Return the number of criteria that share α, at least 1: none of the cases whose keys are in `proved`."""
+    """Return how many criteria share α, at least 1, without those of `proved` keys."""
     return max(1, sum(one.shares_alpha for one in criteria if one.case_key not in proved))
 
 
 class Plan(Document):
-    """The plan of a run: what is measured, in which order, and how it will be decided."""
+    """All that is measured, in which order, and how it will be decided."""
 
     seed: int
     sides: list[Side]
@@ -137,27 +136,25 @@ class Plan(Document):
     devices: list[DeviceKind] = Field(default_factory=list)
     """The devices to measure on."""
     schedules: dict[str, Schedule] = Field(default_factory=dict)
-    """Timing mode → how a pair of a case under it is measured at first."""
+    """Timing mode → how its first pairs are measured."""
     criteria: Items[Criterion] = Field(default_factory=list)
-    """All criteria, those that cannot be judged here among them."""
+    """Those included that cannot be judged here."""
     declared: Declared | None = None
     """None in documents that do not tell."""
     m: int = Field(1, ge=1)
-    """Number of criteria that share α, by which statistics can let the run fail: each gets α/m. What is proved shares
-    nothing."""
+    """Criteria that share α, each α/m; what is proved shares nothing."""
     purpose: Purpose = "change"
     comparisons: int = Field(1, ge=1, le=8)
-    """Comparisons that share α, of which this is one: those of a night."""
+    """Comparisons of a night that share α, this one included."""
     budget: Positive = 900.0
-    """Seconds for everything after the builds: checks, pairs, profilers."""
+    """For everything after the builds: checks, pairs, profilers."""
     max_pairs: int = Field(64, ge=1)
     precise: bool = False
-    """Take more pairs of a case that has changed, until the change is known well enough for others to be held against
-    half of it: what the whole range of a bisect needs."""
+    """Take pairs of a changed case until its change is known well enough for the steps of a bisect."""
     exact_pairs: int | None = Field(None, ge=1)
-    """Take this many pairs of every case, whatever the looks say: what calibration does."""
+    """Take this many pairs of every case, as calibration does."""
     judged: bool = True
-    """False for a profile, in which no limit is asked."""
+    """False for a profile."""
 
     @property
     def timed(self) -> list[Criterion]:
@@ -166,7 +163,7 @@ class Plan(Document):
 
     @property
     def convicting(self) -> int:
-        """Pairs at the first look that can show a regression: the smallest p of n pairs is 2^-n."""
+        """Pairs at the first look that can show a regression: the smallest p of n is 2^-n."""
         looks = self.looks
         shares = zip(looks.pairs, looks.alpha_spending, strict=True)
         within = (n for n, share in shares if 2.0**-n <= min(share * looks.alpha / self.m, looks.confirm))

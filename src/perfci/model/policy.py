@@ -38,13 +38,13 @@ from perfci.model.units import (
 
 _KINDS: tuple[str, ...] = get_args(DeviceKind)
 Loc = tuple[int | str, ...]
-"""Names and indices that lead to a value: `("limits", 0, "min")`."""
+"""Leads to a value: `("limits", 0, "min")`."""
 KEY = "[key]"
-"""Behind the name of a field: what is wrong is the name. pydantic writes it so, too."""
+"""Behind a field whose name is wrong, as pydantic writes it."""
 
 
 class Mistake(ValueError):
-    """A wrong value below the one that is being checked; `loc` leads to it from there."""
+    """A wrong value; `loc` leads to it from the checked one."""
 
     def __init__(self, text: str, *loc: int | str) -> None:
         super().__init__(text)
@@ -52,7 +52,7 @@ class Mistake(ValueError):
 
 
 def spelled(loc: Loc) -> str:
-    """Return a location as people write it: `limits[0].min`."""
+    """Return `limits[0].min`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
 
 
@@ -107,8 +107,7 @@ Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_rege
 Severity = Literal["fail", "warn"]
 When = Literal["on_change", "always", "never"]
 Traced = Literal["osrt", "memory"]
-"""Events that a timeline holds where they are asked for, since they slow the program down: calls of the OS runtime (of
-blocking ones the time in them), and the use of device memory."""
+"""Traced on request, since they slow the program down: calls of the OS runtime, and the use of device memory."""
 
 UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
@@ -120,14 +119,13 @@ UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "%": ({"%": 1.0}, "80%"),
     "x": ({"x": 1.0}, "1.10x"),
 }
-"""A metric's unit → the units that a bound may be written in, and an example."""
+"""A metric's unit → units of a bound, and an example."""
 
 
 def bound_in_unit(value: float | str, metric: Metric) -> float:
-    """Return an absolute bound in the metric's own unit.
+    """Return a bound in the metric's unit.
 
-    Raises ValueError where the unit does not fit the metric, or is missing though the metric has one: 0.85 may have
-    been intended as 85 %. Zero is the same in every unit.
+    Raises ValueError where the unit does not fit or is missing: 0.85 may have been intended as 85 %. Zero needs none.
     """
     known, example = UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
     number, unit = split(value) if isinstance(value, str) else (float(value), "")
@@ -143,7 +141,6 @@ def bound_in_unit(value: float | str, metric: Metric) -> float:
 
 
 def _likely(number: float, unit: str, example: str) -> str:
-    """Return how a number without a unit was probably intended."""
     if unit == "%":
         share = f" ({number:.15g}% if that is intended)" if abs(number) <= 1 else ""
         return f"{number * 100 if share else number:.12g}%{share}"
@@ -151,7 +148,7 @@ def _likely(number: float, unit: str, example: str) -> str:
 
 
 PURPOSES = ("regression", "creep", "min", "max", "expect_kernels")
-"""The fields of a limit that ask something; it has one of them at least."""
+"""A limit has one of these at least."""
 CHANGES = ("regression", "creep")
 """Those that bound a change."""
 
@@ -250,8 +247,7 @@ SECTIONS = (
     "SpeedOfLight_HierarchicalSingleRooflineChart", "SpeedOfLight_HierarchicalTensorRooflineChart",
     "SpeedOfLight_RooflineChart", "WarpStateStats", "WorkloadDistribution",
 )  # fmt: skip
-"""Identifiers of sections of Nsight Compute 2022.3 to 2025.3. Others may be of a newer one, and ncu refuses what it
-has not."""
+"""Of Nsight Compute 2022.3 to 2025.3. ncu refuses what it does not know."""
 
 
 def _counters(value: Any) -> Any:
@@ -350,16 +346,16 @@ class Policy(Document):
     _lines: Mapping[Loc, int] = PrivateAttr(default_factory=dict)
 
     def read_from(self, lines: Mapping[Loc, int]) -> None:
-        """Remember on which line of its file each value stands."""
+        """Remember the line of each value."""
         self._lines = lines
 
     def place(self, file: str, loc: Loc) -> str:
-        """Return `perfci.yaml:7`, where the value at `loc` stands; `file` alone for a policy that no file holds."""
+        """Return `perfci.yaml:7`, where the value stands; `file` where no line is known."""
         line = line_of(loc, self._lines)
         return file if line is None else f"{file}:{line}"
 
     def ignores(self, files: Sequence[str]) -> bool:
-        """Tell whether a change to `files`, paths from the root of the repository, need not be measured."""
+        """Tell whether a change to these paths need not be measured."""
         return bool(files) and all(any(matches(glob, file) for glob in self.ignore) for file in files)
 
     @model_validator(mode="after")
@@ -376,7 +372,7 @@ class Policy(Document):
 
 
 def line_of(loc: Loc, lines: Mapping[Loc, int]) -> int | None:
-    """Return the line of the value at `loc`, or of what holds it; None where no line is known."""
+    """Return the line of the value, or of what holds it."""
     return next((lines[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in lines), None)
 
 
@@ -394,7 +390,7 @@ def own_limit(written: dict[str, Any], custom: dict[str, CustomMetric]) -> Limit
 
 
 def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
-    """Raise Mistake for an unknown metric, a wrong unit, and what no measurement can answer."""
+    """Raise Mistake for an unknown metric, a wrong unit, and what cannot be answered."""
     try:
         metric = resolve(limit.metric, custom)
     except KeyError:

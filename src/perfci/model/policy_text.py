@@ -1,4 +1,4 @@
-"""From the text of `perfci.yaml` to a Policy; every mistake is one line with file, line, field and remedy."""
+"""From the text of `perfci.yaml` to a Policy; a mistake is one line with file, line, field and remedy."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -12,7 +12,7 @@ from perfci.model.text import count, did_you_mean, one_line
 
 FILE = "perfci.yaml"
 LONGEST = 256 << 10
-"""Characters of a policy at most: reading YAML takes a second for 100 kB, and a stranger's change may bring one."""
+"""Characters: YAML takes a second for 100 kB, and a stranger's change may bring one."""
 _WANTED = {
     "list_type": "write a list, such as [a, b]",
     "dict_type": "write fields with values (name: value)",
@@ -29,8 +29,7 @@ _WANTED = {
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice: the second would silently win. And aliases, by which a few lines
-    become millions. What is wrong has its line."""
+    """Refuses a key written twice, of which the second would win, and aliases, by which a few lines become millions."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -61,7 +60,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_policy(text: str, name: str = FILE) -> Policy:
-    """Read a policy. `name` is the file as it is to be named in errors. Raises UsageError."""
+    """Read a policy from the file `name`. Raises UsageError."""
     if len(text) > LONGEST:
         raise UsageError(f"{name}: is longer than {LONGEST >> 10} KiB: name cases by globs")
     data, lines = _read(text, name)
@@ -76,7 +75,7 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
 
 
 def _read(text: str, name: str) -> tuple[Any, dict[Loc, int]]:
-    """Return what the YAML says, and the line of each value. Raises UsageError."""
+    """And the line of each value. Raises UsageError."""
     loader = None
     try:
         loader = _Loader(text)
@@ -101,9 +100,9 @@ def _read(text: str, name: str) -> tuple[Any, dict[Loc, int]]:
 
 
 def _lines(node: yaml.Node, line: int, loc: Loc = ()) -> Iterator[tuple[Loc, int]]:
-    """Yield the line of each value below `node`, which stands on `line`, and of each field's name.
+    """Lines of values and of fields' names below `node`, which stands on `line`.
 
-    A value that spans lines stands where it begins; a block of fields or items, where its name is.
+    A value that spans lines stands where it begins; a block, where its name is.
     """
     yield loc, line
     if isinstance(node, yaml.MappingNode):
@@ -118,7 +117,6 @@ def _lines(node: yaml.Node, line: int, loc: Loc = ()) -> Iterator[tuple[Loc, int
 
 
 def _first(error: ValidationError, lines: dict[Loc, int], name: str) -> str:
-    """Return the first mistake as one line."""
     # An unknown field explains a missing one: it comes first.
     details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
     wheres = [_where(detail, lines) for detail in details]
@@ -131,15 +129,15 @@ def _first(error: ValidationError, lines: dict[Loc, int], name: str) -> str:
 
 
 def _loc(detail: Any) -> Loc:
-    """Return the location of a mistake, down to the value itself or the name of an unknown field."""
+    """Down to the value itself, or the name of an unknown field."""
     below = error.loc if isinstance(error := detail.get("ctx", {}).get("error"), Mistake) else ()
     return (*detail["loc"], *below, *([KEY] if detail["type"] == "extra_forbidden" else []))
 
 
 def _where(detail: Any, lines: dict[Loc, int]) -> str:
-    """Return the location of a mistake as people write it.
+    """As people write it.
 
-    Without the name of a union's branch, and without the index in a list of which the only item was written.
+    Without a union's branch, and the index in a list of which the only item was written.
     """
     loc = tuple(part for part in _loc(detail) if part != KEY)
     end = next(end for end in range(len(loc), -1, -1) if loc[:end] in lines)
@@ -147,7 +145,7 @@ def _where(detail: Any, lines: dict[Loc, int]) -> str:
 
 
 def _level(loc: Loc) -> type[BaseModel]:
-    """Return the model that holds the last name of `loc`, or the nearest one above it."""
+    """The model of the last name of `loc`, or the nearest above it."""
     model: type[BaseModel] = Policy
     inside: Any = Policy
     for part in loc[:-1]:

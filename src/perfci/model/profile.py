@@ -1,5 +1,4 @@
-"""A profile: what profilers saw of one case in one side. Taken in passes of their own; no time in it is a
-measurement."""
+"""A profile: what profilers saw of one case in one side, in passes of their own; no time in it is a measurement."""
 
 import math
 from collections.abc import Callable
@@ -23,9 +22,9 @@ from perfci.model.metrics import (
 )
 
 Tool = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=40)]
-"""The name of a profiler: shown to people, and part of the names of logs."""
+"""A profiler: shown to people, and part of the names of logs."""
 Part = Literal["trace", "counters", "code"]
-"""The part of a profile that a profiler provides: the field of `Profile` that it fills."""
+"""The field of `Profile` that a profiler fills."""
 FaultKind = Literal[
     "absent",  # the tool is not installed
     "forbidden",  # counters or tracing are not permitted
@@ -41,15 +40,14 @@ CopyKind = Literal["host to device", "device to host", "device to device", "host
 Memory = Literal["pageable", "pinned", "device", "managed", "array", "unknown"]
 CallKind = Literal["launch", "allocation", "synchronisation", "copy", "other"]
 RESOURCE_USAGE = "cuobjdump --dump-resource-usage"
-"""The command that people are told, to see the registers, the stack and the shared memory of each kernel."""
+"""Shows people registers, stack and shared memory of each kernel."""
 LONGEST_CALL = 500
-"""Characters of the name of a function."""
 MOST_USES = 20_000
-"""Kernels, calls or ranges of one case that are told: a file that a stranger wrote can name as many as it likes."""
+"""Kernels, calls or ranges of one case: a stranger's file can name any number."""
 
 
 class Fault(Document):
-    """The reason why a tool has nothing, or not all, to say."""
+    """Why a tool has nothing, or not all, to say."""
 
     tool: Tool
     part: Part
@@ -60,13 +58,13 @@ class Fault(Document):
     remedy: str = Field("", max_length=1000)
     """One line: what to do about it."""
     metrics: list[str] = Field(default_factory=list)
-    """Quantities that it is about, where what else the tool told is whole; `range:*` for all of the user's ranges."""
+    """Quantities that it is about, where the rest is whole; `range:*` for all of the user's ranges."""
     aside: bool = False
-    """True where it changes no value: of files that are kept, or worth knowing."""
+    """It changes no value."""
 
 
 class KernelUse(Document):
-    """A kernel with one launch configuration, in one execution of the case."""
+    """A kernel with one launch configuration, in one execution."""
 
     name: str = Field(max_length=2000)
     """Demangled."""
@@ -83,13 +81,13 @@ class KernelUse(Document):
     dynamic_shared: Amount | None = None
     """A block."""
     shared: Amount | None = None
-    """A block, static and dynamic together, where the tool does not tell them apart."""
+    """A block, dynamic included where the tool does not tell it apart."""
     local: Amount | None = None
     """A thread: arrays and spilled registers."""
 
 
 class Copy(Document):
-    """Copies of one kind in one execution, memory sets not among them."""
+    """Copies of one kind in one execution, without memory sets."""
 
     kind: CopyKind
     source: Memory
@@ -101,7 +99,7 @@ class Copy(Document):
 
 
 class Call(Document):
-    """A function of the CUDA API, in one execution: time of the host."""
+    """A function of the CUDA API in one execution: host time."""
 
     name: str = Field(max_length=LONGEST_CALL)
     """Without a version suffix such as `_v2`."""
@@ -111,27 +109,27 @@ class Call(Document):
 
 
 class OsCall(Document):
-    """A function of the OS runtime, such as `poll` or `pthread_cond_wait`, in one execution."""
+    """A function of the OS runtime, such as `poll`, in one execution."""
 
     name: str = Field(max_length=LONGEST_CALL)
     count: Amount
     seconds: Amount
-    """Summed over all threads, those that wait idly among them."""
+    """Over all threads, idle ones included."""
     launching: Amount
-    """The part on threads that launch work of the GPU."""
+    """On threads that launch work of the GPU."""
 
 
 class MemoryUse(Document):
-    """Device memory that the process tree has allocated, whatever part of it an execution uses. In bytes."""
+    """Bytes of device memory that the process tree has allocated, whatever an execution uses."""
 
     peak: Amount
-    """At most at any moment of the executions, on the GPU that holds most."""
+    """At any moment of the executions, on the GPU that holds most."""
     final: Amount
     """At the end of the last execution, or of the whole command."""
 
 
 class RangeUse(Document):
-    """An NVTX range of the user's own within the case, in one execution."""
+    """A user's NVTX range within the case, in one execution."""
 
     name: str = Field(max_length=500)
     """`outer/inner` where ranges nest."""
@@ -139,11 +137,11 @@ class RangeUse(Document):
     host: Amount
     """From push to pop."""
     device: Amount
-    """From the first start to the last end of what was launched within, as `nvtx_gpu_proj_sum` projects it."""
+    """From the first start to the last end of what was launched within (`nvtx_gpu_proj_sum`)."""
 
 
 MOST_SLICES = 200
-"""Operations that a trace tells one by one: more cannot be told apart in a picture."""
+"""More operations cannot be told apart in a picture."""
 
 
 class Slice(Document):
@@ -155,7 +153,7 @@ class Slice(Document):
     """Of a kernel: place in `Trace.kernels`."""
     stream: int = 0
     start: Amount
-    """From the first operation of the execution on."""
+    """From the execution's first operation on."""
     seconds: Amount
 
 
@@ -165,19 +163,18 @@ class Trace(Document):
     source: Tool
     version: str = ""
     marked: str = Field("", max_length=200)
-    """The marker of the executions where the package nvtx did not, and why; empty where it did, or nothing had to."""
+    """How executions were marked without the package nvtx, and why."""
     within: str = Field("", max_length=200)
-    """The range of a command whose executions these are; empty for those of a case, and for a whole command."""
+    """The range of a command whose executions these are."""
     executions: int = Field(ge=1)
     wall: Amount
-    """Host time of an execution, from its range's begin to its end or to the end of its last device work."""
+    """Host time from a range's begin to its end or that of its last device work."""
     busy: Amount
-    """Time in which at least one kernel, copy or set ran."""
+    """Time with at least one kernel, copy or set."""
     span: Amount
     """From the first start to the last end of device work."""
     launching: Amount | None = None
-    """Time in which the host is in a call that launches, and nothing of the case runs on the device; None where it is
-    not told."""
+    """Host in a call that launches, and nothing of the case on the device; None where not told."""
     kernels: Items[KernelUse] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
     copies: Items[Copy] = Field(default_factory=list, max_length=MOST_USES)
@@ -186,12 +183,12 @@ class Trace(Document):
     calls: Items[Call] = Field(default_factory=list, max_length=MOST_USES)
     """Longest first."""
     os_calls: Items[OsCall] = Field(default_factory=list, max_length=MOST_USES)
-    """Longest first; of those that were asked for, and of captures that hold them."""
+    """Longest first, where traced."""
     memory: MemoryUse | None = None
     """None where it was not traced."""
     ranges: Items[RangeUse] = Field(default_factory=list, max_length=MOST_USES)
     slices: Items[Slice] = Field(default_factory=list, max_length=MOST_SLICES)
-    """The device's operations in the last execution, in the order of their begin: the first MOST_SLICES."""
+    """The last execution's first operations of the device."""
 
 
 class Rule(Document):
@@ -200,7 +197,7 @@ class Rule(Document):
     name: str
     message: str = Field(max_length=2000)
     speedup: Amount | None = None
-    """Estimated by the profiler, percent of the kernel's time; None where it estimates none."""
+    """Of the kernel's time, estimated by the profiler; None without."""
 
 
 class KernelCounters(Document):
@@ -208,17 +205,16 @@ class KernelCounters(Document):
 
     name: str = Field(max_length=2000)
     count: int = Field(ge=1)
-    """Launches that were profiled; sums are over them, rates and percentages their mean weighted by time."""
+    """Launches; sums are over them, rates and percentages means weighted by time."""
     seconds: Amount
-    """Device time under the profiler, of all of them: a weight, no measurement."""
+    """Under the profiler: a weight, no measurement."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     values: dict[str, Finite] = Field(
         default_factory=dict,
         json_schema_extra={"propertyNames": {"anyOf": [{"enum": [*COUNTERS]}, {"pattern": PLAIN_NCU}]}},
     )
-    """By name of the table of metrics, in its units, or of ncu where a limit asks for it. No other is read, since
-    nothing says how its values aggregate."""
+    """By name of the table of metrics, in its units, or of ncu where a limit asks for it."""
     rules: Items[Rule] = Field(default_factory=list)
     """Largest estimated speed-up first."""
 
@@ -241,7 +237,7 @@ class Counters(Document):
     chip: str = ""
     """Such as `gh100`."""
     device: str = Field("", max_length=200)
-    """Name of the GPU; empty where it is not told."""
+    """Of the GPU; empty where not told."""
     passes: int | None = None
     """Replays of each kernel."""
     kernels: Items[KernelCounters] = Field(default_factory=list, max_length=MOST_USES)
@@ -249,36 +245,36 @@ class Counters(Document):
 
 
 class KernelCode(Document):
-    """The machine code of a kernel. Counts are of instructions as they stand, not as they are executed."""
+    """Machine code of a kernel. Counts are of instructions as they stand, not as executed."""
 
     name: str = Field(max_length=2000)
     """As the trace has it."""
     arch: str
     """Such as `sm_90a`."""
     tensor: dict[str, int] = Field(default_factory=dict)
-    """Instructions of the tensor cores by opcode; empty where there is none."""
+    """Tensor cores' instructions by opcode."""
     local_loads: int = 0
     local_stores: int = 0
-    """Of local memory: spilled registers, and arrays that are indexed at run time."""
+    """Spilled registers, and arrays indexed at run time."""
     registers: int | None = None
-    """A thread; None where the tool does not tell them, as all of these."""
+    """A thread; None where not told, as all of these."""
     stack: int | None = None
     """Bytes a thread."""
     shared: int | None = None
-    """Bytes a block, static; from 9.0 on the driver's 1 KiB is among them."""
+    """Bytes a block; from 9.0 on with the driver's 1 KiB."""
 
 
 class Profile(Document):
-    """Everything that profilers saw of one case in one side."""
+    """All that profilers saw of one case in one side."""
 
     reports: int | None = Field(None, ge=1)
-    """Of a command, which profilers see as a whole: how many cases it reports. None for a kernel."""
+    """Cases of a command, which profilers see as a whole. None for a kernel."""
     trace: Trace | None = None
     counters: Counters | None = None
     code: Items[KernelCode] = Field(default_factory=list)
-    """Of the trace's kernels that the side itself built or compiled, where there are no counters; others are absent."""
+    """Of the trace's kernels that the side built or compiled, where there are no counters."""
     metrics: dict[str, Finite] = Field(default_factory=dict)
-    """Values of the catalogue's trace, counters and static tiers, and of ncu's own metrics, of one execution."""
+    """Of the trace, counters and static tiers, and ncu's own, of one execution."""
     faults: Items[Fault] = Field(default_factory=list)
     files: list[str] = Field(default_factory=list)
     """Logs and artifacts, relative to the output folder."""
@@ -293,9 +289,9 @@ class Profile(Document):
 
 
 def concerns(fault: Fault, metric: str) -> bool:
-    """Tell whether a fault could have changed its tool's value of `metric`, or is why there is none.
+    """Tell whether a fault could have changed the value of `metric`, or is why there is none.
 
-    `metric`: of the catalogue or of a range, or `kernels` for their names.
+    `metric`: also of a range, or `kernels` for their names.
     """
     if fault.aside:
         return False
@@ -304,19 +300,19 @@ def concerns(fault: Fault, metric: str) -> bool:
 
 
 def source(profile: Profile, part: Part) -> Tool | None:
-    """Return which profiler provided a part; None where none did, or it is the code of kernels."""
+    """Return the profiler of a part; None for none, or the code of kernels."""
     seen = {"trace": profile.trace, "counters": profile.counters}.get(part)
     return seen.source if seen else None
 
 
 def bears_on(fault: Fault, profile: Profile, part: Part) -> bool:
-    """Tell whether a fault speaks of a part as it is there: of another profiler's attempt at it only where none is."""
+    """Tell whether a fault is about a part as it is there, not another profiler's attempt at it."""
     return fault.part == part and source(profile, part) in (None, fault.tool)
 
 
 def needs(profile: Profile, metric: str) -> list[tuple[Part, ...]]:
-    """Return the parts of a profile whose faults bear on the value of `metric`: each that tells this very one, where
-    there is a value; of all that could have told it together, where there is none."""
+    """Return the parts whose faults bear on `metric`: each that tells its value; without one, of all that together
+    could have."""
     if metric in CHECKED:  # of a kernel a check tells them
         return [("trace",)] if profile.reports is not None or (profile.trace and profile.trace.memory) else []
     if metric == "kernels":
@@ -340,8 +336,7 @@ def needs(profile: Profile, metric: str) -> list[tuple[Part, ...]]:
 
 
 def doubt(profile: Profile, metric: str) -> Fault | None:
-    """Return the first fault that could have changed the value of `metric`, or is why there is none; None where none
-    is."""
+    """Return the first fault that concerns `metric`."""
 
     def first(parts: tuple[Part, ...]) -> Fault | None:
         faults = (one for one in profile.faults if concerns(one, metric))
@@ -352,7 +347,7 @@ def doubt(profile: Profile, metric: str) -> Fault | None:
 
 
 def _counted(profile: Profile, metric: str) -> bool:
-    """Tell whether the counters tell the value that there is."""
+    """By the counters."""
     if profile.counters is None:
         return False
     found = combined(metric, [(one.values.get(metric), one.seconds) for one in profile.counters.kernels])
@@ -366,11 +361,11 @@ def _shared(use: KernelUse) -> float | None:
 OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
     "registers": lambda use: use.registers, "local_memory": lambda use: use.local, "shared_memory": _shared,
 }  # fmt: skip
-"""Metrics that a timeline tells of each kernel, the largest being the case's: metric → a kernel's value, if any."""
+"""Of each kernel in a timeline, the largest being the case's: metric → value."""
 
 
 def _traced(profile: Profile, metric: str) -> bool:
-    """Tell whether the trace's kernels tell it too."""
+    """By the trace's kernels, too."""
     of = OF_KERNELS.get(metric)
     if of is None or profile.trace is None:
         return False

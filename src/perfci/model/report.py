@@ -19,13 +19,13 @@ CLASSES: tuple[Class, ...] = (
     "failed", "violation", "regression", "missing", "invalid", "changed", "clock", "inconclusive",
     "improvement", "added", "skipped", "unchanged",
 )  # fmt: skip
-"""Worst first: the order in which people read them."""
+"""Worst first."""
 UNANSWERED: frozenset[Class] = frozenset({"invalid", "changed", "clock", "inconclusive"})
-"""Classes of what was asked and has no answer."""
+"""Asked and without an answer."""
 Verdict = Literal["pass", "fail", "undecided", "error"]
-"""`undecided`: nothing failed, and something that was asked has no answer."""
+"""`undecided`: nothing failed, and something has no answer."""
 Effect = Literal["fail", "undecided", "warn", "pass"]
-"""Effect of a row on the verdict, worst first; `warn` is told and does nothing."""
+"""On the verdict, worst first; `warn` does nothing."""
 
 
 class Interval(Document):
@@ -51,14 +51,14 @@ class Stats(Document):
     """Standard deviation; 0 for one worker."""
     median: float
     low: float
-    """Lower end of the exact interval of the median."""
+    """Of the exact interval of the median."""
     high: float
     level: float
-    """Coverage of [low, high]; 0 where there are too few workers for an interval."""
+    """Of [low, high]; 0 for too few workers."""
 
 
 class Row(Document):
-    """The outcome of one criterion, or of a case itself."""
+    """The outcome of a criterion, or of a case."""
 
     case: str
     kernel: str
@@ -66,7 +66,7 @@ class Row(Document):
     metric: str
     unit: str
     kind: Kind | Literal["presence"]
-    """Of the limit; `presence` rows speak of the case itself: missing, added, failed, skipped, changed."""
+    """`presence`: of the case itself: missing, added, failed, skipped, changed."""
     class_: Class = Field(alias="class")
     effect: Effect
     """Its effect on the verdict."""
@@ -76,11 +76,10 @@ class Row(Document):
     """Centre of base's workers, in `unit`."""
     head: float | None = None
     change: float | None = None
-    """Ratio head/base of the metric (Hodges–Lehmann over pairs): at equal SM clock where the clock was measured, and as
-    measured where the two differ by more than the limit and the noise let pass and that shows it, too; `reason`
-    then has both."""
+    """Ratio head/base (Hodges–Lehmann over pairs): at equal SM clock where that was measured, and as measured where the
+    two differ beyond limit and noise and that shows it, too; `reason` then has both."""
     worse: bool | None = None
-    """True where the change points to the worse side."""
+    """The change points to the worse side."""
     interval: Interval | None = None
     """Of the ratio head/base (`regression`), else of head's value."""
     limit: float | None = None
@@ -88,18 +87,17 @@ class Row(Document):
     limit_source: str = ""
     pairs: int = 0
     look: int | None = None
-    """Index of the look that decided; None where none did, the last one, or one before the first."""
+    """Index of the deciding look; None where none did, the last one, or one before the first."""
     last_look: bool = False
-    """True where a last look decided: over all `pairs`, when no more would come, at what was left of the error
-    rates."""
+    """A last look decided: over all `pairs`, at what was left of the error rates."""
     early_look: bool = False
-    """True where a look before the first one decided: the change is obvious in a few pairs."""
+    """A look before the first one decided: an obvious change."""
     p: float | None = None
     """One-sided p-value of the deciding test."""
     proved: bool = False
-    """True where a proof answers, and nothing was measured."""
+    """A proof answers."""
     cause: str = ""
-    """The explanation of the change from profiles, in one sentence; empty where there is none."""
+    """Explains the change from profiles, in one sentence."""
     file: str = ""
     line: int = 0
 
@@ -107,12 +105,12 @@ class Row(Document):
 
     @property
     def against(self) -> Against | None:
-        """The counterpart that its limit compares head with; None where it speaks of the case itself."""
+        """Head's counterpart by the limit; None of a case itself."""
         return None if self.kind == "presence" else against(self.kind)
 
     @property
     def beyond(self) -> Beyond | None:
-        """The side of an absolute bound on which a value breaks it; None of any other row."""
+        """The side of a bound that breaks it; None of any other row."""
         return beyond(self.kind) if self.kind != "presence" and self.against == "bound" else None
 
 
@@ -127,7 +125,7 @@ class Measured(Document):
 
 
 class Noise(Document):
-    """Where the noise of a case's worker pairs comes from: standard deviations of log ratios at equal clock."""
+    """Where worker pairs' noise comes from: standard deviations of log ratios at equal clock."""
 
     pair: float
     """Of one pair, as foretold from its parts."""
@@ -142,11 +140,11 @@ class Noise(Document):
     blocks: int
     """In a placement and side."""
     text: str
-    """The part that dominates, and what would help."""
+    """The dominating part, and what would help."""
 
 
 class Look(Document):
-    """The statistics of the pairs at one look."""
+    """Statistics of the pairs at one look."""
 
     pairs: int
     """Their number."""
@@ -156,30 +154,30 @@ class Look(Document):
 
 
 class Trail(Document):
-    """The ratios head/base, pair by pair, that a relative limit on one metric was decided on."""
+    """The ratios head/base that a relative limit was decided on."""
 
     case: str
     device: DeviceKind
     metric: str
     ratios: list[float | None]
-    """In the order measured: at equal SM clock where the clock was measured; None for what is no finite number."""
+    """In the order measured, at equal SM clock where measured; None: no finite number."""
     measured: list[float | None] = Field(default_factory=list)
-    """As measured; empty where that is the same."""
+    """Empty where that is the same."""
     looks: list[Look] = Field(default_factory=list)
-    """Those that were taken, and the last pair where it is none."""
+    """Those taken, and the last pair where it is none."""
 
 
 class RoofPoint(Document):
-    """Where one side stands under the roofline, by its declared work and the median of its times."""
+    """One side under the roofline, by declared work and median time."""
 
     rate: float | None = None
-    """Floating-point operations per second; None where none are declared."""
+    """Floating-point operations per second; None without declared ones."""
     bandwidth: float | None = None
-    """Declared bytes per second; None where none are declared."""
+    """Declared bytes per second."""
     intensity: float | None = None
     """Declared operations per declared byte."""
     measured_intensity: float | None = None
-    """Declared operations per byte of device memory that was counted."""
+    """Declared operations per counted byte of device memory."""
     share: float
     """Of what the binding ceiling allows."""
     bound: Literal["memory", "compute"]
@@ -187,24 +185,24 @@ class RoofPoint(Document):
 
 
 class Roof(Document):
-    """The measured ceilings for the work of a case, and where its sides stand; Williams, Waterman, Patterson 2009."""
+    """Measured ceilings for a case's work, and where its sides stand; Williams, Waterman, Patterson 2009."""
 
     memory: float | None = None
-    """Bytes per second, of the declared mix of reads and writes."""
+    """Bytes per second, for the declared mix."""
     compute: float | None = None
     """Floating-point operations per second."""
     dtype: str = ""
-    """Type whose compute ceiling it is."""
+    """Of the compute ceiling."""
     sides: dict[Side, RoofPoint]
     assumptions: list[str] = Field(default_factory=list)
 
 
 class Tuned(Document):
-    """The configurations that so many workers of a side ran a kernel with, by Triton's autotuner."""
+    """Configurations of Triton's autotuner with which so many workers ran a kernel."""
 
     kernel: str
     configs: list[dict[str, str]]
-    """Parameter → value; several where the kernel is called with different arguments."""
+    """Parameter → value; several for different arguments."""
     pairs: int
 
 
@@ -223,15 +221,15 @@ class CaseFacts(Document):
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
     tuned: dict[Side, list[Tuned]] = Field(default_factory=dict)
-    """Configurations that an autotuner chose, those of most workers first; several of one kernel vary by process."""
+    """By an autotuner, those of most workers first; several of one kernel vary by process."""
     roof: Roof | None = None
-    """None where no work is declared, or no ceiling was measured for it."""
+    """None without declared work or measured ceiling."""
     versus: str = ""
-    """The name of head's alternative; empty where it declares none."""
+    """Head's alternative; empty for none."""
 
 
 class Observed(Document):
-    """One metric that a profiler saw once in base and in head."""
+    """A metric that a profiler saw once in base and in head."""
 
     metric: str
     unit: str
@@ -240,11 +238,11 @@ class Observed(Document):
 
 
 class KernelRow(Document):
-    """A kernel of a case in base and head: launches and device seconds of one execution; None where a side lacks it."""
+    """Launches and device seconds of one execution; None where a side lacks the kernel."""
 
     name: str
     short: str = ""
-    """Shortened for people, and still another for each kernel of the case."""
+    """For people, different for each kernel of the case."""
     base_count: float | None = None
     head_count: float | None = None
     base_seconds: float | None = None
@@ -252,8 +250,7 @@ class KernelRow(Document):
 
 
 class CallRow(Document):
-    """A function of the CUDA API in base and head: calls and the host's seconds in one execution; None where a side
-    lacks it."""
+    """A function of the CUDA API: calls and host seconds in one execution; None where a side lacks it."""
 
     name: str
     base_count: float | None = None
@@ -262,11 +259,11 @@ class CallRow(Document):
     head_seconds: float | None = None
     base_share: float | None = None
     head_share: float | None = None
-    """Of the host's time in all calls of the API."""
+    """Of all host time in the API."""
 
 
 class CopyRow(Document):
-    """Copies between the same two memories in base and head, in one execution; None where a side has none."""
+    """Copies between the same two memories, in one execution; None where a side has none."""
 
     name: str
     """Such as `host to device, pageable`."""
@@ -277,8 +274,7 @@ class CopyRow(Document):
 
 
 class OsCallRow(Document):
-    """A function of the OS runtime in base and head, in one execution: seconds and shares are of all threads together;
-    None where a side lacks it."""
+    """A function of the OS runtime in one execution: of all threads together; None where a side lacks it."""
 
     name: str
     base_count: float | None = None
@@ -287,10 +283,10 @@ class OsCallRow(Document):
     head_seconds: float | None = None
     base_share: float | None = None
     head_share: float | None = None
-    """Of the time of all threads in such calls."""
+    """Of all threads' time in such calls."""
     base_launching: float | None = None
     head_launching: float | None = None
-    """Seconds of these on threads that launch work of the GPU; None where no thread does."""
+    """Seconds on threads that launch work of the GPU; None where no thread does."""
 
 
 class CaseProfile(Document):
@@ -299,30 +295,30 @@ class CaseProfile(Document):
     case: str
     device: DeviceKind
     sentences: list[str] = Field(default_factory=list)
-    """Explanations of the change, or of what stands out: most telling first."""
+    """Explanations of the change, or of what stands out, most telling first."""
     next_steps: list[str] = Field(default_factory=list)
     """Steps to try next."""
     roofline: str = ""
-    """Where the case stands between memory and arithmetic; empty where it declares no work."""
+    """Between memory and arithmetic; empty without declared work."""
     sources: list[str] = Field(default_factory=list)
     """Such as `nsys 2023.4.4`."""
     kernels: list[KernelRow] = Field(default_factory=list)
-    """Longest first, of whichever side takes longer."""
+    """Longest first, of either side."""
     calls: list[CallRow] = Field(default_factory=list)
-    """Of a command, an imported capture or a profile: those that take the host longest."""
+    """Of a command, an imported capture or a profile: the longest on the host."""
     copies: list[CopyRow] = Field(default_factory=list)
     """Likewise."""
     os_calls: list[OsCallRow] = Field(default_factory=list)
     """Longest first, where they were traced."""
     memory: list[Observed] = Field(default_factory=list)
-    """Device memory that is allocated at most and at the end, where it was traced."""
+    """Device memory at most and at the end, where traced."""
     observed: list[Observed] = Field(default_factory=list)
     faults: list[str] = Field(default_factory=list)
     """Why something was not seen, one line each."""
 
     @property
     def launching(self) -> bool:
-        """True where it is told how much of the OS runtime is of threads that launch work of the GPU."""
+        """It is told which threads of the OS runtime launch work of the GPU."""
         return any(row.base_launching is not None or row.head_launching is not None for row in self.os_calls)
 
 
@@ -336,30 +332,29 @@ class Report(Document):
     verdict: Verdict
     exit_code: Literal[0, 1, 3]
     sentence: str
-    """The verdict with its largest change, as one sentence."""
+    """The verdict with its largest change."""
     advice: str = ""
     """The next step for the reader."""
     advised: list[str] = Field(default_factory=list)
-    """Words of the command that `advice` ends with, which is shown as it is typed; empty where it names none."""
+    """Words of the command that `advice` ends with."""
     strict: bool = False
-    """True where a missing answer fails: `--strict`, or `on_undecided: fail` of the policy."""
+    """A missing answer fails: `--strict`, or the policy's `on_undecided: fail`."""
     observe: bool = False
     exploratory: bool = False
-    """Judged by other limits than the measurement was planned with: error rates do not hold."""
+    """Judged by other limits than planned: error rates do not hold."""
     counts: dict[str, int]
-    """Class → cases, each case counted once by its worst row."""
+    """Class → cases, each by its worst row."""
     rows: list[Row]
     """Worst first."""
     measured: list[Measured]
     facts: list[CaseFacts]
-    """Of every case, and `measured` likewise, in the order of its worst row."""
+    """Of every case, as `measured`, in the order of its worst row."""
     trails: list[Trail] = Field(default_factory=list)
-    """Of the relative limits that were answered, in the order of `rows`."""
+    """Of relative limits with an answer, in the order of `rows`."""
     unasked: list[Trail] = Field(default_factory=list)
-    """Of main against a reference, or of one against the one before: times of cases on whose change there is no limit.
-    Recorded, and judged by nothing. What is proved has none."""
+    """Of main and a reference, or of two references: times of cases without a limit on their change, for the record."""
     profiles: list[CaseProfile] = Field(default_factory=list)
-    """Of the cases that were profiled, in the order of `rows`."""
+    """In the order of `rows`."""
     notes: list[str]
     files: list[str] = Field(default_factory=list)
     """Suite files that did not import, one line each."""
@@ -369,18 +364,17 @@ class Report(Document):
     costs: dict[Phase, float] = Field(default_factory=dict)
     """Phase → its part of `seconds`."""
     imports: dict[str, float] = Field(default_factory=dict)
-    """`import NAME` of the suite → seconds that it takes each worker."""
+    """`import NAME` of the suite → seconds in each worker."""
     gpu_hour: Price | None = None
-    """Price of an hour on the GPU, as the policy says."""
+    """From the policy."""
     pairs: int = 0
-    """Worker pairs of the case that took most."""
+    """Of the case that took most."""
     noise: float | None = None
-    """Median over cases of the relative standard deviation of one pair's time ratio, at equal clock where it was
-    measured."""
+    """Median over cases of the relative standard deviation of a pair's time ratio, at equal clock where measured."""
     command: list[str]
     repository: str = ""
     fingerprint: Fingerprint
     environments: Environments | None = None
-    """None where base and head run in the same one."""
+    """None where they are the same."""
     sides: dict[Side, SideCode]
     policy_from: Side = "head"

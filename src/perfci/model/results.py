@@ -34,19 +34,19 @@ ReasonKind = Literal[
 
 
 class Reason(Document):
-    """The reason why something has no value: a kind for programs, a sentence for people."""
+    """Why something has no value: a kind for programs, a sentence for people."""
 
     kind: ReasonKind
     text: str = Field(max_length=2000)
     """One line."""
     log: str | None = None
-    """Path of the log, relative to the output folder."""
+    """Path relative to the output folder."""
     during: Literal["", "round"] = ""
-    """`round`: what failed was right when it was checked, and failed while it was measured."""
+    """`round`: right when checked, it failed while it was measured."""
 
 
 class Work(Document):
-    """The work that one execution of a case declares."""
+    """The declared work of one execution."""
 
     flops: float = 0.0
     read: float = 0.0
@@ -55,37 +55,37 @@ class Work(Document):
     """Bytes."""
     items: float = 0.0
     item: str = "items"
-    """The unit of items: tokens, samples."""
+    """Such as tokens, samples."""
 
 
 class Check(Document):
-    """Outcome of the correctness checks of one side."""
+    """The correctness checks of one side."""
 
     shapes: int = 0
-    """Sets of parameters that were checked, the case's own and the fuzzed ones."""
+    """Sets of parameters, the case's own and fuzzed ones."""
     compared: int = 0
-    """Of these, how many against a reference."""
+    """Those compared with a reference."""
     worst: float | None = None
-    """Largest error as a share of what the tolerance allows."""
+    """Error, as a share of the tolerance."""
     rtol: float | dict[str, float] | None = None
-    """As declared: for all outputs, or for each by its position or key; None without a reference."""
+    """As declared, for all outputs or by position or key; None without a reference."""
     atol: float | dict[str, float] | None = None
     sketch: list[float] = Field(default_factory=list)
-    """Projections of the reference's values: equal in base and in head if the references agree."""
+    """Projections of the reference's values: equal if base's and head's agree."""
     unredrawn: str = ""
-    """Why the kernel was not checked with its inputs redrawn in place; empty where it was, or has no reference."""
+    """Why inputs were not redrawn in place; empty also without a reference."""
 
 
 class Versus(Document):
-    """The alternative that a side declares with `bench.versus`."""
+    """The alternative declared with `bench.versus`."""
 
     name: str = Field(max_length=40)
     code: str
     """Digest of its own bytecode and constants."""
     python: str
-    """The version of Python that compiled it: bytecode of two versions differs."""
+    """The Python that compiled it: bytecode of two versions differs."""
     wrong: str = ""
-    """Why it is not timed; empty where its result is right."""
+    """Why it is not timed."""
 
 
 class CaseSide(Document):
@@ -99,29 +99,29 @@ class CaseSide(Document):
     params: dict[str, Any] = Field(default_factory=dict)
     work: Work = Field(default_factory=Work)
     least: float = 0.0
-    """Seconds that this work takes at the ceilings measured on the device; 0 where that cannot be said."""
+    """Seconds of this work at the measured ceilings; 0 where that cannot be said."""
     inputs: str = ""
-    """Digest of shapes, types and values of the inputs of the first placement."""
+    """Digest of shapes, types and values in the first placement."""
     dtype: str = ""
     """Type of most of their bytes."""
     timing: Timing | None = None
-    """The way the numbers were measured; None where there are none."""
+    """None without numbers."""
     check: Check = Field(default_factory=Check)
     versus: Versus | None = None
     """None where it declares none."""
     reports: list[str] | None = None
-    """Metrics that the first execution of a command reported, by which globs ask; None where that is not known."""
+    """Metrics of a command's first execution, by which globs ask; None where not known."""
     profile: Profile | None = None
     """None where it was not profiled."""
     tuner: str | None = None
-    """A reason why processes of this code may run different kernels for the case, seen before it was timed: a tuner, or
-    code of which that cannot be told. Empty for none; None where it was not asked, as on the CPU."""
+    """Why processes of this code may run different kernels, seen before timing: a tuner, or code that may be one. Empty
+    for none; None where not asked, as on the CPU."""
 
 
 class Clock(Document):
-    """The SM clock of one worker, measured beside every block, and how the block times moved with it.
+    """The SM clock of one worker, beside every block, and how block times moved with it.
 
-    The two sums run over the blocks of the worker, as natural logarithms less their mean over the worker.
+    The sums run over the worker's blocks, as natural logarithms less their mean.
     """
 
     hertz: float
@@ -149,88 +149,88 @@ class Moments(Document):
 
 
 class Scatter(Document):
-    """The scatter of one pair's block values, as log ratios head/base of blocks that stood next to each other."""
+    """The scatter of one pair's block values, as log ratios head/base of blocks next to each other."""
 
     placements: int = Field(ge=1)
     blocks: int = Field(ge=1)
     """In a placement and side."""
     placement: Moments
-    """Of the means of placements about the mean of the pair."""
+    """Of placements' means about the pair's."""
     block: Moments
-    """Of blocks about the mean of their placement."""
+    """Of blocks about their placement's mean."""
 
 
 class Choice(Document):
-    """A configuration that Triton's autotuner ran a kernel with in a worker."""
+    """A choice of Triton's autotuner for a kernel in a worker."""
 
     kernel: str = Field(max_length=200)
     config: dict[Annotated[str, Field(max_length=80)], Annotated[str, Field(max_length=80)]] = Field(max_length=32)
-    """Parameter → value, `num_warps` and its like among them."""
+    """Parameter → value, with `num_warps` and its like."""
 
 
 class Pair(Document):
-    """One worker of each side: the unit of the statistics. Values are in the metric's unit."""
+    """A worker of each side: the unit of the statistics. Values are in the metric's unit."""
 
     index: int = Field(ge=0)
     first: Side | None = None
     """The side that was started first."""
     values: dict[Side, dict[str, float]]
     samples: dict[Side, int] = Field(default_factory=dict)
-    """Number of timed samples behind `time`."""
+    """Timed samples behind `time`."""
     spread: dict[Side, float] = Field(default_factory=dict)
-    """Relative standard deviation of these samples."""
+    """Relative standard deviation of samples."""
     clock: dict[Side, Clock] = Field(default_factory=dict)
-    """Empty where the clock was not measured beside every block of base and of head."""
+    """Empty where not measured beside every block of both."""
     scatter: Scatter | None = None
-    """None where the block values do not tell it."""
+    """None where block values do not tell it."""
     blocks: int = 0
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of base and head together: `first` for the first placement with its warm-up, and for workers that live
-    one after the other; `open` and `close` for the others', `block` for the blocks."""
+    """Wall time of base and head: `first` placement with its warm-up, also for workers that live one after the other;
+    `open` and `close` of the others, `block` for the blocks."""
     at: float | None = None
-    """When it was finished, in seconds since 1970; None for pairs of older runs."""
+    """When it ended, in seconds since 1970; None in older runs."""
     gaps: dict[Side, int] = Field(default_factory=dict)
-    """Blocks in which the GPU had to wait for the CPU, so that launch gaps are in the samples; empty for none."""
+    """Blocks in which the GPU waited for the CPU, so that launch gaps are in the samples."""
     tuners: dict[Side, str] = Field(default_factory=dict)
-    """As `tuner` of a side, seen in this pair; a side without an entry was not asked."""
+    """As a side's `tuner`, seen in this pair; a side without an entry was not asked."""
     refused: str = ""
-    """The error that head's alternative raised while it was timed; empty for none."""
+    """The error of head's alternative while it was timed."""
     choices: dict[Side, list[Choice]] = Field(default_factory=dict)
-    """Configurations that Triton's autotuner chose, or that it was given alone; a side without one has no entry."""
+    """Of Triton's autotuner, chosen or given alone."""
 
 
 class Proof(Document):
-    """The answer to whether a case can differ between base and head at all, found without measuring it."""
+    """The answer to whether a case can differ between base and head, found without measuring it."""
 
     by: Literal["", "files", "code", "work"] = ""
-    """The proof that it cannot. `files`: base and head are the same files. `code`: no process of the case named a file
-    that differs. `work`: what it gives the GPU to do is the same. Empty where nothing proves it."""
+    """`files`: base and head are the same files. `code`: no process of the case named a file that differs. `work`: it
+    gives the GPU the same to do. Empty: nothing proves it."""
     reason: str = Field(max_length=1000)
     """Why, or why not, as a clause."""
     audited: bool = False
-    """True where the case was drawn to be measured all the same."""
+    """Drawn to be measured all the same."""
     number: str = Field("", max_length=1000)
-    """The limit that asks for a number whatever the code, such as `time max 5 ms`: head alone is measured for it."""
+    """The limit that asks for a number whatever the code, `time max 5 ms`: head alone is measured."""
 
 
 class Case(Document):
-    """One case on one device with everything measured of it."""
+    """A case on one device, with everything measured."""
 
     id: str
     kernel: str
     device: DeviceKind
     origin: Literal["kernel", "command", "imported"] = "kernel"
-    """`imported`: from another tool's file; a worker of a side is a file."""
+    """`imported`: from another tool's files, each a worker of a side."""
     sides: dict[Side, CaseSide]
     proof: Proof | None = None
     """None where no proof was sought."""
     pairs: Items[Pair] = Field(default_factory=list)
     stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
-    """Why measuring ended. `hopeless`: by its scatter hardly any further pairs would have decided it."""
+    """Why measuring ended. `hopeless`: hardly any further pairs would have decided it."""
     budget_needed: Amount = 0.0
-    """Seconds of budget that would do for the case and all that cost less, where this one ended before the first look
-    that can show a regression of it; else 0."""
+    """Seconds that would do for the case and all cheaper ones, where the budget ended before the first look that can
+    show a regression; else 0."""
 
     @field_validator("pairs")
     @classmethod
@@ -246,30 +246,29 @@ class Case(Document):
 
     @property
     def captured(self) -> bool:
-        """True where it is a range or a kernel of a profiler's file, which tells more than times."""
+        """A range or kernel of a profiler's file, which tells more than times."""
         return self.origin == "imported" and any(side.profile is not None for side in self.sides.values())
 
     @property
     def proved(self) -> bool:
-        """True where a proof answers what is asked of the case's change, and of what profilers and checks see."""
+        """A proof answers for the case's change, and for what profilers and checks see."""
         return self.proof is not None and bool(self.proof.by) and not self.proof.audited
 
     @property
     def code_proved(self) -> bool:
-        """True of a proved case whose code is the same: nothing of it was executed. It shares no α; one that was proved
-        by its work was planned to."""
+        """Proved, and nothing of it was executed. It shares no α; a case that was proved by its work was planned to."""
         return self.proved and self.proof is not None and self.proof.by != "work"
 
     def measured(self, side: Side) -> bool:
-        """Return whether the case is timed in a side: of a proved one head, if a limit asks for a number. What is not
-        is not checked either, unless its work is the proof."""
+        """Return whether a side is timed: of a proved case head, if a limit asks for a number. What is not is not
+        checked, unless its work is the proof."""
         if not self.proved or self.proof is None:
             return True
         return side == "head" and bool(self.proof.number)
 
 
 class SideCode(Document):
-    """Where the code of one side came from."""
+    """Where a side's code came from."""
 
     ref: str = ""
     """As the user named it."""
@@ -278,12 +277,12 @@ class SideCode(Document):
     subject: str = ""
     """First line of the commit message."""
     dirty: bool = False
-    """True where uncommitted changes of the working tree were measured."""
+    """Uncommitted changes were measured."""
     tree: str = ""
     """Digest of the files that were measured."""
     build_seconds: float = 0.0
     modules: dict[str, str] = Field(default_factory=dict)
-    """Imported modules of the repository → path below `tree/` or `site/`."""
+    """The repository's own, imported → path below `tree/` or `site/`."""
 
 
 class FileFailure(Document):
@@ -295,7 +294,7 @@ class FileFailure(Document):
 
 
 class Moment(Document):
-    """The GPU at one moment of the run, as NVML tells it. None: not told."""
+    """The GPU at one moment, as NVML tells it. None: not told."""
 
     at: float
     """Seconds since 1970."""
@@ -331,7 +330,7 @@ MOST_MODELS = 16
 
 
 class Part(Document):
-    """The part of a plan that a results document holds: one shard of it, or once they are merged all."""
+    """One shard of a plan, or once they are merged all."""
 
     plan: str = Field(max_length=100)
     """Digest of the plan."""
@@ -340,9 +339,9 @@ class Part(Document):
     of: int = Field(ge=1, le=MOST_SHARDS)
     """Number of shards of the plan."""
     models: int = Field(1, ge=1, le=MOST_MODELS)
-    """Models of device that share α, each with a plan of its own: there is no verdict before all are here."""
+    """Models of device that share α, each with its own plan: no verdict before all are here."""
     cases: Items[str]
-    """Keys of all cases of the plan, in its order."""
+    """Keys of the whole plan, in order."""
 
     @property
     def whole(self) -> bool:
@@ -351,7 +350,7 @@ class Part(Document):
 
 
 UNMEASURED = "unmeasured.json"
-"""In the place of `results.json` where nothing had to be measured."""
+"""In place of `results.json` where nothing had to be measured."""
 
 
 class Results(Document):
@@ -368,19 +367,19 @@ class Results(Document):
     measuring_seconds: Finite = 0.0
     """Wall time of the worker pairs."""
     budget_needed: Finite = 0.0
-    """Seconds of budget that would do for all cases, where a run ended early since its own could not show a regression
-    of any; else 0."""
+    """Seconds that would do for all cases, where the run ended since its own could not show a regression of any; else
+    0."""
     costs: dict[Phase, Finite] = Field(default_factory=dict)
     """Phase → its part of `seconds`; empty in results of another tool."""
     imports: dict[Annotated[str, Field(pattern=IMPORT)], Finite] = Field(default_factory=dict)
-    """Statement of the suite's files, such as `import torch` → seconds that it takes each worker; the dearest."""
+    """Statement such as `import torch` → seconds in each worker; the dearest."""
     command: list[str]
     """Command line that reproduces the run."""
     repository: str = ""
     """Name of the repository."""
     fingerprint: Fingerprint
     environments: Environments | None = None
-    """None where base and head run in the same one. The fingerprint is head's."""
+    """None where they are the same. The fingerprint is head's."""
     sides: dict[Side, SideCode]
     policy_from: Side = "head"
     """Whose limits apply."""
@@ -388,34 +387,33 @@ class Results(Document):
     on_undecided: Severity = "warn"
     """The policy's answer to an undecided run."""
     gpu_hour: Price | None = None
-    """Price of an hour on the GPU, as the policy says."""
+    """From the policy."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
     part: Part | None = None
-    """The shards of a larger plan that were measured here; None where the plan is all there is. Criteria of the plan
-    are then those of these shards, `m` that of the whole."""
+    """None where the plan is all there is. Else criteria of the plan are those of these shards, `m` that of the
+    whole."""
     cases: Items[Case] = Field(default_factory=list)
     moments: Items[Moment] = Field(default_factory=list)
-    """The GPU before and after each round; empty without one."""
+    """Before and after each round; empty without a GPU."""
     files: Items[FileFailure] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
-    """Notes for a reader: what was compared, what was not measured and why."""
+    """Comparisons made, and what was not measured and why."""
     error: Reason | None = None
-    """An error that ended the measurement: the verdict is `error`."""
+    """Ended the measurement: the verdict is `error`."""
 
 
 class Reports(NamedTuple):
-    """The metrics a case reports: a change is asked of what base reports, a bound holds for whatever head reports."""
+    """Metrics of a case: a change is asked of base's, a bound holds for head's."""
 
     relative: frozenset[str] | None
-    """In base, in head where base reports nothing; None where neither is known to report anything."""
+    """In base, else in head; None where neither is known."""
     bounded: frozenset[str]
     """In head."""
 
 
 def at_first(case: Case) -> Reports:
-    """Return the metrics of the first executions, by which the plan is made; where those are not known, what pairs
-    hold."""
+    """Return the first executions' metrics, by which the plan is made; else what pairs hold."""
     return _reports(case, later=False)
 
 

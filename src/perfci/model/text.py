@@ -1,4 +1,4 @@
-"""Text that people or shells read, and the patterns of policies that are held against it."""
+"""Text that people or shells read, and policies' patterns."""
 
 import functools
 import re
@@ -10,23 +10,23 @@ import re2
 
 
 def one_line(text: object, limit: int = 160) -> str:
-    """Return `text` with single spaces, in at most `limit` characters, and without lone surrogates."""
+    """Return `text` with single spaces and without lone surrogates, in `limit` characters."""
     return shorten(" ".join(str(text).encode("utf-8", "replace").decode("utf-8").split()), limit)
 
 
 def escaped(text: object, limit: int | None = None) -> str:
-    """Return `text` with what does not print written as escapes, in at most `limit` characters where it is given."""
+    """Return `text` with what does not print as escapes."""
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
     return plain if limit is None else shorten(plain, limit)
 
 
 def printable(text: str) -> str:
-    """Return `text` with a space for each character that does not print."""
+    """Replace each character that does not print by a space."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def shorten(text: str, limit: int, middle: bool = False) -> str:
-    """Return `text` in at most `limit` characters, with `…` where something was cut: at the end or in the middle."""
+    """Cut `text` to `limit` characters with `…`, at the end or in the middle."""
     if len(text) <= limit:
         return text
     if not middle:
@@ -36,14 +36,14 @@ def shorten(text: str, limit: int, middle: bool = False) -> str:
 
 
 def listed(names: Iterable[str], most: int = 3, mark: str = "") -> str:
-    """Return `a, b, c and 2 more`: the first `most` names, each between two of `mark`."""
+    """Return `a, b, c and 2 more`, each name between two of `mark`."""
     marked = [f"{mark}{name}{mark}" for name in names]
     more = f" and {len(marked) - most} more" if len(marked) > most else ""
     return ", ".join(marked[:most]) + more
 
 
 def plural(number: float, noun: str) -> str:
-    """Return a regular `noun` as it stands behind `number`: `case`, `cases`, `launches`."""
+    """Return a regular `noun` behind `number`: `case`, `cases`, `launches`."""
     return noun if number == 1 else f"{noun}{'es' if noun.endswith('ch') else 's'}"
 
 
@@ -53,14 +53,14 @@ def count(number: int, noun: str) -> str:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version: `2025.1.1.65`, or a folder's name that holds one, → (2025, 1, 1, 65)."""
+    """`2025.1.1.65`, or a folder's name that holds one, → (2025, 1, 1, 65)."""
     return tuple(map(int, re.findall(r"\d+", version)))
 
 
 def did_you_mean(name: str, known: Iterable[str], other: str = "", least: float = 0.6) -> str:
-    """Return `did you mean 'time'?` with the nearest of the `known` names; `other` where none is near.
+    """Return `did you mean 'time'?`; `other` where no known name is near.
 
-    `least`: the similarity, difflib's, from which on a name is near.
+    `least`: difflib's similarity.
     """
     from difflib import get_close_matches
 
@@ -71,9 +71,9 @@ def did_you_mean(name: str, known: Iterable[str], other: str = "", least: float 
 def shell(words: Sequence[str], *, spanned: bool = False) -> str:
     """Return the words as one line for a shell.
 
-    A word that holds what does not print (a newline, a zero-width space, bytes that are no UTF-8) is written as bash,
-    zsh and ksh read it, `$'a\\012b'`; all others as every shell does. `spanned`: backticks and spaces beyond one are
-    written so too, for a line that stands between backticks in a sentence.
+    A word that holds what does not print (a newline, bytes that are no UTF-8) is written as bash, zsh and ksh read it,
+    `$'a\\012b'`; others as every shell does. `spanned`: backticks and runs of spaces, too, for a line between backticks
+    in a sentence.
     """
     return " ".join(_quoted(word, spanned) for word in words)
 
@@ -98,7 +98,7 @@ def _written(character: str, hidden: str) -> str:
 
 
 def hides_failures(line: str) -> bool:
-    """Tell whether a command line has a pipe, of which a shell tells the exit code of the last program alone."""
+    """Tell whether a command line has a pipe, of which the shell tells the last exit code alone."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
@@ -110,7 +110,7 @@ def hides_failures(line: str) -> bool:
 
 @functools.lru_cache(maxsize=256)  # each is held against every name
 def compiled(text: str) -> Any:
-    """Return `text` for a search in time linear in the name (RE2). Raises ValueError for what is no such expression."""
+    """Compile for a search in linear time (RE2). Raises ValueError."""
     options = re2.Options()
     options.log_errors = False
     try:
@@ -122,5 +122,5 @@ def compiled(text: str) -> Any:
 
 
 def finds(pattern: str, text: str) -> bool:
-    """Tell whether `pattern` matches somewhere in `text`. Raises ValueError as compiled() does."""
+    """Tell whether `pattern` matches somewhere. Raises ValueError as compiled() does."""
     return compiled(pattern).search(text) is not None

@@ -1,4 +1,4 @@
-"""Quantities as people write them (`2%`, `200ns`, `3m`, `8GiB`, `2TB/s`) and as they read them."""
+"""Quantities as people write them (`2%`, `200ns`, `3m`, `8GiB`, `2TB/s`) and read them."""
 
 import math
 import re
@@ -22,25 +22,25 @@ TIME_UNITS = {
     "h": 3600.0,
 }
 BOUND_UNITS = {name: scale for name, scale in TIME_UNITS.items() if name != "m"}
-"""Of limits on times: there `m` is more often intended as milli than as minutes."""
+"""Of limits on times: `m` is rather milli than minutes there."""
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
 }  # fmt: skip
 RATE_UNITS = {f"{name}/s": scale for name, scale in SIZE_UNITS.items()}
 COUNTED = ("", "items", "samples", "tokens", "tok")
-"""Words for what is counted in a rate: they stand for themselves, and name no other unit."""
+"""Counted in a rate: these stand for themselves."""
 COUNT_UNITS = {
     f"{prefix}{what}/s": scale for what in COUNTED for prefix, scale in {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}.items()
 }
 SPEED = ("time", "cycles")
-"""Metrics of which more is slower, in words."""
+"""More is slower, in words."""
 CLOCK_UNITS = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}
 FLOP_UNITS = {"GFLOP/s": 1e-3, "TFLOP/s": 1.0, "PFLOP/s": 1e3}
 
 
 def split(text: str) -> tuple[float, str]:
-    """Split `"200ns"` into `(200.0, "ns")`. Raises ValueError where there is no finite number in front."""
+    """`"200ns"` → `(200.0, "ns")`. Raises ValueError without a finite number in front."""
     match = _NUMBER.match(text)
     if not match or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} does not begin with a number")
@@ -48,20 +48,20 @@ def split(text: str) -> tuple[float, str]:
 
 
 def item_of(text: object) -> str:
-    """Return what a rate counts, such as `samples` of `5000 samples/s`; empty where it does not say."""
+    """Return what a rate counts, such as `samples` of `5000 samples/s`."""
     word = split(text)[1].removesuffix("/s").lstrip("kMG") if isinstance(text, str) else ""
     return word if word in COUNTED else ""
 
 
 def same_items(one: str, other: str) -> bool:
-    """Tell whether two words for what is counted can mean the same: `items` fits all, `tok` are `tokens`."""
+    """Tell whether both can mean the same: `items` fits all, `tok` are `tokens`."""
     plain = {"tok": "tokens", "": "items"}
     names = {plain.get(word, word) for word in (one, other)}
     return len(names) == 1 or "items" in names
 
 
 def parse(value: Any, units: dict[str, float], example: str) -> float:
-    """Read a quantity in one of `units` (name → factor to the base unit). Raises ValueError with `example`."""
+    """Read a quantity; `units`: name → factor. Raises ValueError with `example`."""
     if not isinstance(value, str):
         raise ValueError(f"write it with its unit, such as {example!r}")
     number, unit = split(value)
@@ -71,7 +71,7 @@ def parse(value: Any, units: dict[str, float], example: str) -> float:
 
 
 def parse_percent(value: Any) -> float:
-    """Parse `"2%"` → 0.02. Raises ValueError for anything without a percent sign, outside [0 %, 1000 %]."""
+    """`"2%"` → 0.02. Raises ValueError without a percent sign, or outside [0 %, 1000 %]."""
     share = parse(value, {"%": 0.01}, "2%")
     if not 0 <= share <= 10:
         raise ValueError(f"{value!r} is not between 0% and 1000%")
@@ -79,7 +79,7 @@ def parse_percent(value: Any) -> float:
 
 
 def parse_duration(value: Any) -> float:
-    """Parse `"200ns"`, `"3m"` → seconds, at least 0. Raises ValueError otherwise."""
+    """`"200ns"`, `"3m"` → seconds, at least 0. Raises ValueError."""
     seconds = parse(value, TIME_UNITS, "30s")
     if seconds < 0:
         raise ValueError(f"{value!r} is negative")
@@ -87,13 +87,13 @@ def parse_duration(value: Any) -> float:
 
 
 def parse_short(value: Any) -> float:
-    """Parse `"200ns"`, `"5ms"` → seconds, at least 0. Raises ValueError otherwise, for `m` too."""
+    """`"200ns"`, `"5ms"` → seconds, at least 0. Raises ValueError, for `m` too."""
     parse(value, BOUND_UNITS, "200ns")
     return parse_duration(value)
 
 
 def parse_size(value: Any) -> int:
-    """Parse `"8GiB"` → bytes, at least 1. Raises ValueError otherwise."""
+    """`"8GiB"` → bytes, at least 1. Raises ValueError."""
     size = parse(value, SIZE_UNITS, "8GiB")
     if size < 1:
         raise ValueError(f"{value!r} is less than a byte")
@@ -101,7 +101,7 @@ def parse_size(value: Any) -> int:
 
 
 def parse_price(value: Any) -> tuple[float, str]:
-    """Parse `"3.50 USD"` → (3.5, `USD`). Raises ValueError otherwise."""
+    """`"3.50 USD"` → (3.5, `USD`). Raises ValueError."""
     match = _PRICE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{value!r} is no price: write it like '3.50 USD'")
@@ -123,7 +123,7 @@ def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
 
 
 def pattern(units: Iterable[str], sign: str = r"\+?", digits: str = r"(\d+\.?\d*|\.\d+)") -> str:
-    """Return a regular expression, for JSON schemas, of a number and one of `units`: unsigned, of any digits."""
+    """Return an expression, for JSON schemas, of a number and one of `units`."""
     return rf"^\s*{sign}{digits}([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
 
 
@@ -162,11 +162,11 @@ Price = Annotated[
     BeforeValidator(_price),
     WithJsonSchema({"type": "string", "pattern": f"^{_PRICE.pattern}$", "examples": ["3.50 USD"]}),
 ]
-"""An amount of money with its currency's code (ISO 4217)."""
+"""With its currency's code (ISO 4217)."""
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Write `value` to `digits` significant digits; with an exponent outside of what people read at a glance."""
+    """Write to `digits` significant digits; with an exponent where people would not read it at a glance."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if not 1e-4 <= abs(value) < 1e7:
@@ -176,7 +176,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def show(value: float | None, unit: str) -> str:
-    """Show a measured value to people: `48.5 µs`, `3.35 TB/s`, `788 TFLOP/s`, `12.3 k tokens/s`; `–` for None."""
+    """`48.5 µs`, `3.35 TB/s`, `788 TFLOP/s`, `12.3 k tokens/s`; `–` for None."""
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -208,7 +208,7 @@ def show(value: float | None, unit: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Show a share to two digits, or to three from 10 % on: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
+    """Show a share to two digits, or three from 10 % on: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
     value = share * 100
     return f"{significant(value, 3 if value >= 10 else 2)} %"
 
@@ -219,18 +219,17 @@ def limit_percent(share: float) -> str:
 
 
 def noise_percent(share: float) -> str:
-    """Show a share that is itself an estimate, to two digits: 0.0234 → `2.3 %`; under 0.001 % it is as good as
-    nothing."""
+    """Show an estimate to two digits: 0.0234 → `2.3 %`; nothing under 0.001 %."""
     return "0 %" if share < 1e-5 else f"{float(f'{share * 100:.2g}'):g} %"
 
 
 def show_share(share: float | None) -> str:
-    """Show a measured share to people: 0.0512 → `5.12 %`; `–` for None."""
+    """0.0512 → `5.12 %`; `–` for None."""
     return show(None if share is None else share * 100, "%")
 
 
 def show_change(ratio: float | None) -> str:
-    """Show a ratio head/base as a signed percentage: 1.021 → `+2.1 %`."""
+    """A ratio head/base: 1.021 → `+2.1 %`."""
     if ratio is None or not math.isfinite(ratio):
         return "–"
     percent = (ratio - 1) * 100
@@ -244,8 +243,7 @@ def show_change(ratio: float | None) -> str:
 
 
 def direction(ratio: float, metric: str) -> str:
-    """Return where a ratio head/base, other than 1, moved a metric: `slower`, `faster`; `higher`, `lower` of any that
-    is no speed."""
+    """Return where a ratio head/base other than 1 moved a metric: `slower`, `faster`; `higher`, `lower`."""
     more, less = ("slower", "faster") if metric in SPEED else ("higher", "lower")
     return more if ratio > 1 else less
 

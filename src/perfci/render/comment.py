@@ -77,7 +77,7 @@ class _Page:
 
     @cached_property
     def _folds(self) -> list[Fold]:
-        """What matters most of every job comes before what matters less of any."""
+        """The most important of every job comes before what matters less of any."""
         found: dict[object, Fold] = {}
         views = self.verdict.views[: Most.jobs]
         several = len(views) > 1

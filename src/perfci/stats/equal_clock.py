@@ -31,7 +31,7 @@ from perfci.stats.walsh import Array
 
 
 class LogRatios(NamedTuple):
-    """Of the pairs that have base and head, in the order measured."""
+    """Values and log ratios of the pairs that have base and head, in the order measured."""
 
     base: Array
     """In the metric's unit, shape (pairs,)."""

@@ -41,7 +41,7 @@ _SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
 
 
 class Explanation(Document):
-    """What a case's profile gives."""
+    """Sentences and steps that a case's profile gives."""
 
     sentences: list[str] = Field(default_factory=list)
     """Most telling first, one line each; the first of at most 140 characters."""
@@ -231,7 +231,7 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """What is too long ends behind a whole part."""
+    """End what is too long behind a whole part."""
     if len(text) <= FIRST:
         return text
     end = text.rfind(", ", FIRST // 2, FIRST - 2)
