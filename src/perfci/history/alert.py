@@ -1,8 +1,8 @@
 """Alerts: the limits that main is over on two nights in a row, since when, and what has come back. Pure.
 
-`limits.py` says of each night whether a limit holds. Two nights over in a row begin an alert, two nights within in a
-row end it; nights between them that know nothing do not count either way. Each epoch is counted by itself. The alert of
-a reference or a bound goes on in the next one; that of a step, whose commit before was not measured there, only stays.
+`limits.py` says of each night whether a limit holds. Two nights over in a row begin an alert, two within in a row end
+it; nights that know nothing do not count. Each epoch is counted by itself. The alert of a reference or a bound goes on
+in the next one; that of a step, whose commit before was not measured there, only stays.
 """
 
 from collections.abc import Iterable
@@ -32,38 +32,38 @@ class Alert:
     epoch: str
     """In which it began."""
     good: Commit | None
-    """The newest commit before it that is known to be within; None where none is."""
+    """The newest commit before that is known to be within."""
     bad: Commit
     """The first commit that was over."""
     since: Instant
     """The first night over it."""
     begun: Instant | Literal[""] = ""
-    """The night that confirmed it; empty until then."""
+    """The night that confirmed it."""
     ended: Instant | Literal[""] = ""
-    """The night after which it was no alert any more."""
+    """The night that ended it."""
     told: Instant = ""
     """The newest night with an answer."""
     base: Commit | None = None
-    """The commit that the change is measured from: before the step, or the reference; None of a bound."""
+    """The change is measured from it: before the step, or the reference; None of a bound."""
     name: str = ""
     """The reference's, of an alert against it."""
     change: Distance | None = None
-    """From `base` to the newest commit with an answer; None where no ratio tells."""
+    """From `base` to the newest commit with an answer; None without a ratio."""
     limit: float | None = None
     """The relative limit; None of a bound."""
     value: float | None = None
     """Of the newest commit with an answer, in `unit`."""
     reason: str = ""
-    """Why it is over a bound, as the newest such night says."""
+    """Over a bound, as the newest such night says."""
     within: int = 0
     """Nights within in a row."""
     left: Instant | Literal[""] = ""
-    """Of a step: the night with which another epoch took over. What it is measured from was not measured there."""
+    """Of a step: the night of another epoch, in which what it is measured from was not measured."""
 
 
 @dataclass(frozen=True)
 class Alerts:
-    """The newest stretch of a device's alerts: from the first of them until none is left."""
+    """The newest stretch of a device's alerts: from the first until none is left."""
 
     device: DeviceKind
     name: str
@@ -71,27 +71,27 @@ class Alerts:
     open: list[Alert]
     ended: list[Alert]
     once: list[Alert]
-    """Over on one night so far, which is no alert yet; of any stretch. A step on the last night of an epoch, which the
-    epoch after it cannot confirm, is among them for as long as that is the newest."""
+    """Over on one night so far, of any stretch; with a step on an epoch's last night, which the next epoch cannot
+    confirm, for as long as that is the newest."""
 
     @property
     def begun(self) -> Instant | Literal[""]:
-        """When the newest alert of the stretch began; empty where there never was one."""
+        """Begin of the stretch's newest alert."""
         return max((alert.begun for alert in (*self.open, *self.ended)), key=moment, default="")
 
     @property
     def told(self) -> Instant | Literal[""]:
-        """The newest night that says something of the stretch; empty where there never was an alert."""
+        """The newest night that says something of the stretch."""
         return max((alert.told for alert in (*self.open, *self.ended)), key=moment, default="")
 
 
 def find_alerts(devices: Iterable[Device]) -> list[Alerts]:
-    """Return what is known of each device after all its nights, by kind and name."""
+    """Return each device after all its nights, by kind and name."""
     return [_alerts(device) for device in sorted(devices, key=lambda device: (device.kind, device.name))]
 
 
 def moment(instant: str) -> str:
-    """Return an instant as all are written alike: the earlier one sorts first, and none before any."""
+    """Return an instant so that earlier ones sort first, and none before any."""
     return instant.replace("+00:00", "Z")
 
 
@@ -122,8 +122,8 @@ def _place(alert: Alert) -> tuple[str, str, str, str]:
 
 
 def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
-    """Return of each epoch the first night behind its last one, empty where there is none, and with which night the
-    newest epoch has taken over. Nights that say nothing, since they ended by an error, are of no epoch."""
+    """Epoch → the first night behind it; and the night of which the newest epoch has taken over. Nights that end by an
+    error are of no epoch."""
     nights = [head for head in device.heads if not head.error or not head.empty]
     left, newest = dict.fromkeys((night.epoch for night in nights), ""), ""
     for night, after in pairwise(nights):
@@ -135,9 +135,9 @@ def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
 
 
 def _count(device: Device, trace: Trace) -> list["_Limit"]:
-    """Return the limits of a case after all nights, a step's of each epoch by itself.
+    """Limits of a case after all nights, a step's of each epoch by itself.
 
-    Of a night with an error, what it has says what it says.
+    What a night with an error has counts.
     """
     limits: dict[tuple[Against, str], _Limit] = {}
     for index, entry in trace.entries.items():
@@ -151,19 +151,19 @@ def _count(device: Device, trace: Trace) -> list["_Limit"]:
 
 
 class _Limit:
-    """One limit of a case: nights over and within it. Those of one epoch make a row."""
+    """Nights over and within; those of one epoch make a row."""
 
     def __init__(self, device: DeviceKind, trace: Trace, against: Against) -> None:
         self._device, self._trace, self._against = device, trace, against
         self._step = Step(trace.metric)
         self._within: dict[str, int] = {}
-        """Epoch → nights within since the last one over, of any epoch."""
+        """Epoch → nights within since the last one over, in any epoch."""
         self._good: dict[str, Commit] = {}
         """Epoch → the newest commit within."""
         self.once: dict[str, Alert] = {}
         """Epoch → over on one night."""
         self.begun: list[Alert] = []
-        """Alerts, oldest first; all but the last have ended."""
+        """Oldest first; all but the last have ended."""
 
     def add(self, night: Head, entry: Entry) -> None:
         """Count the next night."""
@@ -190,7 +190,6 @@ class _Limit:
             self.once.clear()
 
     def _over(self, night: Head, said: Said) -> Alert:
-        """Return the alert that a night over begins, or confirms."""
         alert = self.once.pop(night.epoch, None)
         if alert is not None:
             alert.begun = night.started

@@ -1,7 +1,7 @@
 """The state of a history: where series changed, and how far they stand from the reference.
 
-Device by device and epoch by epoch: nothing is concluded across epochs. Nothing is accused: a bisect between the two
-commits that a change names decides.
+Nothing is concluded across devices and epochs, and nothing accused: a bisect between the two commits of a change
+decides.
 """
 
 import glob
@@ -23,7 +23,7 @@ from perfci.stats.decide import margin
 from perfci.stats.segments import LEVEL
 
 LAST = 30
-"""Nights of a device whose proposals are told."""
+"""Nights whose proposals are told."""
 
 State = Literal["over", "within", "undecided", "silent", "unlimited"]
 
@@ -40,7 +40,7 @@ class Proposal(Document):
     kind: Literal["step", "drift"]
     """A drift is no single commit's."""
     worse: bool | None
-    """None of a metric whose better direction is not known."""
+    """None without a known better direction."""
     change: float
     """Ratio of the level after to that before."""
     low: float
@@ -54,9 +54,9 @@ class Proposal(Document):
     since: str
     """When `bad` was measured."""
     known: str
-    """The night on which it was proposed first."""
+    """The night of its first proposal."""
     command: list[str]
-    """The bisect that decides, as words; empty where `good` is `bad`: what changed is no commit."""
+    """The bisect that decides, as words; empty where `good` is `bad`: no commit changed it."""
 
 
 class Standing(Document):
@@ -68,15 +68,15 @@ class Standing(Document):
     device_name: str
     reference: str
     state: State
-    """`over` or `within` its limit with the whole interval, and `within` only where that of the last night is not over;
-    `silent` without an answer of late, `unlimited` without a limit."""
+    """`over` or `within` its limit with the whole interval, `within` only where the last night's is not over; `silent`
+    without an answer of late, `unlimited` without a limit."""
     ratio: float | None = None
-    """To the reference, by its last answers since the last change; None where it has none in this epoch."""
+    """By its last answers since the last change; None without any in this epoch."""
     low: float | None = None
     high: float | None = None
     level: float = LEVEL
     limit: float | None
-    """Relative, on the worse side; None where none was asked about."""
+    """Relative, on the worse side; None without."""
     nights: int = 0
     """Answers that it rests on."""
     answered: str = ""
@@ -97,18 +97,18 @@ class Over(Document):
     against: Against
     """`last` of a step, `reference`, or `bound` of an absolute limit."""
     alert: bool
-    """True where two nights in a row are over it."""
+    """Two nights in a row are over it."""
     since: str
     """The first night over it."""
     good: str
-    """The newest commit before it that is known to be within; empty where none is."""
+    """The newest commit before that is known to be within."""
     bad: str
     """The first commit that was over."""
     base: str
-    """The commit that the change is measured from; empty of a bound."""
+    """Commit that the change is measured from; empty of a bound."""
     reference: str
     ratio: float | None
-    """To `base`; None of a bound, and where no ratio tells."""
+    """To `base`; None of a bound, and without a ratio."""
     low: float | None
     high: float | None
     limit: float | None
@@ -125,7 +125,7 @@ class Silent(Document):
     device: DeviceKind
     device_name: str
     nights: int
-    """Nights of the epoch without an answer since its last one."""
+    """Of the epoch, since its last answer."""
     reason: str
 
 
@@ -145,14 +145,14 @@ class Checked(Document):
     series: int
     """Metrics of cases on devices."""
     unasked: int
-    """Of them not compared with the reference: it lacks the case, main does, or nothing asks about the metric."""
+    """Not compared with the reference: it or main lacks the case, or nothing asks."""
     answers: int
     unanswered: int
-    """Answers that nights of the last epochs do not have."""
+    """Missing on nights of the last epochs."""
     changes: list[Proposal]
     """Latest first."""
     standings: list[Standing]
-    """Of every series that was ever compared with a reference; those over a limit first."""
+    """Of every series that was ever compared with a reference, those over first."""
     over: list[Over]
     """Alerts first."""
     silent: list[Silent]
@@ -167,7 +167,7 @@ class Checked(Document):
 
 @dataclass(frozen=True)
 class Found:
-    """A series of one epoch with what is proposed of it; nights are those of its device."""
+    """A series of one epoch, nights of its device, and proposals."""
 
     trace: Trace
     scanned: Scanned
@@ -180,7 +180,7 @@ class Found:
 
 
 def epochs(device: Device) -> dict[str, list[int]]:
-    """Return the nights of each epoch, in the order of their first nights."""
+    """Return epoch → nights, in the order of their first."""
     found: dict[str, list[int]] = {}
     for index, head in enumerate(device.heads):
         found.setdefault(head.epoch, []).append(index)
@@ -188,7 +188,7 @@ def epochs(device: Device) -> dict[str, list[int]]:
 
 
 def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
-    """Yield every series of every epoch in which it has an answer."""
+    """Yield every series of every epoch with an answer."""
     answered: dict[tuple[str, str], list[tuple[Key, list[int]]]] = {}
     for key, trace in sorted(device.traces.items()):
         places: dict[str, list[int]] = {}
@@ -217,8 +217,8 @@ def check(
 ) -> Checked:
     """Return what the history says.
 
-    creep: relative limit of the distance to the reference, in place of those that the nights have. last: nights of a
-    device whose proposals are told.
+    creep: relative limit of the distance to the reference, in place of the nights'. last: nights of a device whose
+    proposals are told.
     """
     found = Checked(
         nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], over=[], silent=[],
@@ -252,7 +252,7 @@ def check(
 
 
 def _over(device: Device, first: Head) -> Iterator[Over]:
-    """Yield the limits that main is over, as nights of the latest epoch say it, from `first` on."""
+    """In the latest epoch, from `first` on."""
     (alerts,) = find_alerts([device])
     for alert in (*alerts.open, *alerts.once):
         if alert.left or moment(alert.told) < moment(first.started):
@@ -267,16 +267,15 @@ def _over(device: Device, first: Head) -> Iterator[Over]:
 
 
 def _latest(device: Device) -> list[int]:
-    """Return the nights of the epoch of the last night that says something, and those behind it: whatever went wrong on
-    them begins no epoch."""
+    """Nights of the last epoch and those behind it: what went wrong begins no epoch."""
     spoken = [night for trace in device.traces.values() for night in (*trace.values, *trace.nights, *trace.silent)]
     last = max(spoken, default=len(device.heads) - 1)
     return sorted({*epochs(device)[device.heads[last].epoch], *range(last + 1, len(device.heads))})
 
 
 def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
-    """Tell whether nothing asks about a series: it was not compared in the latest epoch, and either never was though
-    nothing went wrong, or is gone for so many nights that it is no gap any more."""
+    """Not compared in the latest epoch, and either never was though nothing went wrong, or is gone for too many nights
+    for a gap."""
     if not {*trace.silent, *trace.nights}.isdisjoint(nights):
         return False
     if trace.nights or trace.silent:
@@ -287,7 +286,7 @@ def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
 def _stand(
     found: Checked, device: Device, trace: Trace, one: Found | None, creep: float | None, nights: Sequence[int]
 ) -> None:
-    """Say where a series stands in the latest epoch, that of `nights`, and which of them have no answer."""
+    """In the latest epoch, that of `nights`; and which have no answer."""
     if _is_unasked(device, trace, nights):
         found.unasked += 1
         return
@@ -327,7 +326,7 @@ def _stand(
 
 
 def _state(metric: str, low: float, high: float, limit: float) -> State:
-    """Compare the interval of a log ratio with a limit on the worse side; on both where none is known to be worse."""
+    """On the worse side; on both where none is known."""
     better = direction(metric)
     if better is None:
         least, most = (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
@@ -341,7 +340,7 @@ def _state(metric: str, low: float, high: float, limit: float) -> State:
 
 
 def direction(metric: str) -> Literal["lower", "higher"] | None:
-    """Return which values of a metric are better; None where that is not known."""
+    """Return the better direction, if known."""
     try:
         return resolve(metric, {}).better
     except KeyError:

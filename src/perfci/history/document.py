@@ -1,7 +1,6 @@
-"""A night of the history: what one run on main said, as one document that is never changed.
+"""A night of the history: one run on main, as a document that is never changed.
 
-A ratio is of two commits measured in turns on one machine. A stored value is shown, and never judged against: clocks,
-drivers and machines of other nights are others.
+A ratio is of two commits measured in turns on one machine. A stored value is shown, never judged against.
 """
 
 from datetime import datetime
@@ -52,7 +51,7 @@ class Reference(Document):
 
 
 class Ratio(Document):
-    """A ratio head/base of a metric, of two commits measured in turns, with its interval."""
+    """A ratio head/base of two commits measured in turns, with its interval."""
 
     ratio: Positive
     low: Positive
@@ -60,7 +59,7 @@ class Ratio(Document):
     level: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     """Exact coverage of the interval."""
     pairs: Annotated[int, Field(ge=0, le=1_000_000_000)]
-    """Worker pairs; 0 of a ratio that a proof gives: 1, without a width."""
+    """Worker pairs; 0 of a proof's ratio: 1, without a width."""
 
     @model_validator(mode="after")
     def _ends_in_order(self) -> "Ratio":
@@ -74,10 +73,10 @@ class Compared(Document):
 
     class_: Class = Field(alias="class")
     reason: Text = ""
-    """Why that class, and why there is no ratio."""
+    """Why that class, and no ratio."""
     ratio: Ratio | None = None
     limit: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] | None = None
-    """Relative change that was asked about; None where no limit on the change was."""
+    """Relative, of the change; None without."""
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
@@ -90,20 +89,20 @@ class Point(Document):
     metric: Name
     unit: Annotated[str, Field(max_length=50)]
     timing: Annotated[str, Field(max_length=50)] = ""
-    """Its timing mode; empty where nothing was timed."""
+    """Timing mode; empty where nothing was timed."""
     value: Finite | None = None
-    """Median of main's workers, in `unit`; None where none was measured."""
+    """Median of main's workers, in `unit`."""
     scatter: Amount | None = None
-    """Standard deviation of the logarithms of the pairs' ratios against the reference, else the commit recorded last;
-    None with fewer than two pairs."""
+    """Standard deviation of the logarithms of pairs' ratios against the reference, else the commit recorded last; None
+    with fewer than two pairs."""
     last: Compared | None = None
-    """Against the commit that was recorded last; None on the first night."""
+    """Against the commit recorded last; None on the first night."""
     reference: Compared | None = None
-    """Against the reference; None where there is none, or it lacks the case, or asks otherwise."""
+    """None also where the reference lacks the case, or asks otherwise."""
 
 
 class Seam(Document):
-    """Where a new reference begins an epoch: how it stands to the one before, measured on that night."""
+    """A new reference against the one before, measured where its epoch begins."""
 
     before: Reference
     points: Items[Point]
@@ -116,32 +115,32 @@ class Night(Document):
     kind: Literal["perfci-night"] = "perfci-night"
     version: Literal[1] = 1
     run: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-    """Names the document, together with `attempt`: of GitHub's run, or of the result."""
+    """With `attempt` the document's name: of GitHub's run, or of the result."""
     attempt: Annotated[int, Field(ge=1, le=10_000)] = 1
     url: Annotated[str, Field(max_length=500, pattern=r"^(https://[^\s\"'<>]+)?$")] = ""
     """Of the run, where it has one."""
     started: Instant
     commit: Commit
     last: Commit | None = None
-    """The commit that was recorded last, where it was measured again; None on the first night."""
+    """Recorded last, and measured again; None on the first night."""
     reference: Reference | None = None
     devices: dict[DeviceKind, Name]
     """Device kind → its name."""
     environment: dict[Name, Text]
-    """Facts that numbers of two nights may not be compared across: driver, torch, CUDA, interpreter, image."""
+    """Facts that ratios are not chained across: driver, torch, CUDA, interpreter, image."""
     epoch: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    """Of reference, devices and environment: nothing is concluded from nights of two epochs."""
+    """Of reference, devices and environment: nothing is concluded across two."""
     seam: Seam | None = None
     error: Text = ""
-    """Why the run has no answer; then points are those that it had."""
+    """Why the run has no answer; points are those that it had."""
     points: Items[Point]
     """One of each case, device and metric."""
 
     @property
     def answers(self) -> tuple[bool, bool, bool]:
-        """Tell if it knows of any limit whether that holds, if it has any ratio, and if it ran without an error.
+        """Tell if it knows whether a limit holds, if it has a ratio, and if it ran without an error.
 
-        An attempt at a run is worth the more, the more of this it has, in this order.
+        An attempt at a run is worth the more of this it has, in this order.
         """
         told = [one for point in self.points for one in (point.last, point.reference) if one is not None]
         decided = any(one.class_ in ANSWERED for one in told)

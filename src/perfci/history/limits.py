@@ -1,4 +1,4 @@
-"""The limits by one night: main is over one, within it, or nothing is known. Pure.
+"""The limits by one night: over, within, or unknown. Pure.
 
 Three limits of a metric of a case are followed:
 
@@ -26,16 +26,16 @@ from perfci.stats.decide import margin
 Against = Literal["last", "reference", "bound"]
 Holds = Literal["over", "within", "unknown"]
 _COMMITS = 32
-"""For which distances are kept: main is compared with the commit recorded last, which is one of the newest."""
+"""Newest commits whose distances are kept: main is compared with one of them."""
 _LARGEST = 700.0
-"""The logarithm of a ratio beyond which no float has it."""
+"""No float has the ratio of a larger logarithm."""
 _WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
 _MEASURED: frozenset[Class] = ANSWERED | {"inconclusive"}
-"""Classes whose ratio is one: `invalid`, `clock` and `changed` say that it is not to be believed."""
+"""Classes with a ratio to be believed, unlike `invalid`, `clock` and `changed`."""
 
 
 class Distance(NamedTuple):
-    """A logarithm of a ratio, with its interval."""
+    """The logarithm of a ratio, with its interval."""
 
     log: float
     low: float
@@ -43,12 +43,12 @@ class Distance(NamedTuple):
 
     @property
     def ratios(self) -> tuple[float, float, float]:
-        """The ratio and its interval, as near as a float has them."""
+        """As near as a float has them."""
         ratio, low, high = (math.exp(max(-_LARGEST, min(_LARGEST, log))) for log in self)
         return ratio, low, high
 
     def times(self, other: "Distance") -> "Distance":
-        """Return the distance over both, which were measured apart: their widths add as squares do."""
+        """Return the distance over both, measured apart: widths add as squares do."""
         log = self.log + other.log
         below = math.hypot(self.log - self.low, other.log - other.low)
         return Distance(log, log - below, log + math.hypot(self.high - self.log, other.high - other.log))
@@ -58,7 +58,7 @@ class Distance(NamedTuple):
         return Distance(-self.log, -self.high, -self.low)
 
     def holds(self, limit: float, worse: int) -> Holds:
-        """Compare this with a relative `limit`. `worse`: 1 where a larger ratio is worse, -1 where a smaller one is."""
+        """Compare with a relative `limit`. `worse`: 1 where a larger ratio is worse, else -1."""
         growth, bound = (self, margin(limit, "lower")) if worse > 0 else (self.back(), margin(limit, "higher"))
         if growth.log >= bound and growth.low > 0:
             return "over"
@@ -70,7 +70,7 @@ class Said(NamedTuple):
 
     holds: Holds
     base: Commit | None = None
-    """The commit that the change is measured from."""
+    """The change is measured from it."""
     change: Distance | None = None
     """From `base` to the night's commit."""
     limit: float | None = None
@@ -86,7 +86,7 @@ UNKNOWN = Said("unknown")
 def say(against: Against, metric: str, night: Head, entry: Entry, step: "Step", *, followed: bool) -> Said:
     """Say of a night whether a limit holds.
 
-    `step`: of the night's epoch, which has seen every night of it; `followed`: whether it was over and has not ended.
+    `step`: of the epoch, with every night of it; `followed`: it was over and has not ended.
     """
     if against == "last":
         return step.say(night, entry, followed=followed)
@@ -101,7 +101,7 @@ def say(against: Against, metric: str, night: Head, entry: Entry, step: "Step", 
 
 
 def _bound(entry: Entry) -> Said:
-    """Say it of an absolute limit, which is of main's value alone: either comparison tells of it."""
+    """Of main's value alone: either comparison tells of it."""
     answers = [answer for answer in (entry.last, entry.reference) if answer is not None]
     for answer in answers:
         if answer.class_ == "violation":
@@ -112,26 +112,26 @@ def _bound(entry: Entry) -> Said:
 
 
 class Step:
-    """A step: what main is over the limit from the commit before it, within one epoch."""
+    """A step over the limit from the commit before it, within one epoch."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
         self._to_reference: dict[str, Distance] = {}
-        """Of the newest commits: commit → its distance to the reference."""
+        """Newest commits → distance to the reference."""
         self._before: Distance | None = None
-        """The same of the commit before the step, as it was measured before the step was seen."""
+        """Of the commit before the step, as measured before it was seen."""
         self._to_base: dict[str, Distance] = {}
-        """Commit → its distance to the commit before the step, by those between them."""
+        """Commit → distance to the commit before the step, by those between."""
         self._base: Commit | None = None
         self._limit: float | None = None
         self._worse = 0
-        """1 where a larger ratio is worse, -1 where a smaller one is; 0 where the step has no ratio."""
+        """1 where a larger ratio is worse, -1 a smaller one; 0 for a step without a ratio."""
         self._still = False
-        """Of a step without a ratio: is it still there."""
+        """A step without a ratio is still there."""
         self._change: Distance | None = None
 
     def say(self, night: Head, entry: Entry, *, followed: bool) -> Said:
-        """Say of the next night whether the step is there; `followed`: whether one was, and has not ended."""
+        """Say of the next night whether the step is there; `followed`: there was one that has not ended."""
         self._keep(night, entry)
         last = entry.last if night.last is not None else None
         stepped = _shown(last, self._metric) == "over"
@@ -172,7 +172,7 @@ class Step:
             self._to_base = {night.last.sha: Distance(0.0, 0.0, 0.0), night.commit.sha: last}
 
     def _changes(self, night: Head, entry: Entry) -> Iterator[Distance]:
-        """Yield the distances from the commit before the step that tonight measured, that by the reference first."""
+        """From the commit before the step, that by the reference first."""
         reference, here = entry.reference, _distance(entry.reference)
         measured = reference is not None and (reference.class_ in ANSWERED or reference.limit is None)
         if measured and here is not None and self._before is not None:  # the ratio, whatever was asked
@@ -181,7 +181,7 @@ class Step:
             yield self._to_base[night.commit.sha]
 
     def _by_class(self, last: Answer | None) -> Holds:
-        """Say whether a step without a ratio, such as from 0 bytes to 64, is still there."""
+        """Of a step without a ratio, such as from 0 bytes to 64."""
         now = _shown(last, "")
         if now == "unknown":
             return now
@@ -190,9 +190,9 @@ class Step:
 
 
 def _shown(answer: Answer | None, metric: str) -> Holds:
-    """Say whether a change was shown to be over its limit, or within it.
+    """Say whether a change was shown to be over its limit, or within.
 
-    A violation says nothing of the relative limit on the same metric: there its ratio must, all of the interval.
+    A violation says nothing of the relative limit on the same metric: all of its ratio's interval must.
     """
     if answer is None or answer.class_ not in ANSWERED:
         return "unknown"
@@ -206,7 +206,7 @@ def _shown(answer: Answer | None, metric: str) -> Holds:
 
 
 def _distance(answer: Answer | None) -> Distance | None:
-    """Return the logarithms of a ratio that is to be believed; None where its interval does not hold it, too."""
+    """None where the ratio is not to be believed, or not in its interval."""
     if answer is None or answer.ratio is None or answer.class_ not in _MEASURED:
         return None
     ratio = answer.ratio

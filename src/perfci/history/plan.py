@@ -1,4 +1,4 @@
-"""The plan of a night: which commits main is compared with, by the nights before and git's tags. Measures nothing."""
+"""The plan of a night: which commits main is compared with, by nights before and git's tags."""
 
 import re
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from perfci.model.text import escaped
 from perfci.sources.git import Repository
 
 _RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,4})")
-"""A tag of a release: `v1` moves, `v1.2-rc1` is none yet."""
+"""A release: `v1` moves, `v1.2-rc1` is none yet."""
 
 
 class NightPlan(Document):
-    """The comparisons that a night makes of `head`."""
+    """Comparisons of `head` in one night."""
 
     kind: Literal["perfci-night-plan"] = "perfci-night-plan"
     version: Literal[1] = 1
@@ -28,7 +28,7 @@ class NightPlan(Document):
     """The commit that was recorded last."""
     reference: Reference | None = None
     seam: Reference | None = None
-    """The reference before, where `reference` is a new one: the two are compared as well."""
+    """The reference before a new one: the two are compared as well."""
     notes: Items[Text] = Field(default_factory=list)
     """Why a comparison is not made."""
 
@@ -36,8 +36,8 @@ class NightPlan(Document):
 def plan_night(repo: Repository, policy: Policy, nights: Iterable[Night]) -> NightPlan:
     """Return the plan for the commit that is checked out.
 
-    `nights`: of the store, the last one first. Raises UsageError where that commit, the reference that
-    `policy` names or, in a shallow clone, what would be compared with is not here.
+    `nights`: the last one first. Raises UsageError where that commit, the policy's reference or, in a shallow clone,
+    what would be compared with is not here.
     """
     head = repo.head_commit()
     if head is None:
@@ -64,7 +64,7 @@ def plan_night(repo: Repository, policy: Policy, nights: Iterable[Night]) -> Nig
 
 
 def _recorded(nights: Iterable[Night]) -> tuple[Commit | None, Reference | None]:
-    """Return the commit that was recorded last, and the last reference. A night without an answer recorded nothing."""
+    """Recorded last; a night without an answer recorded nothing."""
     last: Commit | None = None
     for night in nights:
         if night.error and not any(point.last is not None and point.last.ratio is not None for point in night.points):
@@ -76,7 +76,7 @@ def _recorded(nights: Iterable[Night]) -> tuple[Commit | None, Reference | None]
 
 
 def described(repo: Repository, rev: str) -> Commit:
-    """Return a commit with its date and the first line of its message. Raises UsageError where it is not here."""
+    """Return a commit with date and title. Raises UsageError where it is not here."""
     found = repo.commit(rev)
     seconds = repo.git("log", "-1", "--no-show-signature", "--format=%ct", found.sha).stdout
     try:
@@ -87,7 +87,7 @@ def described(repo: Repository, rev: str) -> Commit:
 
 
 def _reference(repo: Repository, policy: Policy) -> Reference | None:
-    """Return the reference of the policy, else the last release: the highest version among the tags of HEAD's past."""
+    """The policy's, else the highest version among the tags of HEAD's past."""
     named = policy.history.reference
     if named is not None:
         try:
@@ -112,8 +112,7 @@ def _numbers(tag: str) -> tuple[int, ...]:
 
 
 def _lost(repo: Repository, commit: Commit) -> str | None:
-    """Return why a recorded commit cannot be measured again; None where it can. Raises UsageError in a shallow
-    clone, which may only hide it."""
+    """Why a recorded commit cannot be measured again. Raises UsageError in a shallow clone, which may only hide it."""
     if repo.git("cat-file", "-e", f"{commit.sha}^{{commit}}", allow=(0, 1, 128)).returncode == 0:
         return None
     if repo.is_shallow():

@@ -1,5 +1,5 @@
-"""Make a night of the comparisons of one run: against the commit recorded last, against the reference, and, where a
-new reference begins an epoch, the new one against the old."""
+"""Make a night of a run's comparisons: against the commit recorded last, the reference, and of a new reference against
+the old."""
 
 import math
 import re
@@ -19,13 +19,12 @@ from perfci.model.text import escaped, one_line
 from perfci.sources.git import Repository
 
 _INCOMPARABLE: frozenset[Class] = frozenset({"added", "changed", "skipped", "missing"})
-"""Classes of a case that the reference lacks, or asks otherwise: then there is no ratio to it, on this night and those
-that follow."""
+"""The reference lacks the case, or asks otherwise: no ratio to it, on this night and later."""
 _WHOLE = "time"
-"""The metric under which a case is recorded that fails as a whole."""
+"""Recorded for a case that fails as a whole."""
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _CPU_ALONE = re.compile(r" (-d|--device)[ =]cpu\b(?!.* (-d|--device)[ =]cuda\b)")
-"""Of a command line: that no GPU was asked for."""
+"""No GPU was asked for."""
 _AHEAD = timedelta(days=1)
 """By which a machine's clock may be ahead of this one's."""
 Key = tuple[str, DeviceKind, str]
@@ -40,30 +39,30 @@ class Comparison:
     report: Report
 
     def commit(self, side: str) -> str:
-        """Return the full hash of a side's commit; empty where it has none."""
+        """Return the full hash; empty without a commit."""
         return next((code.commit or "" for name, code in self.report.sides.items() if name == side), "")
 
 
 @dataclass
 class Asked:
-    """A run as the command line describes it."""
+    """A run by its command line."""
 
     run: str
     attempt: int
     url: str = ""
     reference: str = ""
-    """A name that git resolves; empty for none."""
+    """Resolved by git."""
     seam_from: str = ""
     """The reference before, likewise."""
     environment: dict[str, str] = field(default_factory=dict)
     """Further facts across which nothing is concluded, such as an image's digest."""
     lost: str = ""
-    """Why comparisons that were planned have no report; empty where all have one."""
+    """Why planned comparisons have no report."""
 
 
 @dataclass
 class _Roles:
-    """The comparisons of a night, by what they are for."""
+    """Comparisons by what they are for."""
 
     alone: Comparison | None = None
     """Without a base."""
@@ -77,9 +76,9 @@ class _Roles:
 
 
 def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) -> Night:
-    """Return the night that these comparisons of one run make.
+    """Return the night of one run's comparisons.
 
-    Which is which follows from their commits. Raises UsageError for what is no run on one commit, on one machine.
+    Commits tell which is which. Raises UsageError for what is no run on one commit, on one machine.
     """
     for one in comparisons:
         _require_committed(one)
@@ -124,7 +123,7 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
 
 
 def _require_committed(one: Comparison) -> None:
-    """Refuse a comparison of what no commit holds: it could not be found again."""
+    """Refuse what no commit holds: it could not be found again."""
     if "head" not in one.report.sides:
         raise UsageError(f"{one.place}: ended before it knew what it measures: {one_line(one.report.sentence)}")
     for side, code in one.report.sides.items():
@@ -139,10 +138,10 @@ def _require_committed(one: Comparison) -> None:
 
 
 def _named(repo: Repository, name: str, comparisons: Sequence[Comparison], *, lost: bool = False) -> tuple[str, str]:
-    """Return the name and the commit that a comparison with it was made with: its own, or where it is on another line
-    than head, the one where they part, which `perfci compare --base` takes. Raises UsageError where there is none.
+    """Return the name and the commit that was compared: its own, or on another line than head the one where they part,
+    as for `perfci compare --base`. Raises UsageError where there is none.
 
-    `lost`: a comparison with it may have been made and have no report. The night is of its epoch all the same.
+    `lost`: the comparison may have no report; the night is of its epoch all the same.
     """
     own = repo.commit(name).sha
     bases = {one.commit("base"): one for one in comparisons}
@@ -214,17 +213,16 @@ def _require_one_machine(comparisons: Sequence[Comparison]) -> None:
 
 
 def _environment(one: Comparison) -> dict[str, str]:
-    """Return the facts that ratios of two nights may not be chained across."""
+    """Facts that ratios are not chained across."""
     facts = one.report.fingerprint
     known = {"python": facts.python, "torch": facts.torch, "cuda": facts.cuda, "driver": facts.driver}
     return {name: one_line(value, 200) for name, value in known.items() if value}
 
 
 def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
-    """Return the devices that were measured with their names; where nothing was, what would have been.
+    """Devices and names; where nothing was measured, of what would have been.
 
-    Cases that need the CPU make no night of it where a GPU is measured. Raises UsageError for those that need a GPU
-    where there is none: it may have gone.
+    No CPU where a GPU is measured. Raises UsageError for cases that need a GPU where there is none: it may have gone.
     """
     known = main[0].report.fingerprint.devices
     kinds: set[DeviceKind] = set()
@@ -259,7 +257,7 @@ def _instant(one: Comparison) -> str:
 
 
 def _commit(repo: Repository, sha: str) -> Commit:
-    """Return a commit with its date and title. Raises UsageError where the clone lacks it."""
+    """Raises UsageError where the clone lacks it."""
     done = repo.git("cat-file", "-e", f"{sha}^{{commit}}", allow=(0, 1, 128))
     if done.returncode:
         raise UsageError(f"{sha[:10]}: is not in this clone: check out with `fetch-depth: 0`, or `git fetch` it")
@@ -274,14 +272,13 @@ def _commit(repo: Repository, sha: str) -> Commit:
 
 
 def _seam(repo: Repository, one: Comparison, name: str) -> Seam:
-    """Return how the new reference stands to the old."""
     before = Reference(name=name, commit=_commit(repo, one.commit("base")))
     points = [point.model_copy(update={"reference": None}) for point in _points(_Roles(last=one))]
     return Seam(before=before, points=[one for one in points if one.last is not None])
 
 
 def _error(roles: _Roles, lost: str) -> str:
-    """Return why the run, or a part of it, has no answer; empty where it has one."""
+    """Why the run, or a part of it, has no answer."""
     told = {"against the reference": roles.reference, "against the commit before": roles.last, "main": roles.alone}
     said = [
         f"{what}: {one.report.sentence}"
@@ -295,7 +292,6 @@ def _error(roles: _Roles, lost: str) -> str:
 
 
 def _points(roles: _Roles) -> list[Point]:
-    """Return the points of all comparisons, by case, device and metric."""
     parts = {name: _Part(one) for name, one in vars(roles).items() if one is not None and name != "seam"}
     keys = sorted({key for part in parts.values() for key in part.named()})
     return [point for key in keys if (point := _point(key, parts)) is not None]
@@ -325,7 +321,7 @@ def _point(key: Key, parts: "Mapping[str, _Part]") -> Point | None:
 
 
 class _Part:
-    """The answers of one report, by case, device and metric."""
+    """Answers of one report, by case, device and metric."""
 
     def __init__(self, one: Comparison) -> None:
         report = one.report
@@ -353,7 +349,7 @@ class _Part:
         yield from self._unasked
 
     def compared(self, key: Key) -> Compared | None:
-        """Return the answer of the metric's limits; None where none was asked."""
+        """Return the answer of the metric's limits."""
         if not (rows := self._rows.get(key)):
             return _unasked(self._unasked[key]) if key in self._unasked else None
         worst = min(rows, key=lambda row: CLASSES.index(row.class_))
@@ -370,7 +366,7 @@ class _Part:
         )
 
     def value(self, key: Key) -> float | None:
-        """Return head's value: the median of its workers, or what was seen once."""
+        """Return the median of head's workers, or what was seen once."""
         found = self._measured.get(key)
         if found is not None and "head" in found.sides:
             value: float | None = found.sides["head"].median
@@ -385,12 +381,12 @@ class _Part:
         return next((one_line(row.unit, 50) for row in self._rows.get(key, []) if row.unit), "")
 
     def timing(self, key: Key) -> str:
-        """Return the case's timing mode; empty where nothing was timed."""
+        """Return the timing mode."""
         facts = self._facts.get(key[:2])
         return facts.timing.mode if facts is not None and facts.timing is not None and key in self._measured else ""
 
     def scatter(self, key: Key) -> float | None:
-        """Return the standard deviation of the logarithms of the pairs' ratios; None with fewer than two."""
+        """Return the standard deviation of the logarithms of pairs' ratios."""
         trail = self._trails.get(key)
         ratios = [one for one in trail.ratios if one is not None and 0 < one < math.inf] if trail else []
         if trail is None or len(ratios) < 2 or len(ratios) != len(trail.ratios):
@@ -399,7 +395,7 @@ class _Part:
 
 
 def _unasked(trail: Trail | None) -> Compared | None:
-    """Return a ratio of which nothing was asked: of `trail`, or where it is None of a proof."""
+    """Of `trail`, or without one of a proof: nothing was asked."""
     if trail is None:
         ratio: Ratio | None = Ratio(ratio=1, low=1, high=1, level=1, pairs=0)
     else:
@@ -413,7 +409,7 @@ def _unasked(trail: Trail | None) -> Compared | None:
 
 
 def _ratio(row: Row) -> tuple[Ratio | None, str]:
-    """Return the ratio head/base of a relative row, else why there is none, as a clause."""
+    """Head/base of a relative row, else why there is none, as a clause."""
     if row.proved:
         return Ratio(ratio=1, low=1, high=1, level=1, pairs=0), ""
     if row.change is None:

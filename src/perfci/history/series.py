@@ -1,4 +1,4 @@
-"""Series over the nights of a history: device by device, of every case and metric what each night says."""
+"""Series over nights: device by device, of every case and metric."""
 
 import gc
 import math
@@ -17,10 +17,10 @@ from perfci.model.report import Class
 from perfci.model.text import count
 
 TRUSTED: frozenset[Class] = frozenset({"regression", "violation", "improvement", "unchanged", "inconclusive"})
-"""Classes whose ratio is one of the two commits alone: an inconclusive one is told by its wide interval."""
+"""Classes whose ratio is of the two commits alone; an inconclusive one has a wide interval."""
 _LEAST_LEVEL, _MOST_LEVEL = 0.5, 1 - 1e-6
 _MOST = 12.0
-"""Log ratio from which on a ratio is none: a factor of 160 000."""
+"""Log ratio, a factor of 160 000: beyond it a ratio is none."""
 
 Key = tuple[str, str]
 """Case and metric."""
@@ -44,12 +44,12 @@ class Head:
 
     @property
     def reference_name(self) -> str:
-        """The reference as people call it; empty where there is none."""
+        """As people call it."""
         return self.reference.name if self.reference else ""
 
 
 class Interval(NamedTuple):
-    """A ratio with its interval, as in `Ratio`."""
+    """A ratio with its interval, as `Ratio`."""
 
     ratio: float
     low: float
@@ -59,7 +59,7 @@ class Interval(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A metric of a case against another commit, as in `Compared`, in less memory."""
+    """An answer as `Compared`, in less memory."""
 
     class_: Class
     reason: str
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A metric of a case on one night, as in `Point`."""
+    """A metric of a case on one night, as `Point`."""
 
     value: float | None
     scatter: float | None
@@ -88,7 +88,7 @@ class Trace:
     entries: dict[int, Entry] = field(default_factory=dict)
     """Night → what it says; nights ascend."""
     nights: list[int] = field(default_factory=list)
-    """Those that have a ratio to the reference: this list and the next four have one entry for each."""
+    """With a ratio to the reference; the next four lists have an entry for each."""
     x: list[float] = field(default_factory=list)
     """Log ratio to the reference."""
     low: list[float] = field(default_factory=list)
@@ -97,13 +97,13 @@ class Trace:
     error: list[float] = field(default_factory=list)
     """Its standard error."""
     silent: dict[int, str] = field(default_factory=dict)
-    """Night whose comparison with the reference asked about it, and has no ratio → why."""
+    """Night that asked for a ratio to the reference and has none → why."""
     limit: float | None = None
-    """The latest relative limit of the distance to the reference."""
+    """Latest relative limit of the distance to the reference."""
 
     @property
     def values(self) -> dict[int, float]:
-        """Night → median of main, in `unit`, of every night that has one."""
+        """Return night → median of main, in `unit`."""
         return {night: entry.value for night, entry in self.entries.items() if entry.value is not None}
 
 
@@ -128,7 +128,7 @@ class Series(NamedTuple):
 
 
 def read(store: Store) -> list[Device]:
-    """Return the series of a store, as `collect` does; `store.faults` names what is left out.
+    """Return the series of a store; `store.faults` names what is left out.
 
     Raises MachineError where it cannot be reached, or has no night.
     """
@@ -147,7 +147,7 @@ def read(store: Store) -> list[Device]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: documents have no cycles, and looking takes as long as reading them."""
+    """Look for no garbage: documents have no cycles, and looking takes as long as reading them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -158,7 +158,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def collect(nights: Iterable[Night]) -> list[Device]:
-    """Return the series of all devices, in the order of their names. `nights` are in the order of their start."""
+    """Return devices by name; `nights` in the order of their start."""
     devices: dict[tuple[str, DeviceKind], Device] = {}
     for night in nights:
         head = Head(
@@ -203,9 +203,9 @@ def _answer(compared: Compared | None) -> Answer | None:
 
 
 def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: str | None, limit: int) -> list[Series]:
-    """Return the series of a metric whose case matches the glob `pattern`, by case and device.
+    """Return the series of a metric of cases that match the glob `pattern`, by case and device.
 
-    `kind_or_name`: of the device, a glob on names. `limit`: nights of each, the last ones.
+    `kind_or_name`: of the device, a glob on names. `limit`: last nights of each.
     """
     chosen = [
         Series(device, trace, [(device.heads[night], entry) for night, entry in [*trace.entries.items()][-limit:]])
@@ -218,9 +218,9 @@ def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: s
 
 
 def answered(compared: Compared | Answer | None) -> tuple[float, float, float, float] | str:
-    """Return log ratio, its interval and its standard error; as text why there is none.
+    """Return log ratio, interval and standard error; as text why there is none.
 
-    The standard error is that of a normal variable whose interval of that coverage is as wide.
+    The standard error of a normal variable with such an interval.
     """
     if compared is None:
         return "the reference has no answer"

@@ -11,10 +11,9 @@ __all__ = ["LARGEST", "MOST", "Fault", "Store", "open_store"]
 
 
 def open_store(text: str, where: Path | None = None) -> Store:
-    """Return the store of this name; `where`: the folder that `git:BRANCH` and relative paths start from, else the
-    current one.
+    """Open a store; `where`: folder that `git:BRANCH` and relative paths start from, else the current one.
 
-    Nothing is read before it is asked for. Raises UsageError for a text that names none.
+    Nothing is read yet. Raises UsageError for a text that names none.
     """
     here = Path.cwd() if where is None else where
     if text.startswith("git:"):
