@@ -15,6 +15,8 @@ from perfci.work.same import Recorded, rows, walk, why_not_same
 from .recorded import SAME, case, documents, images, recorded
 
 PLANTED = {
+    "another_behind": "what else is compiled in its file differs",
+    "another_kernel": "what else is compiled in its file differs",
     "architecture": "function attribute PTX version 90 → 80",
     "block": "block (128, 1, 1) → (256, 1, 1)",
     "bounds": "most threads 1024 → 128",

@@ -1,179 +1,167 @@
 """Is the machine code that a kernel executes the same in two images?
 
-An image (a cubin) differs from build to build by paths, lines and what else stands in it. What a function executes does
-not: its instructions, the resources that it asks for, its constants, and the same of each function that it calls. Both
-sides' are written down with the names of functions, symbols and sections in the place of indices, which another
-function in the image moves, and compared. Nothing here runs or disassembles code.
+An image (a cubin) differs from build to build by paths, lines and what else stands in it. Two are compared section by
+section, byte by byte, without lines and paths, and without the sections of kernels beside the one that is asked for.
+Sections and symbols must stand in the same order: an index then means the same in both, and NVIDIA's formats, which it
+does not publish, need not be known. Nothing here runs or disassembles code.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+import re
+import struct
+from collections.abc import Collection, Iterator
 
-from perfci.work.cubin import CAPSULE, INDIRECT, LEFT_OUT, TEXT, Cubin, Named, Unknown, brief, whose
-from perfci.work.image import FUNCTION, SECTION, Section, Unreadable, without_path
+from perfci.model.text import shorten
+from perfci.work.image import (
+    ALLOCATED,
+    EXECUTED,
+    RELOCATIONS,
+    STRTAB,
+    SYMBOLS,
+    Image,
+    Section,
+    Unreadable,
+    without_path,
+)
+from perfci.worker.work.elf import ENTRY, FUNCTION
 
-SYMBOL_TABLES = ("", ".symtab", ".nv.merc.symtab")
-"""Sections that others may be linked to."""
-HARMLESS = ("vprintf", "__assertfail")
+LEFT_OUT = re.compile(r"(\.nv\.merc(\.rela?)?|\.rela?)?\.(debug|nv_debug)(_.*)?|\.(note|comment)(\..*)?")
+"""Lines, paths and the compiler's command line, and what relocates them."""
+_OF_FUNCTION = re.compile(
+    r"(?:\.nv\.merc)?(?:\.rela?)?(\.text|\.nv\.info|\.nv\.constant[0-9]+|\.nv\.shared|\.nv\.local|\.nv\.capmerc\.text"
+    r"|\.nv\.constant\.optimizer)\.(.+)"
+)
+"""Sections of one function, whose name follows theirs."""
+_ATTRIBUTES = (".nv.info", ".nv.merc.nv.info")
+_CALLS = (".nv.callgraph", ".nv.merc.nv.callgraph")
+"""Tables of the image whose entries belong to functions."""
+_SIZED = 4
+"""Format of an attribute whose size follows; the others take two bytes."""
+_OF_SYMBOL = frozenset({0x11, 0x12, 0x23, 0x26, 0x2F, 0x3B})
+"""Attributes of the symbol in their first word: FRAME_SIZE, MIN_STACK_SIZE, MAX_STACK_SIZE, LOAD_CACHE_REQUEST,
+REGCOUNT, SAM_REGION_STACK_SIZE."""
+_DIRECT, _ADDRESS_TAKEN, _INDIRECT, _TAKES = 0xFFFF_FFFF, 0xFFFF_FFFE, 0xFFFF_FFFD, 0xFFFF_FFFC
+"""Heads of the parts of the call graph: caller with callee; function whose address is taken with its prototype; caller
+through a pointer with the prototype; function with one whose address it takes."""
+_HARMLESS = ("vprintf", "__assertfail")
 """Functions of the driver that change nothing that a kernel reads."""
+_BESIDE = "what else is compiled in its file"
+_WHOLE = ("the architecture", "the kind of build", "the ABI", _BESIDE)
+_WORDS = {".text": "its machine code", ".nv.info": "its resources", ".nv.shared": "its shared memory"}
 
-Key = tuple[str, str]
-"""A function's name, empty for the image, and what of it is compared, in words."""
-Content = tuple[object, ...]
+
+class Unknown(Exception):
+    """Why what a function executes is not known: one clause."""
 
 
 def same_function(base: bytes, head: bytes, name: str) -> str:
-    """Return why it is not shown that function `name` (mangled) executes the same in two cubins, as a clause.
+    """Return why it is not shown that kernel `name` (mangled) executes the same in two cubins, as a clause.
 
     The empty string where it is shown. It never raises. Of equal images, too, it tells where a function calls what the
     image does not hold.
     """
     try:
-        ours = Code(base)
-        return _same(ours, ours if base == head else Code(head), without_path(name))
+        ours = _executed(base, without_path(name))
+        theirs = ours if base == head else _executed(head, without_path(name))
     except (Unreadable, Unknown) as why:
         return str(why)
+    beside = dict(theirs)
+    different = [what for what, content in ours if beside.get(what) != content] or [_BESIDE] * (ours != theirs)
+    # What indices hang on is named first, then what the function itself consists of.
+    order = [*_WHOLE, *_WORDS.values()]
+    what = min(different, key=lambda what: order.index(what) if what in order else len(order), default="")
+    return what and f"{what} differ{'' if what.endswith('s') else 's'}"
 
 
-def _same(base: "Code", head: "Code", name: str) -> str:
-    ours, theirs = base.executed(name), head.executed(name)
-    absent = object()
-    different = [key for key in {**ours, **theirs} if ours.get(key, absent) != theirs.get(key, absent)]
-    if not different:
-        return ""
-    function, what = min(different, key=lambda key: (key[0] != name, not key[0], "machine code" not in key[1]))
-    if function and function != name:
-        return f"its callee {brief(function)} differs"
-    verb = "differ" if what.endswith("s") else "differs"
-    return f"its {what} {verb}" if function else f"{what} {verb}"
+def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
+    """Return all that kernel `name` of an image executes and is given, each part with its words for people. Raises
+    Unreadable and Unknown."""
+    image = Image(data)
+    functions = [one for table in image.symbols.values() for one in table if one.info & 15 == FUNCTION]
+    if not any(one.name == name and image.place(one) == f".text.{name}" and not one.value for one in functions):
+        raise Unknown(f"the image has no function {_brief(name)}")
+    others = {one.name for one in functions if one.other & ENTRY and one.name != name}
+    found: list[tuple[str, object]] = [
+        ("the architecture", image.flags & 0xFF_FFFF),
+        ("the kind of build", image.flags),
+        ("the ABI", image.header),
+        (_BESIDE, [(section.name, _names(image, section)) for section in image.sections]),
+    ]
+    for section in image.sections:
+        left_out = LEFT_OUT.fullmatch(section.name) and not section.flags & (ALLOCATED | EXECUTED)
+        if not left_out and section.kind != STRTAB and _whose(section.name) not in others:
+            found.append((_words(section.name, name), (section._replace(offset=0), _content(image, section, others))))
+    return found
 
 
-class Code:
-    """The functions of one image. Raises Unreadable and Unknown, as its methods do."""
+def _names(image: Image, section: Section) -> str:
+    return without_path(image.content(section).decode("latin-1")) if section.kind == STRTAB else ""
 
-    def __init__(self, data: bytes) -> None:
-        self.cubin = Cubin(data)
-        self.image = self.cubin.image
-        self.asked: dict[str, list[object]] = defaultdict(list)
-        """Attributes of each function in the image's `.nv.info`; those of the image under the empty name."""
-        for function, attribute in self.cubin.of_functions():
-            self.asked[function].append(attribute)
-        self.calls: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
-        """Of each function in the call graph: part, name of the symbol, and the other's or the prototype."""
-        self.callees: dict[str, set[str]] = defaultdict(set)
-        self.unfollowed: dict[str, str] = {}
-        """Functions that go where the image does not tell of, and how: device malloc, device launches, pointers."""
-        for part, caller, other in self.cubin.calls():
-            function = whose(caller.place)[1]
-            if not function:
-                raise Unknown(f"{brief(caller.name)} calls, and is no function of the image")
-            self.calls[function].append((part, caller.name, repr(other)))
-            if isinstance(other, Named):
-                self.callees[function].add(whose(other.place)[1])
-                if not other.place and other.name not in HARMLESS:
-                    self.unfollowed[function] = f"{brief(other.name)} of the driver"
-            if part == INDIRECT:
-                self.unfollowed[function] = "through a pointer"
-        self.inside: dict[str, list[Named]] = defaultdict(list)
-        """Symbols within each function's sections."""
-        for table, symbols in self.image.symbols.items():
-            for number, symbol in enumerate(symbols):
-                one = self.cubin.named(table, number)
-                if symbol.info & 15 != SECTION and (function := whose(one.place)[1]):
-                    self.inside[function].append(one)
 
-    def executed(self, name: str) -> Mapping[Key, object]:
-        """Return all that function `name` executes and is given: equal for two images where it is the same."""
-        if not any(
-            one.name == name and one.place == f"{TEXT}.{name}" and one.info & 15 == FUNCTION and not one.value
-            for one in self.inside.get(name, [])
-        ):
-            raise Unknown(f"the image has no function {brief(name)}")
-        common, referred = self._common
-        found, referred = dict(common), list(referred)
-        done = {""}
-        waiting = [name]
-        before = 0
-        while waiting:
-            function = waiting.pop(0)
-            if function in done:
-                continue
-            done.add(function)
-            found |= {(function, what): value for what, value in self._function(function, referred)}
-            waiting += sorted({*self.callees[function], *(whose(one.place)[1] for one in referred[before:])} - done)
-            before = len(referred)
-        return found
+def _words(section: str, function: str) -> str:
+    own = section.endswith(f".{function}") and _WORDS.get(section.removesuffix(f".{function}"))
+    return own or f"section {_brief(section)}"
 
-    @cached_property
-    def _common(self) -> tuple[dict[Key, object], list[Named]]:
-        """All that functions of the image share, and the symbols that it refers to."""
-        referred: list[Named] = []
-        found: dict[Key, object] = {
-            ("", "the architecture"): self.image.flags & 0xFF_FFFF,
-            ("", "the kind of build"): self.image.flags,
-            ("", "the ABI"): self.image.header,
-            ("", "the image's resources"): sorted(self.asked[""], key=repr),
-        }
-        for number in self.cubin.common:
-            section = self.image.sections[number]
-            bank = section.name.removeprefix(".nv.constant")
-            what = f"constant bank {bank}" if bank.isdigit() else f"section {section.name}"
-            found["", what] = self._content(number, section, referred)
-        return found, referred
 
-    def _function(self, name: str, referred: list[Named]) -> Iterator[tuple[str, object]]:
-        """Give what is compared of a function; add to `referred` the symbols that this refers to."""
-        if name in self.unfollowed:
-            raise Unknown(f"{brief(name)} calls {self.unfollowed[name]}")
-        for number in self.cubin.parts[name]:
-            section = self.image.sections[number]
-            stem = section.name.removesuffix(f".{name}")
-            bank = stem.removeprefix(".nv.constant")
-            what = {TEXT: "machine code", ".nv.info": "resources", ".nv.shared": "shared memory"}.get(stem)
-            yield (
-                what or (f"constant bank {bank}" if bank.isdigit() else f"section {stem}"),
-                self._content(number, section, referred),
-            )
-        yield "registers or stack", sorted(self.asked[name], key=repr)
-        yield "symbols", sorted(self.inside[name])
-        yield "calls", sorted(self.calls[name])
+def _whose(section: str) -> str:
+    """Return the name of the function that a section is of; empty for one of the image."""
+    of_function = _OF_FUNCTION.fullmatch(section)
+    return of_function[2] if of_function else ""
 
-    def _content(self, number: int, section: Section, referred: list[Named]) -> Content:
-        """Return a section with names in the place of indices; add the symbols that it refers to to `referred`."""
-        stem, function = whose(section.name)
-        named: list[Named] = []
-        table = self.cubin.symbols_of(section)
-        if table >= len(self.image.sections) or self.image.sections[table].name not in SYMBOL_TABLES:
-            raise Unknown(f"section {brief(section.name)} is linked to another")
-        linked: list[object] = []
-        if stem in (TEXT, CAPSULE):
-            named.append(self.cubin.named(table, section.info & 0xFF_FFFF))
-            linked = [section.info >> 24, named[-1]]
-        elif section.info:
-            if not function or section.info >= len(self.image.sections):
-                raise Unknown(f"section {brief(section.name)} is linked to another")
-            linked = [self.image.sections[section.info].name]
-        content: object = self.image.content(section)
-        if stem.endswith(".nv.info"):
-            content = list(self.cubin.attributes(section))
-        elif stem == CAPSULE:
-            content = self._capsule(section, function)
-        moves = []
-        for moving in self.cubin.relocating.get(number, []):
-            linked += [moving.name, moving.kind, moving.flags, moving.alignment]
-            for offset, kind, symbol, addend in self.image.relocations(moving):
-                named.append(self.cubin.named(self.cubin.symbols_of(moving), symbol))
-                moves.append((offset, kind, addend, named[-1]))
-        if out := next((one.place for one in named if LEFT_OUT.fullmatch(one.place)), ""):
-            raise Unknown(f"section {brief(section.name)} refers to {brief(out)}")
-        referred += named
-        fixed = (section.kind, section.flags, section.address, section.size, section.alignment, section.entry_size)
-        return *fixed, linked, content, moves
 
-    def _capsule(self, section: Section, function: str) -> bytes:
-        """Return what follows the first word, which is the index of the section of the function's instructions."""
-        content = self.image.content(section)
-        if content[:4] != self.image.named[f"{TEXT}.{function}"].to_bytes(4, "little"):
-            raise Unknown(f"section {brief(section.name)} is of an unknown form")
-        return content[4:]
+def _content(image: Image, section: Section, others: Collection[str]) -> object:
+    """Return what a section holds but for what is said of `others`. Raises as `_executed` does."""
+    if section.kind in SYMBOLS:
+        # Of what lies in others only the place counts: other sizes, and labels that have moved.
+        return [
+            one._replace(value=0, size=0) if _whose(image.place(one)) in others else one
+            for one in image.symbols[image.sections.index(section)]
+        ]
+    if section.kind in RELOCATIONS:
+        for symbol in image.relocated(section):
+            if (place := image.place(symbol)) and (LEFT_OUT.fullmatch(place) or _whose(place) in others):
+                raise Unknown(f"section {_brief(section.name)} refers to {_brief(place)}")
+    if section.name in _CALLS:
+        _refuse_unfollowed(image, section, others)
+    if section.name in _ATTRIBUTES:
+        return list(_attributes(image, section, others))
+    return image.content(section)
+
+
+def _attributes(image: Image, section: Section, others: Collection[str]) -> Iterator[bytes]:
+    """Give the entries of `.nv.info`: a byte of format, one that says of what, and two of the value or of its size."""
+    content, at = image.table(section), 0
+    while at < len(content):
+        if at + 4 > len(content):
+            raise Unreadable(f"{_brief(section.name)} ends within an entry")
+        form, number, value = struct.unpack_from("<BBH", content, at)
+        entry = content[at : at + 4 + (value if form == _SIZED else 0)]
+        at += len(entry)
+        place = ""
+        if number in _OF_SYMBOL and form == _SIZED and len(entry) >= 8:
+            place = image.place(image.symbol(section, int.from_bytes(entry[4:8], "little")))
+        if _whose(place) not in others:
+            yield entry
+
+
+def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) -> None:
+    """Raise Unknown for a call that leads where the image does not tell of: device malloc, device launches, pointers.
+    Whoever calls, but for `others`: functions that are no kernels may be called by all."""
+    content, part = image.table(section), 0
+    if len(content) % 8:
+        raise Unreadable(f"{section.name} ends within an entry")
+    for first, second in struct.iter_unpack("<II", content):
+        if not first:
+            part = second
+        if part not in (_DIRECT, _ADDRESS_TAKEN, _INDIRECT, _TAKES):
+            raise Unknown(f"a part of {section.name} is unknown")
+        if not first or (caller := image.symbol(section, first).name) in others:
+            continue
+        if part == _INDIRECT:
+            raise Unknown(f"{_brief(caller)} calls through a pointer")
+        if part == _DIRECT and not (callee := image.symbol(section, second)).section and callee.name not in _HARMLESS:
+            raise Unknown(f"{_brief(caller)} calls {_brief(callee.name)} of the driver")
+
+
+def _brief(name: str) -> str:
+    """Return a name as reasons give it: that of a template may have thousands of characters."""
+    return shorten(name, 100, middle=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from perfci.worker.work.elf import HEADER, SECTION, SYMBOL, SYMTAB
+
 LARGEST, LARGEST_TABLE, LARGEST_TEXTS = 2**28, 2**22, 2**24
 """Bytes at most of an image, of what in it is read entry by entry, and of names: some seconds."""
 LONGEST_NAME = 2**16
@@ -20,21 +22,17 @@ CUDA = 190
 """`EM_CUDA`."""
 EXECUTABLE = 2
 """`ET_EXEC`: linked; what the driver loads."""
-PROGBITS, SYMTAB, STRTAB, RELA, NOBITS, REL = 1, 2, 3, 4, 8, 9
-MERCURY_RELA, MERCURY_SYMTAB = 0x7000_0082, 0x7000_0085
-"""NVIDIA's own kinds of sections, in images for compute capability 10.0 and later."""
+STRTAB, NOBITS = 3, 8
+SYMBOLS = (SYMTAB, 0x7000_0085)
+"""Kinds of tables of symbols; the second is NVIDIA's own, in images for compute capability 10.0 and later."""
+RELOCATIONS = {4: 24, 9: 16, 0x7000_0082: 24}
+"""Kinds of tables of relocations, likewise, with the bytes of an entry."""
 ALLOCATED, EXECUTED, COMPRESSED = 2, 4, 1 << 11
 ABSOLUTE, COMMON = 0xFFF1, 0xFFF2
 """Indices of sections that name none."""
-OBJECT, FUNCTION, SECTION = 1, 2, 3
-"""Types of symbols."""
 
 _OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
 """The digest of a file's path that nvcc puts into names that are internal to it."""
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_RELA, _REL = struct.Struct("<QIIq"), struct.Struct("<QII")
 
 
 class Unreadable(Exception):
@@ -79,16 +77,6 @@ class Symbol(NamedTuple):
     size: int
 
 
-class Relocation(NamedTuple):
-    """A place in a section that the address of a symbol is put into."""
-
-    offset: int
-    kind: int
-    symbol: int
-    addend: int | None
-    """None where it stands in what is relocated."""
-
-
 class Image:
     """The sections and symbols of a cubin. Raises Unreadable, as its methods do."""
 
@@ -97,9 +85,9 @@ class Image:
             raise Unreadable(f"it is over {LARGEST >> 20} MiB")
         if data[:4] != b"\x7fELF":
             raise Unreadable("it is no ELF file")
-        if len(data) < _HEADER.size:
+        if len(data) < HEADER.size:
             raise Unreadable("it is truncated")
-        identity, kind, machine, toolkit, entry, segments, table, flags, *sizes = _HEADER.unpack_from(data)
+        identity, kind, machine, toolkit, entry, segments, table, flags, *sizes = HEADER.unpack_from(data)
         header_size, segment_size, segment_count, section_size, count, names = sizes
         if identity[4:7] != b"\x02\x01\x01":
             raise Unreadable("it is no 64-bit ELF file, little-endian")
@@ -107,7 +95,7 @@ class Image:
             raise Unreadable("it holds no machine code for NVIDIA's GPUs")
         if kind != EXECUTABLE:
             raise Unreadable("it is not linked")
-        if header_size != _HEADER.size or section_size != _SECTION.size or not count or names >= count:
+        if header_size != HEADER.size or section_size != SECTION.size or not count or names >= count:
             raise Unreadable("its header is damaged")
         if segments + segment_size * segment_count > len(data):
             raise Unreadable("its segments reach beyond its end")
@@ -116,14 +104,14 @@ class Image:
         """ABI with its version, `e_version` (of ABI 7 the toolkit) and `e_entry`."""
         self.flags = flags
         """`e_flags`: the architecture, and of what kind the code is."""
-        raw = list(self._records(_SECTION, "the table of its sections", table, count * _SECTION.size))
+        raw = list(self._records(SECTION, "the table of its sections", table, count * SECTION.size))
         for number, (_, kind, bits, _, offset, size, *_) in enumerate(raw):
             if kind != NOBITS and offset + size > len(data):
                 raise Unreadable(f"section {number} reaches beyond its end")
             if bits & COMPRESSED:
                 raise Unreadable(f"section {number} is compressed")
         _refuse_overlaps(
-            [(0, _HEADER.size), (table, count * _SECTION.size), (segments, segment_count * segment_size)],
+            [(0, HEADER.size), (table, count * SECTION.size), (segments, segment_count * segment_size)],
             [(offset, size) for _, kind, _, _, offset, size, *_ in raw if kind != NOBITS],
         )
         texts = _Texts(data, raw[names][4], raw[names][5])
@@ -144,19 +132,28 @@ class Image:
         """Return the bytes of a section; none where the file holds none of it (`NOBITS`)."""
         return b"" if section.kind == NOBITS else self.data[section.offset : section.offset + section.size]
 
+    def table(self, section: Section) -> bytes:
+        """Return the bytes of a section that is read entry by entry."""
+        if section.size > LARGEST_TABLE:
+            raise Unreadable(f"{section.name[:100]} is over {LARGEST_TABLE >> 20} MiB")
+        return self.content(section)
+
     @cached_property
     def symbols(self) -> dict[int, tuple[Symbol, ...]]:
         """The symbols of each table, by the index of its section."""
-        tables = [n for n, section in enumerate(self.sections) if section.kind in (SYMTAB, MERCURY_SYMTAB)]
+        tables = [n for n, section in enumerate(self.sections) if section.kind in SYMBOLS]
         if len(tables) > 2:
             raise Unreadable("it has too many tables of symbols")
         return {number: self._symbols(self.sections[number]) for number in tables}
 
     def _symbols(self, table: Section) -> tuple[Symbol, ...]:
-        if table.entry_size != _SYMBOL.size:
+        if table.entry_size != SYMBOL.size:
             raise Unreadable(f"{table.name} is damaged")
-        texts = self.texts(table)
-        records = self._records(_SYMBOL, table.name, table.offset, table.size)
+        if table.link >= len(self.sections) or self.sections[table.link].kind != STRTAB:
+            raise Unreadable(f"{table.name} has no names")
+        strings = self.sections[table.link]
+        texts = _Texts(self.data, strings.offset, strings.size)
+        records = self._records(SYMBOL, table.name, table.offset, table.size)
         found = tuple(Symbol(texts.at(name), *rest) for name, *rest in records)
         for symbol in found:
             if symbol.section >= len(self.sections) and symbol.section not in (ABSOLUTE, COMMON):
@@ -164,28 +161,27 @@ class Image:
         _unique((symbol.name, number) for number, symbol in enumerate(found))
         return found
 
-    def texts(self, table: Section) -> "_Texts":
-        """Return the texts that entries of `table` point at."""
-        if table.link >= len(self.sections) or self.sections[table.link].kind != STRTAB:
-            raise Unreadable(f"{table.name} has no names")
-        strings = self.sections[table.link]
-        return _Texts(self.data, strings.offset, strings.size)
-
-    def symbol(self, table: int, number: int) -> Symbol:
-        """Return symbol `number` of the table that is section `table`."""
-        if table not in self.symbols or number >= len(self.symbols[table]):
+    def symbol(self, section: Section, number: int) -> Symbol:
+        """Return symbol `number` of the table that a section names. Images of cuBLAS name none, or a section that is no
+        such table, where there is only one."""
+        tables = self.symbols
+        table = next(iter(tables)) if len(tables) == 1 and section.link not in tables else section.link
+        if table not in tables or number >= len(tables[table]):
             raise Unreadable("it names a symbol that it does not have")
-        return self.symbols[table][number]
+        return tables[table][number]
 
-    def relocations(self, section: Section) -> Sequence[Relocation]:
-        """Return what `section` (`.rel…` or `.rela…`) relocates, in its order."""
-        record = _REL if section.kind == REL else _RELA
-        if section.entry_size != record.size:
+    def relocated(self, section: Section) -> Iterator[Symbol]:
+        """Give the symbols whose addresses a table of relocations puts into another section."""
+        size = RELOCATIONS[section.kind]
+        if section.entry_size != size or section.size % size:
             raise Unreadable(f"{section.name[:100]} is damaged")
-        return [
-            Relocation(offset, kind, symbol, addend[0] if addend else None)
-            for offset, kind, symbol, *addend in self._records(record, section.name[:100], section.offset, section.size)
-        ]
+        content = self.table(section)
+        for at in range(0, len(content), size):
+            yield self.symbol(section, int.from_bytes(content[at + 12 : at + 16], "little"))
+
+    def place(self, symbol: Symbol) -> str:
+        """Return the name of the section that a symbol lies in; empty where the image does not define it."""
+        return self.sections[symbol.section].name if symbol.section < len(self.sections) else ""
 
 
 class _Texts:

@@ -92,6 +92,8 @@ CHANGED = {
     "value": Extension("n, by);", "n, by + 1.f);"),
     "host_node": Extension(launch=HOST),
     "lines": Extension(flags=("", "-lineinfo")),
+    "another_kernel": Extension("// none", "__global__ void other(float *y) { y[0] = 1; }", extra="// none"),
+    "another_behind": Extension(),
     "printf": Extension(
         '"a"', '"bcd"', extra="#include <cstdio>", early='if (n == 1) printf("a");',
     ),
@@ -99,8 +101,6 @@ CHANGED = {
 SAME = {
     "rebuilt": Extension(),
     "comment": Extension("one comment", "another comment", extra="// one comment"),
-    "another_kernel": Extension("// none", "__global__ void other(float *y) { y[0] = 1; }", extra="// none"),
-    "another_behind": Extension(),
     "docstring": Extension(),
     # All that it may call stands in its own machine code.
     "indirect": Extension(

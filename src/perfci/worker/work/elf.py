@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import struct
 
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-HEADER = _HEADER.size
-"""Bytes."""
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_SYMTAB = 2
-_OBJECT, _FUNCTION = 1, 2
-_ENTRY = 0x10
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+SYMTAB = 2
+OBJECT, FUNCTION = 1, 2
+"""Types of symbols."""
+ENTRY = 0x10
 """Of st_other: the symbol is a kernel (STO_CUDA_ENTRY)."""
 
 
@@ -20,7 +19,7 @@ def extent(header: bytes) -> int:
     try:
         if header[:5] != b"\x7fELF\x02":
             return 0
-        *_, segments, sections, _, _, segment, count, each, number, _ = _HEADER.unpack_from(header)
+        *_, segments, sections, _, _, segment, count, each, number, _ = HEADER.unpack_from(header)
     except struct.error:
         return 0
     return int(max(segments + segment * count, sections + each * number))
@@ -28,12 +27,12 @@ def extent(header: bytes) -> int:
 
 def functions(image: bytes) -> frozenset[str]:
     """Return the names of the kernels; none of what is no such file."""
-    return frozenset(name for name, kind, other, _ in _symbols(image) if kind == _FUNCTION and other & _ENTRY)
+    return frozenset(name for name, kind, other, _ in _symbols(image) if kind == FUNCTION and other & ENTRY)
 
 
 def variables(image: bytes) -> list[str]:
     """Return the names of the variables that lie in memory of the device, in order."""
-    return sorted({name for name, kind, _, size in _symbols(image) if kind == _OBJECT and size})
+    return sorted({name for name, kind, _, size in _symbols(image) if kind == OBJECT and size})
 
 
 def _symbols(image: bytes) -> list[tuple[str, int, int, int]]:
@@ -41,17 +40,17 @@ def _symbols(image: bytes) -> list[tuple[str, int, int, int]]:
     try:
         if image[:5] != b"\x7fELF\x02":
             return []
-        header = _HEADER.unpack_from(image)
+        header = HEADER.unpack_from(image)
         begin, each, count = header[6], header[11], header[12]
-        sections = [_SECTION.unpack_from(image, begin + at * each) for at in range(count)]
+        sections = [SECTION.unpack_from(image, begin + at * each) for at in range(count)]
         found = []
         for section in sections:
-            if section[1] != _SYMTAB:
+            if section[1] != SYMTAB:
                 continue
             strings = sections[section[6]]
             text = image[strings[4] : strings[4] + strings[5]]
-            for at in range(section[4], section[4] + section[5], _SYMBOL.size):
-                name, info, other, place, _, size = _SYMBOL.unpack_from(image, at)
+            for at in range(section[4], section[4] + section[5], SYMBOL.size):
+                name, info, other, place, _, size = SYMBOL.unpack_from(image, at)
                 if place:
                     words = text[name : text.index(b"\0", name)].decode("utf-8", "surrogateescape")
                     found.append((words, info & 15, other, size))

@@ -173,7 +173,7 @@ class Images:
         (self.called.discard if linked else self.called.add)(handle)
         if call.name == _LIBRARY:
             self.libraries.pop(handle, None)
-            if code and (size := extent(ctypes.string_at(code, HEADER))):
+            if code and (size := extent(ctypes.string_at(code, HEADER.size))):
                 self.libraries[handle] = hashlib.sha256(ctypes.string_at(code, size)).hexdigest()
             return
         if len(seen) == 1:
