@@ -7,7 +7,6 @@ padding in parameters of libraries' kernels, which nobody writes: it holds whate
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perfci.model.kernels import identify
 from perfci.model.text import count, escaped
@@ -16,7 +15,6 @@ from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
 
 SameCode = Callable[[bytes, bytes, str], str]
 """`perfci.work.code.same_function`."""
-Facts = list[tuple[str, Any]]
 _COMPARED = frozenset({"tensor", "of the graph", "device", "host"})
 """Kinds of memory whose contents are compared, or that has none."""
 _PARTS = {
@@ -144,36 +142,18 @@ def _difference(one: Recorded, other: Recorded, hidden: set[tuple[int, int, int]
     for graph, another in zip(_graphs(one.work), _graphs(other.work), strict=True):
         if len(graph.nodes) != len(another.nodes) or sorted(graph.edges) != sorted(another.edges):
             return "nodes wait for others"
-    facts = zip(_surroundings(one.work), _surroundings(other.work), strict=False)
-    for (name, value), (_, second) in facts:
-        if value != second:
-            return f"{name} {_shown(value)} → {_shown(second)}"
+    if one.work.executions != other.work.executions:
+        return _changed("executions in the graph", one.work.executions, other.work.executions)
+    if len(one.work.memory) != len(other.work.memory):
+        return _changed("allocations", len(one.work.memory), len(other.work.memory))
+    if one.work.context != other.work.context:
+        return _changed("limit", one.work.context, other.work.context)
     for name in sorted({**one.work.settings, **other.work.settings}):
         if one.work.settings.get(name) != other.work.settings.get(name):
             return f"{_shown(name)} of the process"
     return (
         _of_code(one, other, same_code) or _of_variables(one, other) or _of_memory(one.work.memory, other.work.memory)
     )
-
-
-def _equal(number: int, one: Node, other: Node, hidden: set[tuple[int, int, int]]) -> bool:
-    """Tell whether nothing that `_facts` compares differs: of most nodes, and quicker."""
-    if any(getattr(one, name) != getattr(other, name) for name in _WHOLE):
-        return False
-    if one.parameters is None or other.parameters is None:
-        return one.parameters is other.parameters
-    if len(one.parameters) != len(other.parameters):
-        return False
-    for index, (mine, theirs) in enumerate(zip(one.parameters, other.parameters, strict=True)):
-        left, right = mine.bytes, theirs.bytes
-        if (mine.offset, mine.places, len(left)) != (theirs.offset, theirs.places, len(right)):
-            return False
-        if left != right and any(
-            left[2 * at : 2 * at + 2] != right[2 * at : 2 * at + 2] and (number, index, at) not in hidden
-            for at in range(len(left) // 2)
-        ):
-            return False
-    return True
 
 
 def _of_nodes(number: int, one: Node, other: Node, hidden: set[tuple[int, int, int]]) -> str:
@@ -183,44 +163,46 @@ def _of_nodes(number: int, one: Node, other: Node, hidden: set[tuple[int, int, i
             node if node.function is None else node.model_copy(update={"function": without_path(node.function)})
             for node in (one, other)
         )
-    if _equal(number, one, other, hidden):
-        return ""
-    left, right = list(_facts(number, one, hidden)), list(_facts(number, other, hidden))
-    for (name, value), (second, beside) in zip(left, right, strict=False):
-        if name != second:
-            return f"{name} → {second}"
-        if value != beside and name == "function" and _label(one) != _label(other):
+    for name in _WHOLE:
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine != theirs and name == "function" and _label(one) != _label(other):
             return f"another kernel, {_label(other)}"
-        if value != beside:
-            return f"{name} {_shown(value)} → {_shown(beside)}"
-    return "" if len(left) == len(right) else "it has other parts"
+        if mine != theirs:
+            return _changed(_WORDS.get(name, name), mine, theirs)
+    if one.parameters is None or other.parameters is None:
+        return "" if one.parameters is other.parameters else "it has other parts"
+    if len(one.parameters) != len(other.parameters):
+        return _changed("number of parameters", len(one.parameters), len(other.parameters))
+    for index, (left, right) in enumerate(zip(one.parameters, other.parameters, strict=True)):
+        if left != right and (why := _of_parameters((number, index), left, right, hidden)):
+            return f"parameter {index}, {why}"
+    return ""
 
 
-def _facts(number: int, node: Node, hidden: set[tuple[int, int, int]]) -> Iterator[tuple[str, Any]]:
-    """Yield what a node is, but for its machine code and the graph that it may hold, as name and value."""
-    yield "kind", node.kind
-    plain = node.model_dump(exclude=_ELSEWHERE)
-    for name, value in plain.items():
-        yield _WORDS.get(name, name), value
-    for what, held in (("launch attribute", node.launch), ("function attribute", node.attributes)):
-        for name, value in sorted((held or {}).items()):
-            yield f"{what} {_shown(name)}", value
-    for name, end in (("source", node.source), ("target", node.target)):
-        if isinstance(end, End):
-            for part, value in end.model_dump().items():
-                yield f"{name}, {part}", value
-        else:
-            yield name, end
-    yield "number of parameters", None if node.parameters is None else len(node.parameters)
-    for index, parameter in enumerate(node.parameters or []):
-        yield f"place of parameter {index}", (parameter.offset, len(parameter.bytes) // 2)
-        for at, allocation, offset, alignment in parameter.places:
-            yield f"parameter {index}, address at byte", at
-            yield f"parameter {index}, allocation", allocation
-            yield f"parameter {index}, offset in its allocation", offset
-            yield f"parameter {index}, alignment", alignment
-        for at in range(0, len(parameter.bytes) // 2, _WORD):
-            yield f"parameter {index}, bytes from {at}", _visible(number, index, at, parameter, hidden)
+def _of_parameters(which: tuple[int, int], one: Parameter, other: Parameter, hidden: set[tuple[int, int, int]]) -> str:
+    mine, theirs = (one.offset, len(one.bytes) // 2), (other.offset, len(other.bytes) // 2)
+    if mine != theirs:
+        return _changed("offset and size", mine, theirs)
+    if len(one.places) != len(other.places):
+        return _changed("addresses", len(one.places), len(other.places))
+    for places in zip(one.places, other.places, strict=True):
+        if places[0] != places[1]:
+            return _changed("address,", *(dict(zip(_PLACE, place, strict=True)) for place in places))
+    for at in range(0, mine[1], _WORD):
+        left, right = (_visible(which, parameter, at, hidden) for parameter in (one, other))
+        if left != right:
+            return _changed(f"bytes from {at}", left, right)
+    return ""
+
+
+def _changed(what: str, one: object, other: object) -> str:
+    """Return what a value was and is; of those that have parts, of the first part that differs."""
+    if isinstance(one, End) and isinstance(other, End):
+        one, other = one.model_dump(), other.model_dump()
+    if isinstance(one, dict) and isinstance(other, dict):
+        part = next(name for name in sorted({**one, **other}) if one.get(name) != other.get(name))
+        return _changed(f"{what} {_shown(part)}", one.get(part), other.get(part))
+    return f"{what} {_shown(one)} → {_shown(other)}"
 
 
 def _places(node: Node) -> list[Sequence[int]]:
@@ -230,27 +212,21 @@ def _places(node: Node) -> list[Sequence[int]]:
     return [end.place if isinstance(end, End) else () for end in (node.source, node.target)]
 
 
-_ELSEWHERE = {"kind", "image", "own", "title", "launch", "attributes", "parameters", "graph", "source", "target"}
-"""Parts of a node that are no plain values, or say nothing of what it does."""
-_WHOLE = sorted(Node.model_fields.keys() - {"image", "own", "title", "parameters", "graph"})
-_WORDS = {"shared": "bytes of dynamic shared memory", "element": "bytes of an element"}
+_PLACE = ("at byte", "allocation", "offset", "alignment")
+_WHOLE = [name for name in Node.model_fields if name not in ("image", "own", "title", "parameters", "graph")]
+_WORDS = {
+    "shared": "bytes of dynamic shared memory",
+    "element": "bytes of an element",
+    "launch": "launch attribute",
+    "attributes": "function attribute",
+}
 
 
-def _visible(number: int, index: int, first: int, parameter: Parameter, hidden: set[tuple[int, int, int]]) -> str:
+def _visible(which: tuple[int, int], parameter: Parameter, first: int, hidden: set[tuple[int, int, int]]) -> str:
     return "".join(
-        "__" if (number, index, at) in hidden else parameter.bytes[2 * at : 2 * at + 2]
+        "__" if (*which, at) in hidden else parameter.bytes[2 * at : 2 * at + 2]
         for at in range(first, min(first + _WORD, len(parameter.bytes) // 2))
     )
-
-
-def _surroundings(work: WorkList) -> Facts:
-    names = sorted(work.context)
-    return [
-        ("executions in the graph", work.executions),
-        ("allocations", len(work.memory)),
-        ("limits that are known", names),
-        *((f"limit {_shown(name)}", work.context[name]) for name in names),
-    ]
 
 
 def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
@@ -267,34 +243,24 @@ def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
 def _of_variables(one: Recorded, other: Recorded) -> str:
     """Compare variables by image, name and contents, wherever they lie. Images, which may have other digests and the
     same code, correspond by their order of use; then every node has to use that which corresponds."""
-    mine, theirs = (_Variables(each.work) for each in (one, other))
-    same = {place for place, (left, right) in enumerate(zip(mine.images, theirs.images, strict=False)) if left == right}
-    left, right = mine.named(same), theirs.named(same)
-    if left == right:
-        another = "the images whose variables are read are used in another order"
-        return "" if mine.uses == theirs.uses else another
-    name = min(set(left) ^ set(right), default=(0, "", 0, ""))[1]
-    return f"the variable {_shown(name)} is not the same"
+    (left, uses), (right, others) = _variables(one.work, other.work), _variables(other.work, one.work)
+    if left != right:
+        name = min(set(left) ^ set(right), default=(0, "", 0, ""))[1]
+        return f"the variable {_shown(name)} is not the same"
+    return "" if uses == others else "the images whose variables are read are used in another order"
 
 
-class _Variables:
-    """The variables of a work list by the images that have them."""
-
-    def __init__(self, work: WorkList) -> None:
-        having = {each.image for each in work.variables}
-        nodes = [node.image for _, node in walk(work) if node.image]
-        self.work, self.images = work, [image for image in dict.fromkeys(nodes) if image in having]
-        self.places = {image: place for place, image in enumerate(self.images)}
-        self.uses = [self.places.get(image, -1) for image in nodes]
-
-    def named(self, same: set[int]) -> list[tuple[int, str, int, str]]:
-        """Return place of the image, name, bytes and digest of each. `same`: places of images that both sides have."""
-        found = []
-        for each in self.work.variables:
-            place = self.places.get(each.image, -1)
-            name = each.name if place in same or place < 0 else without_path(each.name)
-            found.append((place, name, each.bytes, each.digest))
-        return sorted(found)
+def _variables(work: WorkList, other: WorkList) -> tuple[list[tuple[int, str, int, str]], list[int]]:
+    """Return place of the image, name, bytes and digest of each variable, and of each launch the image's place."""
+    having = {each.image for each in work.variables}
+    uses = [node.image for _, node in walk(work) if node.image]
+    places = {image: place for place, image in enumerate(dict.fromkeys(image for image in uses if image in having))}
+    shared = {node.image for _, node in walk(other)}
+    return sorted(
+        (places.get(each.image, -1), each.name if each.image in shared else without_path(each.name), each.bytes,
+         each.digest)
+        for each in work.variables
+    ), [places.get(image, -1) for image in uses]  # fmt: skip
 
 
 def _of_code(one: Recorded, other: Recorded, same_code: SameCode) -> str:
