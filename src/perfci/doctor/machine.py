@@ -2,14 +2,11 @@
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,38 +14,12 @@ from typing import Any, TypeVar, cast
 
 from perfci.model.doctor import Finding, Status
 from perfci.model.text import escaped, one_line
-from perfci.system.bounded import Unread, end, listen
+from perfci.system import bounded
+from perfci.system.bounded import Said
 
 Fact = TypeVar("Fact")
-MOST = 1 << 20
-"""Bytes of output that are kept of a program; with more it is ended."""
 PATIENCE = 5.0
 """Seconds for a program to tell its version or state."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """The output of a program, and how it ended."""
-
-    code: int | None
-    """None: not started, or ended. Negative: killed by that signal."""
-    out: str = ""
-    err: str = ""
-    problem: str = ""
-    """Why there is no exit code: `no such program`, `no answer within 5 s`."""
-
-    @property
-    def fine(self) -> bool:
-        """It ended by itself with 0."""
-        return self.code == 0
-
-    def why(self) -> str:
-        """Return the problem, or its last words."""
-        if self.problem:
-            return self.problem
-        words = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
-        ended = f"killed by signal {-self.code}" if self.code is not None and self.code < 0 else f"exit {self.code}"
-        return clipped(f"{ended}: {words[-1]}" if words else ended)
 
 
 def asked(function: Callable[[], Fact]) -> "Future[Fact]":
@@ -123,27 +94,7 @@ class Machine:
 
         Its stdin is empty, its locale C. What it leaves behind is killed with it.
         """
-        try:
-            process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd,
-                env={**(self.env if env is None else env), "LC_ALL": "C"}, start_new_session=True,
-            )  # fmt: skip
-        except FileNotFoundError:
-            return Said(None, problem="no such program")
-        except OSError as error:
-            return Said(None, problem=f"cannot be started: {error.strerror}")
-        out, err, problem = bytearray(), "", ""
-        try:
-            err = listen(process, out, limit, MOST)
-        except (TimeoutError, Unread) as error:
-            # A child left behind may hold the pipes open: what an ended program said is all.
-            left_behind = isinstance(error, TimeoutError) and process.poll() is not None
-            problem = "" if left_behind else str(error)
-        finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            end(process)
-        return Said(None if problem else process.returncode, out.decode(errors="replace"), err, problem)
+        return bounded.run(argv, limit, env={**(self.env if env is None else env), "LC_ALL": "C"}, cwd=cwd)
 
     def temporary(self) -> Path:
         """Return the folder for temporary files of programs. Raises FileNotFoundError."""

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from perfci.doctor.gpu import Boards, boards
-from perfci.doctor.machine import Machine, Said, fail, ok, warn
+from perfci.doctor.machine import Machine, fail, ok, warn
 from perfci.model.doctor import Finding
 from perfci.model.text import version_numbers
 
@@ -47,7 +47,7 @@ def inside(machine: Machine) -> Inside:
             continue
     if "end" in topics:
         return Inside(topics)
-    ended = Said(said.code, "", said.err, said.problem).why()
+    ended = replace(said, raw=b"").why()
     return Inside(topics, f"{ended} at {topics['begin']['what']}" if "begin" in topics else ended)
 
 

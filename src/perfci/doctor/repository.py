@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfci.doctor.machine import Machine, Said, fail, warn
+from perfci.doctor.machine import Machine, fail, warn
 from perfci.model.doctor import Finding
 from perfci.sources.git import fetching
+from perfci.system.bounded import Said
 
 MOST_CONFIGS = 200
 """Configurations of submodules that are read."""

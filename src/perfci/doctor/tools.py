@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfci.doctor.gpu import boards, cuda_words
-from perfci.doctor.machine import Machine, Said, fail, ok, warn
+from perfci.doctor.machine import Machine, fail, ok, warn
 from perfci.doctor.profilers import ncu, nsys
 from perfci.doctor.pytorch import inside
 from perfci.model.base import UsageError
@@ -13,6 +13,7 @@ from perfci.model.doctor import Finding
 from perfci.model.profile import Fault
 from perfci.model.text import version_numbers
 from perfci.system import pins, strace
+from perfci.system.bounded import Said
 
 
 def nvcc(machine: Machine) -> tuple[str, str, Said] | None:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -30,6 +30,7 @@ import psutil
 from pydantic import TypeAdapter, ValidationError, validate_call
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from perfci.model.text import escaped, one_line
 from perfci.system.users import SAME, Account
 
 T = TypeVar("T")
@@ -178,32 +179,97 @@ def _ask(request: bytes, bounds: Bounds, folder: Path) -> bytes:
     here = Path.cwd()
     found = [one for entry in sys.path if entry and (one := Path(entry).absolute()) != here]
     places = json.dumps([str(one) for one in [*found, Path(__file__).parents[2]]])
+    said = run(
+        [sys.executable, "-I", "-c", _BOOT, places], bounds.wall, env=_environment(folder), cwd=folder, stdin=request,
+        largest=bounds.answer,
+    )  # fmt: skip
+    if said.fine:
+        return said.raw
+    if said.code is None:
+        raise Unread(f"its reader: {said.problem}")
+    if said.code == _NO_MEMORY:
+        raise Unread(f"reading it takes more than {bounds.memory >> 20} MiB of memory")
+    if said.code == -signal.SIGXCPU:
+        raise Unread(f"not read within {bounds.seconds:g} s of processor time")
+    if said.code < 0:
+        raise Unread(f"its reader died ({signal.Signals(-said.code).name})")
+    raise Unread(f"its reader failed ({(said.err.strip().splitlines() or ['it said nothing'])[-1][:200]})")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The output of a program, and how it ended."""
+
+    code: int | None
+    """None: it could not be started, or was ended. Negative: killed by that signal."""
+    raw: bytes = b""
+    err: str = ""
+    """The end of what it said on stderr."""
+    problem: str = ""
+    """Why it has no exit code: `no such program`, `no answer within 5 s`."""
+
+    @property
+    def fine(self) -> bool:
+        """It ended by itself with 0."""
+        return self.code == 0
+
+    @property
+    def late(self) -> bool:
+        """It was ended for its time."""
+        return self.problem.startswith("no answer")
+
+    @property
+    def out(self) -> str:
+        """Its output as text."""
+        return self.raw.decode(errors="replace")
+
+    def why(self) -> str:
+        """Return why it is not fine, in one line: the problem, or its last words."""
+        if self.problem:
+            return self.problem
+        words = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        ended = f"killed by signal {-self.code}" if self.code is not None and self.code < 0 else f"exit {self.code}"
+        return one_line(escaped(f"{ended}: {words[-1]}" if words else ended), 300)
+
+
+def run(
+    argv: Sequence[str],
+    seconds: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    largest: int = MIB,
+) -> Said:
+    """Run a program in a session of its own, which is ended after `seconds`, or over `largest` bytes of output. Never
+    raises OSError.
+
+    What it starts and leaves behind is ended with it.
+    """
     with tempfile.TemporaryFile() as asked:
-        asked.write(request)
+        asked.write(stdin)
         asked.seek(0)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BOOT, places], cwd=folder, env=_environment(folder), stdin=asked,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                argv, cwd=cwd, env=env, stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                start_new_session=True,
             )  # fmt: skip
+        except FileNotFoundError:
+            return Said(None, problem="no such program")
         except OSError as error:
-            raise Unread(f"its reader cannot be started ({error.strerror})") from None
-    answer = bytearray()
+            return Said(None, problem=f"cannot be started: {error.strerror}")
+    answer, err, problem = bytearray(), "", ""
     try:
-        said = listen(process, answer, bounds.wall, bounds.answer)
-    except TimeoutError:
-        raise Unread(f"not read within {bounds.wall:g} s") from None
+        err = listen(process, answer, seconds, largest)
+    except (TimeoutError, Unread) as error:
+        # A child left behind may hold the pipes open: what an ended program said is all.
+        left_behind = isinstance(error, TimeoutError) and process.poll() is not None
+        problem = "" if left_behind else str(error)
     finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
         end(process)
-    if process.returncode == 0:
-        return bytes(answer)
-    if process.returncode == _NO_MEMORY:
-        raise Unread(f"reading it takes more than {bounds.memory >> 20} MiB of memory")
-    if process.returncode == -signal.SIGXCPU:
-        raise Unread(f"not read within {bounds.seconds:g} s of processor time")
-    if process.returncode < 0:
-        raise Unread(f"its reader died ({signal.Signals(-process.returncode).name})")
-    raise Unread(f"its reader failed ({(said.strip().splitlines() or ['it said nothing'])[-1][:200]})")
+    return Said(None if problem else process.returncode, bytes(answer), err, problem)
 
 
 def listen(process: "subprocess.Popen[bytes]", answer: bytearray, seconds: float, largest: int) -> str:

@@ -1,14 +1,13 @@
 """strace(1), which tells what names the processes of a case hand to the kernel."""
 
 import re
-import select
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfci.model.text import one_line
+from perfci.system.bounded import run
 from perfci.worker.leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY
 
 OLDEST = (5, 3)
@@ -19,12 +18,14 @@ TIMEOUT = 20.0
 """Seconds for one look at an idle program."""
 ATTACHED = re.compile(rb"Process \d+ attached")
 """Said once it sees every call of a process."""
-_IDLE = (
-    "import ctypes, os, sys\n"
-    f"ctypes.CDLL(None).prctl({PR_SET_PTRACER}, ctypes.c_ulong({PR_SET_PTRACER_ANY}), 0, 0, 0)\n"
-    "print(os.getpid(), flush=True)\n"
-    "sys.stdin.read()\n"
-)
+_TRACED = f"""
+import ctypes, os, subprocess, sys, time
+ctypes.CDLL(None).prctl({PR_SET_PTRACER}, ctypes.c_ulong({PR_SET_PTRACER_ANY}), 0, 0, 0)
+tracer = subprocess.Popen([*sys.argv[1:], "-p", str(os.getpid())])
+while tracer.poll() is None and "TracerPid:\\t0" in open("/proc/self/status").read():
+    time.sleep(0.01)
+"""
+"""An idle program that has itself traced, and ends."""
 ESCAPES = (
     "io_uring_setup", "open_by_handle_at", "pidfd_getfd", "process_vm_readv", "process_vm_writev", "shmget", "msgget",
     "mq_open", "add_key", "request_key", "keyctl", "unshare", "setns", "chroot", "pivot_root", "mount", "umount2",
@@ -41,17 +42,14 @@ def find() -> str | None:
     return shutil.which("strace")
 
 
-def command(tool: str, output: Path, pid: int) -> list[str]:
-    """Return the command line that attaches strace to a process: it writes to `output` all calls that name files, of
-    the process and of those that it will start.
+def command(tool: str, output: Path) -> list[str]:
+    """Return the command line by which strace writes to `output` all calls that name files, of a process (to be added:
+    `-p PID`) and of those that it will start.
 
     Names are in hexadecimal, so that none can look like a piece of another line; descriptors come with their path.
     """
     calls = ",".join(["%file", "fchdir", "connect", *(f"?{name}" for name in (*_LISTS, *SENDS, *ESCAPES))])
-    return [
-        tool, "-f", "-y", "-xx", "-s", "0", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(output),
-        "-p", str(pid),
-    ]  # fmt: skip
+    return [tool, "-f", "-y", "-xx", "-s", "0", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(output)]
 
 
 def version(text: str) -> tuple[int, int] | None:
@@ -65,34 +63,13 @@ def refusal(tool: str, prefix: Sequence[str] = (), python: str = sys.executable)
 
     `prefix`: of the command line, where that runs it as another user; `python`: an interpreter that this user may run.
     """
-    try:
-        said = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=TIMEOUT, check=False)
-        found = version(said.stdout)
-        if found is None or found < OLDEST:
-            return f"strace is older than {'.'.join(map(str, OLDEST))}"
-        words = _words(tool, prefix, python)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return f"strace does not run: {type(error).__name__}"
-    lines = words.strip().splitlines() or ["it says nothing"]
-    return "" if ATTACHED.search(words.encode()) else f"strace may trace nothing here: {one_line(lines[0], 200)}"
-
-
-def _words(tool: str, prefix: Sequence[str], python: str) -> str:
-    """Return what strace says as it is attached to an idle program, and that ends."""
-    idle = [*prefix, python, "-I", "-S", "-c", _IDLE]
-    with subprocess.Popen(idle, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
-        assert program.stdin is not None and program.stdout is not None
-        try:
-            if not (number := program.stdout.readline()):
-                return f"{python} does not run"
-            argv = [*prefix, *command(tool, Path("/dev/null"), int(number))]
-            with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as tracer:
-                assert tracer.stderr is not None
-                if not select.select([tracer.stderr], [], [], TIMEOUT)[0]:
-                    tracer.kill()
-                first = tracer.stderr.readline()  # that it is attached, or why it is not
-                program.stdin.close()
-                rest = tracer.communicate(timeout=TIMEOUT)[1]
-        finally:
-            program.kill()
-    return (first + rest).decode(errors="replace")
+    told = run([tool, "--version"], TIMEOUT)
+    found = version(told.out)
+    if told.fine and (found is None or found < OLDEST):
+        return f"strace is older than {'.'.join(map(str, OLDEST))}"
+    traced = [*prefix, python, "-I", "-S", "-c", _TRACED, *command(tool, Path("/dev/null"))]
+    told = run(traced, TIMEOUT) if told.fine else told
+    if told.problem:
+        return f"strace does not run: {told.problem}"
+    lines = told.err.strip().splitlines() or [f"neither it nor {python} says anything"]
+    return "" if ATTACHED.search(told.err.encode()) else f"strace may trace nothing here: {one_line(lines[0], 200)}"

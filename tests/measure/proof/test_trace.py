@@ -36,7 +36,7 @@ def traced(tmp_path: Path, code: str, *args: str) -> Trace:
     side = tmp_path.resolve() / "side"
     (side / "tree").mkdir(parents=True, exist_ok=True)
     output = tmp_path / "trace"
-    argv = [*strace.command(STRACE or "", output, 0)[:-2], "--", MARK, "-I", "-S", "-c", code, *args]
+    argv = [*strace.command(STRACE or "", output), "--", MARK, "-I", "-S", "-c", code, *args]
     subprocess.run(argv, cwd=side / "tree", check=True)
     return read(output, around(side))
 
@@ -288,4 +288,4 @@ def test_strace_says_when_it_is_too_old_or_may_not_trace(tmp_path: Path) -> None
         fake.chmod(0o755)
         assert why in strace.refusal(str(fake))
     assert "does not run" in strace.refusal(str(tmp_path / "none"))
-    assert strace.refusal(STRACE or "", python="/bin/true").endswith("/bin/true does not run")
+    assert strace.refusal(STRACE or "", python="/bin/true").endswith("neither it nor /bin/true says anything")

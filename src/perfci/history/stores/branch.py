@@ -11,7 +11,6 @@ import random
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, Listed, Store,
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import count, escaped
 from perfci.sources.git import Repository, git_environment, run_git
+from perfci.system.bounded import run
 from perfci.system.files import disk_errors
 
 TRIES = 30
@@ -295,22 +295,9 @@ def _begin(clone: Path) -> None:
 
 def _bounded(args: Sequence[str], cwd: Path, most: int, stdin: bytes = b"") -> bytes:
     """Return what a git that only reads this clone prints. Raises MachineError for more than `most` bytes."""
-    with tempfile.TemporaryFile() as asked:
-        asked.write(stdin)
-        asked.seek(0)
-        with subprocess.Popen(
-            ["git", *args],
-            cwd=cwd,
-            env=git_environment(os.environ),
-            stdin=asked,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            assert process.stdout is not None
-            answer = process.stdout.read(most + 1)
-            if len(answer) > most:
-                process.kill()
-                raise MachineError(f"git {args[0]}: says more than {most >> 20} MiB of a history: see who wrote it")
-    if process.returncode:
+    said = run(["git", *args], _PATIENCE, env=git_environment(os.environ), cwd=cwd, stdin=stdin, largest=most)
+    if said.problem:
+        raise MachineError(f"git {args[0]} of a history: {said.problem}: see who wrote it")
+    if not said.fine:
         raise MachineError(f"git {args[0]}: fails in {escaped(cwd)}: delete that folder, which is fetched anew")
-    return answer
+    return said.raw

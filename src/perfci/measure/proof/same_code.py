@@ -321,7 +321,7 @@ class _Process:
     def _attach(self, worker: Worker) -> None:
         """Attach strace to the worker, which waits for its task. Raises Died where it cannot be."""
         parent, said = self.place.parent, self.folder / "said"
-        argv = strace.command(self.tool, self.output, worker.pid)
+        argv = [*strace.command(self.tool, self.output), "-p", str(worker.pid)]
         self.tracer = parent.start(argv, env=dict(parent.env), cwd=self.folder, log=said)
         deadline = time.monotonic() + strace.TIMEOUT
         while not strace.ATTACHED.search(said.read_bytes()):

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import version_numbers
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu.launch import fault
+from perfci.system.bounded import run
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 
 _CUDA = {
@@ -73,23 +73,12 @@ def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
 def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
     """Return the version that `ncu --version` tells, such as `2025.3.1`, or why it says nothing."""
     remedy = "install Nsight Compute anew"
-    try:
-        done = subprocess.run(
-            [str(ncu), "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return fault("timeout", f"{ncu}: --version did not answer within {timeout:g} s", remedy)
-    except OSError as error:
-        return fault("absent", f"{ncu}: cannot be started: {error.strerror}", remedy)
-    match = re.search(r"^Version (\d{4}\.\d+(?:\.\d+)?)", done.stdout, re.MULTILINE)
+    answer = run([str(ncu), "--version"], timeout)
+    if answer.problem:
+        return fault("timeout" if answer.late else "absent", f"{ncu} --version: {answer.problem}", remedy)
+    match = re.search(r"^Version (\d{4}\.\d+(?:\.\d+)?)", answer.out, re.MULTILINE)
     if match is None:
-        told = (done.stdout + done.stderr).strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        told = (answer.out + answer.err).strip().splitlines()[-1:] or [f"status {answer.code}"]
         return fault("absent", f"{ncu}: tells no version ({told[0]})", remedy)
     return match[1]
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from perfci.model.profile import Fault, FaultKind
 from perfci.model.text import escaped
 from perfci.profilers.nsys.export import fault
 from perfci.profilers.nsys.privacy import environment
+from perfci.system.bounded import run
 
 DURATION = 60
 """Seconds of a command that are recorded: without a capture range the whole process is."""
@@ -78,17 +78,13 @@ def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
     env = environment(environ)
     answers = []
     for arguments in (["--version"], ["profile", "--help"]):
-        try:
-            done = subprocess.run(
-                [str(path), *arguments], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, timeout=PROBE_TIMEOUT, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            text = f"{path} {' '.join(arguments)}: no answer within {PROBE_TIMEOUT:g} s"
+        answer = run([str(path), *arguments], PROBE_TIMEOUT, env=env)
+        if answer.late:
+            text = f"{path} {' '.join(arguments)}: {answer.problem}"
             return fault("timeout", text, "see whether another nsys hangs, and end it")
-        except OSError as error:
-            return fault("crash", f"{path}: cannot be started ({error.strerror})", _INSTALL)
-        answers.append((done.returncode, done.stdout.decode(errors="replace")))
+        if answer.problem:
+            return fault("crash", f"{path}: {answer.problem}", _INSTALL)
+        answers.append((answer.code, answer.out + answer.err))
     (_, said), (code, usage) = answers
     version = _VERSION.search(said)
     if version is None:

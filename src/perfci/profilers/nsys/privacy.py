@@ -10,7 +10,6 @@ import functools
 import re
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from perfci.model.text import escaped
 from perfci.profilers.base import trimmed
 from perfci.profilers.nsys.export import harden, real_tables
 from perfci.profilers.nsys.missing import LOSSES
+from perfci.system.bounded import run
 from perfci.system.files import disk_error
 
 # ---------------------------------------------------------------- what nsys may see
@@ -76,13 +76,7 @@ def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
 def _alone(prefix: Sequence[str]) -> bool:
     """Tell whether what runs behind `prefix` is process 1 of a /proc of its own."""
     script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
-    try:
-        done = subprocess.run(
-            [*prefix, "/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return run([*prefix, "/bin/sh", "-c", script], 20).fine
 
 
 # ---------------------------------------------------------------- what may be kept

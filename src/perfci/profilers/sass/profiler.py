@@ -1,6 +1,5 @@
 """Machine code as a back end: through cuobjdump, from the files that a side has built."""
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ from perfci.model.profile import KernelCode, KernelUse
 from perfci.profilers import faults
 from perfci.profilers.base import Built, Code, Profiler, Read, Request
 from perfci.profilers.sass import code as sass
-from perfci.system.bounded import MIB, Bounds, Unread, call, desk
+from perfci.system.bounded import MIB, Bounds, Unread, call, desk, run
 from perfci.system.users import SAME, Account
 
 SEARCH_TIME = 20.0
@@ -65,15 +64,9 @@ class Sass(Profiler[Code]):
 
 def _wheels(built: Built, account: Account) -> list[Path]:
     """Return where the side's interpreter searches for modules."""
-    try:
-        asked = subprocess.run(
-            [*account.prefix(), built.python, "-c", sass.SEARCH], env=dict(built.env), cwd=built.cwd,
-            timeout=SEARCH_TIME, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return []  # cuobjdump may be elsewhere; that the interpreter does not run is told by whoever needs it
-    return sass.wheels(asked.stdout)
+    # cuobjdump may be elsewhere; that the interpreter does not run is told by whoever needs it
+    command = [*account.prefix(), built.python, "-c", sass.SEARCH]
+    return sass.wheels(run(command, SEARCH_TIME, env=built.env, cwd=built.cwd).out)
 
 
 # ---------------------------------------------------------------- files, read in processes of their own
