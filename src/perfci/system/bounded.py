@@ -266,9 +266,9 @@ def run(
         left_behind = isinstance(error, TimeoutError) and process.poll() is not None
         problem = "" if left_behind else str(error)
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
         end(process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # what an ended one has left behind
+            os.killpg(process.pid, signal.SIGKILL)
     return Said(None if problem else process.returncode, bytes(answer), err, problem)
 
 
