@@ -20,9 +20,9 @@ def case(fn, **arguments):
     return kernels[0]
 
 
-def checked(fn, sets=({},), **more):
+def checked(fn, sets=({},), rtol=None, atol=None):
     params = {name: [value] for name, value in sets[0].items()}
-    return check_case(case(fn, params=params), list(sets), "cpu", 0, **more)
+    return check_case(case(fn, params=params), list(sets), "cpu", 0, (rtol, atol))
 
 
 SIZES = [16, 1000, 100_000, 3_000_000]
@@ -156,7 +156,7 @@ def test_given_tolerances_replace_those_declared():
     # Another set may need, and declares, another tolerance: that of the case's own set is not forced upon it.
     assert checked(loose, [{"n": 5}, {"n": 20}], rtol=0.15, atol=0.0)["ok"]
     assert not checked(loose, [{"n": 5}, {"n": 6}], rtol=0.15, atol=-0.1)["ok"]
-    assert not verify(prepare(case(loose, params={"n": [5]}), {"n": 5}, "cpu", 0, 0), rtol=0.01, atol=0.0).ok
+    assert not verify(prepare(case(loose, params={"n": [5]}), {"n": 5}, "cpu", 0, 0), (0.01, 0.0)).ok
 
 
 def test_what_a_kernel_raises_is_raised():

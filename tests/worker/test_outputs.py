@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.worker.bench import prepare
+from perfci.worker.bench import Bench, prepare
 from perfci.worker.checks.check import check_case, verify, verify_replay
 from perfci.worker.checks.outputs import spoil
 from perfci.worker.checks.plain import Refused, plain
@@ -285,7 +285,7 @@ def test_spoiling_changes_floats_and_restoring_brings_back_every_bit(dtype, valu
     """Flipped floats and bools differ in every element; restored memory is bit for bit what it was."""
     tensor = torch.tensor(values).to(getattr(torch, dtype))
     before = tensor.clone()
-    (spoiled,) = spoil([tensor], [])
+    (spoiled,) = spoil(tensor, Bench("cpu", 0, 0))
     raw = tensor.view(torch.uint8) if dtype != "bool" else tensor
     old = before.view(torch.uint8) if dtype != "bool" else before
     if tensor.is_floating_point() or dtype == "bool":
@@ -298,48 +298,20 @@ def test_spoiling_changes_floats_and_restoring_brings_back_every_bit(dtype, valu
     assert not spoiled.left()
 
 
-# ---------------------------------------------------------------- a graph that walks through input sets
+# ---------------------------------------------------------------- a graph that is replayed
 
 
-class Replayed:
-    """A CUDA graph on the CPU: outputs at fixed places, and a replay that computes them again."""
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_replay_computes_what_is_compared(skips):
+    def declared(bench):
+        x = bench.randn(32)
+        bench.reference(lambda: x * 2)
+        return lambda: x * 2
 
-    def __init__(self, sets=6, skipped=()):
-        def declared(bench):
-            x = bench.randn(32)
-            bench.reference(lambda: x * 2)
-            return lambda: x * 2
-
-        found = case(declared)
-        self.sets = [(one, one.fn()) for one in (prepare(found, {}, "cpu", 0, index) for index in range(sets))]
-        self.skipped = skipped
-
-    def replay(self):
-        for index, (one, out) in enumerate(self.sets):
-            if index not in self.skipped:
-                out.copy_(one.fn())
-
-
-def test_a_replay_that_computes_every_set_passes():
-    replayed = Replayed()
-    assert verify_replay(replayed.sets, replayed.replay).ok
-
-
-def test_a_replay_that_skips_sets_or_does_nothing_is_found():
-    """Batch and skip: the first set is computed, the rest is not."""
-    for skipped in (range(1, 6), range(6), [5], [0]):
-        replayed = Replayed(skipped=skipped)
-        outcome = verify_replay(replayed.sets, replayed.replay)
-        assert not outcome.ok and "cached" in outcome.text
-
-
-def test_a_single_skipped_set_in_the_middle_is_found_in_time():
-    """The sets to compare are drawn anew each time, so that nobody can rely on one."""
-    found = 0
-    for _ in range(40):
-        replayed = Replayed(skipped=[3])
-        found += not verify_replay(replayed.sets, replayed.replay).ok
-    assert 5 <= found <= 39
+    prepared = prepare(case(declared), {}, "cpu", 0, 0)
+    out = prepared.fn()
+    outcome = verify_replay(prepared, out, lambda: None if skips else out.copy_(prepared.fn()))
+    assert outcome.ok is not skips and ("cached" in outcome.text) is skips
 
 
 # ---------------------------------------------------------------- results that are not there yet
@@ -462,25 +434,23 @@ def test_without_a_reference_what_cannot_be_compared_is_left_alone():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("skipped", [(), (1, 2), (0, 1, 2, 3)])
-def test_on_a_gpu_a_graph_that_skips_input_sets_is_found(skipped):
+@pytest.mark.parametrize("skips", [False, True])
+def test_on_a_gpu_a_graph_that_skips_an_input_set_is_found(skips):
     def declared(bench):
         x, out = bench.randn(1000), bench.empty(1000)
         bench.reference(lambda: x * 2)
         return lambda: torch.mul(x, 2, out=out)
 
-    found = case(declared)
-    sets = [prepare(found, {}, "cuda", 0, index) for index in range(4)]
-    outs = [one.fn() for one in sets]
+    prepared = prepare(case(declared), {}, "cuda", 0, 0)
+    out = prepared.fn()
     torch.cuda.synchronize()
     graph, trifle = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
     with torch.cuda.graph(graph):
         trifle.add_(1)
-        for index, one in enumerate(sets):
-            if index not in skipped:
-                one.fn()
-    outcome = verify_replay(list(zip(sets, outs, strict=True)), graph.replay)
-    assert outcome.ok == (not skipped), outcome.text
+        if not skips:
+            prepared.fn()
+    outcome = verify_replay(prepared, out, graph.replay)
+    assert outcome.ok is not skips, outcome.text
 
 
 @pytest.mark.gpu

@@ -612,7 +612,7 @@ def test_on_a_gpu_a_graph_that_copies_a_memo_is_found(copies):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = made.fn()
-    assert check.verify_replay([(made, out)], graph.replay).ok
+    assert check.verify_replay(made, out, graph.replay).ok
     outcome = verify_redrawn_replay(made, out, graph.replay)
     assert outcome.ok is not copies and (outcome.ok or "remembered" in outcome.text)
 

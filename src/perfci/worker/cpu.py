@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING:
-    from .checks.tolerance import Tolerance
+    from .checks.tolerance import Given
 
 WARM_SECONDS = 0.02
 WARM_CALLS = 3
@@ -97,7 +97,7 @@ class CpuSampler:
         """On the CPU a call is over when it returns."""
         return None
 
-    def verify(self, prepared: Any, rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> None:
+    def verify(self, prepared: Any, given: Given) -> None:
         """Return None: the function that is timed was checked already."""
 
     def finish(self) -> None:

@@ -14,7 +14,7 @@ from .clock import sm_clock
 from .leash import drawn_core, on_core
 
 if TYPE_CHECKING:
-    from .checks.tolerance import Tolerance
+    from .checks.tolerance import Given
 
 FLUSH_FACTOR = 2
 """The flush writes this many times the size of the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
@@ -231,7 +231,7 @@ class GpuSampler(abc.ABC):
         """Return the settings that the numbers depend on besides the case."""
         return self.rig.settings()
 
-    def verify(self, prepared: Any, rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Any:
+    def verify(self, prepared: Any, given: Given) -> Any:
         """Return the Outcome of checking what was timed, where that is not the function that was checked already."""
         return None
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 from .bench import Prepared
 from .checks.check import verify_redrawn_replay, verify_replay
 from .checks.compare import Outcome
-from .checks.tolerance import Tolerance
+from .checks.tolerance import Given
 from .gpu import WARM_CALLS, Events, GpuSampler, rig
 
 FIRST_REPLAY = 100e-6
@@ -125,13 +125,13 @@ class GraphSampler(GpuSampler):
             self.graph.replay()
         return events
 
-    def verify(self, prepared: Sequence[Prepared], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Outcome:
+    def verify(self, prepared: Sequence[Prepared], given: Given) -> Outcome:
         """Replay and compare what the last graph computes of the set whose result was kept, twice: the second time with
         the inputs of that set redrawn in place."""
         one = prepared[self.kept]
-        outcome = verify_replay([(one, self.out)], self.graph.replay, rtol, atol)
+        outcome = verify_replay(one, self.out, self.graph.replay, given)
         if outcome.ok:
-            outcome = verify_redrawn_replay(one, self.out, self.graph.replay, rtol, atol)
+            outcome = verify_redrawn_replay(one, self.out, self.graph.replay, given)
         return outcome if outcome.ok else replace(outcome, text="as a CUDA graph: " + outcome.text)
 
 

@@ -259,10 +259,8 @@ class Server:
             if name not in self.fuzzed:
                 self.fuzzed.add(name)
                 sets.append(fuzzed)
-        found = check.check_case(
-            kernel, sets, device, message["seed"], rtol=message.get("rtol"), atol=message.get("atol")
-        )
-        found["peak"], found["tuner"] = _peak(device), tuners.told() if device == "cuda" else None
+        given = message.get("rtol"), message.get("atol")
+        found = check.check_case(kernel, sets, device, message["seed"], given)
         if device == "cuda":
             give_back(CHECKED_SHARE)
         replaced = guard.tampered()
@@ -463,11 +461,11 @@ class Server:
             if not isinstance(self.sampler, CpuSampler):
                 tuner = tuners.told()
             if message["verify"]:
-                tolerances = message.get("rtol"), message.get("atol")
+                given = message.get("rtol"), message.get("atol")
                 replays = isinstance(self.sampler, GraphSampler)
-                outcome = check.verify(self.prepared[-1], *tolerances, redraw=not replays)
+                outcome = check.verify(self.prepared[-1], given, redraw=not replays)
                 if outcome.ok:
-                    outcome = self.sampler.verify(self.prepared, *tolerances) or outcome
+                    outcome = self.sampler.verify(self.prepared, given) or outcome
         finally:
             while self.prepared:
                 self.prepared.pop().bench.release()

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from random import SystemRandom
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ..bench import Prepared, prepare
@@ -19,7 +19,7 @@ from .poison import leaf_sizes, poisoned_memory
 from .redraw import Redraw, Unpaired, set_up
 from .sketch import sketch
 from .state import carried, unbounded
-from .tolerance import Tolerance, field_names
+from .tolerance import NONE, Given, field_names
 
 if TYPE_CHECKING:
     from ..declare import Kernel
@@ -33,8 +33,6 @@ UNWRITTEN = (
     "memory that was not written holds NaN while results are checked: "
     "a kernel that reads its output first, as beta * C does, must be given one of bench.zeros(), not of bench.empty()"
 )
-COMPARED_SETS = 4
-"""Input sets of a replayed graph whose results are compared: the first, the last and some drawn afresh each time."""
 
 
 def check_case(
@@ -42,16 +40,14 @@ def check_case(
     params_sets: Sequence[dict[str, Any]],
     device: str,
     seed: int,
-    *,
-    rtol: Optional[Tolerance] = None,
-    atol: Optional[Tolerance] = None,
+    given: Given = NONE,
 ) -> dict[str, Any]:
     """Check one case at every set of parameters; the first set is the case's own.
 
     Each set is built twice from the same seed: once to see how large the results are, and once more, with
     memory poisoned, for the execution whose result counts. At the case's own set that result is then overwritten
-    and the kernel runs once more, and then with its inputs redrawn in place. `rtol` and `atol` replace what the case's
-    own set declares, wherever a set declares the same. What the kernel or its reference raises is raised.
+    and the kernel runs once more, and then with its inputs redrawn in place. `given` replaces what the case's own
+    set declares, wherever a set declares the same. What the kernel or its reference raises is raised.
 
     Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
     `text` of the first failure, which ends the check, or None and ""; `shapes`, the
@@ -87,21 +83,21 @@ def check_case(
         if own and reference:
             result["rtol"], result["atol"] = reference.rtol, reference.atol
         declared = (reference.rtol, reference.atol) if reference else (None, None)
-        given = (rtol, atol) if declared == (result["rtol"], result["atol"]) else (None, None)
+        base = given if declared == (result["rtol"], result["atol"]) else NONE
         expected = _expected(prepared)
         out = _executed(prepared, sizes)
-        outcome = _outcome(prepared, out, expected, *given)
+        outcome = _outcome(prepared, out, expected, base)
         if own and reference and outcome.ok:
             result["sketch"] = sketch(expected)
-            again = _again(prepared, out, sizes, *given)
+            again = _again(prepared, out, sizes, base)
             if again.ok:
-                again, result["unredrawn"] = _redrawn(prepared, _execution(prepared, sizes), *given)
+                again, result["unredrawn"] = _redrawn(prepared, partial(_executed, prepared, sizes), base)
             else:
-                again = _because(again, carried(prepared, _right(sizes, *given)))
+                again = _because(again, carried(prepared, _right(sizes, base)))
             outcome = outcome if again.ok else again
         del out
         if own and outcome.ok and prepared.bench.declared_versus() is not None:
-            result["versus"] = _alternative(prepared.again(False), sizes, *given)
+            result["versus"] = _alternative(prepared.again(False), sizes, base)
         prepared.bench.release()
         result["shapes"] += 1
         result["compared"] += reference is not None
@@ -115,12 +111,12 @@ def check_case(
     return result
 
 
-def _right(sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Callable[[Prepared], bool]:
+def _right(sizes: Sequence[int], given: Given) -> Callable[[Prepared], bool]:
     """Return a function that executes a case and tells whether the result is right."""
 
     def right(prepared: Prepared) -> bool:
         expected = _expected(prepared)
-        return _outcome(prepared, _executed(prepared, sizes), expected, rtol, atol).ok
+        return _outcome(prepared, _executed(prepared, sizes), expected, given).ok
 
     return right
 
@@ -131,7 +127,7 @@ def _because(outcome: Outcome, why: str) -> Outcome:
     return replace(outcome, text=f"{text}; {why}") if why else outcome
 
 
-def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]) -> Any:
+def _alternative(prepared: Prepared, sizes: Sequence[int], given: Given) -> Any:
     """Return what `Versus.told` says of the alternative of a case, and why it is `wrong`, or ""."""
     versus = prepared.bench.declared_versus()
     if versus is None:
@@ -141,7 +137,7 @@ def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[Tolera
         with poisoned_memory(sizes, prepared.bench.device_name):
             out = versus.fn()
             _synchronize(prepared)
-        found = _outcome(prepared, out, expected, rtol, atol).text
+        found = _outcome(prepared, out, expected, given).text
     except Exception as error:
         found = f"{type(error).__name__}: {error}"[:400]
     finally:
@@ -149,13 +145,11 @@ def _alternative(prepared: Prepared, sizes: Sequence[int], rtol: Optional[Tolera
     return dict(versus.told(), wrong=found)
 
 
-def verify(
-    prepared: Prepared, rtol: Optional[Tolerance] = None, atol: Optional[Tolerance] = None, *, redraw: bool = True
-) -> Outcome:
+def verify(prepared: Prepared, given: Given = NONE, *, redraw: bool = True) -> Outcome:
     """Check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
 
     The first is overwritten in between. Then, with `redraw`, it runs once more with its inputs redrawn in place, where
-    they can be. `rtol` and `atol` replace what the case declares. What the kernel or its reference raises is raised.
+    they can be. What the kernel or its reference raises is raised.
     """
     replaced = tampered()
     if replaced:
@@ -163,124 +157,84 @@ def verify(
     out = prepared.fn()
     _synchronize(prepared)
     sizes = _sizes(out, prepared)
-    outcome = _again(prepared, out, sizes, rtol, atol)
+    outcome = _again(prepared, out, sizes, given)
     if not outcome.ok:
         return _because(outcome, unbounded(prepared))
     if not redraw:
         return outcome
-    found, _ = _redrawn(prepared, _execution(prepared, sizes), rtol, atol)
+    found, _ = _redrawn(prepared, partial(_executed, prepared, sizes), given)
     return outcome if found.ok else found
 
 
-def verify_redrawn_replay(
-    prepared: Prepared,
-    out: Any,
-    replay: Callable[[], Any],
-    rtol: Optional[Tolerance] = None,
-    atol: Optional[Tolerance] = None,
-) -> Outcome:
+def verify_redrawn_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
     """Check likewise what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
 
     What the function keeps besides tensors on the GPU is in the graph as it was captured: where such things follow from
     the draw, the function itself is called instead.
     """
-
-    def execute() -> Any:
-        replay()
-        _synchronize(prepared)
-        return out
-
-    return _redrawn(prepared, _execution(prepared, _sizes(out, prepared)), rtol, atol, execute)[0]
+    execute = partial(_executed, prepared, _sizes(out, prepared))
+    return _redrawn(prepared, execute, given, partial(_replayed, prepared, out, replay))[0]
 
 
-def verify_replay(
-    sets: Sequence[tuple[Prepared, Any]],
-    replay: Callable[[], Any],
-    rtol: Optional[Tolerance] = None,
-    atol: Optional[Tolerance] = None,
-) -> Outcome:
-    """Check, after timing, a CUDA graph that walks through several input sets.
+def verify_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
+    """Check, after timing, what a CUDA graph computes of one input set.
 
-    `sets`: each input set with the result that its function returned while it was captured, which `replay()` must
-    compute again. All results are overwritten, the graph is replayed, and those of up to COMPARED_SETS sets are
-    compared: a function that does the work of one set and skips that of others, or that put nothing into the
-    graph, is found out. `rtol` and `atol` replace what the case declares.
+    `out`: what the function returned while it was captured, which is overwritten, and which `replay()` must compute
+    again: a function that put nothing into the graph is found out.
     """
     replaced = tampered()
     if replaced:
         return Outcome(False, "invalid", None, replaced)
-    chosen = {0, len(sets) - 1} if sets else set()
-    others = [index for index in range(len(sets)) if index not in chosen]
-    # Not from the generators that are seeded: the code under test could tell beforehand.
-    chosen |= set(SystemRandom().sample(others, min(len(others), COMPARED_SETS - 2)))
-    order = sorted(chosen) + [index for index in others if index not in chosen]
-    prepared = [sets[index][0] for index in order]
-    outs = [sets[index][1] for index in order]
-
-    def execute() -> list[Any]:
-        replay()
-        _synchronize(prepared[0])
-        return outs
-
-    return _rewritten(prepared, outs, execute, rtol, atol, len(chosen)) if sets else Outcome(True)
+    return _rewritten(prepared, out, partial(_replayed, prepared, out, replay), given)
 
 
-def _again(
-    prepared: Prepared, out: Any, sizes: Sequence[int], rtol: Optional[Tolerance], atol: Optional[Tolerance]
-) -> Outcome:
+def _replayed(prepared: Prepared, out: Any, replay: Callable[[], Any]) -> Any:
+    replay()
+    _synchronize(prepared)
+    return out
+
+
+def _again(prepared: Prepared, out: Any, sizes: Sequence[int], given: Given) -> Outcome:
     """Execute once more, after `out`, what the execution before returned, was overwritten."""
-    return _rewritten([prepared], [out], lambda: [_executed(prepared, sizes)], rtol, atol)
+    return _rewritten(prepared, out, partial(_executed, prepared, sizes), given)
 
 
-def _rewritten(
-    sets: Sequence[Prepared],
-    outs: Sequence[Any],
-    execute: Callable[[], Sequence[Any]],
-    rtol: Optional[Tolerance],
-    atol: Optional[Tolerance],
-    compared: int = 1,
-) -> Outcome:
-    """Overwrite what was returned, execute, and compare the first `compared` results.
+def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: Given) -> Outcome:
+    """Overwrite what was returned, execute, and compare.
 
     A kernel may carry over what it returned from one call to the next, as one that works in place does. Then its
     reference reads the same memory and gives another result for the overwritten values: in that case they are put
     back, and another execution counts.
     """
-    checked = sets[:compared]
     # Without a reference nothing tells the right result from another one.
-    strict = any(one.bench.declared_reference() for one in checked)
+    strict = prepared.bench.declared_reference() is not None
     spoiled = []
     with builtin_torch():
         try:
-            for out in outs:
-                plain(out, strict)
+            plain(out, strict)
         except Refused as refused:
             return Outcome(False, "wrong", None, str(refused))
         if strict:
-            spoiled = spoil(outs, [one.bench for one in sets])
-    _synchronize(sets[0])
-    expected = [_expected(one) for one in checked]
+            spoiled = spoil(out, prepared.bench)
+    _synchronize(prepared)
+    expected = _expected(prepared)
     new = execute()
-    outcome = _outcomes(checked, new, expected, rtol, atol)
+    outcome = _outcome(prepared, new, expected, given)
     if outcome.ok or not spoiled:
         return outcome
     with builtin_torch():
-        cached = handed_out_again(spoiled, new[:compared])
+        cached = handed_out_again(spoiled, new)
         for memory in spoiled:
             memory.restore()
-    _synchronize(sets[0])
-    again = [_expected(one) for one in checked]
-    if _outcomes(checked, again, expected, rtol, atol).ok:  # the reference does not read what was overwritten
+    _synchronize(prepared)
+    again = _expected(prepared)
+    if _outcome(prepared, again, expected, given).ok:  # the reference does not read what was overwritten
         return Outcome(False, "wrong", None, CACHED) if cached else outcome
-    return _outcomes(checked, execute(), again, rtol, atol)
+    return _outcome(prepared, execute(), again, given)
 
 
 def _redrawn(
-    prepared: Prepared,
-    execute: Callable[[], Any],
-    rtol: Optional[Tolerance],
-    atol: Optional[Tolerance],
-    replay: Optional[Callable[[], Any]] = None,
+    prepared: Prepared, execute: Callable[[], Any], given: Given, replay: Optional[Callable[[], Any]] = None
 ) -> tuple[Outcome, str]:
     """Execute with the inputs redrawn in place; `replay` instead, where it reads all that is redrawn from the GPU.
 
@@ -297,7 +251,7 @@ def _redrawn(
             if not redraw.changes:
                 return Outcome(True), "its inputs are the same in every draw"
             run = replay if replay is not None and redraw.on_device else execute
-            return _with_other_values(prepared, redraw, run, rtol, atol), ""
+            return _with_other_values(prepared, redraw, run, given), ""
         except Exception as error:
             if not out_of_memory(error):
                 raise
@@ -306,13 +260,11 @@ def _redrawn(
             redraw.release()
 
 
-def _with_other_values(
-    prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], rtol: Optional[Tolerance], atol: Optional[Tolerance]
-) -> Outcome:
+def _with_other_values(prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], given: Given) -> Outcome:
     wanted = _expected(redraw.other)
     redraw.apply(other=True)
     _synchronize(prepared)
-    if _outcome(prepared, execute(), wanted, rtol, atol).ok:
+    if _outcome(prepared, execute(), wanted, given).ok:
         return Outcome(True)
     # A kernel may carry over state that does not follow from the draw, as one that accumulates does. Then its reference
     # reads it, too, and what it says now counts, if it follows the values at all.
@@ -322,12 +274,12 @@ def _with_other_values(
     now = _expected(prepared)
     _synchronize(prepared)
     out = execute()
-    if _outcome(prepared, before, now, rtol, atol).ok:
+    if _outcome(prepared, before, now, given).ok:
         now = wanted
-    found = _outcome(prepared, out, now, rtol, atol)
+    found = _outcome(prepared, out, now, given)
     if found.ok or found.kind != "wrong":
         return found
-    remembered = _outcome(prepared, out, before, rtol, atol).ok
+    remembered = _outcome(prepared, out, before, given).ok
     return replace(found, text=MEMO if remembered else f"with its inputs redrawn in place: {found.text}")
 
 
@@ -360,10 +312,6 @@ def _sizes(out: Any, prepared: Prepared) -> list[int]:
         return []
 
 
-def _execution(prepared: Prepared, sizes: Sequence[int]) -> Callable[[], Any]:
-    return lambda: _executed(prepared, sizes)
-
-
 def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
     """Return what one execution returns, with memory poisoned, once the whole device is done."""
     with poisoned_memory(sizes, prepared.bench.device_name):
@@ -393,31 +341,12 @@ def _expected(prepared: Prepared) -> Any:
             return found  # which comparing will say
 
 
-def _outcomes(
-    sets: Sequence[Prepared],
-    outs: Sequence[Any],
-    expected: Sequence[Any],
-    rtol: Optional[Tolerance],
-    atol: Optional[Tolerance],
-) -> Outcome:
-    """Return the first outcome that is not fine, or else the last."""
-    outcome = Outcome(True)
-    for prepared, out, ref in zip(sets, outs, expected):
-        outcome = _outcome(prepared, out, ref, rtol, atol)
-        if not outcome.ok:
-            break
-    return outcome
-
-
-def _outcome(
-    prepared: Prepared, out: Any, expected: Any, rtol: Optional[Tolerance], atol: Optional[Tolerance]
-) -> Outcome:
+def _outcome(prepared: Prepared, out: Any, expected: Any, given: Given) -> Outcome:
     reference = prepared.bench.declared_reference()
     if reference is None:
         found = finite(out)
     else:
-        own = reference.rtol, reference.atol
-        found = compare(out, expected, *own, (rtol, atol), prepared.bench.fields)
+        found = compare(out, expected, reference.rtol, reference.atol, given, prepared.bench.fields)
     return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found
 
 

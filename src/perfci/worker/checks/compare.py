@@ -27,7 +27,7 @@ from .plain import (
     plain,
     strided,
 )
-from .tolerance import Tolerance, Tolerances, Unnamed
+from .tolerance import NONE, Given, Tolerance, Tolerances, Unnamed
 
 CHUNK = 16 * 2**20
 """Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
@@ -51,7 +51,7 @@ def compare(
     ref: Any,
     rtol: Tolerance,
     atol: Tolerance,
-    given: tuple[Optional[Tolerance], Optional[Tolerance]] = (None, None),
+    given: Given = NONE,
     names: tuple[str, ...] = (),
 ) -> Outcome:
     """Compare a result with its reference: |out - ref| <= atol + rtol · |ref| for every element.
@@ -59,8 +59,8 @@ def compare(
     Both are tensors, numpy arrays, buffers, numbers, text, bytes, None, or nested lists, tuples, dicts and sets
     of these, of exactly these types (see `plain`); anything else is refused. Structure and shapes must agree, types of
     numbers need not: they are compared in float64 or complex128. Integers and bool are compared exactly while both
-    tolerances are 0. An infinity matches only itself, NaN nothing. `given`: rtol and atol that count before, where they
-    say something of an output. `names`: of the reference's fields, where it is a named tuple.
+    tolerances are 0. An infinity matches only itself, NaN nothing. `names`: of the reference's fields, where it is a
+    named tuple.
     """
     tally = _Tally(Tolerances(rtol, atol, given, names))
     with builtin_torch():

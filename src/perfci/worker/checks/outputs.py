@@ -101,16 +101,16 @@ class _Tensor(Spoiled):
             self.bits.copy_(self.kept)
 
 
-def spoil(outs: Sequence[Any], benches: Sequence[Bench]) -> list[Spoiled]:
-    """Overwrite what kernels returned, so that one that returns it again without computing it is found out.
+def spoil(out: Any, bench: Bench) -> list[Spoiled]:
+    """Overwrite what a kernel returned, so that one that returns it again without computing it is found out.
 
-    Left alone are inputs that a bench drew (kernels may work in place; what `bench.empty` made is no input),
+    Left alone are inputs that the bench drew (kernels may work in place; what `bench.empty` made is no input),
     memory that elements share, and what cannot be written or, for want of memory, not be kept meanwhile.
     """
-    inputs = [_range(drawn.tensor) for bench in benches for drawn in bench._drawn if drawn.method != "empty"]
+    inputs = [_range(drawn.tensor) for drawn in bench._drawn if drawn.method != "empty"]
     found: list[Spoiled] = []
     seen: set[tuple[int, int]] = set()
-    for leaf in (leaf for out in outs for leaf in _memories(out)):
+    for leaf in _memories(out):
         where = _range(leaf)
         if where in seen or _overlaps(where, inputs):
             continue
@@ -122,9 +122,9 @@ def spoil(outs: Sequence[Any], benches: Sequence[Bench]) -> list[Spoiled]:
     return found
 
 
-def handed_out_again(spoiled: Sequence[Spoiled], outs: Sequence[Any]) -> bool:
-    """Return whether results hold memory that was overwritten, with wrong values in it still."""
-    ranges = [_range(leaf) for out in outs for leaf in _memories(out)]
+def handed_out_again(spoiled: Sequence[Spoiled], out: Any) -> bool:
+    """Return whether a result holds memory that was overwritten, with wrong values in it still."""
+    ranges = [_range(leaf) for leaf in _memories(out)]
     return any(memory.left() for memory in spoiled if _overlaps(memory.where, ranges))
 
 

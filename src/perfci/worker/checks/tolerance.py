@@ -9,6 +9,9 @@ from typing import Any, Optional, Union
 
 Tolerance = Union[float, Mapping[str, float]]
 """A number for all outputs; or output → number, each by its position or key as text, and REST for all others."""
+Given = tuple[Optional[Tolerance], Optional[Tolerance]]
+"""rtol and atol of base, which count before those that a side declares, where they say something of an output."""
+NONE: Given = (None, None)
 REST = "*"
 _SHOWN = 8
 """Outputs that an error names."""
@@ -54,11 +57,10 @@ class Tolerances:
         self,
         rtol: Tolerance,
         atol: Tolerance,
-        given: tuple[Optional[Tolerance], Optional[Tolerance]] = (None, None),
+        given: Given = NONE,
         names: tuple[str, ...] = (),
     ) -> None:
-        """`rtol` and `atol`: as the side declares them. `given`: those of base, which count first. `names`: of the
-        fields of a named tuple, in order."""
+        """`rtol` and `atol`: as the side declares them. `names`: of the fields of a named tuple, in order."""
         own, first = {"rtol": rtol, "atol": atol}, dict(zip(("rtol", "atol"), given))
         self._own = {kind: _placed(value, names) for kind, value in own.items()}
         self._given = {kind: _placed(value, names) for kind, value in first.items() if value is not None}
