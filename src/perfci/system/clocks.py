@@ -1,23 +1,23 @@
 """`--lock-clocks`: the SM clock of a GPU held at one frequency, and released however perfci ends.
 
-A guardian, a small process in a session of its own, locks the clock and reads from a pipe that perfci holds open. At
-the end of the pipe, which the kernel sees to even after SIGKILL, it releases the clock and ends.
+A guardian, a small process in a session of its own, locks the clock and reads from a socket that perfci holds open. At
+its end, which the kernel sees to even after SIGKILL, it releases the clock and ends.
 """
 
 import importlib
-import json
 import re
-import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped
+from perfci.worker.channel import Channel, Garbage
 
 Frequency = int | Literal["base", "max"]
 """MHz; `base` is what the board holds under any load, `max` the highest that it knows."""
@@ -34,16 +34,6 @@ NOT_LOCKED, STILL_LOCKED = 1, 2
 
 class Locked(Exception):
     """Why a clock could not be locked or released; the text is for people."""
-
-
-class Driver(Protocol):
-    """A driver that locks clocks."""
-
-    def lock(self, uuid: str, mhz: Frequency) -> int | None:
-        """Hold the SM clock of a GPU. Returns the MHz, None where only the driver knows them. Raises Locked."""
-
-    def reset(self, uuid: str) -> None:
-        """Release it. Raises Locked."""
 
 
 class Nvml:
@@ -102,7 +92,7 @@ class Lock:
     frequency: Frequency
     mhz: int | None
     """None where only the driver knows it."""
-    guardian: "subprocess.Popen[str]"
+    guardian: "subprocess.Popen[bytes]"
 
     def words(self) -> str:
         """Return words for the timing mode: `locked at 1980 MHz`, `locked at base`."""
@@ -138,46 +128,38 @@ def locked(gpu: str, mhz: Frequency, driver: str = NVML) -> Iterator[Lock]:
     """
     # -P: as root, import nothing from the folder that perfci happens to run in.
     command = [sys.executable, "-P", "-m", "perfci.system.clocks", gpu, str(mhz), driver]
-    guardian = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    ours, its = socket.socketpair()
+    guardian = subprocess.Popen(command, stdin=its.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                start_new_session=True)  # fmt: skip
+    its.close()
     try:
-        yield Lock(gpu, mhz, _first_word(guardian, gpu), guardian)
+        yield Lock(gpu, mhz, _first_word(Channel(ours), gpu), guardian)
     finally:
+        ours.close()
         _end(guardian, gpu, mhz, driver)
 
 
-def _first_word(guardian: "subprocess.Popen[str]", gpu: str) -> int | None:
-    assert guardian.stdout is not None
-    ready, _, _ = select.select([guardian.stdout], [], [], START)
-    line = guardian.stdout.readline() if ready else ""
+def _first_word(channel: Channel, gpu: str) -> int | None:
+    why = "ended"
     try:
-        said = json.loads(line)
-    except ValueError:
-        why = "the process that should lock it " + ("did not answer" if not ready else "ended")
-        said = {"error": f"{why}: leave --lock-clocks out"}
+        said = channel.receive(START)
+    except (TimeoutError, Garbage):
+        said, why = None, "did not answer"
+    if said is None:
+        said = {"error": f"the process that should lock it {why}: leave --lock-clocks out"}
     if "error" in said:
         raise MachineError(f"--lock-clocks: cannot lock the clock of GPU {escaped(gpu)}: {escaped(said['error'])}")
     mhz: int | None = said["locked"]
     return mhz
 
 
-def _end(guardian: "subprocess.Popen[str]", gpu: str, mhz: Frequency, driver: str) -> None:
+def _end(guardian: "subprocess.Popen[bytes]", gpu: str, mhz: Frequency, driver: str) -> None:
     """Let the guardian end; if it did not release the clock, do so here."""
-    assert guardian.stdin is not None and guardian.stdout is not None
-    with suppress(BrokenPipeError):
-        guardian.stdin.close()
     try:
         code = guardian.wait(END)
     except subprocess.TimeoutExpired:
         guardian.kill()
         code = guardian.wait()
-    guardian.stdout.close()
     if code not in (0, NOT_LOCKED):  # killed, from outside or just now; or the driver refused
         try:
             _make(driver).reset(gpu)
@@ -188,35 +170,33 @@ def _end(guardian: "subprocess.Popen[str]", gpu: str, mhz: Frequency, driver: st
             ) from None
 
 
-def _make(driver: str) -> Driver:
+def _make(driver: str) -> Any:
     module, _, name = driver.partition(":")
-    made: Driver = getattr(importlib.import_module(module), name)()
-    return made
+    return getattr(importlib.import_module(module), name)()
 
 
 def main(gpu: str, mhz: str, driver: str) -> int:
-    """Run the guardian: lock, say so on stdout, wait for the end of stdin or SIGTERM, release. Return the exit code."""
+    """Run the guardian: lock, say so on its socket, wait for the end of that or SIGTERM, release. Return the exit
+    code."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
+    owner, locks = Channel(socket.socket(fileno=0)), None
     try:
         locks = _make(driver)
-    except Locked as why:
-        print(json.dumps({"error": str(why)}), flush=True)  # noqa: T201  # the owner reads it
-        return NOT_LOCKED
-    code = 0
-    try:
         held = locks.lock(gpu, parse(mhz))
     except Locked as why:
-        print(json.dumps({"error": str(why)}), flush=True)  # noqa: T201
+        owner.send({"error": str(why)})
         return NOT_LOCKED
     except BaseException:  # SIGTERM, just then
-        locks.reset(gpu)
+        if locks is not None:
+            locks.reset(gpu)
         raise
+    code = 0
     try:
         with suppress(BrokenPipeError):  # the owner is gone already: release it at once
-            print(json.dumps({"locked": held}), flush=True)  # noqa: T201
-            sys.stdin.read()
+            owner.send({"locked": held})
+            owner.receive()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:

@@ -71,21 +71,8 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     Text is written as UTF-8, what cannot be as escapes. The mode is 0644 less the umask.
     Raises MachineError where the disk refuses.
     """
-    content = data.encode(errors="backslashreplace") if isinstance(data, str) else data
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    with disk_errors("written", path):
-        try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            with os.fdopen(fd, "wb") as handle:
-                handle.write(content)
-                handle.flush()
-                os.fsync(fd)
-            temporary.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+    with _temporary(path, data.encode(errors="backslashreplace") if isinstance(data, str) else data) as temporary:
+        temporary.replace(path)
 
 
 def write_new(path: Path, data: bytes) -> bool:
@@ -94,6 +81,17 @@ def write_new(path: Path, data: bytes) -> bool:
     Of several writers one wins, and a killed one leaves nothing under that name. Raises MachineError where the disk
     refuses.
     """
+    with _temporary(path, data) as temporary:
+        try:
+            os.link(temporary, path)  # which, unlike a rename, takes no other's place
+        except FileExistsError:
+            return False
+    return True
+
+
+@contextmanager
+def _temporary(path: Path, data: bytes) -> Iterator[Path]:
+    """Yield a file beside `path` that holds `data`, for it to get that name; no longer there in the end."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     with disk_errors("written", path):
         try:
@@ -102,15 +100,11 @@ def write_new(path: Path, data: bytes) -> bool:
                 handle.write(data)
                 handle.flush()
                 os.fsync(fd)
-            try:
-                os.link(temporary, path)  # which, unlike a rename, takes no other's place
-            except FileExistsError:
-                return False
+            yield temporary
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
-    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from .checks.check import verify_redrawn_replay, verify_replay
 from .checks.compare import Outcome
 from .checks.tolerance import Given
 from .gpu import WARM_CALLS, Events, GpuSampler, rig
+from .work.driver import Driver, Unreadable
 
 FIRST_REPLAY = 100e-6
 """Seconds that queueing a replay is taken to need until it was seen."""
@@ -140,20 +140,11 @@ def nodes(graph: Any) -> Optional[int]:
     tell."""
     if not hasattr(graph, "raw_cuda_graph"):
         return None
-    driver = ctypes.CDLL("libcuda.so.1")
-    handle, count = ctypes.c_void_p(graph.raw_cuda_graph()), ctypes.c_size_t()
-    if driver.cuGraphGetNodes(handle, None, ctypes.byref(count)) != 0:
+    try:
+        driver = Driver()
+        return sum(driver.kind(node) in WORKING for node in driver.nodes(graph.raw_cuda_graph()))
+    except Unreadable:
         return None
-    found = (ctypes.c_void_p * count.value)()
-    if count.value and driver.cuGraphGetNodes(handle, found, ctypes.byref(count)) != 0:
-        return None
-    working = 0
-    for node in found:
-        kind = ctypes.c_int()
-        if driver.cuGraphNodeGetType(ctypes.c_void_p(node), ctypes.byref(kind)) != 0:
-            return None
-        working += kind.value in WORKING
-    return working
 
 
 def probe(fn: Callable[[], Any]) -> float:
