@@ -32,7 +32,7 @@ REASONS = {
 COUNTERS = {74: "sw_power_cap", 76: "sync_boost", 269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
 COMPUTE_MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 VALUE_TYPES = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # nvmlValueType_t
-CLOCK_SM, CLOCK_MEMORY = 1, 2  # nvmlClockType_t
+CLOCK_SM = 1  # nvmlClockType_t
 MEMORY_V2 = 0x02000028  # nvmlMemory_v2 of nvml.h: 2 << 24 | sizeof(nvmlMemory_v2_t)
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
@@ -61,8 +61,7 @@ class GpuState:
     at: float
     """Seconds of the monotonic clock."""
     sm_clock: int | None = None
-    """MHz, as `memory_clock`."""
-    memory_clock: int | None = None
+    """MHz."""
     temperature: int | None = None
     """°C."""
     power: float | None = None
@@ -81,7 +80,6 @@ class GpuState:
     """`default`, `exclusive` or `prohibited`."""
     persistence: bool | None = None
     mig: bool | None = None
-    ecc: bool | None = None
     memory_total: int | None = None
     """Bytes, as `memory_used`."""
     memory_used: int | None = None
@@ -147,7 +145,6 @@ class Gpu:
         return GpuState(
             at=time.monotonic(),
             sm_clock=ask("nvmlDeviceGetClockInfo", CLOCK_SM),
-            memory_clock=ask("nvmlDeviceGetClockInfo", CLOCK_MEMORY),
             temperature=ask("nvmlDeviceGetTemperature", 0),
             power=_scaled(ask("nvmlDeviceGetPowerUsage"), 1e-3),
             power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
@@ -158,7 +155,6 @@ class Gpu:
             compute_mode=COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
             persistence=_switch(ask("nvmlDeviceGetPersistenceMode")),
             mig=_switch(ask("nvmlDeviceGetMigMode")),
-            ecc=_switch(ask("nvmlDeviceGetEccMode")),
             memory_total=getattr(memory, "total", None),
             memory_used=getattr(memory, "used", None),
         )

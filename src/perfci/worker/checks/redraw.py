@@ -166,6 +166,12 @@ class Redraw:
         elif not has_no_state(kind):
             raise Unpaired(f"it keeps a {kind.__name__}, which cannot be read")
 
+    def _put(self, put: Callable[[Any], None], target: Any, own: Any, other: Any) -> None:
+        """Pair what lies in a place, which `put` writes."""
+        images = self._pair(target, own, other)
+        if images.differ:
+            self._changes.append((put, images))
+
     def _require_same(self, images: _Images, where: str) -> None:
         if images.differ:
             raise Unpaired(f"a {where} that it keeps cannot be changed")
@@ -193,19 +199,18 @@ class Redraw:
         raise Unpaired(f"it keeps a {kind.__name__}, which cannot be changed")
 
     def _pair_lists(self, target: Any, own: Any, other: Any) -> None:
-        put = _put_list if type(target) is list else _put_deque
         trio = [list(one) for one in (target, own, other)]
         _, mine, theirs = trio
         if ATOMS.issuperset(map(type, mine)) and ATOMS.issuperset(map(type, theirs)):
             if mine != theirs and not self._are_addresses(mine, theirs):
-                self._changes.append((functools.partial(put, target), _Images(mine, theirs)))
+                self._changes.append((functools.partial(_refill, target), _Images(mine, theirs)))
             return
         if len(mine) != len(theirs) or len(trio[0]) < len(mine):
             raise Unpaired("how much it keeps depends on the values that it draws")
         images = [self._pair(*items) for items in zip(*trio)]
         if any(one.differ for one in images):
             contents = _Images([one.own for one in images], [one.other for one in images])
-            self._changes.append((functools.partial(put, target), contents))
+            self._changes.append((functools.partial(_refill, target), contents))
 
     def _are_address(self, own: Any, other: Any) -> bool:
         """Return whether two atoms may be addresses, each of its own draw's memory."""
@@ -232,22 +237,20 @@ class Redraw:
         if own.keys() != other.keys():
             if not all(ATOMS.issuperset(map(type, one.values())) for one in (own, other)):
                 raise Unpaired("the keys of a dict that it keeps depend on the values that it draws")
-            self._changes.append((functools.partial(_put_dict, target), _Images(dict(own), dict(other))))
+            self._changes.append((functools.partial(_refill, target), _Images(dict(own), dict(other))))
             return
         for key in own:
             if own[key] is other[key]:
                 continue
             if key not in target:
                 raise Unpaired("its calls remove from a dict what the set-up has put there")
-            images = self._pair(target[key], own[key], other[key])
-            if images.differ:
-                self._changes.append((functools.partial(target.__setitem__, key), images))
+            self._put(functools.partial(target.__setitem__, key), target[key], own[key], other[key])
 
     def _pair_sets(self, target: Any, own: Any, other: Any) -> None:
         if not all(ATOMS.issuperset(map(type, one)) for one in (own, other)):
             raise Unpaired("it keeps a set of more than text and numbers")
         if own != other:
-            self._changes.append((functools.partial(_put_set, target), _Images(set(own), set(other))))
+            self._changes.append((functools.partial(_refill, target), _Images(set(own), set(other))))
 
     def _pair_buffers(self, target: Any, own: Any, other: Any) -> None:
         if is_ndarray(target):
@@ -261,7 +264,7 @@ class Redraw:
                 return
             self._changes.append((functools.partial(target.__setitem__, ...), _Images(own, other)))
         elif len(target) != len(own) or bytes(own) != bytes(other):
-            self._changes.append((functools.partial(_put_list, target), _Images(own, other)))
+            self._changes.append((functools.partial(_refill, target), _Images(own, other)))
 
     def _pair_functions(self, target: Any, own: Any, other: Any) -> None:
         if not target.__code__ is own.__code__ is other.__code__:
@@ -271,15 +274,9 @@ class Redraw:
             self._pair(*(vars(one).get(compiled) for one in (target, own, other)))
             return
         for cells in zip(*(one.__closure__ or () for one in (target, own, other))):
-            held = [content(cell) for cell in cells]
-            if held[1] is not held[2]:
-                images = self._pair(*held)
-                if images.differ:
-                    self._changes.append((functools.partial(setattr, cells[0], "cell_contents"), images))
+            self._put(functools.partial(setattr, cells[0], "cell_contents"), *map(content, cells))
         for name in ("__defaults__", "__kwdefaults__"):
-            images = self._pair(*(getattr(one, name) for one in (target, own, other)))
-            if images.differ:
-                self._changes.append((functools.partial(setattr, target, name), images))
+            self._put(functools.partial(setattr, target, name), *(getattr(one, name) for one in (target, own, other)))
         self._pair_dicts(*(vars(one) for one in (target, own, other)))
 
     def _pair_instances(self, kind: type, target: Any, own: Any, other: Any) -> None:
@@ -291,11 +288,7 @@ class Redraw:
         if hasattr(own, "__dict__"):
             self._pair_dicts(*(vars(one) for one in (target, own, other)))
         for slot in slots(kind):
-            held = [slot_of(slot, one) for one in (target, own, other)]
-            if held[1] is not held[2]:
-                images = self._pair(*held)
-                if images.differ:
-                    self._changes.append((functools.partial(slot.__set__, target), images))
+            self._put(functools.partial(slot.__set__, target), *(slot_of(slot, one) for one in (target, own, other)))
 
     def _pair_saved(self, target: Any, own: Any, other: Any) -> None:
         """Pair what the graphs of autograd that have made three tensors keep."""
@@ -377,23 +370,15 @@ def set_up(target: Prepared) -> Redraw:
 # ---------------------------------------------------------------- writing
 
 
-def _put_list(target: Any, items: Any) -> None:
-    target[:] = items
-
-
-def _put_deque(target: Any, items: Any) -> None:
-    target.clear()
-    target.extend(items)
-
-
-def _put_dict(target: Any, items: Any) -> None:
-    dict.clear(target)
-    dict.update(target, items)
-
-
-def _put_set(target: Any, items: Any) -> None:
-    target.clear()
-    target.update(items)
+def _refill(target: Any, items: Any) -> None:
+    if isinstance(target, (dict, set)):
+        target.clear()
+        target.update(items)
+    elif isinstance(target, collections.deque):
+        target.clear()
+        target.extend(items)
+    else:
+        target[:] = items
 
 
 def _copy(target: Any, source: Any) -> None:
