@@ -5,13 +5,20 @@ import tarfile
 from functools import cache
 from pathlib import Path
 
-from perfci.work.image import Image
+from perfci.work.image import Image as Unnamed
 
 DATA = Path(__file__).parents[1] / "data" / "cubins"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 HEADER = {"type": (16, "<H"), "machine": (18, "<H"), "flags": (48, "<I"), "table": (40, "<Q"), "count": (60, "<H")}
 SECTION = struct.Struct("<IIQQQQIIQQ")
 FIELDS = ("name", "kind", "flags", "address", "offset", "size", "link", "info", "alignment", "entry_size")
+
+
+class Image(Unnamed):
+    @property
+    def named(self) -> dict[str, int]:
+        """Index of each section by its name."""
+        return {section.name: number for number, section in enumerate(self.sections)}
 
 
 @cache

@@ -335,7 +335,7 @@ def test_two_files_of_one_name_are_not_taken_for_each_other():
     )
     assert other != base
     assert shaped not in functions(other)
-    assert "two sections or symbols in it are called" in same_function(other, other, hidden)
+    assert "two functions in the image are called" in same_function(other, other, hidden)
 
 
 @pytest.mark.parametrize(

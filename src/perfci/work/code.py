@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Collection, Iterator
 
-from perfci.model.text import shorten
+from perfci.model.text import escaped, shorten
 from perfci.work.image import (
     ALLOCATED,
     EXECUTED,
@@ -79,6 +79,8 @@ def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
     functions = [one for table in image.symbols.values() for one in table if one.info & 15 == FUNCTION]
     if not any(one.name == name and image.place(one) == f".text.{name}" and not one.value for one in functions):
         raise Unknown(f"the image has no function {_brief(name)}")
+    if any(sum(one.name == name for one in table) > 1 for table in image.symbols.values()):
+        raise Unknown(f"two functions in the image are called {_brief(name)}")
     others = {one.name for one in functions if one.other & ENTRY and one.name != name}
     found: list[tuple[str, object]] = [
         ("the architecture", image.flags & 0xFF_FFFF),
@@ -164,4 +166,4 @@ def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) 
 
 def _brief(name: str) -> str:
     """Return a name as reasons give it: that of a template may have thousands of characters."""
-    return shorten(name, 100, middle=True)
+    return shorten(escaped(name), 100, middle=True)
