@@ -34,7 +34,6 @@ def origin(tmp_path: Path) -> Repo:
         "TMPDIR": str(short),
         "COLUMNS": "160",
         "NO_COLOR": "1",
-        "PERFCI_CALIBRATION": str(tmp_path / "calibration"),
     }
     repo = Repo(tmp_path / "origin", env)
     repo.policy("limits: [{cases: '*', metric: time, regression: 20%}]\n")

@@ -104,14 +104,12 @@ def repo(tmp_path: Path) -> Repo:
     short = tmp_path / "t"
     short.mkdir()
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # `python3`, `pip` and `perfci` as a reader has them
-    calibrated = str(tmp_path / "calibration")
     env = {
         **os.environ,
         "PATH": path,
         "TMPDIR": str(short),
         "COLUMNS": "160",
         "NO_COLOR": "1",
-        "PERFCI_CALIBRATION": calibrated,
     }
     return Repo(tmp_path / "repo", env)
 

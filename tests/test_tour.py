@@ -54,7 +54,7 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PERFCI_MEASURE_ALL"} | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "NO_COLOR": "1", "COLUMNS": "120",
         "TMPDIR": str(tmp_path / "tmp"), "CUDA_VISIBLE_DEVICES": "",
-        "PERFCI_CALIBRATION": str(tmp_path / "calibration"), "HOME": str(tmp_path),
+        "HOME": str(tmp_path),
         "GIT_AUTHOR_NAME": "t", "GIT_AUTHOR_EMAIL": "t@example.com",
         "GIT_COMMITTER_NAME": "t", "GIT_COMMITTER_EMAIL": "t@example.com",
     }  # fmt: skip

@@ -34,18 +34,13 @@ PLANTED = """
 """
 
 
-@pytest.fixture
-def env(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    return {**env, "PERFCI_CALIBRATION": str(tmp_path / "calibrations")}
-
-
 def calibration(repo: Repo) -> dict:
     return json.loads((repo.root / "perfci-out" / "calibration" / "calibration.json").read_text())
 
 
 @pytest.mark.slow
-def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
-    """The one story: calibrate, see what can be shown, be told of a limit that cannot be held, be refused under strict."""
+def test_calibrate_then_plan(repo: Repo) -> None:
+    """See what can be shown, before and behind a calibration, and of a limit that cannot be held."""
     repo.policy(LIMITS)
     repo.write("kernels/adding.py", adding())
     repo.commit()
@@ -66,7 +61,6 @@ def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
     assert found["cases"][0]["seconds"] > 0.1
     assert found["failing"]["runs"] == 2000
     assert any("not committed" in note for note in found["notes"])
-    assert [path.stem for path in (tmp_path / "calibrations").iterdir()] == list(found["machines"].values())
     folder = repo.root / "perfci-out" / "calibration"
     assert parse_policy((folder / "policy.yaml").read_text()).suite == ["kernels/*.py"]
     assert "| `adding` |" in (folder / "calibration.md").read_text()
@@ -81,13 +75,6 @@ def test_calibrate_then_plan_then_compare(repo: Repo, tmp_path: Path) -> None:
     repo.policy("limits: [{cases: '*', metric: time, regression: 0.001%}]\n")
     repo.commit("a limit that nobody can hold")
     assert "inconclusive" in repo.perfci("list", "--plan").out
-    strict = repo.perfci("compare", "--base", "HEAD", "--strict")
-    assert strict.code == 2, strict.out + strict.err
-    assert "adding: a limit of 0.001 % on time is under" in strict.err.strip().splitlines()[-1]
-    assert not strict.results["cases"][0]["pairs"], "refused before measuring"
-    warned = repo.perfci("compare", "--base", "HEAD", "--budget", "1s")
-    assert warned.code in (0, 3), warned.out + warned.err  # 3 where the second does not do for eight pairs
-    assert any("adding: a limit of 0.001 % on time is under" in note for note in warned.report["notes"])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class Warm:
 
     def takes(self, env: dict[str, str]) -> bool:
         """Whether a run in this environment may be forked: what was imported has read nothing that differs."""
-        ours = dict.fromkeys(("TMPDIR", "COLUMNS", "PERFCI_CALIBRATION", "PYTEST_CURRENT_TEST"), "")
+        ours = dict.fromkeys(("TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST"), "")
         return env | ours == self.env | ours
 
     def run(

@@ -35,7 +35,11 @@ def case(ident: str, x, seconds: float = 1e-4, metric: str = "time", **more) -> 
     """A case whose pairs have these log ratios."""
     side = CaseSide(params={"n": 1}, timing=Timing(mode="rotating", threads=1))
     pairs = [
-        Pair(index=i, values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}})
+        Pair(
+            index=i,
+            values={"base": {metric: seconds}, "head": {metric: seconds * float(np.exp(v))}},
+            seconds={"block": 0.5},
+        )
         for i, v in enumerate(x)
     ]
     fields = {"device": "cuda", "sides": {"base": side, "head": side.model_copy(deep=True)}} | more
@@ -83,10 +87,6 @@ def recorded(plant: dict[str, float] | None = None) -> Results:
     return made
 
 
-def spent(measured: Results, seconds: float = 0.5) -> dict[str, list[float]]:
-    return {one.key: [seconds] * len(one.pairs) for one in measured.cases}
-
-
 STATES = ("quiet", "planted", "loud")
 """That people read."""
 
@@ -115,7 +115,7 @@ def calibrations() -> dict[str, Calibration]:
         [criterion("add/n=65536"), criterion("app/frame", device="cpu", metric="cycles", unit="cycles")],
     )
     return {
-        "quiet": conclude(quiet, spent(quiet), POLICY),
-        "planted": conclude(planted, spent(planted), POLICY, notes=["changes that are not committed were left out"]),
-        "loud": conclude(loud, {}, POLICY, whole=False),
+        "quiet": conclude(quiet, POLICY),
+        "planted": conclude(planted, POLICY, notes=["changes that are not committed were left out"]),
+        "loud": conclude(loud, POLICY, whole=False),
     }

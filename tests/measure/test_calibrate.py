@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -12,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci import schemas
-from perfci.measure.calibrate import history
+from perfci.measure.calibrate.forecast import forecast, ratios
 from perfci.measure.calibrate.trials import conclude, policy_text, proposed
-from perfci.model.base import MachineError, UsageError, matches
+from perfci.model.base import MachineError, matches
 from perfci.model.calibration import Calibration
 from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Looks
@@ -22,14 +21,7 @@ from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Work
 from perfci.stats.decide import decide, margin
-from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, criterion, recorded, results, spent
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(history.VARIABLE, str(tmp_path / "kept"))
-    return tmp_path / "kept"
-
+from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, criterion, recorded, results
 
 # What it concludes
 
@@ -61,14 +53,14 @@ def test_a_planted_effect_of_3_in_1000_is_named_first_and_ends_in_1():
 @pytest.mark.parametrize("kernel", IDS)
 def test_3_in_1000_is_caught_on_every_recorded_kernel(kernel):
     measured = recorded({kernel: 0.003})
-    found = conclude(measured, {}, POLICY)
+    found = conclude(measured, POLICY)
     assert [one.case for one in found.cases if one.differs] == [IDS[kernel]]
     assert found.exit_code == 1
 
 
 def test_an_effect_that_makes_runs_fail_is_told_apart_from_noise():
     measured = recorded({"mm1024": 0.012})
-    found = conclude(measured, {}, POLICY)
+    found = conclude(measured, POLICY)
     assert found.failing.low > 0.9
     assert found.failing.noise_alone <= 0.01 * found.failing.runs
     assert any("noise alone does not do that" in text for text in found.warnings)
@@ -76,7 +68,7 @@ def test_an_effect_that_makes_runs_fail_is_told_apart_from_noise():
 
 def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():
     x = np.random.default_rng(1).normal(2e-5, 1e-5, 32)
-    found = conclude(results([case("still", x)]), {}, POLICY)
+    found = conclude(results([case("still", x)]), POLICY)
     assert found.cases[0].differs
     assert found.exit_code == 0
     assert len(found.warnings) == 1
@@ -87,7 +79,7 @@ def test_the_fail_rate_is_that_of_the_decision():
     """Whole runs of three loud cases with biases, drawn anew and decided one by one."""
     rng = np.random.default_rng(2)
     series = [rng.normal(0.006, 0.004, 32) for _ in range(3)]
-    found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]), {}, POLICY)
+    found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]), POLICY)
     assert 0.05 < found.failing.failing / found.failing.runs < 0.95
 
     def is_red() -> bool:
@@ -101,7 +93,7 @@ def test_the_fail_rate_is_that_of_the_decision():
 def test_only_criteria_that_can_fail_the_run_make_it_fail():
     x = np.full(32, 0.05) + np.random.default_rng(3).normal(0, 0.001, 32)
     measured = results([case("c", x)], [criterion("c", severity="warn")])
-    assert conclude(measured, {}, POLICY).failing is None
+    assert conclude(measured, POLICY).failing is None
 
 
 def test_what_derives_from_time_is_judged_by_the_noise_of_time():
@@ -111,7 +103,7 @@ def test_what_derives_from_time_is_judged_by_the_noise_of_time():
         measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
         for side in next(one for one in measured.cases if one.id == "matmul/n=1024").sides.values():
             side.work = Work(flops=2e9)
-        found[planted] = conclude(measured, {}, POLICY)
+        found[planted] = conclude(measured, POLICY)
         assert {one.metric for one in found[planted].cases} == {"time"}
     assert found[0.03].failing.failing == found[0.03].failing.runs, "a rise of the time is a fall of the rate"
     assert found[-0.03].failing.failing == 0
@@ -119,24 +111,24 @@ def test_what_derives_from_time_is_judged_by_the_noise_of_time():
 
 def test_a_least_change_loosens_the_limit_that_is_replayed():
     measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [criterion("tiny", min_change=32e-9)])
-    assert conclude(measured, {}, POLICY).cases[0].asked == pytest.approx(0.032)
+    assert conclude(measured, POLICY).cases[0].asked == pytest.approx(0.032)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
 def test_values_that_are_no_numbers_calibrate_nothing(bad):
     broken = case("broken", np.zeros(32))
     broken.pairs[3].values["head"]["time"] = bad
-    found = conclude(results([broken, case("fine", np.zeros(32))]), {}, POLICY)
+    found = conclude(results([broken, case("fine", np.zeros(32))]), POLICY)
     assert [one.case for one in found.cases] == ["fine"]
     assert any("broken: not calibrated" in text for text in found.warnings)
     with pytest.raises(MachineError, match="nothing was calibrated: broken"):
-        conclude(results([broken]), {}, POLICY)
+        conclude(results([broken]), POLICY)
 
 
 def test_sides_of_the_same_code_that_ask_differently_end_in_1():
     odd = case("odd", np.zeros(32))
     odd.sides["head"].timing.settings["tf32"] = True
-    found = conclude(results([odd]), {}, POLICY)
+    found = conclude(results([odd]), POLICY)
     assert found.exit_code == 1
     assert "base and head are the same code, and yet timing tf32" in found.warnings[0]
 
@@ -223,100 +215,12 @@ def test_proposals_are_yaml_that_names_exactly_the_cases(names, whole):
             assert float(mine[0]["regression"].rstrip("%")) / 100 >= math.expm1(one.smallest) * (1 - 1e-6)
 
 
-# What is kept, and what comes of it
-
-
-def kept(found):
-    history.store(found)
-    return found
-
-
-def test_a_calibration_is_found_again_by_machine_case_and_question(folder):
-    measured = recorded()
-    found = kept(conclude(measured, spent(measured), POLICY))
-    assert [path.stem for path in folder.iterdir()] == [found.machines["cuda"]]
-    plan = measured.plan.model_copy(update={"exact_pairs": None, "criteria": [criterion("add/n=65536", 0.0001)]})
-    [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=False)
-    assert note.startswith("add/n=65536: a limit of 0.01 % on time is under the smallest change that can be promised")
-    assert "set regression: 0.5%, or let nothing else use the GPU, hold its clock (--lock-clocks base)" in note
-
-    other = measured.fingerprint.model_copy(update={"driver": "590.1"})
-    assert history.remarks(measured.cases, plan, other, strict=False) == []
-    free = measured.fingerprint.model_copy(update={"memory": 7, "uuid": "GPU-2", "perfci": "9", "host": "another"})
-    assert history.remarks(measured.cases, plan, free, strict=False) == [note]
-    asked_otherwise = [one.model_copy(deep=True) for one in measured.cases]
-    for one in asked_otherwise:
-        one.sides["head"].timing.mode = "cold"
-    assert history.remarks(asked_otherwise, plan, measured.fingerprint, strict=False) == []
-    for one in measured.cases:  # what depends on measured times is no part of the question
-        one.sides["head"].timing.executions_per_graph = 77
-    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == [note]
-
-
-def test_strict_refuses_a_limit_that_cannot_be_held_and_names_what_is_not_known(folder):
-    measured = recorded()
-    plan = measured.plan.model_copy(update={"exact_pairs": None})
-    [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=True)
-    assert "6 of 6 limits are of cases that are not calibrated" in note
-    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == []
-    kept(conclude(measured, {}, POLICY))
-    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=True) == []
-    tight = [criterion(one.id, 0.0001) for one in measured.cases]
-    with pytest.raises(UsageError, match=r"--strict: add/n=65536: a limit of 0\.01 %.*\(and 5 more\)"):
-        history.remarks(measured.cases, plan.model_copy(update={"criteria": tight}), measured.fingerprint, strict=True)
-    warned = plan.model_copy(update={"criteria": [criterion("add/n=65536", 0.0001, severity="warn")]})
-    assert len(history.remarks(measured.cases, warned, measured.fingerprint, strict=True)) == 1
-
-
-def test_a_quick_run_can_promise_less():
-    """16 pairs instead of 64: a limit that the whole run holds."""
-    measured = results([case("c", np.random.default_rng(4).normal(0, 0.002, 32))])
-    found = kept(conclude(measured, {}, POLICY))
-    between = (math.expm1(found.cases[0].reach[16]) + math.expm1(found.cases[0].reach[64])) / 2
-    plan = measured.plan.model_copy(update={"exact_pairs": None, "criteria": [criterion("c", between)]})
-    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=True) == []
-    quick = plan.model_copy(update={"max_pairs": 16})
-    with pytest.raises(UsageError, match="in 16 pairs"):
-        history.remarks(measured.cases, quick, measured.fingerprint, strict=True)
-
-
-def test_older_entries_are_replaced_case_by_case(folder):
-    first, second = recorded(), recorded({"mm1024": 0.003})
-    second.cases = [one for one in second.cases if one.id == "matmul/n=1024"]
-    kept(conclude(first, {}, POLICY))
-    found = kept(conclude(second, {}, POLICY))
-    stored, problem = history.read(found.machines["cuda"])
-    assert problem == ""
-    assert len(stored.cases) == 6
-    assert [one.case for one in stored.cases.values() if one.differs] == ["matmul/n=1024"]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 2}', "\xff"])
-def test_a_broken_file_is_a_note_and_calibrating_fixes_it(folder, text):
-    measured = recorded()
-    found = kept(conclude(measured, {}, POLICY))
-    path = next(folder.iterdir())
-    path.write_bytes(text.encode("latin-1"))
-    plan = measured.plan.model_copy(update={"exact_pairs": None})
-    [note] = history.remarks(measured.cases, plan, measured.fingerprint, strict=False)
-    assert str(path) in note
-    assert "perfci calibrate" in note
-    kept(found)
-    assert history.remarks(measured.cases, plan, measured.fingerprint, strict=False) == []
-
-
-def test_the_folder_is_the_users_cache_unless_named(tmp_path):
-    assert history.folder({history.VARIABLE: "/x/y"}) == Path("/x/y")
-    assert history.folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/perfci/calibration")
-    assert history.folder({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache/perfci/calibration"
-
-
 # The plan
 
 
 def planned(measured, tmp_path, **update):
     plan = measured.plan.model_copy(update={"exact_pairs": None} | update)
-    return history.forecast(measured.cases, plan, measured.fingerprint, tmp_path / "results.json")
+    return forecast(measured.cases, plan, measured.fingerprint, tmp_path)
 
 
 def test_a_plan_without_a_past_is_unknown_and_marked(tmp_path):
@@ -326,9 +230,15 @@ def test_a_plan_without_a_past_is_unknown_and_marked(tmp_path):
     assert found.seconds > 0
 
 
+def calibrated(measured, tmp_path):
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "results.json").write_text(measured.model_dump_json())
+    return conclude(measured, POLICY)
+
+
 def test_a_plan_says_what_the_calibration_knows(tmp_path):
     measured = recorded()
-    calibration = kept(conclude(measured, spent(measured), POLICY))
+    calibration = calibrated(measured, tmp_path)
     found = planned(measured, tmp_path)
     assert {(one.outlook, one.source, one.pairs) for one in found.cases} == {("decided", "calibration", 8)}
     assert found.seconds == pytest.approx(8 * sum(one.seconds for one in calibration.cases))
@@ -342,10 +252,10 @@ def test_a_plan_says_what_the_calibration_knows(tmp_path):
 def test_a_plan_names_what_the_budget_leaves_open(tmp_path):
     loud = case("loud", np.random.default_rng(5).normal(0, 0.006, 32))
     measured = results([loud, case("still", np.zeros(32))])
-    kept(conclude(measured, spent(measured), POLICY))
+    calibrated(measured, tmp_path)
     enough = planned(measured, tmp_path)
     assert {one.case: one.outlook for one in enough.cases} == {"loud": "decided", "still": "decided"}
-    short = planned(measured, tmp_path, budget=enough.seconds - 0.1)
+    short = planned(measured, tmp_path, budget=enough.seconds + enough.beside - 0.1)
     assert {one.case: one.outlook for one in short.cases} == {"loud": "budget", "still": "decided"}
     none = planned(measured, tmp_path, budget=0.1)
     assert {one.outlook for one in none.cases} == {"budget"}
@@ -360,12 +270,12 @@ def test_a_plan_falls_back_on_the_last_results_of_this_machine(tmp_path):
     assert (found.rests, found.beside) == ("last results", measured.seconds - measured.measuring_seconds)
     elsewhere = measured.fingerprint.model_copy(update={"devices": {"cuda": "NVIDIA A100"}})
     plan = measured.plan.model_copy(update={"exact_pairs": None})
-    other = history.forecast(measured.cases, plan, elsewhere, tmp_path / "results.json")
+    other = forecast(measured.cases, plan, elsewhere, tmp_path)
     assert {one.outlook for one in other.cases} == {"unknown"}
 
 
 def test_recorded_ratios_are_those_of_the_recording():
-    assert np.allclose(history.ratios(recorded().cases[0], "time", Looks()), RATIOS["add64k|rot|cycles"][:32])
+    assert np.allclose(ratios(recorded().cases[0], "time", Looks()), RATIOS["add64k|rot|cycles"][:32])
 
 
 def test_a_plan_adds_what_a_run_takes_beside_its_pairs_and_the_first_ones_are_dearer(tmp_path):
@@ -385,15 +295,15 @@ def test_a_plan_adds_what_a_run_takes_beside_its_pairs_and_the_first_ones_are_de
         asked.append(1)
         return ran
 
-    forecast = history.forecast(measured.cases, plan, measured.fingerprint, tmp_path / "results.json", trial)
-    assert (forecast.rests, forecast.beside, asked) == ("trial", 10.0, [1])
-    assert forecast.seconds == pytest.approx((2 + 1) * (2 * 3 + 6) + 16 * 0.25)
-    short = plan.model_copy(update={"budget": forecast.seconds + 3 - 0.1})
-    late = history.forecast(measured.cases, short, measured.fingerprint, tmp_path / "results.json", trial)
+    first = forecast(measured.cases, plan, measured.fingerprint, tmp_path, trial)
+    assert (first.rests, first.beside, asked) == ("trial", 10.0, [1])
+    assert first.seconds == pytest.approx((2 + 1) * (2 * 3 + 6) + 16 * 0.25)
+    short = plan.model_copy(update={"budget": first.seconds + 3 - 0.1})
+    late = forecast(measured.cases, short, measured.fingerprint, tmp_path, trial)
     assert [one.outlook for one in late.cases] == ["unknown", "unknown"]
     (tmp_path / "results.json").write_text(ran.model_dump_json())
-    again = history.forecast(measured.cases, plan, measured.fingerprint, tmp_path / "results.json", trial)
-    assert (again.rests, again.seconds, len(asked)) == ("last results", forecast.seconds, 2)
+    again = forecast(measured.cases, plan, measured.fingerprint, tmp_path, trial)
+    assert (again.rests, again.seconds, len(asked)) == ("last results", first.seconds, 2)
     more = [*measured.cases, case("new", np.zeros(4))]
-    history.forecast(more, plan, measured.fingerprint, tmp_path / "results.json", trial)
+    forecast(more, plan, measured.fingerprint, tmp_path, trial)
     assert len(asked) == 3, "a case that the results do not hold"

@@ -86,7 +86,7 @@ def test_what_json_would_write_as_something_else_has_no_digest(value: Any) -> No
 
 
 def test_digests_that_are_stored_are_found_again() -> None:
-    """Epochs of nights and calibrations are named by them, in stores that outlive a version."""
+    """Epochs of nights are named by them, in stores that outlive a version."""
     value = {"b": [1, 1.5, None, True], "a": "é"}
     assert digest(value) == "111023df541cbeb40d7d66edbc2aa0f30e355d4e0dfe15e3d24e711730a659f7"
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perfci.cli.measure import read_request
 from perfci.cli.progress import Console, Teller
-from perfci.measure.calibrate.history import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
+from perfci.measure.calibrate.forecast import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
 from perfci.measure.plan import TRIAL_PAIRS
 from perfci.measure.request import OUT, Request
 from perfci.measure.run import Measurement
@@ -38,8 +38,7 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
         listing = Measurement(request, teller).listing()
         cases, broken, criteria = listing.cases, listing.broken, [*listing.plan.criteria, *listing.creep]
         tried = partial(_trial, request, teller)
-        last = request.where.out / "results.json"
-        expected = forecast(cases, listing.plan, listing.facts, last, tried) if plan else None
+        expected = forecast(cases, listing.plan, listing.facts, request.where.out, tried) if plan else None
     if json:
         listed = [_entry(case, criteria) for case in cases]
         entries: dict[str, object] = {"cases": listed, "broken": broken, "notes": listing.notes}
@@ -111,7 +110,7 @@ _OUTLOOK = {
 
 
 _RESTS = {
-    "calibration": "the stored calibration",
+    "calibration": f"{OUT}/calibration",
     "last results": f"{OUT}/results.json",
     "trial": f"a trial of {TRIAL_PAIRS} pairs",
     "": "the schedule alone",
@@ -144,7 +143,6 @@ def _totals(expected: Forecast) -> list[str]:
         "",
         f"An unchanged tree takes {total}.",
         f"By {_RESTS[expected.rests]}, with a budget of {budget}: {verdict}.",
-        *(f"note: {text}" for text in expected.notes),
     ]
 
 

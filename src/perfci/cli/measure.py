@@ -16,7 +16,7 @@ import typer
 from perfci.cli.output import tell, tell_files, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
-from perfci.measure.calibrate import history
+from perfci.measure.calibrate.forecast import CALIBRATION
 from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.environments import parse_variables
 from perfci.measure.journal import gone_on
@@ -38,8 +38,6 @@ _AS_ASKED = (
     "lock_clocks", "profile", "raw", "keep",
 )  # fmt: skip
 """Fields of a request that hold what the command line says, as it says it."""
-CALIBRATION = "calibration"
-"""Within --out, so that the last comparison stays as it is."""
 CALIBRATION_FILES = ("calibration.md", "calibration.json", "policy.yaml", "results.json", "samples.jsonl", "logs/")
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
@@ -145,17 +143,15 @@ def calibrate_machine(pairs: int | None, **asked: Any) -> None:
                 raise MachineError("interrupted: go on with --resume") from None
         outputs.require()  # nothing of the code under test runs any more
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
-        calibration = conclude(results, measurement.spent, policy, whole=not request.what.cases, notes=notes)
+        calibration = conclude(results, policy, whole=not request.what.cases, notes=notes)
         write_atomic(out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
         write_atomic(out / "calibration.md", rendered.render(calibration))
         write_atomic(out / "policy.yaml", policy_text(calibration, policy))
-    kept = history.store(calibration)
     if asked["json"]:
         typer.echo(calibration.model_dump_json(indent=1))
     else:
         rendered.print_calibration(calibration, Console())
         tell_files(out, [name for name in CALIBRATION_FILES if (out / name).exists()])
-        typer.echo(f"Kept for this machine: {' · '.join(map(str, kept))}")
     raise typer.Exit(calibration.exit_code)
 
 

@@ -77,7 +77,7 @@ def write_plan(request: Request, shards: int, file: Path) -> SharedPlan | Finish
     with Teller(Console(stderr=True)) as teller, keep_outputs(folder, request.where.repository) as outputs:
         measurement = Measurement(request.but(plan_file=file.resolve()), teller)
         try:
-            plan = share_out(measurement, shards, folder / "results.json")
+            plan = share_out(measurement, shards, folder)
         except PolicyError as error:
             outputs.require()
             results = failed_results(measurement, error)

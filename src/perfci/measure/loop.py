@@ -46,8 +46,6 @@ class Loop:
     """Of base and head, where they differ."""
     seconds: float = 0.0
     """Wall time of all rounds."""
-    spent: dict[str, list[float]] = field(default_factory=dict)
-    """Case key → wall seconds of its pairs; the first case of a round bears the start of the workers."""
     needed: float = 0.0
     """Seconds of budget that would do for all cases, where this one cannot show a regression of any; else 0."""
     asked: int = 0
@@ -288,7 +286,6 @@ class Loop:
                 planned = self.benches[case.device].setups[case.key].planned
                 self.beside = min(self.beside or math.inf, max(0.0, own - planned))
                 self.start = self.start or max(0.0, seconds - own)
-            self.spent.setdefault(case.key, []).append(seconds)
             self.journal.add_pair(case.key, outcome.pair, outcome.samples)
 
 

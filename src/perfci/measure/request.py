@@ -17,6 +17,7 @@ from perfci.model.policy import Traced
 from perfci.model.results import MOST_MODELS, Part, Proof, Results
 
 OUT = "perfci-out"
+RESULTS = "results.json"
 RAW = "raw"
 """Folder below the output folder for the profilers' own reports, which tell of the machine."""
 COMMAND = "PERFCI_COMMAND"
@@ -134,7 +135,7 @@ class How(Document, frozen=True):
     budget: float | None = None
     """Seconds; None takes the policy's."""
     strict: bool = False
-    """Refuse limits that are under what a calibration of this machine promises."""
+    """A missing answer fails."""
     raw: bool = False
     """Keep the profilers' own reports too, in RAW below `out`; of a comparison those that may leave the machine."""
     command: list[str] = Field(default_factory=list)

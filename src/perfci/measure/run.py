@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
-from perfci.measure.calibrate import history
 from perfci.measure.cases import Found, mains, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, settle_all, unredrawn
 from perfci.measure.costs import Budget, Costs
@@ -107,8 +106,6 @@ class Measurement:
     """Returns once all that measure on this host at this time have come as far: see `_together`."""
     costs: Costs = field(default_factory=Costs)
     results: Results | None = None
-    spent: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Case key → wall seconds of its pairs."""
 
     def measure(self) -> Results:
         """Do everything. Raises PerfciError; results up to then are in `self.results`."""
@@ -204,8 +201,6 @@ class Measurement:
             probes = check_all(cases.measured, place, cases.found, run.journal, run.budget, fuzz=fuzz, note=stage)
         run.journal.restore(cases.measured)
         settle_all(cases.measured, place, cases.found, probes, None if run.lock is None else run.lock.words())
-        alike = cases.compared if place.environments is None else []  # a calibration is of forks of one environment
-        run.results.notes += history.remarks(alike, run.plan, place.facts, strict=self.request.how.strict)
 
     def _prove_work(self, run: _Run) -> None:
         """Find the cases that give the GPU the same work: they need not be timed either."""
@@ -226,7 +221,6 @@ class Measurement:
             run.plan, place.benches, place.runner, run.journal, self.progress, run.watch, run.lock, self.costs,
             run.budget, place.environments,
         )  # fmt: skip
-        self.spent = loop.spent
         try:
             loop.run(run.cases.measured, partial(self._decided, results, place))
         finally:

@@ -25,17 +25,11 @@ class CaseCalibration(Document):
     case: str
     device: DeviceKind
     metric: str = "time"
-    question: str
-    """Digest of parameters, declared work and timing mode, for which alone noise holds."""
-    measured: str
-    """When: UTC, ISO 8601."""
     pairs: int = Field(ge=2)
     value: Amount
     """Median of base's workers, in the metric's unit."""
     noise: Amount
     """Standard deviation of the pairs' log ratios."""
-    robust: Amount
-    """The same by the median absolute deviation: without stray pairs."""
     effect: Finite
     """Bias: ln(head/base), Hodges–Lehmann."""
     low: Finite
@@ -49,9 +43,9 @@ class CaseCalibration(Document):
     asked: Amount | None = None
     """The limit in effect, relative, never under its least change; None without one."""
     replayed: Shares | None = None
-    """None without a limit."""
-    seconds: Amount | None = None
-    """Of one pair, its share of the start-up included; None where not measured."""
+    """Of whole decisions at the limit asked for; None where there is none."""
+    seconds: Amount
+    """Wall seconds of one pair, its share of the start-up included."""
     components: dict[str, Amount] = Field(default_factory=dict)
     """Standard deviations of the parts of a pair's log ratio; empty where blocks do not tell them."""
 
@@ -62,13 +56,8 @@ class CaseCalibration(Document):
 
     @property
     def smallest(self) -> float | None:
-        """A log ratio, at the largest number of pairs; None where none can be promised."""
-        return self.smallest_within(max(self.reach, default=0))
-
-    def smallest_within(self, pairs: int) -> float | None:
-        """Return the smallest r, a log ratio, of runs of `pairs` pairs; None where none can be promised."""
-        caps = [cap for cap in self.reach if cap <= pairs]
-        return self.reach[max(caps)] if caps else None
+        """The smallest r at the largest number of pairs, a log ratio; None where none can be promised."""
+        return self.reach[max(self.reach)] if self.reach else None
 
 
 class FailRate(Document):
@@ -96,8 +85,6 @@ class Calibration(Document):
     repository: str = ""
     commit: str | None = None
     fingerprint: Fingerprint
-    machines: dict[DeviceKind, str] = Field(default_factory=dict)
-    """Device → the key of the stored calibration."""
     criteria: int = Field(ge=1)
     """Criteria of the suite that share α."""
     failing: FailRate | None = None
@@ -114,12 +101,7 @@ class Calibration(Document):
     exit_code: Literal[0, 1]
     """1 where a bias is proven or over 1 % of runs fail."""
 
-
-class Machine(Document):
-    """The store of a machine's device: the newest calibration of each case."""
-
-    version: Literal[1] = 1
-    machine: dict[str, str] = Field(default_factory=dict)
-    """Facts that make noise comparable: device, driver, versions, schedule."""
-    cases: dict[str, CaseCalibration] = Field(default_factory=dict)
-    """By id, device, metric and question."""
+    @property
+    def devices(self) -> list[DeviceKind]:
+        """Those of its cases."""
+        return sorted({case.device for case in self.cases})

@@ -82,15 +82,15 @@ def render(calibration: Calibration) -> str:
 
 def _machine(calibration: Calibration, quote: str = "") -> str:
     facts = calibration.fingerprint
-    devices = [facts.devices.get(kind, kind) for kind in calibration.machines]
-    driver = [f"driver {facts.driver}"] if facts.driver and "cuda" in calibration.machines else []
+    devices = [facts.devices.get(kind, kind) for kind in calibration.devices]
+    driver = [f"driver {facts.driver}"] if facts.driver and "cuda" in calibration.devices else []
     commit = f"{quote}{calibration.commit[:10]}{quote} against itself" if calibration.commit else "HEAD against itself"
     pairs = max((case.pairs for case in calibration.cases), default=0)
     return " · ".join([*devices, *driver, commit, f"{pairs} pairs", _time(calibration.seconds)])
 
 
 def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:
-    one_device = len(calibration.machines) == 1
+    one_device = len(calibration.devices) == 1
     name = case.case + ("" if case.metric == "time" else f" {case.metric}") + ("" if one_device else f" @{case.device}")
     pairs = case.replayed.pairs if case.replayed else None
     return [
@@ -100,7 +100,7 @@ def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:
         "–" if case.smallest is None else noise_percent(math.expm1(case.smallest)),
         "–" if case.asked is None else limit_percent(case.asked),
         "–" if pairs is None else f"{pairs:g}",
-        "–" if pairs is None or case.seconds is None else _time(pairs * case.seconds),
+        "–" if pairs is None else _time(pairs * case.seconds),
     ]
 
 

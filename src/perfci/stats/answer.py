@@ -239,8 +239,16 @@ def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decisi
 
 
 def _limit(case: Case, criterion: Criterion, base: Array) -> float:
-    least = least_change(criterion, case.sides.get("head", CaseSide()).timing) if criterion.unit == "s" else 0.0
-    return max(criterion.bound, least / float(np.median(base))) if least > 0 else criterion.bound
+    least = least_change(criterion, case.sides.get("head", CaseSide()).timing)
+    return limit_in_effect(criterion, float(np.median(base)), least)
+
+
+def limit_in_effect(criterion: Criterion, value: float | None, least: float) -> float:
+    """Return the limit as a relative change, never under `least`, seconds that count beside a typical `value` of
+    base."""
+    if criterion.unit == "s" and least > 0 and value is not None and value > 0:
+        return max(criterion.bound, least / value)
+    return criterion.bound
 
 
 def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer | None:

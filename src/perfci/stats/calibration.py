@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from perfci.model.plan import Looks
-from perfci.stats.walsh import Array, hodges_lehmann, interval, middle, null_tail
+from perfci.stats.walsh import Array, hodges_lehmann, interval, null_tail
 
 PROMISE = 0.99
 """Share of true changes that are found, and of unchanged cases within the limit, at the smallest r."""
@@ -27,8 +27,6 @@ class Noise(NamedTuple):
 
     pairs: int
     sd: float
-    robust: float
-    """`sd` by the median absolute deviation, without stray pairs."""
     effect: float
     """Hodges–Lehmann estimate of the bias."""
     low: float
@@ -52,11 +50,9 @@ def noise(x: Sequence[float] | Array, cases: int) -> Noise:
     wanted = 1 - (1 - EFFECT_LEVEL) / cases
     low, high, level = interval(values, wanted)
     own = interval(values, EFFECT_LEVEL)
-    centre = middle(np.sort(values))
     return Noise(
         pairs=values.size,
         sd=float(values.std(ddof=1)),
-        robust=MAD * middle(np.sort(np.abs(values - centre))),
         effect=hodges_lehmann(values),
         low=low,
         high=high,

@@ -1,26 +1,18 @@
 """`perfci calibrate`: HEAD against itself, built twice; what that says of the machine, and which limits it allows."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import yaml
 
-from perfci.measure.calibrate.history import (
-    LEAST_PAIRS,
-    key_of,
-    limit_in_effect,
-    machine,
-    noise_metric,
-    question,
-    ratios,
-)
+from perfci.measure.calibrate.forecast import LEAST_PAIRS, Earlier, noise_metric, ratios
 from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, FailRate, Shares
 from perfci.model.comparison import differences
-from perfci.model.criteria import Criterion
+from perfci.model.criteria import Criterion, least_change
 from perfci.model.limits import DEFAULT_LIMITS
 from perfci.model.plan import Plan
 from perfci.model.policy import Limit, Policy
@@ -29,7 +21,7 @@ from perfci.model.results import Case, Results
 from perfci.model.text import count
 from perfci.model.units import direction, limit_percent, noise_percent, show
 from perfci.sources.git import Repository
-from perfci.stats.answer import replay
+from perfci.stats.answer import limit_in_effect, replay
 from perfci.stats.calibration import STEPS, clopper_pearson, noise, reach, step_for
 from perfci.stats.components import components
 from perfci.stats.decide import Decision, Status, margin
@@ -98,18 +90,10 @@ class _Replayed:
     """Likewise, with each pair turned by a coin: noise alone."""
 
 
-def conclude(
-    results: Results,
-    spent: Mapping[str, Sequence[float]],
-    policy: Policy,
-    *,
-    whole: bool = True,
-    notes: Iterable[str] = (),
-) -> Calibration:
+def conclude(results: Results, policy: Policy, *, whole: bool = True, notes: Iterable[str] = ()) -> Calibration:
     """Return what results of HEAD against itself say. Pure: the same results give the same calibration.
 
-    `spent`: case key → wall seconds of its pairs, empty where not known. `whole`: whether all cases of the suite were
-    asked for. Raises MachineError where no case has enough pairs.
+    `whole`: whether all cases of the suite were asked for. Raises MachineError where no case has enough pairs.
     """
     plan = results.plan
     measured, lacking = _measured(results, plan)
@@ -118,8 +102,7 @@ def conclude(
             f"nothing was calibrated: {lacking[0] if lacking else 'no case has a relative limit or a time'}"
         )
     replayed = _replay(measured, plan)
-    seconds = _seconds(results, spent)
-    cases = [_case(one, replayed, results, len(measured), seconds.get(one.case.key)) for one in measured]
+    cases = [_case(one, replayed, results, len(measured)) for one in measured]
     cases.sort(key=_worry)
     failing = _fail_rate(replayed)
     broken = _broken(results)
@@ -132,7 +115,6 @@ def conclude(
         *lacking,
     ]
     too_many = failing is not None and failing.low > MOST_FAILING
-    devices = sorted({case.device for case in cases})
     return Calibration(
         run=results.run,
         started=results.started,
@@ -141,7 +123,6 @@ def conclude(
         repository=results.repository,
         commit=results.sides["head"].commit,
         fingerprint=results.fingerprint,
-        machines={device: key_of(machine(results.fingerprint, device)) for device in devices},
         criteria=plan.m,
         failing=failing,
         cases=cases,
@@ -191,7 +172,8 @@ def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
         one = by_key.get((criterion.case_key, noise_metric(criterion.metric)))
         if not criterion.relative or one is None:
             continue
-        limit = limit_in_effect(criterion, one.value, one.case.sides["head"].timing)
+        least = least_change(criterion, one.case.sides["head"].timing)
+        limit = limit_in_effect(criterion, one.value, least)
         if not margin(limit, criterion.better) > 0:
             continue  # judged `invalid`: never failing
         places, coins = draws[one.x.size]
@@ -200,9 +182,7 @@ def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
     return found
 
 
-def _case(
-    one: _Measured, replayed: Sequence[_Replayed], results: Results, cases: int, seconds: float | None
-) -> CaseCalibration:
+def _case(one: _Measured, replayed: Sequence[_Replayed], results: Results, cases: int) -> CaseCalibration:
     case, plan = one.case, results.plan
     found = noise(one.x, cases)
     here = [each for each in replayed if each.of is one]
@@ -212,12 +192,9 @@ def _case(
         case=case.id,
         device=case.device,
         metric=one.metric,
-        question=question(case.sides["head"], plan),
-        measured=results.started,
         pairs=found.pairs,
         value=one.value,
         noise=found.sd,
-        robust=found.robust,
         effect=found.effect,
         low=found.low,
         high=found.high,
@@ -226,7 +203,7 @@ def _case(
         reach=reach(found, plan.looks, plan.m),
         asked=tightest and tightest.limit,
         replayed=tightest and _shares(tightest.kept),
-        seconds=seconds,
+        seconds=Earlier(results, "calibration").pair(case, len(case.pairs)),
         components={"worker": parts.worker, "placement": parts.placement, "block": parts.block} if parts else {},
     )
 
@@ -256,16 +233,6 @@ def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
     )
     low, high = clopper_pearson(fails, RUNS)
     return FailRate(runs=RUNS, failing=fails, low=low, high=high, noise_alone=noise_alone)
-
-
-def _seconds(results: Results, spent: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Case key → wall seconds of a pair: its own median, and an equal share of what all pairs had in common."""
-    own = {key: float(np.median(seconds)) for key, seconds in spent.items() if seconds}
-    pairs = sum(map(len, spent.values()))
-    if not pairs:
-        return {}
-    common = results.measuring_seconds - sum(own[key] * len(spent[key]) for key in own)
-    return {key: seconds + max(0.0, common) / pairs for key, seconds in own.items()}
 
 
 # In words
@@ -364,12 +331,10 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailR
     unchanged = [case.replayed.unchanged for case in cases if case.replayed]
     found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of criteria are `unchanged`"
     taken = [(case.replayed.pairs, case.seconds) for case in cases if case.replayed and case.replayed.unchanged > 0]
-    times = [pairs * seconds for pairs, seconds in taken if seconds is not None]
     if not taken:
         return found
-    after = f"{np.median([pairs for pairs, _ in taken]):g} pairs"
-    after += f" and {show(float(np.median(times)), 's')}" if times else ""
-    return f"{found}, in the median after {after}"
+    time = show(float(np.median([pairs * seconds for pairs, seconds in taken])), "s")
+    return f"{found}, in the median after {np.median([pairs for pairs, _ in taken]):g} pairs and {time}"
 
 
 # The policy that it proposes
@@ -415,7 +380,7 @@ def policy_text(calibration: Calibration, policy: Policy) -> str:
         [limit.model_dump(mode="json", exclude_defaults=True) for limit in own],
         sort_keys=False, allow_unicode=True, default_flow_style=None, width=120,
     )  # fmt: skip
-    devices = ", ".join(calibration.fingerprint.devices.get(kind, kind) for kind in calibration.machines)
+    devices = ", ".join(calibration.fingerprint.devices.get(kind, kind) for kind in calibration.devices)
     return "\n".join(
         [
             f"# Proposed by `perfci calibrate` from commit {(calibration.commit or '')[:10]} on {devices}.",

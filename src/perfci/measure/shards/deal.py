@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import perfci
-from perfci.measure.calibrate.history import UNKNOWN_PAIRS, forecast
+from perfci.measure.calibrate.forecast import UNKNOWN_PAIRS, forecast
 from perfci.measure.request import Planned
 from perfci.measure.run import Measurement
 from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
@@ -43,16 +43,16 @@ def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) ->
     return {key: dealt[key] for key in seconds}
 
 
-def share_out(measurement: Measurement, shards: int, last: Path, *, fewer: bool = False) -> SharedPlan:
+def share_out(measurement: Measurement, shards: int, out: Path, *, fewer: bool = False) -> SharedPlan:
     """Plan a comparison whose cases `shards` machines measure: all up to the first sample. Raises PerfciError.
 
-    `last`: results of an earlier comparison, which tell the seconds of each case; where they do not, the calibration of
-    this machine or the schedule does. `fewer`: where there are fewer cases than shards, the plan is for as many as
+    `out`: holds results of an earlier comparison, or a calibration, which tell the seconds of each case; where they do
+    not, the schedule does. `fewer`: where there are fewer cases than shards, the plan is for as many as
     there are.
     """
     place, cases, plan, run = measurement.plan()
     measured = [case for case in cases if case.measured("head")]
-    expected = forecast(measured, plan, place.facts, last).cases
+    expected = forecast(measured, plan, place.facts, out).cases
     told = {f"{one.case}@{one.device}": (one.pairs or UNKNOWN_PAIRS) * one.seconds for one in expected}
     seconds = {case.key: told.get(case.key, 0.0) for case in cases}
     commands = {case.key: case.kernel for case in cases if case.origin == "command"}

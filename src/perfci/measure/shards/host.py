@@ -21,7 +21,7 @@ from typing import Any
 
 from perfci.measure.journal import JOURNAL, PREVIOUS, begun
 from perfci.measure.place import prepare_sides
-from perfci.measure.request import WRITTEN, Progress, Request, Standing
+from perfci.measure.request import RESULTS, WRITTEN, Progress, Request, Standing
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import Shard, SharedPlan, read_plan
@@ -36,7 +36,7 @@ from perfci.system.users import find_account
 
 FOLDER = "shards"
 """Below the output folder: the plan, and a folder of each process."""
-PLAN, RESULTS = "plan.json", "results.json"
+PLAN = "plan.json"
 LEASE = "several GPUs"
 """Whoever holds several leases at once holds this one, too: two of them would wait for each other."""
 GRACE = 60.0
@@ -87,7 +87,7 @@ def plan_host(request: Request, members: Sequence[Member], home: Path, progress:
         if known is not None:
             return known
         planning = Measurement(request.but(prepared=where.prepared or home, gpu=members[0].gpu), progress)
-        plan = share_out(planning, len(members), where.out / RESULTS, fewer=True)
+        plan = share_out(planning, len(members), where.out, fewer=True)
     with disk_errors("made", folder):
         folder.mkdir(exist_ok=True)
     write_atomic(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
