@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from perfci.bisect.document import Compared, Range
-from perfci.bisect.run import GitHistory
+from perfci.bisect.walk import GitHistory
 from perfci.bisect.search import Asked, search
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion, LimitSource

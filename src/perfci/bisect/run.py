@@ -1,15 +1,13 @@
 """The bisect, from two names of commits to a document."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import perfci
-from perfci.bisect import walk
 from perfci.bisect.compare import ANSWERS, Comparisons, Measure, Subject
 from perfci.bisect.document import Bisect, CommitFacts, Compared
 from perfci.bisect.search import Asked, search_all
+from perfci.bisect.walk import GitHistory, ends
 from perfci.bisect.words import answer
 from perfci.measure.request import Request
 from perfci.model.base import UsageError
@@ -40,42 +38,6 @@ class Bisecting:
     skip: tuple[str, ...] = ()
 
 
-@dataclass
-class GitHistory:
-    """The commits of a repository, each described once."""
-
-    repo: Repository
-    scratch: Path
-    """Walks lie here."""
-    first_parent: bool = False
-    known: dict[str, CommitFacts] = field(default_factory=dict)
-    logs: list[str] = field(default_factory=list)
-
-    def count(self, good: str, bad: str) -> int:
-        """Return the number of candidates."""
-        return walk.candidates(self.repo, good, bad, first_parent=self.first_parent)
-
-    def parents(self, commit: str) -> list[str]:
-        """Return parents, of which `first_parent` leaves one."""
-        return walk.parents(self.repo, commit, first_parent=self.first_parent)
-
-    def facts(self, commit: str) -> CommitFacts:
-        """Return what people are told of a commit."""
-        if commit not in self.known:
-            self.known[commit] = walk.facts(self.repo, commit)
-        return self.known[commit]
-
-    @contextmanager
-    def walk(self, good: str, bad: str) -> Iterator[walk.Walk]:
-        """Begin a walk; its log is kept when it ends."""
-        steps = walk.Walk(self.repo, self.scratch / f"{len(self.logs)}.git", good, bad, first_parent=self.first_parent)
-        self.logs.append("")
-        try:
-            yield steps
-        finally:
-            self.logs[-1] = steps.log()
-
-
 Tell = Callable[[Compared, CommitFacts, bool], None]
 """Say what became of a comparison, with the facts of its head; True where it was known."""
 
@@ -87,7 +49,7 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
     repo = Repository.find(where.repository)
     if repo is None:
         raise UsageError(f"{where.repository}: not a git repository: a bisect needs its commits")
-    good, bad, notes = walk.ends(repo, asked.good, asked.bad)
+    good, bad, notes = ends(repo, asked.good, asked.bad)
     if asked.suite is not None:
         request = request.but(suite=repo.commit(asked.suite).sha)
     subject = Subject(repo, request, asked.metric, asked.limit, frozenset(repo.commit(name).sha for name in asked.skip))

@@ -8,10 +8,10 @@ metric against each of its parents.
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from perfci.bisect.document import Answer, CommitFacts, Compared, Purpose, Range
+from perfci.bisect.document import Compared, Purpose, Range
+from perfci.bisect.walk import GitHistory
 from perfci.bisect.words import sentence
 from perfci.model.metrics import Direction
 
@@ -30,43 +30,14 @@ class Asked(NamedTuple):
     """Questions that share the error rates."""
 
 
-class History(Protocol):
-    """The commits, and git's walk over them."""
-
-    def count(self, good: str, bad: str) -> int:
-        """Return the number of candidates."""
-
-    def parents(self, commit: str) -> list[str]:
-        """Return a commit's parents."""
-
-    def facts(self, commit: str) -> CommitFacts:
-        """Return what people are told of it."""
-
-    def walk(self, good: str, bad: str) -> "AbstractContextManager[Steps]":
-        """Begin a walk."""
-
-
-class Steps(Protocol):
-    """A walk, as `Walk` is one."""
-
-    def candidate(self) -> str | None:
-        """Return the commit to compare next; None at the end."""
-
-    def mark(self, commit: str, answer: Answer) -> None:
-        """Say whether the change is there."""
-
-    def named(self) -> list[str]:
-        """Return the first commit with the change; several where that is not known."""
-
-
-def search(history: History, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str) -> Range:
+def search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str) -> Range:
     """Search one range. Raises what `ask` raises."""
     found = _search(history, ask, good, bad)
     found.sentence = sentence(found, metric)
     return found
 
 
-def _search(history: History, ask: Callable[[Asked], Compared], good: str, bad: str) -> Range:
+def _search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, bad: str) -> Range:
     number = history.count(good, bad)
     whole = ask(Asked("whole", good, bad))
     found = Range(
@@ -128,8 +99,8 @@ def _half_width(one: Compared) -> float:
     return (math.log(one.interval.high) - math.log(one.interval.low)) / 2
 
 
-def rest(found: Range, history: History) -> Iterator[tuple[str, str]]:
-    """Yield ranges in which what an accused commit leaves of the change may lie."""
+def rest(found: Range, history: GitHistory) -> Iterator[tuple[str, str]]:
+    """Yield the ranges in which what a commit that is accused leaves of the change may lie."""
     if found.ending == "found" and found.several and found.named is not None:
         commit = found.named.commit
         for parent in history.parents(commit):
@@ -140,7 +111,7 @@ def rest(found: Range, history: History) -> Iterator[tuple[str, str]]:
 
 
 def search_all(
-    history: History, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str, *, deeper: bool
+    history: GitHistory, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str, *, deeper: bool
 ) -> list[Range]:
     """Search a range, and with `deeper` what each accused commit leaves. Raises what `ask` raises."""
     found: list[Range] = []

@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.bisect.document import Answer, CommitFacts
@@ -76,27 +78,47 @@ def ends(repo: Repository, good: str, bad: str) -> tuple[str, str, list[str]]:
     return base, new.sha, [f"{escaped(good, 100)} is on another line: {base[:10]}, where it parted, is taken for it"]
 
 
-def candidates(repo: Repository, good: str, bad: str, *, first_parent: bool) -> int:
-    """Return the number of commits that may have made the change."""
-    line = ["--first-parent"] if first_parent else []
-    return int(repo.git("rev-list", "--count", *line, f"{good}..{bad}").stdout)
-
-
-def parents(repo: Repository, commit: str, *, first_parent: bool) -> list[str]:
-    """Return full hashes of all parents, or of the first."""
-    return repo.parents(commit)[: 1 if first_parent else None]
-
-
 def tree(repo: Repository, commit: str) -> str:
     """Return the hash of a commit's files."""
     return os.fsdecode(repo.git("rev-parse", f"{commit}^{{tree}}").stdout).strip()
 
 
-def facts(repo: Repository, commit: str) -> CommitFacts:
-    """Return what people are told of a commit."""
-    args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--date=short")
-    told = repo.git(*args, "--format=%an%n%ad%n%s", commit).stdout.decode(errors="replace")
-    author, date, subject = [*told.split("\n", 2), "", ""][:3]
-    return CommitFacts(
-        commit=commit, subject=escaped(subject.rstrip("\n"), 200), author=escaped(author, 100), date=escaped(date, 20)
-    )
+@dataclass
+class GitHistory:
+    """The commits of a repository, each described once."""
+
+    repo: Repository
+    scratch: Path
+    """Walks lie here."""
+    first_parent: bool = False
+    known: dict[str, CommitFacts] = field(default_factory=dict)
+    logs: list[str] = field(default_factory=list)
+
+    def count(self, good: str, bad: str) -> int:
+        """Return the number of candidates in a range: commits that may have made a change between its ends."""
+        line = ["--first-parent"] if self.first_parent else []
+        return int(self.repo.git("rev-list", "--count", *line, f"{good}..{bad}").stdout)
+
+    def parents(self, commit: str) -> list[str]:
+        """Return the full hashes of a commit's parents, of which `first_parent` leaves one."""
+        return self.repo.parents(commit)[: 1 if self.first_parent else None]
+
+    def facts(self, commit: str) -> CommitFacts:
+        """Return what people are told of a commit."""
+        if commit not in self.known:
+            args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--date=short")
+            told = self.repo.git(*args, "--format=%an%n%ad%n%s", commit).stdout.decode(errors="replace")
+            author, date, subject = [*told.rstrip("\n").split("\n", 2), "", ""][:3]
+            told_of = {"subject": escaped(subject, 200), "author": escaped(author, 100), "date": escaped(date, 20)}
+            self.known[commit] = CommitFacts(commit=commit, **told_of)
+        return self.known[commit]
+
+    @contextmanager
+    def walk(self, good: str, bad: str) -> Iterator[Walk]:
+        """Begin a walk; its log is kept when it ends."""
+        steps = Walk(self.repo, self.scratch / f"{len(self.logs)}.git", good, bad, first_parent=self.first_parent)
+        self.logs.append("")
+        try:
+            yield steps
+        finally:
+            self.logs[-1] = steps.log()
