@@ -139,42 +139,6 @@ def test_limits_that_no_measurement_can_meet_are_invalid(criterion):
     assert (decision.status, decision.reason_code) == ("invalid", "margin")
 
 
-def served(base, head, reports=("time", "p99"), **fields):
-    """A command whose p99 are these values, and whose time is always reported."""
-    made = pairs(*values(1.0), p99=(base, head))
-    sides = {"base": side(reports=list(reports)), "head": side(reports=list(reports))}
-    return case(pairs=made, origin="command", **sides, **fields)
-
-
-@pytest.mark.parametrize("kind", ["regression", "max"])
-def test_what_only_some_executions_of_a_command_report_is_never_within_the_limit(kind):
-    base, head = values(1.0)
-    criterion = limit(metric="p99", kind=kind, bound=0.1)
-    assert status(served(base, head), criterion, 1) == "unchanged"
-    assert answer(served(base, head[:20]), criterion, LOOKS, 1).decision.reason_code == "partly"
-    only_base = answer(served(base[:20], head), criterion, LOOKS, 1).decision.status
-    assert only_base == ("invalid" if kind == "regression" else "unchanged"), "a bound holds for head alone"
-
-
-def test_what_is_left_out_hides_no_regression_that_is_shown():
-    base, head = values(1.5)
-    assert status(served(base, head[:23]), limit(metric="p99"), 1) == "regression"
-    assert status(served(base, head[:20]), limit(metric="p99", kind="max", bound=T), 1) == "violation"
-
-
-def test_what_base_reports_in_its_first_execution_alone_is_not_new_in_head():
-    head = values(1.0)[1]
-    assert answer(served(None, head), limit(metric="p99"), LOOKS, 1).decision.reason_code == "partly"
-    new = served(None, head, reports=["time"])
-    assert answer(new, limit(metric="p99"), LOOKS, 1).decision.reason_code == "base_unmeasured"
-
-
-def test_what_is_asked_late_has_no_answer_and_no_share_of_alpha():
-    asked = limit(metric="p99", late=True)
-    assert answer(served(*values(1.5)), asked, LOOKS, 1).decision.reason_code == "late"
-    assert not asked.shares_alpha
-
-
 def drawn(pair: Pair, sign: int, index: int) -> Pair:
     """The pair under another index; as if base had been head, where the sign is negative."""
     other = {"base": "head", "head": "base"} if sign < 0 else {"base": "base", "head": "head"}

@@ -54,16 +54,6 @@ def test_what_base_reported_is_asked_of_head() -> None:
     assert [(row.metric, row.effect) for row in report.rows if row.metric == "p99"] == [("p99", "fail")]
 
 
-def test_what_only_later_executions_report_is_asked_and_has_no_answer() -> None:
-    """As in the run itself, which knew only the first execution when it planned."""
-    policy = POLICY + "  - {cases: '*', metric: p99, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
-    cold = {name: side(reports=["time"]) for name in ("base", "head")}
-    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=values(10.0)), **cold)
-    report = judge_by(parse_policy(policy), results([serve], []))
-    (row,) = (row for row in report.rows if row.metric == "p99")
-    assert (row.class_, row.effect, report.verdict) == ("invalid", "undecided", "undecided")
-
-
 def test_a_bound_holds_for_what_head_alone_reports() -> None:
     policy = POLICY + "  - {cases: '*', metric: p99, max: 1us, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
     serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=(None, values(1.0)[1])))

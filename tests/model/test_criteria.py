@@ -57,7 +57,7 @@ def test_the_metrics_tier_says_how_it_is_decided() -> None:
     timed, observed = limit(), limit(metric="registers")
     assert (timed.timed, timed.observed, timed.shares_alpha) == (True, False, True)
     assert (observed.timed, observed.observed, observed.shares_alpha) == (False, True, False)
-    for change in ({"waits": "it is for cpu"}, {"late": True}, {"severity": "warn"}):
+    for change in ({"waits": "it is for cpu"}, {"severity": "warn"}):
         assert not timed.model_copy(update=change).shares_alpha
     waiting = timed.model_copy(update={"waits": "it is for cpu"})
     assert not waiting.timed and not waiting.observed

@@ -2,12 +2,12 @@
 
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
-from perfci.model.limits import UNSEEN, Subject, answerable, criteria, late, mistake, strictest
+from perfci.model.limits import UNSEEN, Subject, answerable, criteria, mistake, strictest
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
 from perfci.model.report import Report
-from perfci.model.results import Case, Reports, Results, at_first, ever
+from perfci.model.results import Case, Results, reports
 
 
 def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: str = FILE) -> Report:
@@ -19,11 +19,9 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     declared = _declared(results)
     if text := mistake(policy, declared, {}, where):
         raise UsageError(text)
-    subjects = [_subject(results, case, at_first(case)) for case in results.cases if case.stopped != "skipped"]
-    again = [_subject(results, case, ever(case)) for case in results.cases if case.stopped != "skipped"]
+    subjects = [_subject(results, case) for case in results.cases if case.stopped != "skipped"]
     purpose = results.plan.purpose
     written = criteria(policy, subjects, declared.kernels, purpose=purpose)
-    written += late(policy, again, written, purpose=purpose)
     captured = any(case.captured for case in results.cases)
     written = answerable(written, timed=not captured or any(case.pairs for case in results.cases))
     own = [one for one in results.plan.criteria if one.source.origin == "kernel"]
@@ -46,7 +44,8 @@ def _declared(results: Results) -> Declared:
     return Declared(kernels=kernels, commands=[case.id for case in results.cases], whole=False)
 
 
-def _subject(results: Results, case: Case, told: Reports) -> Subject:
+def _subject(results: Results, case: Case) -> Subject:
+    told = reports(case)
     return Subject(
         case.id,
         case.device,

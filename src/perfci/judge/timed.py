@@ -15,7 +15,7 @@ from perfci.model.profile import concerns
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import limit_percent, percent, show
-from perfci.stats.answer import Answer, answer, silences
+from perfci.stats.answer import Answer, answer
 from perfci.stats.decide import margin, pairs_needed
 from perfci.stats.equal_clock import LogRatios
 from perfci.stats.lag import beyond_drift
@@ -98,12 +98,6 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case "base_unmeasured":
             class_, effect = "added", "pass"
             reason = f"head has {metric}, base has not: nothing to compare with"
-        case "partly":
-            silent = silences(case, metric).items()
-            counts = [f"{n} of {name}'s {len(case.pairs)} executions" for name, n in silent]
-            reason = f"only {' and '.join(counts)} report {metric}"
-        case "late":
-            reason = f"{metric} is not reported in its first execution, and in later ones: report it in each"
         case "nonfinite":
             reason = f"{metric} of a worker is not a finite number"
         case "nonpositive":

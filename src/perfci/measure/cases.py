@@ -12,7 +12,7 @@ from perfci.model.limits import Subject, matched, nearest
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, CaseSide, FileFailure, Reason, Reports, at_first
+from perfci.model.results import Case, CaseSide, FileFailure, Reason, reports
 from perfci.model.text import listed
 from perfci.model.timing import TimingMode
 from perfci.system.starter import Worker
@@ -205,13 +205,12 @@ def subjects(
     cases: Sequence[Case],
     found: Mapping[Side, Found],
     names: Mapping[str, str],
-    told: Callable[[Case], Reports] = at_first,
     *,
     first: Side = "base",
 ) -> list[Subject]:
     """Return the cases as limits see them, with a kernel's own limits.
 
-    `told`: what a case reports. `first`: the side whose declaration of them counts, where it has the case.
+    `first`: the side whose declaration of them counts, where it has the case.
     """
     made = []
     for case in cases:
@@ -220,7 +219,7 @@ def subjects(
         described = _described(case, found, first)
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
-        reports = told(case)
+        told = reports(case)
         made.append(
             Subject(
                 case.id,
@@ -228,8 +227,8 @@ def subjects(
                 names.get(case.device, ""),
                 own,
                 where,
-                reports.relative,
-                reports.bounded,
+                told.relative,
+                told.bounded,
                 command=case.origin == "command",
             )
         )

@@ -273,7 +273,8 @@ class Loop:
         """Write down what became of one case in one round, which took so long."""
         case = outcome.case
         for name, failure in outcome.failures.items():
-            reason = failure.model_copy(update={"during": "round"})  # only what was right is measured
+            uneven = case.origin == "command" and failure.kind == "protocol"  # in its reports: it never was right
+            reason = failure.model_copy(update={"during": "" if uneven else "round"})
             case.sides[name].status = "failed"
             case.sides[name].reason = reason
             case.stopped = "failed"

@@ -12,7 +12,7 @@ from perfci.model.base import Side, UsageError
 from perfci.model.comparison import claims
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.criteria import asked as asks
-from perfci.model.limits import Subject, criteria, late
+from perfci.model.limits import Subject, criteria
 from perfci.model.metrics import OBSERVED, resolve
 from perfci.model.plan import Declared, Looks, Plan, sharing
 from perfci.model.policy import Command, Limit, Policy
@@ -106,16 +106,6 @@ def _criterion(
     if question.threshold:
         update |= {"threshold": True, "min_change": 0.0, "tick": 0.0}
     return found.model_copy(update=update)
-
-
-def ask_late(plan: Plan, what: What, place: Place, seen: Sequence[Subject]) -> None:
-    """Add to the plan what only later executions of commands showed to be asked; `m` stays, since it has no answer.
-
-    `seen`: the cases with all that any execution reported.
-    """
-    if plan.judged and what.question is None:
-        compared = what.mode == "compare"
-        plan.criteria += late(place.limits, seen, plan.criteria, compared=compared, purpose=what.purpose)
 
 
 def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:

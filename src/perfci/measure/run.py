@@ -22,7 +22,7 @@ from perfci.measure.journal import Journal, begun_with, earlier, put_away
 from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, hold_clock, measure_ceilings
 from perfci.measure.place import Place, open_place, require_untouched
-from perfci.measure.plan import ask_late, fitted, identity, make_plan, piped, remarks, shared
+from perfci.measure.plan import fitted, identity, make_plan, piped, remarks, shared
 from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.proof.work import prove_work
@@ -34,7 +34,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, criteria, looser, told
 from perfci.model.plan import Declared, Plan
-from perfci.model.results import Case, Reason, ReasonKind, Reports, Results, at_first, ever
+from perfci.model.results import Case, Reason, ReasonKind, Results
 from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
 
@@ -73,9 +73,9 @@ class Cases:
         """Those of which pairs are worth taking: not all is proved, skipped or wrong."""
         return [case for case in self.measured if can_measure(case)]
 
-    def subjects(self, told: Callable[[Case], Reports] = at_first) -> list[Subject]:
-        """Return them as limits see them. `told`: what a case reports."""
-        return subjects(self.all, self.found, self.devices, told, first=self.first)
+    def subjects(self) -> list[Subject]:
+        """Return them as limits see them."""
+        return subjects(self.all, self.found, self.devices, first=self.first)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,6 @@ class Measurement:
             self._check(run)
             self._prove_work(run)
             self._time(run)
-            self._ask_late(run)
             self._profile(run)
             self._end(run)
             return run.results
@@ -222,21 +221,11 @@ class Measurement:
             run.budget, place.environments,
         )  # fmt: skip
         try:
-            loop.run(run.cases.measured, partial(self._decided, results, place))
+            loop.run(run.cases.measured, partial(self._decided, results))
         finally:
             results.measuring_seconds = loop.seconds if some else 0.0
             results.budget_needed = loop.needed
         self._together(run.budget)
-
-    def _ask_late(self, run: _Run) -> None:
-        """Take in what only later executions of commands reported."""
-        what, runner, cases = self.request.what, run.place.runner, run.cases
-        late = runner.late_cases(cases.all, what.cases)
-        cases.all += mains(late) if what.head_judges else late
-        run.results.cases = cases.all
-        for case in cases.measured:
-            runner.hold_units(case)
-        ask_late(run.plan, what, run.place, cases.subjects(ever))
 
     def _profile(self, run: _Run) -> None:
         """Let profilers see the cases that need it."""
@@ -259,11 +248,9 @@ class Measurement:
             require_untouched(run.place)
         self.settle(results)
 
-    def _decided(self, results: Results, place: Place, cases: list[Case]) -> None:
-        """Tell what pairs have decided, once nothing that they reported can change it."""
+    def _decided(self, results: Results, cases: list[Case]) -> None:
+        """Tell what pairs have decided."""
         if unproved := [case for case in cases if not case.proved]:
-            for case in unproved:
-                place.runner.hold_units(case)
             self.progress.decided(results.model_copy(update={"cases": unproved}))
 
     def _together(self, budget: Budget) -> None:

@@ -135,10 +135,8 @@ class Criterion(Document):
     waits: str = ""
     """The device or tool that it waits for, so that it cannot be judged here."""
     threshold: bool = False
-    """Of `regression`, as a bisect asks: pairs must show a change beyond the bound, or one that is not. Else a change
-    that is there, and of more than half the bound, is beyond it."""
-    late: bool = False
-    """Only later executions showed that it is asked, so that it can have no answer."""
+    """Of `regression`: True where the bound itself parts the answers, as a bisect asks: pairs must show a change beyond
+    it, or one that is not. Else a change that is there, and of more than half the bound, is beyond it."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Self:
@@ -168,8 +166,8 @@ class Criterion(Document):
 
     @property
     def shares_alpha(self) -> bool:
-        """Statistics can let the run fail by it: it gets α/m."""
-        return self.timed and self.severity == "fail" and not self.late
+        """True where statistics can let the run fail by it, so that it gets α/m."""
+        return self.timed and self.severity == "fail"
 
     @property
     def against(self) -> Against:

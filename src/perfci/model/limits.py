@@ -150,24 +150,6 @@ def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[
     return sorted(made.values(), key=lambda one: (one.observed, one.key))
 
 
-def late(
-    policy: Policy,
-    subjects: Iterable[Subject],
-    planned: Iterable[Criterion],
-    *,
-    compared: bool = True,
-    purpose: Purpose = "change",
-) -> list[Criterion]:
-    """Return what is asked of `subjects` with all that any execution reported, and is not planned.
-
-    It has no answer, since error rates are shared out before the first sample. Raises UsageError as criteria() does.
-    """
-    known = {one.key for one in planned}
-    every = criteria(policy, subjects, compared=compared, purpose=purpose)
-    found = [one for one in every if one.timed and one.key not in known]
-    return [one.model_copy(update={"late": True}) for one in found]
-
-
 def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[str]:
     """Return a line on each kernel's own limit that is less strict than the policy's, which counts.
 

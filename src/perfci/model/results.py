@@ -412,25 +412,15 @@ class Reports(NamedTuple):
     """In head."""
 
 
-def at_first(case: Case) -> Reports:
-    """Return the first executions' metrics, by which the plan is made; else what pairs hold."""
-    return _reports(case, later=False)
-
-
-def ever(case: Case) -> Reports:
-    """Return the metrics that any execution reported."""
-    return _reports(case, later=True)
-
-
-def _reports(case: Case, *, later: bool) -> Reports:
+def reports(case: Case) -> Reports:
+    """Return the metrics of the first executions, by which the plan is made; where those are not known, what pairs
+    hold."""
     if case.origin == "kernel":
         return Reports(frozenset({"time"}), frozenset())
-    base, head = _of(case, "base", later=later), _of(case, "head", later=later)
+    base, head = _reported(case, "base"), _reported(case, "head")
     return Reports(base or head or None, head)
 
 
-def _of(case: Case, name: Side, *, later: bool) -> frozenset[str]:
-    told = case.sides.get(name, CaseSide()).reports
-    if told is not None and not later:
-        return frozenset(told)
-    return frozenset(told or ()).union(*(pair.values.get(name, {}) for pair in case.pairs))
+def _reported(case: Case, name: Side) -> frozenset[str]:
+    first = case.sides.get(name, CaseSide()).reports
+    return frozenset().union(*(pair.values.get(name, {}) for pair in case.pairs)) if first is None else frozenset(first)

@@ -6,15 +6,13 @@ from typing import NamedTuple, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion, least_change
-from perfci.model.metrics import CATALOGUE, DERIVED
+from perfci.model.metrics import CATALOGUE
 from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide
 from perfci.stats.decide import (
     Decision,
     ReasonCode,
-    Status,
     decide,
     decide_beside,
     decide_bound,
@@ -55,45 +53,15 @@ def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: boo
     `ended`: no more pairs will come, so that the last look is taken. The status is `invalid` where values are missing,
     not finite, or not positive though they must be. Raises ValueError for names, which no pair holds.
     """
-    sides: tuple[Side, ...]
     match criterion.against:
         case "base":
-            sides, found = SIDES, _relative(case, criterion, looks, m, ended=ended)
+            return _relative(case, criterion, looks, m, ended=ended)
         case "bound":
-            sides, found = ("head",), _absolute(case, criterion, looks, m, ended=ended)
+            return _absolute(case, criterion, looks, m, ended=ended)
         case "names":
             raise ValueError(f"{criterion.case_key}: pairs do not hold names of kernels")
         case _:
             assert_never(criterion.against)
-    if criterion.late:
-        return found._replace(decision=invalid("late", found.decision.n))
-    # What was dropped may have been slow. So the rest shows nothing within the limit, but may show it beyond, now or
-    # later.
-    if (
-        found.decision.status not in _PROVEN
-        and (silent := silences(case, criterion.metric))
-        and silent.keys() & {*sides}
-    ):
-        return found._replace(decision=invalid("partly", found.decision.n))
-    return found
-
-
-_PROVEN: frozenset[Status] = frozenset({"regression", "violation", "continue"})
-
-
-def silences(case: Case, metric: str) -> dict[Side, int]:
-    """Return side → in how many pairs a command reports `metric` in some executions and not in all."""
-    if case.origin != "command" or not side_values(case, "head", metric).size:
-        return {}  # head without a value is unmeasured
-    counts = {name: len(side_values(case, name, metric)) for name in case.sides}
-    return {name: n for name, n in counts.items() if n < len(case.pairs) and (n or _told(case, name, metric))}
-
-
-def _told(case: Case, name: Side, metric: str) -> bool:
-    """Tell whether the first execution of a side reported `metric`, or its time, and no pair does."""
-    told = case.sides[name].reports or ()
-    source = "time" if metric in DERIVED and metric not in told else metric
-    return source in told and not side_values(case, name, source).size
 
 
 def _absolute(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool) -> Answer:

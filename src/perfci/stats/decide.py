@@ -30,8 +30,6 @@ ReasonCode = Literal[
     "empty",  # no finished pair
     "unmeasured",  # no value in head
     "base_unmeasured",  # values in head, none in base
-    "partly",  # a command reported values in some executions and none in others
-    "late",  # a command reported values after its first execution, and none in it
     "clock",  # a measured clock is no finite positive number
 ]
 

@@ -27,7 +27,7 @@ class Told(Runner):
     """Writes down which side is executed, in the place of executing it."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.said, self.seen, self.later, self.lasted = seconds, list[Side](), {}, {}, {}
+        self.seconds, self.said, self.seen, self.lasted = seconds, list[Side](), {}, {}
         self.sides: Any = dict.fromkeys(SIDES)
 
     def command(self, name: Side, command: str) -> Command:
@@ -40,7 +40,9 @@ class Told(Runner):
 
 @pytest.mark.parametrize("repeats", range(1, 9))
 def test_a_pair_names_the_side_that_was_started_first(repeats: int) -> None:
-    case = Case(id="c", kernel="c", device="cpu", origin="command", sides={name: CaseSide() for name in SIDES})
+    case = Case(
+        id="c", kernel="c", device="cpu", origin="command", sides={name: CaseSide(reports=["time"]) for name in SIDES}
+    )
     firsts = set()
     for index in range(16):
         runner = Told(0.5 / repeats - 1e-6)

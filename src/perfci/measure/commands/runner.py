@@ -17,7 +17,7 @@ from perfci.measure.rounds import PairOutcome
 from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Command
-from perfci.model.results import Case, CaseSide, Pair, Reason, Work, ever
+from perfci.model.results import Case, CaseSide, Pair, Reason, Work, reports
 from perfci.model.timing import Timing
 from perfci.stats.describe import trimmed_mean
 from perfci.system.child import Died
@@ -27,7 +27,10 @@ from perfci.system.process import Parent
 PAIR_SECONDS = 0.5
 """A pair repeats short commands until each side has run for about this long."""
 MOST_REPEATS = 8
-_LATE = Reason(kind="invalid", text="not reported in its first execution, and in later ones: report it in each")
+
+
+_NO_LONGER = "is reported in the first execution, and not in each later one: report it in each"
+_NOT_AT_FIRST = "is not reported in the first execution, and in a later one: report it in each"
 
 
 @dataclass
@@ -50,8 +53,6 @@ class Runner:
     """Side and command → wall seconds of its first execution; filled by `discover`."""
     lasted: dict[str, float] = field(default_factory=dict)
     """Command → wall seconds of its last pair; filled by `run_pair`."""
-    later: dict[tuple[Side, str], set[str]] = field(default_factory=dict)
-    """Side and command → ids of cases that only later executions reported; filled by `run_pair`."""
 
     def command(self, name: Side, command: str) -> Command | None:
         """Return the side's own form of a command."""
@@ -212,16 +213,16 @@ class Runner:
                     found[ident] = found.get(ident, frozenset()) | one.values.keys()
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
-    def hold_units(self, case: Case) -> None:
+    def _hold_units(self, case: Case) -> None:
         """Let the timing modes of a command's case differ where its sides declare a metric that it reports in other
         units.
 
         Values without a unit of their own are in the unit that the side's policy declares: another one is another
-        question, as another command line is. Asked again after the rounds, of what only later executions reported.
+        question, as another command line is.
         """
         if case.origin != "command" or any(case.sides[name].status != "ok" for name in self.sides):
             return
-        told = ever(case)
+        told = reports(case)
         reported = (told.relative or frozenset()) | told.bounded
         declared = {name: side.policy.metrics for name, side in self.sides.items()}
         for metric in sorted(reported.intersection(*declared.values())):
@@ -231,26 +232,6 @@ class Runner:
                     timing = case.sides[name].timing
                     assert timing is not None  # the side is right, so its command has run
                     timing.units[metric] = unit
-
-    def late_cases(self, cases: Sequence[Case], globs: Sequence[str]) -> list[Case]:
-        """Return cases that neither side reported in its first execution: nobody planned to measure them, so they are
-        in none.
-
-        Where base alone was late with one of `cases`, it is marked there: what head did is not new.
-        """
-        known = {(case.kernel, case.id): case for case in cases if case.origin == "command"}
-        found: dict[tuple[str, str], Case] = {}
-        for (name, command), idents in sorted(self.later.items()):
-            form = self.command(name, command)
-            for ident in sorted(idents):
-                case = known.get((command, ident))
-                if case is not None and name == "base" and case.sides[name].status == "absent":
-                    case.sides[name] = CaseSide(status="failed", reason=_LATE)
-                elif case is None and form is not None and (not globs or any(matches(glob, ident) for glob in globs)):
-                    sides = {side: CaseSide(status="absent", reason=_LATE) for side in self.sides}
-                    late = Case(id=ident, kernel=command, device=form.device, origin="command", sides=sides)
-                    found[command, ident] = late.model_copy(update={"stopped": "decided"})
-        return list(found.values())
 
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
         """Return the commands as cases, without running them: those that report sub-cases count as one."""
@@ -275,7 +256,7 @@ class Runner:
             skipped = all(side.status in ("skipped", "absent") for side in sides.values())
             case = Case(id=ident, kernel=command, device=device, origin="command", sides=sides)
             case.stopped = "skipped" if skipped else "decided"
-            self.hold_units(case)
+            self._hold_units(case)
             cases.append(case)
         return cases
 
@@ -311,8 +292,11 @@ class Runner:
             try:
                 if own is None:
                     raise Died(Reason(kind="absent", text=f"{name} does not declare it"))
-                for ident, reported in self.execute(name, own).items():
-                    gathered[name].setdefault(ident, []).append(reported)
+                reported = self.execute(name, own)
+                if new := sorted(reported.keys() - self.seen.get((name, command), reported).keys()):
+                    raise Died(Reason(kind="protocol", text=f"{new[0]} {_NOT_AT_FIRST}"))
+                for ident, one in reported.items():
+                    gathered[name].setdefault(ident, []).append(one)
             except Died as died:
                 for outcome in outcomes.values():
                     outcome.failures[name] = died.reason
@@ -322,9 +306,6 @@ class Runner:
                 order = order[::-1]  # A B B A …
                 turns = list(order)
         self.lasted[command] = time.monotonic() - start
-        for name, by_case in gathered.items():
-            new = by_case.keys() - self.seen.get((name, command), {}).keys()
-            self.later.setdefault((name, command), set()).update(new)
         for case in cases:
             _close(outcomes[case.id], gathered, first)
         return list(outcomes.values())
@@ -364,23 +345,31 @@ def _close(outcome: PairOutcome, gathered: Mapping[Side, Mapping[str, list[Repor
         if case.sides[name].status != "ok":
             continue
         runs = by_case.get(case.id, [])
-        reason = next((run.reason for run in runs if run.reason), None)
-        if reason or not runs:
-            outcome.failures[name] = reason or Reason(kind="invalid", text="no longer reported in a later execution")
+        reason = next((run.reason for run in runs if run.reason), None) or _unlike(case.sides[name], runs)
+        if reason is not None:
+            outcome.failures[name] = reason
             continue
         merged: dict[str, list[float]] = {}
         for run in runs:
             for metric, samples in run.values.items():
                 merged.setdefault(metric, []).extend(samples)
-        # What only some of a pair's executions report is no number: the others may have been the slow ones.
-        values[name] = {
-            metric: _centre(samples) if all(metric in run.values for run in runs) else math.nan
-            for metric, samples in merged.items()
-        }
+        values[name] = {metric: _centre(samples) for metric, samples in merged.items()}
         counts[name] = max(map(len, merged.values()), default=0)
         outcome.samples[name] = [merged.get("time", [])]
     if not outcome.failures:
         outcome.pair = Pair(index=len(case.pairs), first=first, values=values, samples=counts)
+
+
+def _unlike(side: CaseSide, runs: Sequence[Reported]) -> Reason | None:
+    """Return why executions do not report what the first one did: what they leave out may have been slow."""
+    if not runs:
+        return Reason(kind="protocol", text=f"it {_NO_LONGER}")
+    first, later = set(side.reports or ()), {frozenset(run.values) for run in runs}
+    if lost := sorted(first.difference(*later)):
+        return Reason(kind="protocol", text=f"{lost[0]} {_NO_LONGER}")
+    if new := sorted(frozenset[str]().union(*later) - first):
+        return Reason(kind="protocol", text=f"{new[0]} {_NOT_AT_FIRST}")
+    return None
 
 
 def _centre(samples: Sequence[float]) -> float:

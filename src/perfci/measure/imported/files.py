@@ -13,7 +13,7 @@ from perfci.model.metrics import of_ncu
 from perfci.model.plan import Declared, Looks, Plan
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, Results, Work, at_first
+from perfci.model.results import Case, Results, Work, reports
 from perfci.model.units import item_of, same_items
 
 
@@ -113,7 +113,7 @@ def _require_same_items(cases: Sequence[Case], policy: Policy, where: str) -> No
 
 def _subject(case: Case, found: Imported) -> Subject:
     """Return the case as limits see it."""
-    told, name = at_first(case), found.facts.devices.get(case.device, "")
+    told, name = reports(case), found.facts.devices.get(case.device, "")
     if found.observed:
         return Subject(case.id, case.device, name, reports=frozenset({"time"}))
     return Subject(case.id, case.device, name, reports=told.relative, bounded=told.bounded, command=True, unseen=UNSEEN)
