@@ -11,7 +11,7 @@ Where pairs end between two looks, because the budget did, a *last look* spends 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -148,84 +148,100 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     Raises ValueError for m < 1.
     """
     values = np.asarray(x, dtype=np.float64)
+    if (code := _unfit(values, m) or _no_margin(r_log)) != "":
+        return invalid(code, len(values))
+    cleared_at: tuple[int | None, float] | None = None
+    for look in _taken(len(values), looks, m, ended=ended):
+        used = Averages(values[: look.n])
+        named, p, faster = _look(used, look, r_log, looks.confirm, within=cleared_at is not None)
+        if named is not None:
+            return named
+        cleared_at = cleared_at if p is None else (look.number, p)
+        goes_on = faster and look.number is not None and may_prove_after(look.number, looks, m)
+        if cleared_at is not None and not goes_on:
+            return _passed(used, look, r_log, cleared_at)
+    if cleared_at is not None:
+        return Decision("continue", cleared_at[0], len(values), cleared_at[1], hodges_lehmann(values), within=True)
+    return _open(values, looks, ended=ended)
+
+
+class _Look(NamedTuple):
+    """A look that is taken, and what it may spend."""
+
+    number: int | None
+    """None for the last one."""
+    n: int
+    alpha: float
+    beta: float
+
+    def decision(self, status: Status, p: float | None, used: Averages, *, within: bool) -> Decision:
+        """Return what the look decides."""
+        return Decision(status, self.number, self.n, p, used.hodges_lehmann(), within, last=self.number is None)
+
+
+def _taken(n: int, looks: Looks, m: int, *, ended: bool) -> list[_Look]:
+    """Return the planned looks that n pairs reach and, once they have `ended`, the last one."""
+    shares = list(zip(looks.pairs, looks.alpha_spending, looks.beta_spending, strict=True))
+    found = [
+        _Look(index, pairs, looks.alpha / m * alpha, looks.beta * beta)
+        for index, (pairs, alpha, beta) in enumerate(shares)
+        if pairs <= n
+    ]
+    if ended and found:
+        alpha, beta = last_share(looks, "alpha", n), last_share(looks, "beta", n)
+        found.append(_Look(None, n, looks.alpha / m * alpha, looks.beta * beta))
+    return found
+
+
+def _unfit(values: Array, m: int) -> ReasonCode:
     if m < 1:
         raise ValueError("the number of criteria is at least 1")
-    if not np.isfinite(values).all():
-        return invalid("nonfinite", len(values))
-    if not (math.isfinite(r_log) and r_log > 0):
-        return invalid("margin", len(values))
-    cleared_at: tuple[int | None, float] | None = None
-    reached: int | None = None
-    for look, n in enumerate(looks.pairs):
-        if n > len(values):
-            break
-        reached, used = look, Averages(values[:n])
-        alpha, beta = looks.alpha / m * looks.alpha_spending[look], looks.beta * looks.beta_spending[look]
-        named, p, faster = _look(used, n, r_log, alpha, beta, looks.confirm, look, within=cleared_at is not None)
-        if named is not None:
-            return named
-        cleared_at = cleared_at if p is None else (look, p)
-        if cleared_at is not None and not (faster and may_prove_after(look, looks, m)):
-            return _passed(used, n, r_log, look, cleared_at)
-    n = len(values)
-    if ended and reached is not None:
-        alpha, beta = (
-            looks.alpha / m * last_share(looks, "alpha", n),
-            looks.beta * last_share(looks, "beta", n),
-        )
-        used = Averages(values)
-        named, p, _ = _look(used, n, r_log, alpha, beta, looks.confirm, None, within=cleared_at is not None)
-        if named is not None:
-            return named
-        cleared_at = cleared_at if p is None else (None, p)
-        if cleared_at is not None:
-            return _passed(used, n, r_log, None, cleared_at)
-    estimate = hodges_lehmann(values) if n else None
-    if cleared_at is not None:
-        return Decision("continue", cleared_at[0], n, cleared_at[1], estimate, within=True)
-    return Decision("inconclusive" if ended else "continue", reached, n, None, estimate)
+    return "" if np.isfinite(values).all() else "nonfinite"
+
+
+def _no_margin(r_log: float) -> ReasonCode:
+    return "" if math.isfinite(r_log) and r_log > 0 else "margin"
+
+
+def _open(values: Array, looks: Looks, *, ended: bool) -> Decision:
+    reached = sum(n <= len(values) for n in looks.pairs)
+    estimate = hodges_lehmann(values) if len(values) else None
+    return Decision(
+        "inconclusive" if ended else "continue", reached - 1 if reached else None, len(values), None, estimate
+    )
 
 
 def _look(
-    used: Averages,
-    n: int,
-    r_log: float,
-    alpha: float,
-    beta: float,
-    confirm: float,
-    look: int | None,
-    *,
-    within: bool,
+    used: Averages, look: _Look, r_log: float, confirm: float, *, within: bool
 ) -> tuple[Decision | None, float | None, bool]:
-    """Return what one look names, the p-value of "within the limit", and whether the case seems faster by over r/2.
-    `look`: None for the last one. `within`: shown already, not asked again."""
+    """Return what one look names, the p-value of "within the limit", and whether the case seems faster by more than
+    r/2.
 
-    def named(status: Status, p: float) -> tuple[Decision, None, bool]:
-        return Decision(status, look, n, p, used.hodges_lehmann(), within, last=look is None), None, False
-
-    if not within and alpha > 0:
+    `used`: of its pairs. `within`: shown to be within the limit already, so that neither is asked again.
+    """
+    if not within and look.alpha > 0:
         p = used.p_greater(0.0)
-        if p <= alpha and used.p_greater(r_log / 2) <= confirm:
-            return named("regression", p)
+        if p <= look.alpha and used.p_greater(r_log / 2) <= confirm:
+            return look.decision("regression", p, used, within=within), None, False
     faster = used.p_less(-r_log / 2) <= confirm
-    if faster and alpha > 0:
+    if faster and look.alpha > 0:
         p = used.p_less(0.0)
-        if p <= alpha:
-            return named("improvement", p)
+        if p <= look.alpha:
+            return look.decision("improvement", p, used, within=within), None, False
     if within:
         return None, None, faster
     p = used.p_less(r_log)
-    return None, p if p <= beta else None, faster
+    return None, p if p <= look.beta else None, faster
 
 
-def _passed(used: Averages, n: int, r_log: float, look: int | None, cleared_at: tuple[int | None, float]) -> Decision:
+def _passed(used: Averages, look: _Look, r_log: float, cleared_at: tuple[int | None, float]) -> Decision:
+    """Return how a case within the limit ends. `look`: which ended it; `cleared_at`: look and p-value of "within the
+    limit"."""
     p = used.p_less(-r_log)
     if p <= SEEN:
-        return Decision("improvement", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
+        return look.decision("improvement", p, used, within=True)
     by, p = cleared_at
-    if look is None:
-        look = by
-    return Decision("unchanged", look, n, p, used.hodges_lehmann(), within=True, last=look is None)
+    return look._replace(number=by if look.number is None else look.number).decision("unchanged", p, used, within=True)
 
 
 def decide_threshold(
@@ -237,28 +253,15 @@ def decide_threshold(
     chance. Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
     """
     values = np.asarray(x, dtype=np.float64)
-    if m < 1:
-        raise ValueError("the number of criteria is at least 1")
-    if not np.isfinite(values).all():
-        return invalid("nonfinite", len(values))
-    if not (math.isfinite(r_log) and r_log > 0):
-        return invalid("margin", len(values))
-    reached: int | None = None
-    planned = list(enumerate(zip(looks.pairs, looks.alpha_spending, strict=True)))
-    looked: list[tuple[int | None, int, float]] = [(look, n, share) for look, (n, share) in planned if n <= len(values)]
-    if ended and looked:
-        looked.append((None, len(values), last_share(looks, "alpha", len(values))))
-    for look, n, share in looked:
-        reached = look if look is not None else reached
-        used, alpha = Averages(values[:n]), looks.alpha / m * share
+    if (code := _unfit(values, m) or _no_margin(r_log)) != "":
+        return invalid(code, len(values))
+    for look in _taken(len(values), looks, m, ended=ended):
+        used = Averages(values[: look.n])
         beyond, short = used.p_greater(r_log), used.p_less(r_log)
-        if min(beyond, short) <= alpha:
+        if min(beyond, short) <= look.alpha:
             status: Status = "regression" if beyond < short else "unchanged"
-            p = min(beyond, short)
-            centre = used.hodges_lehmann()
-            return Decision(status, look, n, p, centre, within=status == "unchanged", last=look is None)
-    estimate = hodges_lehmann(values) if len(values) else None
-    return Decision("inconclusive" if ended else "continue", reached, len(values), None, estimate)
+            return look.decision(status, min(beyond, short), used, within=status == "unchanged")
+    return _open(values, looks, ended=ended)
 
 
 def decide_beside(
@@ -325,35 +328,14 @@ def decide_bound(
     finite. Raises ValueError for m < 1.
     """
     array = np.asarray(values, dtype=np.float64)
-    if m < 1:
-        raise ValueError("the number of criteria is at least 1")
-    if not np.isfinite(array).all():
-        return invalid("nonfinite", len(array))
-    if not math.isfinite(bound):
-        return invalid("bound", len(array))
-    reached: int | None = None
-    for look, n in enumerate(looks.pairs):
-        if n > len(array):
-            break
-        reached = look
-        found = _bound_look(array[:n], bound, beyond, looks.alpha / m * looks.alpha_spending[look], look)
-        if found is not None:
-            return found
-    if ended and reached is not None:
-        alpha = looks.alpha / m * last_share(looks, "alpha", len(array))
-        found = _bound_look(array, bound, beyond, alpha, None)
-        if found is not None:
-            return found
-    estimate = hodges_lehmann(array) if len(array) else None
-    return Decision("inconclusive" if ended else "continue", reached, len(array), None, estimate)
-
-
-def _bound_look(used: Array, bound: float, beyond: Beyond, alpha: float, look: int | None) -> Decision | None:
-    averages = Averages(used)
-    centre = averages.hodges_lehmann()
-    p = (averages.p_greater if beyond == "above" else averages.p_less)(bound)
-    if p <= alpha:
-        return Decision("violation", look, len(used), p, centre, last=look is None)
-    if (centre <= bound) if beyond == "above" else (centre >= bound):
-        return Decision("unchanged", look, len(used), None, centre, within=True, last=look is None)
-    return None
+    if (code := _unfit(array, m) or ("" if math.isfinite(bound) else "bound")) != "":
+        return invalid(code, len(array))
+    for look in _taken(len(array), looks, m, ended=ended):
+        used = Averages(array[: look.n])
+        centre = used.hodges_lehmann()
+        p = (used.p_greater if beyond == "above" else used.p_less)(bound)
+        if p <= look.alpha:
+            return look.decision("violation", p, used, within=False)
+        if (centre <= bound) if beyond == "above" else (centre >= bound):
+            return look.decision("unchanged", None, used, within=True)
+    return _open(array, looks, ended=ended)
