@@ -69,9 +69,12 @@ def test_calls_of_the_os_runtime_are_listed_where_they_are_asked_for(repo: Repo,
     run = repo.perfci("profile", "app", "--trace", "osrt")
     assert run.code == 0, run.out + run.err
     (told,) = run.report["profiles"]
-    sleep, wait = ({one["name"]: one for one in told["os_calls"]}[name] for name in ("clock_nanosleep", "sem_wait"))
-    assert sleep["head_count"] == wait["head_count"] == 1, "an execution, though the wait is one for all"
-    assert sleep["head_seconds"] >= 0.02 and sleep["head_launching"] is None
+    sleep, wait = (
+        {one["name"]: one for one in told["uses"] if one["kind"] == "os_call"}[name]
+        for name in ("clock_nanosleep", "sem_wait")
+    )
+    assert sleep["count"] == wait["count"] == {"head": 1}, "an execution, though the wait is one for all"
+    assert sleep["seconds"]["head"] >= 0.02 and sleep["launching"] == {}
     out = run.folder / "perfci-out"
     assert "OS runtime" in run.out and "those that wait idly too" in run.out
     assert "| `clock_nanosleep` | 1 × | 20." in (out / "report.md").read_text()

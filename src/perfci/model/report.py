@@ -237,56 +237,42 @@ class Observed(Document):
     head: float | None = None
 
 
+BySide = dict[Side, float]
+"""A value of base and of head; a side that lacks it is not there."""
+
+
 class KernelRow(Document):
-    """Launches and device seconds of one execution; None where a side lacks the kernel."""
+    """A kernel of a case in base and head, in one execution."""
 
     name: str
     short: str = ""
-    """For people, different for each kernel of the case."""
-    base_count: float | None = None
-    head_count: float | None = None
-    base_seconds: float | None = None
-    head_seconds: float | None = None
+    """Shortened for people, and still another for each kernel of the case."""
+    count: BySide = Field(default_factory=dict)
+    """Launches."""
+    seconds: BySide = Field(default_factory=dict)
+    """Device time of all of them."""
 
 
-class CallRow(Document):
-    """A function of the CUDA API: calls and host seconds in one execution; None where a side lacks it."""
+Use = Literal["call", "copy", "os_call", "memory"]
+"""A function of the CUDA API, copies between the same two memories, a function of the OS runtime, device memory."""
 
+
+class UseRow(Document):
+    """What one execution of a case used beside its kernels, in base and head. Its kind tells which values it has."""
+
+    kind: Use
     name: str
-    base_count: float | None = None
-    head_count: float | None = None
-    base_seconds: float | None = None
-    head_seconds: float | None = None
-    base_share: float | None = None
-    head_share: float | None = None
-    """Of all host time in the API."""
-
-
-class CopyRow(Document):
-    """Copies between the same two memories, in one execution; None where a side has none."""
-
-    name: str
-    """Such as `host to device, pageable`."""
-    base_bytes: float | None = None
-    head_bytes: float | None = None
-    base_seconds: float | None = None
-    head_seconds: float | None = None
-
-
-class OsCallRow(Document):
-    """A function of the OS runtime in one execution: of all threads together; None where a side lacks it."""
-
-    name: str
-    base_count: float | None = None
-    head_count: float | None = None
-    base_seconds: float | None = None
-    head_seconds: float | None = None
-    base_share: float | None = None
-    head_share: float | None = None
-    """Of all threads' time in such calls."""
-    base_launching: float | None = None
-    head_launching: float | None = None
-    """Seconds on threads that launch work of the GPU; None where no thread does."""
+    """Such as `cudaMalloc`; `host to device, pageable`; `poll`; `allocated at most`."""
+    count: BySide = Field(default_factory=dict)
+    """Calls."""
+    seconds: BySide = Field(default_factory=dict)
+    """Of the host in calls, of all threads together in those of the OS runtime; of the device in copies."""
+    bytes: BySide = Field(default_factory=dict)
+    """Copied, or allocated."""
+    share: BySide = Field(default_factory=dict)
+    """Of the time in all calls of this kind."""
+    launching: BySide = Field(default_factory=dict)
+    """Seconds on threads that launch work of the GPU; empty where no thread does."""
 
 
 class CaseProfile(Document):
@@ -303,23 +289,12 @@ class CaseProfile(Document):
     sources: list[str] = Field(default_factory=list)
     """Such as `nsys 2023.4.4`."""
     kernels: list[KernelRow] = Field(default_factory=list)
-    """Longest first, of either side."""
-    calls: list[CallRow] = Field(default_factory=list)
-    """Of a command, an imported capture or a profile: the longest on the host."""
-    copies: list[CopyRow] = Field(default_factory=list)
-    """Likewise."""
-    os_calls: list[OsCallRow] = Field(default_factory=list)
-    """Longest first, where they were traced."""
-    memory: list[Observed] = Field(default_factory=list)
-    """Device memory at most and at the end, where traced."""
+    """Longest first, of whichever side takes longer."""
+    uses: list[UseRow] = Field(default_factory=list)
+    """Of a command, an imported capture or a profile: by kind, in the order of `Use`, those that take longest first."""
     observed: list[Observed] = Field(default_factory=list)
     faults: list[str] = Field(default_factory=list)
     """Why something was not seen, one line each."""
-
-    @property
-    def launching(self) -> bool:
-        """It is told which threads of the OS runtime launch work of the GPU."""
-        return any(row.base_launching is not None or row.head_launching is not None for row in self.os_calls)
 
 
 class Report(Document):

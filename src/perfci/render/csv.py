@@ -4,7 +4,7 @@ import csv
 import io
 
 from perfci.model.base import SIDES
-from perfci.model.report import Report
+from perfci.model.report import BySide, CaseProfile, Report, Use
 from perfci.render.escape import csv_field
 
 COLUMNS = (
@@ -35,40 +35,39 @@ def render(report: Report) -> str:
 PROFILE_COLUMNS = ("case", "device", "what", "name", "unit", "base", "head")
 
 
+_OF_USES: dict[Use, list[tuple[str, str, str]]] = {
+    "call": [("calls", "count", ""), ("call time", "seconds", "s")],
+    "copy": [("copied", "bytes", "B"), ("copy time", "seconds", "s")],
+    "os_call": [
+        ("OS calls", "count", ""), ("OS time", "seconds", "s"), ("OS time on launching threads", "launching", "s"),
+    ],
+    "memory": [("device memory", "bytes", "B")],
+}  # fmt: skip
+"""The lines of each kind: what, field, unit."""
+
+
 def profile(report: Report) -> str:
     """Write lines for each kernel, function of the CUDA API and the OS runtime, kind of copies and of memory, and
     metric of one execution."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)
+
+    def line(case: CaseProfile, what: str, name: str, unit: str, base: float | None, head: float | None) -> None:
+        words = (case.case, case.device, what, name, unit)
+        writer.writerow([*map(csv_field, words), *("" if value is None else repr(value) for value in (base, head))])
+
     for case in report.profiles:
-        key = (csv_field(case.case), case.device)
         for kernel in case.kernels:
-            name = csv_field(kernel.name)
-            writer.writerow([*key, "launches", name, "", *map(_number, (kernel.base_count, kernel.head_count))])
-            writer.writerow([*key, "kernel time", name, "s", *map(_number, (kernel.base_seconds, kernel.head_seconds))])
-        for call in case.calls:
-            name = csv_field(call.name)
-            writer.writerow([*key, "calls", name, "", *map(_number, (call.base_count, call.head_count))])
-            writer.writerow([*key, "call time", name, "s", *map(_number, (call.base_seconds, call.head_seconds))])
-        for copy in case.copies:
-            name = csv_field(copy.name)
-            writer.writerow([*key, "copied", name, "B", *map(_number, (copy.base_bytes, copy.head_bytes))])
-            writer.writerow([*key, "copy time", name, "s", *map(_number, (copy.base_seconds, copy.head_seconds))])
-        for use in case.os_calls:
-            name = csv_field(use.name)
-            launching = map(_number, (use.base_launching, use.head_launching))
-            writer.writerow([*key, "OS calls", name, "", *map(_number, (use.base_count, use.head_count))])
-            writer.writerow([*key, "OS time", name, "s", *map(_number, (use.base_seconds, use.head_seconds))])
-            writer.writerow([*key, "OS time on launching threads", name, "s", *launching])
-        for held in case.memory:
-            values = map(_number, (held.base, held.head))
-            writer.writerow([*key, "device memory", held.metric, held.unit, *values])
+            line(case, "launches", kernel.name, "", *_both(kernel.count))
+            line(case, "kernel time", kernel.name, "s", *_both(kernel.seconds))
+        for use in case.uses:
+            for what, field, unit in _OF_USES[use.kind]:
+                line(case, what, use.name, unit, *_both(getattr(use, field)))
         for one in case.observed:
-            values = map(_number, (one.base, one.head))
-            writer.writerow([*key, "metric", csv_field(one.metric), csv_field(one.unit), *values])
+            line(case, "metric", one.metric, one.unit, one.base, one.head)
     return text.getvalue()
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else repr(value)
+def _both(values: BySide) -> tuple[float | None, float | None]:
+    return values.get("base"), values.get("head")

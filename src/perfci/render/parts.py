@@ -8,10 +8,11 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from perfci.model.report import UNANSWERED, Effect, Row
+from perfci.model.base import Side
+from perfci.model.report import UNANSWERED, Effect, KernelRow, Row
 from perfci.model.text import count
 from perfci.model.units import show, show_share
-from perfci.render import escape, view, words
+from perfci.render import escape, uses, view, words
 from perfci.render.escape import Safe
 from perfci.render.fit import SHARED, Fold
 from perfci.render.view import View
@@ -135,7 +136,7 @@ def templates(folder: Path, finalize: Callable[[Any], Any], **more: Any) -> Envi
     )  # fmt: skip
     found.globals |= {
         "class_count": words.class_count, "count": count, "one_in_a_hundred": view.ONE_IN_A_HUNDRED, "show": show,
-        "percent": show_share, "times": words.times, "rate": words.rate, "os_runtime": words.os_runtime,
+        "percent": show_share, "times": words.times, "use_tables": uses.tables,
     }  # fmt: skip
     return found
 
@@ -184,9 +185,11 @@ def _moved(shown: View, row: Row | None) -> Safe:
     return Safe(f"{_mark(row)}{_NO_BREAK}{_amount(told)}")
 
 
-def _launched(number: float | None, seconds: float | None) -> Safe:
-    """`2 × · 107 µs`: launches of a kernel and the time of all; `–` for none."""
-    return Safe("–") if number is None else _amount(f"{words.times(number)} · {show(seconds, 's')}")
+def _launched(kernel: KernelRow, side: Side) -> Safe:
+    """Return `2 × · 107 µs`: launches of a kernel and the time of all of them; `–` where there are none."""
+    if side not in kernel.count:
+        return Safe("–")
+    return _amount(f"{words.times(kernel.count[side])} · {show(kernel.seconds[side], 's')}")
 
 
 def _change(shown: View, row: Row, failing: bool) -> Safe:

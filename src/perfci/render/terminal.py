@@ -1,7 +1,7 @@
 """The report for a terminal: a table that fits its width, or plain lines where there is none."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,22 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from perfci.judge.headline import UNDECIDED
-from perfci.model.report import (
-    UNANSWERED,
-    CaseProfile,
-    Effect,
-    Observed,
-    OsCallRow,
-    Report,
-    Row,
-    Verdict,
-)
+from perfci.model.report import UNANSWERED, CaseProfile, Effect, Report, Row, Verdict
 from perfci.model.text import count, shell
-from perfci.model.units import show, show_share
-from perfci.render import words
+from perfci.model.units import show
+from perfci.render import uses, words
 from perfci.render.docs import page
 from perfci.render.escape import spans, visible
 from perfci.render.table import Table
+from perfci.render.uses import Column, UseTable
 from perfci.render.view import View
 from perfci.render.words import class_count
 
@@ -142,37 +134,33 @@ class _Printer:
         return lines
 
     def traced(self) -> None:
-        """Show what was traced on request: calls of the OS runtime, and device memory; of two sides less, so that it
-        fits."""
-        two = self.view.comparing
-        profiles = self.report.profiles[:MOST_ROWS]
-        columns = {"time": "seconds"}
-        if not two:
-            columns = {"calls": "count", **columns, "share": "share"}
-            columns |= {"launching": "launching"} if any(case.launching for case in profiles) else {}
-        self.rows("OS runtime", columns, [(case, case.os_calls[:_TRACED]) for case in profiles])
-        if waiting := [case for case in profiles if case.os_calls]:
-            told = not two and any(case.launching for case in waiting)
-            self.block([Text(words.os_runtime(launching=told), "dim")])
-        self.rows("device memory", {"bytes": ""}, [(case, case.memory) for case in profiles])
+        """Show what was traced because somebody asked: calls of the OS runtime, and device memory. Of two sides it is
+        less, so that it fits."""
+        shown = [(case, table) for case in self.report.profiles[:MOST_ROWS] for table in uses.tables(case)]
+        waiting = [(case, table) for case, table in shown if table.kind == "os_call"]
+        launching = not self.view.comparing and any(uses.LAUNCHING in table.columns for _, table in waiting)
+        columns = (
+            [uses.TIME] if self.view.comparing else [uses.CALLS, uses.TIME, uses.SHARE, *[uses.LAUNCHING] * launching]
+        )
+        self.uses("OS runtime", columns, waiting)
+        if waiting:
+            self.block([Text(uses.os_runtime(launching=launching), "dim")])
+        self.uses("device memory", [uses.BYTES], [one for one in shown if one[1].kind == "memory"])
 
-    def rows(
-        self,
-        first: str,
-        columns: Mapping[str, str],
-        of: Sequence[tuple[CaseProfile, Sequence[OsCallRow | Observed]]],
-    ) -> None:
-        """Show rows of cases, a column of each side for each of `columns`: heading → field."""
-        sides = ("base", "head") if self.view.comparing else ("head",)
-        head = [f">{side} {name}" if len(sides) > 1 else f">{name}" for side in sides for name in columns]
+    def uses(self, first: str, columns: Sequence[Column], of: Sequence[tuple[CaseProfile, UseTable]]) -> None:
+        """Show the first uses of cases, with these columns of each side."""
+        sides = self.view.sides
+        head = [
+            f">{side} {column.name}" if len(sides) > 1 else f">{column.name}" for side in sides for column in columns
+        ]
         cells = [
             [
                 visible(case.case) + self.view.on(case.device),
-                visible(_name(row)),
-                *(_told(row, side, part) for side in sides for part in columns.values()),
+                visible(row.name),
+                *(column.cell(row, side) for side in sides for column in columns),
             ]
-            for case, rows in of
-            for row in rows
+            for case, table in of
+            for row in table.rows[:_TRACED]
         ]
         if cells:
             self.table(Table(["case", first, *head], cells))
@@ -331,20 +319,6 @@ def _under(text: str, mark: str) -> str:
     """An interval under its value, the direction under the change."""
     before, found, after = text.partition(mark)
     return f"{before}{found.rstrip()}\n{after}" if mark == ") " and found else f"{before}\n({after}" if found else text
-
-
-def _name(row: OsCallRow | Observed) -> str:
-    return row.metric if isinstance(row, Observed) else row.name
-
-
-def _told(row: OsCallRow | Observed, side: str, part: str) -> str:
-    if isinstance(row, Observed):
-        return show(row.head if side == "head" else row.base, row.unit)
-    amount = getattr(row, f"{side}_{part}")
-    if part == "share":
-        return show_share(amount)
-    unit = {"seconds": "s", "launching": "s"}.get(part)
-    return show(amount, unit) if unit else words.times(amount)
 
 
 def _quiet(row: Row) -> bool:

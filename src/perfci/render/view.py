@@ -69,6 +69,11 @@ class View:
         return self.report.mode == "compare"
 
     @property
+    def sides(self) -> tuple[Side, ...]:
+        """The sides whose values are shown."""
+        return SIDES if self.comparing else ("head",)
+
+    @property
     def imported(self) -> bool:
         """True where the numbers are another tool's."""
         return any(facts.timing is not None and facts.timing.mode == "imported" for facts in self.report.facts)

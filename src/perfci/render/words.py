@@ -41,17 +41,6 @@ def times(number: float | None) -> str:
     return "–" if number is None else f"{significant(number)} ×" if number != int(number) else f"{int(number)} ×"
 
 
-def rate(amount: float | None, seconds: float | None) -> float | None:
-    """Return an amount a second; None where either is not known, or no time passed."""
-    return amount / seconds if amount is not None and seconds else None
-
-
-def os_runtime(*, launching: bool) -> str:
-    """Return the line below the calls of the OS runtime: what their times are of, and the column `launching`."""
-    text = "Times are sums over all threads, those that wait idly too, and shares are of all of it"
-    return text + ("; launching is the part on threads that launch work of the GPU." if launching else ".")
-
-
 def plain(text: str) -> str:
     """Return a shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
     return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)

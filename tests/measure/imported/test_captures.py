@@ -133,13 +133,14 @@ def test_what_the_host_calls_and_copies_is_listed(files: dict[str, Path]) -> Non
         )
     )
     whole = sum(times.values())
-    told = {call.name: call for call in upload.calls}
+    calls, copies = ([use for use in upload.uses if use.kind == kind] for kind in ("call", "copy"))
+    told = {call.name: call for call in calls}
     largest = max(times, key=lambda name: times[name])
-    assert upload.calls[0].name == largest.partition("_v")[0] == "cudaMemcpyAsync"
-    assert told["cudaMemcpyAsync"].head_share == pytest.approx(times[largest] / whole, rel=1e-6)
-    assert told["cudaMemcpyAsync"].head_seconds == pytest.approx(times[largest] / 10, rel=1e-6)  # ten executions
-    assert {copy.name: (copy.base_bytes, copy.head_bytes) for copy in upload.copies} == {
-        "host to device, pageable": (None, 64 * 2**20), "host to device, pinned": (64 * 2**20, None),
+    assert calls[0].name == largest.partition("_v")[0] == "cudaMemcpyAsync"
+    assert told["cudaMemcpyAsync"].share["head"] == pytest.approx(times[largest] / whole, rel=1e-6)
+    assert told["cudaMemcpyAsync"].seconds["head"] == pytest.approx(times[largest] / 10, rel=1e-6)  # ten executions
+    assert {copy.name: copy.bytes for copy in copies} == {
+        "host to device, pageable": {"head": 64 * 2**20}, "host to device, pinned": {"base": 64 * 2**20},
     }  # fmt: skip
     for text in (markdown.render(report), html(report)):
         assert "cudaMemcpyAsync" in text and "host to device, pageable" in text and "12.1 GB/s" in text

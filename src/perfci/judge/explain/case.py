@@ -1,17 +1,18 @@
 """The profile of a case, made ready for the report."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 from perfci.judge.explain.difference import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
 from perfci.judge.explain.tuning import changes, variations
-from perfci.model.base import SIDES
+from perfci.model.base import SIDES, Side
 from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
-from perfci.model.profile import KernelUse, Profile
-from perfci.model.report import CallRow, CaseProfile, CopyRow, KernelRow, Observed, OsCallRow, Row
+from perfci.model.profile import Call, OsCall, Profile, Trace
+from perfci.model.report import BySide, CaseProfile, KernelRow, Observed, Row, Use, UseRow
 from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.model.units import show
@@ -50,6 +51,7 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
         told.sentences.insert(0, f"{case.kernel} reports {reports} cases: what profilers saw is of all together")
     # Chosen by the very workers that were timed.
     told.sentences[:0] = [*changes(case), *variations(case)][:MOST_TUNED]
+    traces = {name: profile.trace for name, profile in found.items() if profile and profile.trace}
     missing = {name: faults(profile) for name, profile in found.items() if profile}
     remedies = {fault.remedy for one in missing.values() for fault in one}
     return CaseProfile(
@@ -59,11 +61,8 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
         next_steps=[step for step in told.next_steps if step not in remedies],  # they stand beside their faults
         roofline=_roofline(case, head, ceilings),
         sources=_sources(base, head),
-        kernels=_kernels(base, head),
-        calls=_calls(base, head) if host else [],
-        copies=_copies(base, head) if host else [],
-        os_calls=_os_calls(base, head) if host else [],
-        memory=_memory(base, head) if host else [],
+        kernels=_kernels(traces),
+        uses=_uses(traces) if host else [],
         observed=_observed(base, head),
         faults=[
             f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
@@ -112,79 +111,75 @@ def _sources(*sides: Profile | None) -> list[str]:
     return sorted(set(found))
 
 
-def _kernels(base: Profile | None, head: Profile | None) -> list[KernelRow]:
+def _longest_first(row: KernelRow | UseRow) -> tuple[float, str]:
+    return -max(row.seconds.values(), default=0.0), row.name
+
+
+def _add(sums: BySide, side: Side, amount: float) -> None:
+    sums[side] = sums.get(side, 0.0) + amount
+
+
+def _kernels(traces: Mapping[Side, Trace]) -> list[KernelRow]:
     rows: dict[str, KernelRow] = {}
-    for side, profile in (("base", base), ("head", head)):
-        for kernel in _used(profile):
+    for side, trace in traces.items():
+        for kernel in trace.kernels:
             row = rows.setdefault(kernel.name, KernelRow(name=kernel.name))
-            setattr(row, f"{side}_count", (getattr(row, f"{side}_count") or 0.0) + kernel.count)
-            setattr(row, f"{side}_seconds", (getattr(row, f"{side}_seconds") or 0.0) + kernel.seconds)
-    longest = sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0, row.head_seconds or 0), row.name))
+            _add(row.count, side, kernel.count)
+            _add(row.seconds, side, kernel.seconds)
+    longest = sorted(rows.values(), key=_longest_first)
     short = short_names(row.name for row in longest)
     return [row.model_copy(update={"short": short[row.name]}) for row in longest[:MOST_KERNELS]]
 
 
-def _calls(base: Profile | None, head: Profile | None) -> list[CallRow]:
-    rows: dict[str, CallRow] = {}
-    for side, profile in (("base", base), ("head", head)):
-        told = profile.trace.calls if profile and profile.trace else []
-        whole = math.fsum(call.seconds for call in told)
-        for call in told:
-            row = rows.setdefault(call.name, CallRow(name=call.name))
-            setattr(row, f"{side}_count", call.count)
-            setattr(row, f"{side}_seconds", call.seconds)
-            setattr(row, f"{side}_share", call.seconds / whole if whole > 0 else None)
-    large = [row for row in rows.values() if max(row.base_share or 0.0, row.head_share or 0.0) >= LEAST_SHARE]
-    return sorted(large, key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))[
-        :MOST_CALLS
+def _uses(traces: Mapping[Side, Trace]) -> list[UseRow]:
+    return [
+        *_calls("call", {side: trace.calls for side, trace in traces.items()}),
+        *_copies(traces),
+        *_calls("os_call", {side: trace.os_calls for side, trace in traces.items()}),
+        *_memory(traces),
     ]
 
 
-def _copies(base: Profile | None, head: Profile | None) -> list[CopyRow]:
-    rows: dict[str, CopyRow] = {}
-    for side, profile in (("base", base), ("head", head)):
-        for copy in profile.trace.copies if profile and profile.trace else []:
+def _calls(kind: Use, called: Mapping[Side, Sequence[Call | OsCall]]) -> list[UseRow]:
+    rows: dict[str, UseRow] = {}
+    large = set()
+    for side, calls in called.items():
+        launching = {call.name: call.launching for call in calls if isinstance(call, OsCall)}
+        whole, launching_whole = math.fsum(call.seconds for call in calls), math.fsum(launching.values())
+        for call in calls:
+            row = rows.setdefault(call.name, UseRow(kind=kind, name=call.name))
+            row.count[side], row.seconds[side] = call.count, call.seconds
+            if whole > 0:
+                row.share[side] = call.seconds / whole
+            if launching_whole > 0:
+                row.launching[side] = launching[call.name]
+            on_launching = launching.get(call.name, 0.0)
+            if call.seconds >= LEAST_SHARE * whole > 0 or on_launching >= LEAST_SHARE * launching_whole > 0:
+                large.add(call.name)
+    return sorted((rows[name] for name in large), key=_longest_first)[:MOST_CALLS]
+
+
+def _copies(traces: Mapping[Side, Trace]) -> list[UseRow]:
+    rows: dict[str, UseRow] = {}
+    for side, trace in traces.items():
+        for copy in trace.copies:
             memory = {"host to device": copy.source, "device to host": copy.target}.get(copy.kind, "unknown")
             name = copy.kind if memory == "unknown" else f"{copy.kind}, {memory}"
-            row = rows.setdefault(name, CopyRow(name=name))
-            setattr(row, f"{side}_bytes", (getattr(row, f"{side}_bytes") or 0.0) + copy.bytes)
-            setattr(row, f"{side}_seconds", (getattr(row, f"{side}_seconds") or 0.0) + copy.seconds)
-    return sorted(rows.values(), key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))
+            row = rows.setdefault(name, UseRow(kind="copy", name=name))
+            _add(row.bytes, side, copy.bytes)
+            _add(row.seconds, side, copy.seconds)
+    return sorted(rows.values(), key=_longest_first)
 
 
-def _os_calls(base: Profile | None, head: Profile | None) -> list[OsCallRow]:
-    rows: dict[str, OsCallRow] = {}
-    least: dict[str, float] = {}
-    for side, profile in (("base", base), ("head", head)):
-        told = profile.trace.os_calls if profile and profile.trace else []
-        whole, launching = math.fsum(call.seconds for call in told), math.fsum(call.launching for call in told)
-        for call in told:
-            row = rows.setdefault(call.name, OsCallRow(name=call.name))
-            setattr(row, f"{side}_count", call.count)
-            setattr(row, f"{side}_seconds", call.seconds)
-            setattr(row, f"{side}_share", call.seconds / whole if whole > 0 else None)
-            setattr(row, f"{side}_launching", call.launching if launching > 0 else None)
-            shares = [call.seconds / whole if whole > 0 else 0.0, call.launching / launching if launching > 0 else 0.0]
-            least[call.name] = max(least.get(call.name, 0.0), *shares)
-    large = [row for row in rows.values() if least[row.name] >= LEAST_SHARE]
-    return sorted(large, key=lambda row: (-max(row.base_seconds or 0.0, row.head_seconds or 0.0), row.name))[
-        :MOST_CALLS
-    ]
-
-
-def _memory(base: Profile | None, head: Profile | None) -> list[Observed]:
-    used = [profile.trace.memory if profile and profile.trace else None for profile in (base, head)]
-    if not any(used):
+def _memory(traces: Mapping[Side, Trace]) -> list[UseRow]:
+    held = {side: trace.memory for side, trace in traces.items() if trace.memory}
+    if not held:
         return []
-    peaks, ends = ([getattr(one, name) if one else None for one in used] for name in ("peak", "final"))
+    peaks, ends = ({side: getattr(memory, part) for side, memory in held.items()} for part in ("peak", "final"))
     return [
-        Observed(metric="allocated at most", unit="B", base=peaks[0], head=peaks[1]),
-        Observed(metric="allocated at the end", unit="B", base=ends[0], head=ends[1]),
+        UseRow(kind="memory", name="allocated at most", bytes=peaks),
+        UseRow(kind="memory", name="allocated at the end", bytes=ends),
     ]
-
-
-def _used(profile: Profile | None) -> list[KernelUse]:
-    return profile.trace.kernels if profile and profile.trace else []
 
 
 def _observed(base: Profile | None, head: Profile | None) -> list[Observed]:
