@@ -16,9 +16,8 @@ from perfci.profilers.nsys.events import (
     RANGES,
     SET,
     Events,
-    migrated,
 )
-from perfci.profilers.nsys.export import MEMORY, fault
+from perfci.profilers.nsys.export import AGAIN, MEMORY, fault
 
 ALIKE = "execute the same work each time, or capture again"
 
@@ -59,78 +58,41 @@ _HARMLESS = re.compile(
 
 def note_missing(events: Events) -> None:
     """Name, as faults of `events`, what is missing from them once they are collected."""
-    if not events.whole:
-        _strays(events)
-        _bystanders(events)
-    _orphans(events)
+    _unlaunched(events)
     _graphs(events)
     _silent(events)
-    if events.apart:  # nobody asked executions to be alike
-        _blank(events)
-    else:
+    if not events.whole:
         _uneven(events)
     _diagnostics(events)
 
 
-def _strays(events: Events) -> None:
-    """Name device work that ran during a case's executions and was launched outside of all.
+def _unlaunched(events: Events) -> None:
+    """Name device work during an execution that no call of it launched, and work behind it whose call is lost.
 
-    Cases are kept apart by a synchronisation: it comes from a thread that works on between executions, or calls
-    are missing or have wrong times.
+    Cases are kept apart by a synchronisation: such work is of a thread that works on between executions, of another
+    process, where the executions launch none, or its call is missing or has wrong times.
     """
-    for kind, table in events.device.items():
-        for index, count in events.rows(
-            f"SELECT e.name, count(*) FROM ({events.unlinked(kind, table)}) y "
-            f"CROSS JOIN execs e ON e.id = {events.execution_of('y')} WHERE y.start <= e.end GROUP BY 1"
-        ):
-            text = f"{count} {DEVICE[kind][1]} ran during its executions and were launched outside of them: "
-            text += "they are left out"
-            remedy = "launch device work within the executions"
-            events.note(events.names[index], "incomplete", text, remedy, CHANGED[kind])
-
-
-def _bystanders(events: Events) -> None:
-    """Name device work beside executions that launched none: another process's, or their times are wrong."""
-    idle = "SELECT name FROM execs EXCEPT SELECT e.name FROM ops o JOIN execs e ON e.id = o.exec"
-    if not events.device or not events.one(f"SELECT EXISTS ({idle})"):
-        return
-    events.db.execute("CREATE INDEX execs_by_time ON execs (start)")
-    for kind, table in events.device.items():
-        for index, count in events.rows(
-            f"SELECT e.name, count(*) FROM {table.rows} x CROSS JOIN execs e ON e.id = (SELECT id FROM execs "
-            f"WHERE start <= x.start ORDER BY start DESC LIMIT 1) WHERE {table.good} AND x.start <= e.end "
-            f"AND e.name IN ({idle}) GROUP BY 1"
-        ):
-            text = f"{count} {DEVICE[kind][1]} ran during its executions and it launched none: they are left out"
-            remedy = "launch device work in the case's own process"
-            events.note(events.names[index], "incomplete", text, remedy, CHANGED[kind])
-
-
-def _orphans(events: Events) -> None:
-    """Name device work without the call that launched it, anywhere in the trace: the call is lost.
-
-    The work of other calls may be lost with them: executions of a case that are alike show whether it is. Of a whole
-    capture there is one.
-    """
-    text = "have no call that launched them"
-    if events.whole:
-        for kind, table in events.device.items():
-            count = events.one(
-                f"SELECT count(*) FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source "
-                f"WHERE o.kind = {kind} AND o.call IS NULL AND NOT ({migrated(kind)})"
-            )
-            if count:
-                events.note("", "incomplete", f"{count} {DEVICE[kind][1]} {text}")
-        return
-    after = {kind: events.unlinked(kind, table) for kind, table in events.device.items()}
-    owned = "CROSS JOIN execs e ON e.id = {} WHERE y.start > e.end".format(events.execution_of("y"))
-    if not any(events.one(f"SELECT EXISTS (SELECT 1 FROM ({rows}) y {owned})") for rows in after.values()):
+    unlinked = {kind: events.unlinked(kind, table) for kind, table in events.device.items()}
+    if not any(events.one(f"SELECT EXISTS ({rows})") for rows in unlinked.values()):
         return
     _call_ids(events)
-    for kind, rows in after.items():
-        for index, count in events.rows(f"SELECT e.name, count(*) FROM ({rows}) y {owned} AND {_NOWHERE} GROUP BY 1"):
-            told = f"{count} {DEVICE[kind][1]} {text}: they are left out"
-            events.note(events.names[index], "incomplete", told, metrics=(*CHANGED[kind], *CALLS))
+    events.db.execute(
+        "CREATE TABLE idle AS SELECT id, start FROM execs WHERE name NOT IN (SELECT e.name FROM ops o JOIN execs e "
+        "ON e.id = o.exec)"
+    )
+    events.db.execute("CREATE INDEX idle_at ON idle (start)")
+    beside = "(SELECT i.id FROM idle i WHERE i.start <= y.start ORDER BY i.start DESC LIMIT 1)"
+    where, what_of_it = ("", "") if events.whole else (" in its executions", ": they are left out")
+    for kind, rows in unlinked.items():
+        for index, count, lost in events.rows(
+            f"SELECT e.name, count(*), total({_NOWHERE}) FROM ({rows}) y "
+            f"CROSS JOIN execs e ON e.id = coalesce({events.execution_of('y')}, {beside}) "
+            f"WHERE y.start <= e.end OR (e.pid = y.pid AND {_NOWHERE}) GROUP BY 1"
+        ):
+            text = f"{count} {DEVICE[kind][1]} have no call{where} that launched them{what_of_it}"
+            remedy = AGAIN if lost else "launch device work within the executions, in the case's own process"
+            metrics = () if events.whole else (*CHANGED[kind], *CALLS) if lost else CHANGED[kind]
+            events.note(events.names[index], "incomplete", text, remedy, metrics)
 
 
 _NOWHERE = "NOT EXISTS (SELECT 1 FROM called d WHERE d.pid = y.pid AND d.corr = y.corr)"
@@ -229,47 +191,38 @@ def _in_a_range(events: Events) -> bool:
     )
 
 
-def _blank(events: Events) -> None:
-    """Name executions without any call and work, of a name that has both otherwise: what follows some moment may be
-    lost, and a mean over them would be too small."""
-    for index, blank, all_ in events.rows(
-        "SELECT name, sum(blank), sum(n) FROM (SELECT e.name, e.pid, count(*) AS n, total(d.exec IS NULL) AS blank "
-        "FROM execs e LEFT JOIN (SELECT exec FROM calls UNION SELECT exec FROM ops) d ON d.exec = e.id "
-        "GROUP BY e.name, e.pid HAVING blank BETWEEN 1 AND n - 1) GROUP BY name"
-    ):
-        text = f"{blank:.0f} of its {all_} executions hold no call of the CUDA API and no work: events may be lost"
-        remedy = "capture again, with an nsys that is as new as the driver's CUDA; or name other executions otherwise"
-        events.note(events.names[index], "incomplete", text, remedy)
-
-
 def _uneven(events: Events) -> None:
     """Name what executions of one name do not do alike: a mean over them is of none, and some of it may be lost.
 
-    So is found what is missing as a whole, the call and its work. Unified memory moves when it likes.
+    So is found what is missing as a whole, the call and its work. Unified memory moves when it likes. Of executions
+    that nobody asked to be alike only whether they do anything is compared, those of a process with each other.
     """
-    if events.whole:
-        return
-
-    def note(sql: str, words: str, metrics: Iterable[str]) -> None:
-        for index, least, most in events.rows(
-            "SELECT name, min(n), max(n) FROM (SELECT e.name AS name, (" + sql + ") AS n FROM execs e) GROUP BY 1 "
-            "HAVING min(n) <> max(n)"
+    events.db.execute("CREATE INDEX calls_of ON calls (exec, fn)")
+    work = "SELECT count(*) FROM ops o WHERE o.exec = e.id AND o.call IS NOT NULL AND o.kind = "
+    calls = "SELECT count(*) FROM calls c CROSS JOIN working w ON w.fn = c.fn WHERE c.exec = e.id AND w.kind = "
+    differ = "its executions differ: {least} to {most} "
+    compared: list[tuple[str, str, Iterable[str]]] = [
+        (f"{work}{KERNEL}", f"{differ}kernels in one", COUNTED),
+        (f"{work}{COPY}", f"{differ}copies in one", COPIES),
+        (f"{work}{SET}", f"{differ}memory sets in one", SETS),
+        (f"{calls}'synchronisation'", f"{differ}calls that wait in one", ["sync_count"]),
+        (f"{calls}'allocation'", f"{differ}calls that allocate in one", ["alloc_count", "alloc_time"]),
+    ]
+    remedy, process = ALIKE, "0"
+    if events.apart:
+        anything = "SELECT e.id IN (SELECT exec FROM calls UNION ALL SELECT exec FROM ops)"
+        text = "{few} of its {all} executions hold no call of the CUDA API and no work: events may be lost"
+        compared = [(anything, text, ())]
+        remedy = "capture again, with an nsys that is as new as the driver's CUDA; or name other executions otherwise"
+        process = "e.pid"
+    for sql, text, metrics in compared:
+        for index, *numbers in events.rows(
+            "SELECT name, min(least), max(most), sum(few), sum(number) FROM (SELECT name, min(n) AS least, max(n) AS "
+            "most, sum(n = 0) AS few, count(*) AS number FROM (SELECT e.name AS name, "
+            f"{process} AS pid, ({sql}) AS n FROM execs e) GROUP BY name, pid HAVING least <> most) GROUP BY name"
         ):
-            text = f"its executions differ: {least} to {most} {words} in one"
-            events.note(events.names[index], "incomplete", text, ALIKE, metrics)
-
-    done = "SELECT count(*) FROM ops o WHERE o.exec = e.id AND o.call IS NOT NULL AND o.kind = "
-    note(f"{done}{KERNEL}", "kernels", COUNTED)
-    note(f"{done}{COPY}", "copies", COPIES)
-    note(f"{done}{SET}", "memory sets", SETS)
-    events.db.execute(
-        "CREATE TABLE spent AS SELECT c.exec AS exec, w.kind AS kind, count(*) AS n FROM calls c "
-        "JOIN working w ON w.fn = c.fn WHERE w.kind IN ('synchronisation', 'allocation') GROUP BY 1, 2"
-    )
-    events.db.execute("CREATE UNIQUE INDEX spent_by ON spent (exec, kind)")
-    said = "SELECT coalesce((SELECT n FROM spent s WHERE s.exec = e.id AND s.kind = '{}'), 0)"
-    note(said.format("synchronisation"), "calls that wait", ["sync_count"])
-    note(said.format("allocation"), "calls that allocate", ["alloc_count", "alloc_time"])
+            said = text.format(**dict(zip(("least", "most", "few", "all"), numbers, strict=True)))
+            events.note(events.names[index], "incomplete", said, remedy, metrics)
 
 
 def _diagnostics(events: Events) -> None:
