@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from perfci.model.profile import Profile, concerns
 from perfci.profilers.cuda import call_kind, plain_call
 from perfci.profilers.metrics import take
-from perfci.profilers.nsys.apart import _outside, _within, merged
+from perfci.profilers.nsys.times import sweep
 from perfci.profilers.nsys.trace import Loop, Reading, read
 
 DATA = Path(__file__).parent.parent / "data" / "nsys"
@@ -517,7 +517,9 @@ def test_kernels_without_calls_are_told(export):
     export.push("a", 100, 200)
     export.kernel("k", 120, 130, 77)
     fault = only(reading := export.read())
-    assert fault.kind == "incomplete" and fault.text.startswith("1 kernels have no call in its executions that launched them")
+    assert fault.kind == "incomplete" and fault.text.startswith(
+        "1 kernels have no call in its executions that launched them"
+    )
     assert reading.traces["a"].kernels == []
     assert [one.kind for one in reading.general] == []
 
@@ -693,14 +695,16 @@ def test_executions_that_lost_their_tail_are_told(tmp_path):
     st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=8),
 )
 def test_what_is_left_of_spans_is_counted_as_moment_by_moment(spans, others):
-    moments = {at for start, end in spans for at in range(start, end)}
-    taken = {at for start, end in others for at in range(start, end)}
-    assert sum(end - start for start, end in merged(sorted(spans))) == len(moments)
-    told = _outside([(start, end, at % 2) for at, (start, end) in enumerate(sorted(spans))], merged(sorted(others)))
-    assert sum(told.values()) == len(moments - taken)
-    extents = [(start, end, 0) for start, end in merged(sorted(others))]
-    inside = sum(end - start for _, (start, end) in _within(merged(sorted(spans)), extents))
-    assert inside == len(moments & taken)
+    def moments(*intervals):
+        return {at for start, end in intervals for at in range(start, end)}
+
+    inside, edges = [(0, 20), (20, 45)], []
+    for intervals, change in ((inside, (1, 0, 0)), (spans, (0, 1, 0)), (others, (0, 0, 1))):
+        for name, (start, end) in enumerate(intervals):
+            edges += [(7, start, name, *change), (7, end, name, *(-one for one in change))]
+    busy, launching = sweep(sorted(edges, key=lambda edge: edge[1:2] + edge[3:4]))
+    assert [busy[name] for name in (0, 1)] == [len(moments(one) & moments(*spans)) for one in inside]
+    assert launching.total() == len(moments(*others) - moments(*spans))
 
 
 def test_a_process_with_too_few_executions_is_told(export):

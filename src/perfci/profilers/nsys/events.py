@@ -16,7 +16,7 @@ from typing import Any
 from perfci.model.metrics import ALL_RANGES
 from perfci.model.profile import MOST_SLICES, CopyKind, Fault, FaultKind, KernelUse, Slice
 from perfci.model.text import escaped
-from perfci.profilers.cuda import plain_call
+from perfci.profilers.cuda import CAPTURES, call_kind, plain_call, work
 from perfci.profilers.faults import COPIES, KERNELS, SETS
 from perfci.profilers.nsys.export import AGAIN, FAR, NEWER, Export, Table, Unreadable, fault, quoted
 
@@ -60,10 +60,10 @@ def migrated(kind: int) -> str:
 class Events(Export):
     """The events of a trace, by execution: tables of its own, filled from those of the trace.
 
-    `execs` (an execution; `name` is an index into `names`), `calls` (API calls within), `ops` (device work: its kind,
-    the row it stands in, the call that launched it) and `launched` (first start and last end of a call's work), all
-    in ns. In whole captures there is one execution. `faults` are by name, `general` ones concern all; of the names in
-    `lost` no sum is worth telling.
+    `execs` (an execution; `name` is an index into `names`), `calls` (API calls within), `working` (what functions do,
+    as `cuda` says), `ops` (device work: its kind, the row it stands in, the call that launched it) and `launched`
+    (first start and last end of a call's work), all in ns. In whole captures there is one execution. `faults` are by
+    name, `general` ones concern all; of the names in `lost` no sum is worth telling.
     """
 
     def __init__(
@@ -306,6 +306,9 @@ class Events(Export):
                     self.note(self.names[index], "incomplete", "some of its API calls have no name")
             else:
                 self.functions[fn] = plain_call(name)
+        self.db.execute("CREATE TABLE working (fn PRIMARY KEY, work, begins INT, kind) WITHOUT ROWID")
+        told = [(fn, work(name), CAPTURES.get(name), call_kind(name)) for fn, name in self.functions.items()]
+        self.db.executemany("INSERT OR IGNORE INTO working VALUES (?, ?, ?, ?)", told)
         known = "FROM calls WHERE typeof(corr) = 'integer'"
         self.db.execute(f"INSERT OR IGNORE INTO link SELECT pid, corr, id, exec {known} ORDER BY pid, corr, id")
         if self.one("SELECT count(*) FROM link") < self.one(f"SELECT count(*) {known}"):

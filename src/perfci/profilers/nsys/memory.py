@@ -12,7 +12,6 @@ from perfci.model.profile import MemoryUse
 from perfci.profilers.cuda import memory, plain_call
 from perfci.profilers.nsys.events import CALLING, PROCESS, Events
 from perfci.profilers.nsys.export import MEMORY, NEWER, Table, Unreadable
-from perfci.profilers.nsys.ranges import short
 
 METRICS = ("peak_memory",)
 """The metrics that follow from it."""
@@ -20,8 +19,6 @@ _ALLOCATES = re.compile(
     r"cudaMalloc(?!Host)\w*|cuMemAlloc(?!Host)\w*|cuMemCreate|cu(Array|Array3D|MipmappedArray)Create"
 )
 """Functions that allocate memory of the device, suffixes left out."""
-_HOLDS = re.compile(rf"{_ALLOCATES.pattern}|cudaMallocHost|cudaHostAlloc|cuMemAllocHost|cuMemHostAlloc")
-"""Those, and functions that allocate memory of the host."""
 _ON_DEVICE = "('device', 'pool', 'array')"
 _KIND = "CUDA_MEMOPR_MEMORY_KIND_"
 _OPERATIONS = {"CUDA_DEV_MEM_EVENT_OPR_ALLOCATION": 1, "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION": -1}
@@ -102,7 +99,7 @@ def _insert(events: Events, table: Table) -> None:
 
 
 def _fill_sites(events: Events) -> None:
-    """Fill `sites` with the calls that allocate or free, by what their memory is found by."""
+    """Fill `sites` with the calls that allocate, by what their memory is found by."""
     for name in CALLING:
         table = events.table(name, ("globalTid",))
         if table is None:
@@ -113,7 +110,7 @@ def _fill_sites(events: Events) -> None:
         events.db.execute(f"CREATE TABLE {scratch} (fn, said TEXT)")
         events.db.executemany(
             f"INSERT INTO {scratch} VALUES (?, ?)",
-            [(fn, short(said, 500)) for fn, said in known if _HOLDS.fullmatch(said)],
+            [(fn, said) for fn, said in known if _ALLOCATES.fullmatch(said)],
         )
         failed = "AND x.returnValue = 0" if "returnValue" in table.columns else ""
         events.db.execute(
@@ -143,14 +140,12 @@ def _note_missing(events: Events) -> None:
     note(events.one(f"{moves} op = -1 AND was_op IS NOT 1"), "{} frees of memory whose allocation is not in the trace")
     note(events.one(f"{moves} op = 1 AND was_op = 1"), "{} frees of memory are not in the trace: its address came anew")
     events.db.execute("CREATE INDEX allocations_by ON allocations (pid, corr)")
-    silent = {
-        site: number
-        for site, number in events.rows(
+    silent = dict(
+        events.rows(
             "SELECT s.site, count(*) FROM sites s WHERE NOT EXISTS (SELECT 1 FROM allocations a WHERE a.pid = s.pid "
             "AND a.corr = s.corr AND a.op = 1) GROUP BY s.site"
         )
-        if _ALLOCATES.fullmatch(site)
-    }
+    )
     text = (
         f"{{}} calls that allocate ({', '.join(sorted(silent)[:3])}) have no memory in the trace, or are of zero bytes"
     )

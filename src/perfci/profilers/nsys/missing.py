@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from perfci.profilers.cuda import CAPTURES, call_kind, work
+from perfci.profilers.cuda import work
 from perfci.profilers.faults import CALLS, COPIES, COUNTED, KERNELS, MOVED, SETS
 from perfci.profilers.nsys.events import (
     CALLING,
@@ -127,9 +127,6 @@ def _silent(events: Events) -> None:
     and how many bytes a call was to move no trace tells: what lacks its work in every execution alike is taken for one,
     so long as there is some other work of the kind.
     """
-    events.db.execute("CREATE TABLE working (fn PRIMARY KEY, work, begins INT, kind) WITHOUT ROWID")
-    told = [(fn, work(name), CAPTURES.get(name), call_kind(name)) for fn, name in events.functions.items()]
-    events.db.executemany("INSERT OR IGNORE INTO working VALUES (?, ?, ?, ?)", told)
     # What is captured into a graph does not run then.
     events.db.execute("CREATE TABLE captures (tid INT, start INT, begins INT)")
     events.db.execute(

@@ -7,7 +7,6 @@ waits in each of its executions.
 
 from typing import NamedTuple
 
-from perfci.profilers.cuda import work
 from perfci.profilers.faults import fault as any_fault
 from perfci.profilers.nsys.events import PROCESS, Events
 from perfci.profilers.nsys.export import NEWER, Table, Unreadable
@@ -48,13 +47,9 @@ def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
 def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spent]]:
     if bad := events.one(f"SELECT count(*) FROM {table.rows} x WHERE x.eventClass IS {number} AND NOT {table.good}"):
         _aside(events, f"{bad} calls of the OS runtime have no usable times: left out", "capture again")
-    launch = [(fn,) for fn, name in events.functions.items() if work(name) is not None]
-    events.db.execute("CREATE TABLE launching_threads (tid INTEGER PRIMARY KEY)")
-    events.db.execute("CREATE TABLE launching_calls (fn)")
-    events.db.executemany("INSERT INTO launching_calls VALUES (?)", launch)
     events.db.execute(
-        "INSERT OR IGNORE INTO launching_threads SELECT c.tid FROM calls c WHERE c.fn IN "
-        "(SELECT fn FROM launching_calls) AND typeof(c.tid) = 'integer'"
+        "CREATE TABLE launching_threads AS SELECT DISTINCT c.tid FROM calls c JOIN working w ON w.fn = c.fn "
+        "WHERE w.work IS NOT NULL"
     )
     calls = (
         f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, x.nameId AS fn "

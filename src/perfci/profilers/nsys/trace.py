@@ -3,20 +3,17 @@
 Own SQL, because `nsys stats` exits 0 where it finds nothing. What belongs to an execution is said in `nsys_events`.
 """
 
-import itertools
 import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perfci.model.policy import Traced
 from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, OsCall, Trace, concerns
-from perfci.profilers.cuda import call_kind, copy_kind, launching, memory
+from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
-from perfci.profilers.nsys.apart import measure
 from perfci.profilers.nsys.events import COPY, KERNEL, SET, SHAPE, Events, slices
 from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.memory import memory_use
@@ -24,6 +21,7 @@ from perfci.profilers.nsys.missing import note_missing
 from perfci.profilers.nsys.origin import driver_cuda, gpus_of, version_of
 from perfci.profilers.nsys.osrt import os_calls
 from perfci.profilers.nsys.ranges import MOST, nested, short, told_ranges
+from perfci.profilers.nsys.times import measure
 
 LIMIT = 600.0
 """Seconds that reading may take."""
@@ -79,7 +77,7 @@ def read(
     capture is one execution; with a Loop its executions are those of the one trace under the key "". Times are in
     seconds, sizes in bytes. `wall` runs from the first execution's begin to the last one's end or the end of its
     last device work, divided by their number; with `outermost` and a Loop, where anything may lie between two
-    executions, as `apart` tells it. `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected
+    executions, as `measure` tells it. `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected
     time; `busy` the union of all intervals of device work, divided likewise. Ranges of the user's own on any thread
     within are projected as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
 
@@ -143,14 +141,6 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
     calls, within = _call_times(events), nested(events)
     waits, memories = os_calls(events, asked="osrt" in asked), memory_use(events, asked="memory" in asked)
-    busy = dict(
-        events.rows(
-            """SELECT name, sum(max(0, end - max(start, coalesce(before, start)))) FROM (
-                 SELECT e.name AS name, o.start AS start, o.end AS end, max(o.end) OVER (PARTITION BY e.name
-                   ORDER BY o.start, o.end ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-                 FROM ops o JOIN execs e ON e.id = o.exec) GROUP BY name"""
-        )
-    )
     span = dict(
         events.rows(
             """SELECT e.name, sum(p.length) FROM (
@@ -158,31 +148,15 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
                JOIN execs e ON e.id = p.exec GROUP BY e.name"""
         )
     )
-    idle = {} if events.apart else _launching(events)
-    if events.whole:
-        walls = [(0, _capture_length(events), 1)]
-        if not walls[0][1]:
-            events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see what nsys prints")
-            events.lost.add("")
-    elif events.apart:
-        lying = measure(events)
-        walls = [(index, one.wall, one.number) for index, one in lying.items()]
-        busy = {index: one.busy for index, one in lying.items()}
-        idle = {index: one.launching for index, one in lying.items()}
-    else:
-        walls = list(
-            events.rows(
-                """SELECT name, sum(max(last, coalesce(ended, last)) - first), sum(number) FROM (
-                     SELECT e.name AS name, e.pid, min(e.start) AS first, max(e.end) AS last, count(*) AS number,
-                            max(p.ended) AS ended
-                     FROM execs e LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id
-                     GROUP BY e.name, e.pid) GROUP BY name"""
-            )
-        )
-    told = {index: _told_kernels(kernels.get(index, []), number) for index, _, number in walls}
+    length = _capture_length(events)
+    if events.whole and not length:
+        events.note("", "empty", "the trace has no event", "trace with --trace=cuda,nvtx, and see what nsys prints")
+        events.lost.add("")
+    times = measure(events, length)
+    told = {index: _told_kernels(kernels.get(index, []), own.number) for index, own in times.items()}
     drawn = slices(events, told, _copy_kinds(events))
     traces = {}
-    for index, wall, number in walls:
+    for index, (number, wall, busy, launching) in times.items():
         name = events.names[index]
         if name in events.lost:
             continue
@@ -192,9 +166,9 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
             version=version,
             executions=number,
             wall=wall * scale,
-            busy=busy.get(index, 0) * scale,
+            busy=busy * scale,
             span=span.get(index, 0) * scale,
-            launching=idle.get(index, 0) * scale,
+            launching=launching * scale,
             kernels=told[index],
             copies=[
                 Copy(kind=kind, source=a, target=b, count=count / number, bytes=size / number, seconds=ns * scale)
@@ -214,21 +188,6 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
             slices=drawn.get(index, []),
         )
     return traces
-
-
-def _launching(events: Events) -> dict[int, int]:
-    """By name: ns in which a call that launches runs, and nothing of its executions does on the device."""
-    launches = [(fn,) for fn, name in events.functions.items() if call_kind(name) == "launch"]
-    events.db.execute("CREATE TABLE launches (fn)")
-    events.db.executemany("INSERT INTO launches VALUES (?)", launches)
-    edges = " UNION ALL ".join(
-        f"SELECT e.name AS name, y.{side} AS time, {launch} AS launch, {work} AS work FROM {table} y "
-        f"JOIN execs e ON e.id = y.exec {only}"
-        for table, only, launch, work in (("ops", "", 0, 1), ("calls", "WHERE y.fn IN (SELECT fn FROM launches)", 1, 0))
-        for side, launch, work in (("start", launch, work), ("end", -launch, -work))
-    )
-    rows = events.rows(f"SELECT name, time, launch, work FROM ({edges}) ORDER BY name, time")
-    return {name: launching(row[1:] for row in own) for name, own in itertools.groupby(rows, key=itemgetter(0))}
 
 
 def _capture_length(events: Events) -> int:
