@@ -14,14 +14,14 @@ from .checks.check import verify_redrawn_replay, verify_replay
 from .checks.compare import Outcome
 from .checks.tolerance import Given
 from .gpu import WARM_CALLS, Events, GpuSampler, rig
-from .work.driver import Driver, Unreadable
+from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, Unreadable
 
 FIRST_REPLAY = 100e-6
 """Seconds that queueing a replay is taken to need until it was seen."""
 PROBED = 20
 """Executions in the graph that finds out whether a case can be captured, and how long it takes."""
-WORKING = (0, 1, 2, 4, 13)
-"""CUgraphNodeType of cuda.h that may do work on the device: kernel, copy, memset, child graph, conditional."""
+WORKING = (KERNEL, COPY, MEMSET, CHILD, CONDITIONAL)
+"""Kinds of nodes that may do work on the device."""
 
 
 class NothingCaptured(RuntimeError):

@@ -6,7 +6,8 @@ import ctypes
 from typing import Any, Optional
 
 KERNEL, COPY, MEMSET, HOST, CHILD, EMPTY = range(6)
-"""CUgraphNodeType; what comes behind these is named by NODE_KINDS alone."""
+CONDITIONAL = 13
+"""CUgraphNodeType; the others are named by NODE_KINDS alone."""
 NODE_KINDS = (
     "kernel", "copy", "memset", "host", "child graph", "empty", "event wait", "event record", "semaphore signal",
     "semaphore wait", "allocation", "free", "batch of memory operations", "conditional",
