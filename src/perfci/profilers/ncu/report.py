@@ -6,7 +6,7 @@ kernels that were never written; the latter show where `most` is reached and by 
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from perfci.model.metrics import NcuSum, combined
@@ -106,77 +106,83 @@ def _range(launch: Launch, ranges: Collection[str] | None) -> str | None:
 def _count(
     launches: Sequence[Launch], wanted: tuple[str, ...] | None, own: tuple[str, ...], further: bool, version: str
 ) -> tuple[Counters, list[Fault]]:
-    """Launches of one range, grouped by name and launch configuration, and what they lack."""
+    """Group the launches of one range by name and launch configuration, and name what they lack."""
     capability = next((one.capability for one in launches if one.capability), None)
     chip = (capability and chips.chip_of(*capability)) or ""
     told = _told(launches, chip) if wanted is None or further else ()
     names = tuple(dict.fromkeys([*(wanted or ()), *told, *own]))
-    lacking: dict[str, list[str]] = {}
-    for name, why in (chips.unavailable(names, chip) if chip else {}).items():
-        lacking.setdefault(why, []).append(name)
+    lacking = chips.unavailable(names, chip) if chip else {}
+    names = tuple(name for name in names if name not in lacking)
+
+    numbered = dict(enumerate(launches, 1))
+    timed = {number: one for number, one in numbered.items() if _seconds(one)}
+    usable = {number: one for number, one in timed.items() if one.name and one.grid and one.block}
+    values = {number: {name: _value(one, name, chip) for name in names} for number, one in usable.items()}
+    missing = {
+        name: without for name in names if (without := [number for number in usable if values[number][name] is None])
+    }
+    absent = [name for name in missing if not (name in chips.COUNTED or any(name in one.values for one in launches))]
+    some = {name: without for name, without in missing.items() if name not in absent}
     faults = [
-        fault("incompatible", f"{', '.join(lacked)}: {why}", "ask for it on another chip only", lacked)
-        for why, lacked in lacking.items()
+        *_unavailable(lacking),
+        *_unmeasured(launches, numbered.keys() - timed.keys(), "time"),
+        *_unmeasured(launches, timed.keys() - usable.keys(), "name or launch configuration"),
+        *(_absent(name, chip, asked=name not in own) for name in absent),
+        *([_without(launches, some, chip)] if some else []),
     ]
-    names = tuple(name for name in names if chips.source(name, chip) is not None or not chip)
-    apart = [name for name in names if chips.counted(name).aggregate == "same"]
-    groups: dict[tuple[object, ...], list[tuple[Launch, float, dict[str, float]]]] = {}
-    untimed: list[int] = []
-    unknown: list[int] = []
-    missing: dict[str, list[int]] = {}
-    for number, launch in enumerate(launches, 1):
-        seconds = scaled(launch, chips.TIME, "s")
-        if seconds is None or seconds <= 0:
-            untimed.append(number)
-            continue
-        if not launch.name or launch.grid is None or launch.block is None:
-            unknown.append(number)
-            continue
-        values = {name: value for name in names if (value := _value(launch, name, chip)) is not None}
-        for name in names:
-            if name not in values:
-                missing.setdefault(name, []).append(number)
-        configuration = tuple(values.get(name) for name in ("registers", "shared_memory", *apart))
-        key = (launch.name, launch.grid, launch.block, configuration)
-        groups.setdefault(key, []).append((launch, seconds, values))
-    for which, what in ((untimed, "time"), (unknown, "name or launch configuration")):
-        if which:
-            text = f"{len(which)} of {len(launches)} launches have no {what}: ncu did not measure them; "
-            text += f"the first is {_launch(launches, which[0])}"
-            faults.append(fault("incomplete", text, "profile again, and see what ncu prints"))
-    for name in [name for name in missing if name not in chips.COUNTED]:
-        if not any(name in launch.values for launch in launches):
-            faults.append(_absent(name, chip, asked=name not in own))
-            del missing[name]
-    if missing:
-        text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
-        first, name = min((which[0], name) for name, which in missing.items())
-        said = "; ".join(
-            f"{metric} is {launches[first - 1].said(metric)}" for metric in _unusable(launches[first - 1], name, chip)
-        )
-        faults.append(
-            fault(
-                "incomplete",
-                f"no usable value for some of {len(launches)} launches: {text}; the first is "
-                f"{_launch(launches, first)}: {said}",
-                "ask ncu for these metrics; a kernel that failed under ncu has none, a very small one no rates",
-                sorted(missing),
-            )
-        )
-    kernels = [_group(members, names) for members in groups.values()]
+
+    apart = ["registers", "shared_memory", *(name for name in names if chips.counted(name).aggregate == "same")]
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for number, one in usable.items():
+        configuration = tuple(values[number].get(name) for name in apart)
+        groups.setdefault((one.name, one.grid, one.block, configuration), []).append(number)
+    kernels = [_group([(usable[number], values[number]) for number in own_numbers]) for own_numbers in groups.values()]
     kernels.sort(key=lambda kernel: (-kernel.seconds, kernel.name, kernel.grid, kernel.block))
     passes = [value for one in launches if (value := one.values.get(PASSES, (None, ""))[0]) is not None]
     most = max((value for value in passes if math.isfinite(value) and 0 < value < 2**31), default=None)
-    return (
-        Counters(
-            source="ncu",
-            version=version,
-            chip=chip,
-            device=next((one.device for one in launches if one.device), ""),
-            passes=None if most is None else round(most),
-            kernels=kernels,
-        ),
-        faults,
+    counters = Counters(
+        source="ncu",
+        version=version,
+        chip=chip,
+        device=next((one.device for one in launches if one.device), ""),
+        passes=None if most is None else round(most),
+        kernels=kernels,
+    )
+    return counters, faults
+
+
+def _seconds(launch: Launch) -> float:
+    """Return the time of a launch; 0 where it has none."""
+    return scaled(launch, chips.TIME, "s") or 0.0
+
+
+def _unavailable(lacking: Mapping[str, str]) -> list[Fault]:
+    """Return a fault for each reason why a chip cannot give counters."""
+    by_reason = {why: [name for name in lacking if lacking[name] == why] for why in lacking.values()}
+    remedy = "ask for it on another chip only"
+    return [fault("incompatible", f"{', '.join(names)}: {why}", remedy, names) for why, names in by_reason.items()]
+
+
+def _unmeasured(launches: Sequence[Launch], numbers: Set[int], what: str) -> list[Fault]:
+    if not numbers:
+        return []
+    text = f"{len(numbers)} of {len(launches)} launches have no {what}: ncu did not measure them; "
+    text += f"the first is {_launch(launches, min(numbers))}"
+    return [fault("incomplete", text, "profile again, and see what ncu prints")]
+
+
+def _without(launches: Sequence[Launch], missing: Mapping[str, Sequence[int]], chip: str) -> Fault:
+    """Return the fault that some launches lack counters. `missing`: the numbers of those that lack each."""
+    text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
+    first, name = min((which[0], name) for name, which in missing.items())
+    launch = launches[first - 1]
+    said = "; ".join(f"{metric} is {launch.said(metric)}" for metric in _unusable(launch, name, chip))
+    some = f"no usable value for some of {len(launches)} launches"
+    return fault(
+        "incomplete",
+        f"{some}: {text}; the first is {_launch(launches, first)}: {said}",
+        "ask ncu for these metrics; a kernel that failed under ncu has none, a very small one no rates",
+        sorted(missing),
     )
 
 
@@ -229,19 +235,19 @@ def _launch(launches: Sequence[Launch], number: int) -> str:
     return f"launch {number}, {launches[number - 1].name[:80] or 'without a name'}"
 
 
-def _group(members: Sequence[tuple[Launch, float, dict[str, float]]], names: Iterable[str]) -> KernelCounters:
-    """Launches of one kernel and configuration. A quantity that one of them lacks, the group lacks."""
-    first = members[0][0]
-    values = {name: combined(name, [(told.get(name), seconds) for _, seconds, told in members]) for name in names}
+def _group(members: Sequence[tuple[Launch, Mapping[str, float | None]]]) -> KernelCounters:
+    """Sum up launches of one kernel and configuration. A quantity that one of them lacks, the group lacks."""
+    first, names = members[0]
+    values = {name: combined(name, [(held[name], _seconds(launch)) for launch, held in members]) for name in names}
     assert first.grid is not None and first.block is not None
     return KernelCounters(
         name=first.name[:2000],
         count=len(members),
-        seconds=math.fsum(seconds for _, seconds, _ in members),
+        seconds=math.fsum(_seconds(launch) for launch, _ in members),
         grid=first.grid,
         block=first.block,
         values={name: value for name, value in values.items() if value is not None},
-        rules=_ordered(rule for launch, _, _ in members for rule in launch.rules),
+        rules=_ordered(rule for launch, _ in members for rule in launch.rules),
     )
 
 
