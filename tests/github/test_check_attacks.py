@@ -320,8 +320,8 @@ def test_what_is_said_of_others_fits_into_a_summary(hub: GitHub) -> None:
     pulls = [Open(n, f"{n}" + "@" * 244) for n in (4, 5, 6)] + [Open(7, "main"), Open(8, "side")]
     decided = decide([mine], pulls)
     assert decided is not None
-    lead, why = check._led(mine, mine, decided, {one.question: one.base for one in pulls}, "fine")
-    check._edit(Check(), lead, why, decided.conclusion)  # type: ignore[arg-type]
+    lead, why = decided.lead(mine)
+    check.edit(Check(), lead, why, decided.conclusion)  # type: ignore[arg-type]
     assert LIMIT < len(sent["output"]["summary"]) <= 65_535
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from github.PullRequest import PullRequest
 
-from perfci.github import check
 from perfci.github.api import Api, NotFound
+from perfci.github.check import Checks
 from perfci.github.result import Question
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
 
@@ -44,8 +44,7 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
     if pushed is None or at <= pushed:
         return None, f"the label {ACCEPT_LABEL} does not count: the head was pushed to after it was set"
     question = Question.of_pull(pull.number, pull.base.ref)
-    name = check.name_of(suite, check.unasked(pull.base.ref, api))
-    failed = check.failed_since(suite, pull.head.sha, question, name, owns, api)
+    failed = Checks(suite, pull.head.sha, pull.base.ref, api).failed_since(question, owns)
     if failed is None or at < failed.astimezone(UTC):
         return None, (
             f"the label {ACCEPT_LABEL} does not count: no verdict on {pull.head.sha[:10]} was there to accept when it "

@@ -1,8 +1,7 @@
-"""The check run on the head: what a branch rule can require."""
+"""The check run on the head: what a branch rule can require. `result.py` decides, this applies it."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
@@ -12,7 +11,7 @@ from github.CheckRun import CheckRun
 
 from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.event import QUEUE_BRANCH
-from perfci.github.result import FAILED, FAULTY, QUEUE, Conclusion, Decided, Open, Question, Result, decide, newest
+from perfci.github.result import PASSING, Conclusion, Open, Question, Result, decide
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
 from perfci.model.text import shorten
@@ -33,18 +32,6 @@ _ROUNDS = 3
 """Of reading which pull requests there are, and writing what follows: they may be opened and closed meanwhile."""
 _LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
 _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n", re.DOTALL)
-
-
-@dataclass
-class Concluded:
-    """The state that the checks of a commit tell now."""
-
-    conclusion: Conclusion | None
-    """None where there is no check of ours."""
-    url: str = ""
-    """Address of the check that was written; empty where none was."""
-    notes: list[str] = field(default_factory=list)
-    """Notes for people, one line each."""
 
 
 def name_of(suite: str, into: str = "") -> str:
@@ -75,173 +62,149 @@ def _asks(base: str, api: Api) -> bool:
     return any(rule["type"] in _ASKING for rule in rules)
 
 
-def earlier(suite: str, origin: Origin, api: Api) -> list[Attempt]:
-    """Return earlier answers to the question of a run, at the same head, as their checks tell of them. Raises
-    ApiError."""
-    name = name_of(suite, unasked(origin.base_ref, api))
-    found = api.call("check runs", lambda: _ours(_check_runs(name, origin.head_sha, api), suite, api))
-    asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
-    return [
-        Attempt(
-            run_id=one.run,
-            attempt=one.attempt,
-            sentence=_LED.sub("", check.output.title or "", count=1),
-            url=check.details_url or "",
-        )
-        for one, check in sorted(found, key=lambda item: item[0].age)
-        if one.question == asked and one.age < mine
-    ]
+class Checks:
+    """The checks of a suite on a commit that is to go into the branch `base`. All methods raise ApiError."""
+
+    def __init__(self, suite: str, head: str, base: str, api: Api) -> None:
+        self._suite, self._head, self._api = suite, head, api
+        self._into = unasked(base, api)
+        """The branch, where no rule asks for checks of what goes there."""
+
+    def earlier(self, origin: Origin) -> list[Attempt]:
+        """Return earlier answers to the question of a run, oldest first."""
+        asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
+        known = sorted(self._known(), key=lambda item: item[0].age)
+        return [
+            Attempt(run_id=result.run, attempt=result.attempt, sentence=_own_title(check), url=check.details_url or "")
+            for result, check in known
+            if result.question == asked and result.age < mine
+        ]
+
+    def failed_since(self, question: Question, owns: frozenset[str]) -> datetime | None:
+        """Return the time when a check first came to one of `owns`; None where none did."""
+        times = [
+            check.started_at
+            for result, check in self._known()
+            if result.question == question and result.own in owns and check.started_at is not None
+        ]
+        return min(times, default=None)
+
+    def write(self, publication: Publication, text: CheckText) -> tuple[str, list[str]]:
+        """Write the check of a run and attempt, then conclude all of the commit. Return its address, and `conclude`'s
+        notes.
+
+        Its own result comes first, and is complete only after all have been read: of two publishers at least one sees
+        both results, and a check that is not complete lets nothing pass.
+        """
+        check = self._api.call("the check run", lambda: self._write(publication, text))
+        return str(check.html_url), self.conclude()
+
+    def conclude(self) -> list[str]:
+        """Let all checks say what they come to: those that a rule may ask for, and those for a branch where none does.
+        Return notes for people."""
+        return [note for into in dict.fromkeys(("", self._into)) for note in self._conclude(into)]
+
+    def _conclude(self, into: str) -> list[str]:
+        """Decide and apply, and again where meanwhile others ask."""
+        before, notes = None, list[str]()
+        for _ in range(_ROUNDS):
+            asking = self._asking(into)
+            if asking == before:
+                return notes
+            before = asking
+            notes = self._api.call("the check runs", partial(self._apply, into, *asking))
+        raise ApiError(f"pull requests of {self._head[:10]}: changed {_ROUNDS} times meanwhile: run the job again")
+
+    def _apply(self, into: str, pulls: Sequence[Open], queued: Sequence[str]) -> list[str]:
+        name = name_of(self._suite, into)
+        listed = self._listed(name)
+        ours = self._ours(listed)
+        decided = decide([result for result, _ in ours], pulls, queued)
+        if decided is None:
+            return []
+        notes = dict[str, None]()
+        for result, check in ours:
+            lead, why = decided.lead(result)
+            edit(check, lead, why, decided.conclusion)
+            notes |= {why: None} if why else {}
+        own = [check for check in listed if self._is_ours(check) and (check.external_id or "").startswith("perfci/")]
+        strange = {str(check.app.slug or check.app.name) for check in listed if check not in own and check.app}
+        return [
+            *notes,
+            *(
+                f"{app} wrote a check named {name} on this commit, too, which is not perfci's: let the branch's rule "
+                "take the check from the app that publishes alone (docs/security.md)"
+                for app in sorted(strange)
+            ),
+        ]
+
+    def _write(self, publication: Publication, text: CheckText) -> CheckRun:
+        mine, notes = Result.made(publication), annotations(publication)
+        known = ((result, check) for result, check in self._known() if result.question == mine.question)
+        before, check = next(((result, check) for result, check in known if result.age == mine.age), (None, None))
+        sent = check.output.annotations_count if check is not None else 0
+        output: dict[str, Any] = {"title": text.title, "summary": text.summary}
+        first = {**output, "annotations": notes[sent : sent + MOST_ANNOTATIONS]}
+        fields: dict[str, Any] = {"external_id": str(mine), "output": first}
+        if before is None or check is None:
+            check = self._api.repository.create_check_run(
+                name=name_of(self._suite, self._into),
+                head_sha=self._head,
+                details_url=publication.origin.run_url,
+                status="in_progress",
+                **fields,
+            )
+        else:
+            if before.own in PASSING and mine.own not in PASSING:  # from now on there is something to accept
+                fields["started_at"] = datetime.now(UTC)
+            check.edit(**fields)
+        for begin in range(sent + MOST_ANNOTATIONS, len(notes), MOST_ANNOTATIONS):
+            check.edit(output={**output, "annotations": notes[begin : begin + MOST_ANNOTATIONS]})
+        return check
+
+    def _known(self) -> list[tuple[Result, CheckRun]]:
+        return self._api.call("check runs", lambda: self._ours(self._listed(name_of(self._suite, self._into))))
+
+    def _listed(self, name: str) -> list[CheckRun]:
+        return list(self._api.repository.get_commit(self._head).get_check_runs(check_name=name, filter="all"))
+
+    def _ours(self, listed: Sequence[CheckRun]) -> list[tuple[Result, CheckRun]]:
+        """Return the suite's checks that we wrote, with what each run came to: two publishers may have written two of
+        one run."""
+        read = [(Result.read(check.external_id or ""), check) for check in listed if self._is_ours(check)]
+        return [(result, check) for result, check in read if result is not None and result.suite == self._suite]
+
+    def _is_ours(self, check: CheckRun) -> bool:
+        """Tell whether the app that this publisher speaks for wrote it: others' checks prove nothing."""
+        return check.app is not None and check.app.slug == self._api.app
+
+    def _asking(self, into: str) -> tuple[list[Open], list[str]]:
+        """Return the open pull requests of the commit into `into`, or into all branches whose rules ask; and of these
+        the branches of merge queues that it is in."""
+        # GitHub's list of a commit's own pull requests misses those from forks.
+        listed = self._api.call("open pull requests", lambda: list(self._api.repository.get_pulls(state="open")))
+        pulls = [Open(pull.number, pull.base.ref) for pull in listed if pull.head.sha == self._head]
+        if into:
+            return [pull for pull in pulls if pull.base == into], []
+        asking = {base for base in {pull.base for pull in pulls} if not unasked(base, self._api)}
+        queued = self._api.call("branches that end there", self._queued)
+        return [pull for pull in pulls if pull.base in asking], queued
+
+    def _queued(self) -> list[str]:
+        # Unlike the branches that end at a commit, of which anybody may make many, these come all at once.
+        refs = self._api.get(f"/repos/{self._api.name}/git/matching-refs/{quote('heads/gh-readonly-queue/', safe='')}")
+        ended = [str(ref["ref"]).removeprefix("refs/heads/") for ref in refs if ref["object"]["sha"] == self._head]
+        groups = [QUEUE_BRANCH.fullmatch(branch) for branch in ended]
+        return sorted({group["base"] for group in groups if group is not None})
 
 
-def failed_since(
-    suite: str, head: str, question: Question, name: str, owns: frozenset[str], api: Api
-) -> datetime | None:
-    """Return the time when a check `name` first came to one of `owns` at this head; None where none did. Raises
-    ApiError."""
-    found = api.call("check runs", lambda: _ours(_check_runs(name, head, api), suite, api))
-    times = [
-        check.started_at
-        for one, check in found
-        if one.question == question and one.own in owns and check.started_at is not None
-    ]
-    return min(times, default=None)
+def _own_title(check: CheckRun) -> str:
+    return _LED.sub("", check.output.title or "", count=1)
 
 
-def write(publication: Publication, text: CheckText, api: Api) -> Concluded:
-    """Write the check of this run and attempt, then conclude all of the commit. Raises Forbidden, ApiError.
-
-    Its own result comes first, and is complete only after all have been read: of two publishers at least one sees both
-    results, and a check that is not complete lets nothing pass.
-    """
-    base = unasked(publication.origin.base_ref, api)
-    check = api.call("the check run", lambda: _write(publication, text, name_of(publication.suite, base), api))
-    done = conclude(publication.suite, publication.origin.head_sha, publication.origin.base_ref, api)
-    done.url = str(check.html_url)
-    return done
-
-
-def conclude(suite: str, head: str, base: str, api: Api) -> Concluded:
-    """Give every check of ours on a commit the conclusion that they come to. Raises Forbidden, ApiError.
-
-    Those that a rule may ask for, and those for the branch `base` where none does.
-    """
-    done = Concluded(None)
-    for into in dict.fromkeys(("", unasked(base, api))):
-        made = _stable(suite, head, into, api)
-        done.conclusion = made.conclusion or done.conclusion
-        done.notes += made.notes
-    return done
-
-
-def _stable(suite: str, head: str, into: str, api: Api) -> Concluded:
-    """Conclude what was read, and again where it has changed meanwhile. Raises ApiError where it does not cease to."""
-    done, before = Concluded(None), None
-    for _ in range(_ROUNDS):
-        seen = _asked(head, into, api)
-        if seen == before:
-            break
-        before = seen
-        done = api.call("the check runs", partial(_conclude, suite, head, into, *seen, api))
-        if done.conclusion is None:
-            break
-    else:
-        raise ApiError(f"pull requests of {head[:10]}: changed {_ROUNDS} times meanwhile: run the job again")
-    return done
-
-
-def _asked(head: str, into: str, api: Api) -> tuple[list[Open], list[str]]:
-    """Return the open pull requests of a head into `into`, or into all branches whose rules ask; and the queues it is
-    in."""
-    found = api.call("open pull requests", lambda: _open(head, api))
-    if into:
-        return [one for one in found if one.base == into], []
-    asking = {base for base in {one.base for one in found} if not unasked(base, api)}
-    queued = api.call("branches that end there", lambda: _queued(head, api))
-    return [one for one in found if one.base in asking], queued
-
-
-def _write(publication: Publication, text: CheckText, name: str, api: Api) -> CheckRun:
-    origin, mine = publication.origin, Result.made(publication)
-    there = _ours(_check_runs(name, origin.head_sha, api), mine.suite, api)
-    said, check = next(((o, c) for o, c in there if (o.question, o.age) == (mine.question, mine.age)), (None, None))
-    notes = annotations(publication)
-    sent = check.output.annotations_count if check is not None else 0
-    output: dict[str, Any] = {"title": text.title, "summary": text.summary}
-    first = {**output, "annotations": notes[sent : sent + MOST_ANNOTATIONS]}
-    if check is None:
-        check = api.repository.create_check_run(
-            name=name,
-            head_sha=origin.head_sha,
-            details_url=origin.run_url,
-            external_id=str(mine),
-            status="in_progress",
-            output=first,
-        )
-    elif said is not None and said.own not in FAILED | FAULTY and mine.own in FAILED | FAULTY:
-        # From now on there is something to accept.
-        check.edit(external_id=str(mine), output=first, started_at=datetime.now(UTC))
-    else:
-        check.edit(external_id=str(mine), output=first)
-    for begin in range(sent + MOST_ANNOTATIONS, len(notes), MOST_ANNOTATIONS):
-        check.edit(output={**output, "annotations": notes[begin : begin + MOST_ANNOTATIONS]})
-    return check
-
-
-def _conclude(suite: str, head: str, into: str, pulls: Sequence[Open], queued: Sequence[str], api: Api) -> Concluded:
-    name = name_of(suite, into)
-    listed = _check_runs(name, head, api)
-    ours = _ours(listed, suite, api)
-    decided = decide([one for one, _ in ours], pulls, queued)
-    if decided is None:
-        return Concluded(None)
-    bases = {one.question: one.base for one in pulls}
-    title = next((_LED.sub("", check.output.title or "", count=1) for one, check in ours if one == decided.by), "")
-    speaking = newest(one for one, _ in ours)
-    done = Concluded(decided.conclusion)
-    for result, check in ours:
-        lead, why = _led(result, speaking[result.question], decided, bases, title)
-        _edit(check, lead, why, decided.conclusion)
-        done.notes += [why] if why and why not in done.notes else []
-    foreign = [
-        check for check in listed if not _is_ours(check, api) or not (check.external_id or "").startswith("perfci/")
-    ]
-    for app in sorted({str(check.app.slug or check.app.name) for check in foreign if check.app is not None}):
-        done.notes.append(
-            f"{app} wrote a check named {name} on this commit, too, which is not perfci's: let the branch's "
-            "rule take the check from the app that publishes alone (docs/security.md)"
-        )
-    return done
-
-
-def _is_ours(check: CheckRun, api: Api) -> bool:
-    """Tell whether the app that this publisher speaks for wrote it: others' checks prove nothing."""
-    return check.app is not None and check.app.slug == api.app
-
-
-def _led(result: Result, speaks: Result, decided: Decided, bases: dict[Question, str], title: str) -> tuple[str, str]:
-    """Return the beginning of a check's title, and why, where it does not say what its own run came to."""
-    if result.age < speaks.age:
-        return f"Superseded by run {speaks.run}, attempt {speaks.attempt}", ""
-    if decided.by is None:
-        return f"Waits for {decided.waits}", (
-            f"the check waits for {decided.waits}: this commit is its head, too, and a branch rule cannot tell the two "
-            "apart: close it, or have it measured"
-        )
-    if decided.by.question == result.question or decided.conclusion == result.concluded:
-        return "", ""
-    other = decided.by.question
-    if other.of == QUEUE:
-        return "Held by the merge queue", "the check says what the merge queue's own run came to"
-    who = f"#{other.of} (into {bases[other]})" if other in bases else f"run {decided.by.run}"
-    return f"Held by {who}", (
-        f"the check says what {who} came to: {title}. This commit is its head, too, and a branch rule cannot tell the "
-        "two apart"
-    )
-
-
-def _edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
+def edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
     """Complete a check, unless it says just that already."""
-    own = _LED.sub("", check.output.title or "", count=1)
+    own = _own_title(check)
     title = shorten(f"{lead}: {own}" if lead else own, TITLE_LIMIT)
     summary = _OTHERS.sub("", check.output.summary or "")
     if why:
@@ -250,31 +213,6 @@ def _edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
     said = (check.status, check.conclusion, check.output.title, check.output.summary)
     if said != ("completed", concluded, title, summary):
         check.edit(status="completed", conclusion=concluded, output={"title": title, "summary": summary})
-
-
-def _check_runs(name: str, head: str, api: Api) -> list[CheckRun]:
-    return list(api.repository.get_commit(head).get_check_runs(check_name=name, filter="all"))
-
-
-def _ours(listed: Sequence[CheckRun], suite: str, api: Api) -> list[tuple[Result, CheckRun]]:
-    """Return the suite's checks that we wrote, with what each run came to: two publishers may have written two of one
-    run."""
-    found = [(Result.read(check.external_id or ""), check) for check in listed if _is_ours(check, api)]
-    return [(one, check) for one, check in found if one is not None and one.suite == suite]
-
-
-def _open(head: str, api: Api) -> list[Open]:
-    """Return the open pull requests with this head. GitHub's list of a commit's own misses those from forks."""
-    return [Open(one.number, one.base.ref) for one in api.repository.get_pulls(state="open") if one.head.sha == head]
-
-
-def _queued(head: str, api: Api) -> list[str]:
-    """Return the branches into which a merge queue has made a branch that ends with this commit."""
-    # Unlike the branches that end at a commit, of which anybody may make many, these come all at once.
-    found = api.get(f"/repos/{api.name}/git/matching-refs/{quote('heads/gh-readonly-queue/', safe='')}")
-    ended = [str(one["ref"]) for one in found if one["object"]["sha"] == head]
-    groups = [QUEUE_BRANCH.fullmatch(ref.removeprefix("refs/heads/")) for ref in ended]
-    return sorted({group["base"] for group in groups if group is not None})
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:

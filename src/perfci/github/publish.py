@@ -1,17 +1,18 @@
 """From measurements that a run left behind to comment, check run and verdict. Runs no code of the change, ever."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from github.ContentFile import ContentFile
-from github.File import File
+from github.PullRequest import PullRequest
 
-from perfci.github import check, sticky
+from perfci.github import sticky
 from perfci.github.accept import acceptance
 from perfci.github.api import Api, ApiError, Forbidden, NotFound
+from perfci.github.check import Checks
 from perfci.github.event import Context
-from perfci.github.handed import gather
+from perfci.github.handed import Handed, gather
 from perfci.github.measured import Heard, left_out, named
 from perfci.github.result import FAILED, FAULTY
 from perfci.github.source import Source, Wanted, When, brings_nothing, changed_files, jobs, links, locate, retargeted
@@ -23,7 +24,7 @@ from perfci.model.limits import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.policy_text import parse_policy
-from perfci.model.publication import ACCEPT_LABEL, Acceptance, Origin, Publication, Shard
+from perfci.model.publication import ACCEPT_LABEL, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.text import count
@@ -70,6 +71,23 @@ class Published:
             return 3 if self.stale else 0
         return self.publication.exit_code if self.problem is None else self.problem.exit_code
 
+    def note(self, *texts: str) -> None:
+        """Note each that is not noted yet."""
+        self.notes += [text for text in dict.fromkeys(texts) if text and text not in self.notes]
+
+    def tried(self, permission: str, step: Callable[[], T]) -> T | None:
+        """Return what `step` returns, or None with a note of what went wrong."""
+        try:
+            return step()
+        except Forbidden as error:
+            remedy = f"give the publishing job `permissions: {permission}`"
+            if self.publication.origin.fork:
+                remedy = f"a fork's own run may only read: publish from `workflow_run`, or {remedy}"
+            self.note(f"{error}: {remedy}")
+        except ApiError as error:
+            self.note(str(error))
+        return None
+
 
 @dataclass(frozen=True)
 class _Faulty:
@@ -86,51 +104,32 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
     `action`: of the event, such as `labeled`. Raises ApiError where not even the run or base's policy can be found
     out; whatever fails after that is named in the outcome, and its exit code stands.
     """
-    if waiting := _waiting(context.origin, action):
-        outcome = Published(Publication(suite=wanted.suite, origin=context.origin), waiting=waiting)
-        for head in filter(None, (context.left, context.origin.head_sha)):  # what it leaves it holds up no longer
-            _conclude(outcome, head, api)
+    outcome = Published(
+        Publication(suite=wanted.suite, origin=context.origin), waiting=_waiting(context.origin, action)
+    )
+    publication = outcome.publication
+    if outcome.waiting:
+        _conclude(outcome, context.left, api)  # what it leaves it holds up no longer
+        _conclude(outcome, context.origin.head_sha, api)
         return outcome
     try:
         source = locate(context, action, wanted, api)
-        outcome = Published(Publication(suite=wanted.suite, origin=source.origin), waiting=source.closed)
+        publication.origin, outcome.waiting = source.origin, source.closed
         if source.closed:
             _conclude(outcome, source.origin.head_sha, api)
             return outcome
-        publication = outcome.publication
-        faulty: _Faulty | None = None
-        if source.doubt:
-            publication.missing.append(source.doubt)
-        else:
-            faulty = _judge(source, publication, wanted, api)
+        faulty = _judge(source, publication, wanted, api)
     except Forbidden as error:
         remedy = "give the publishing job `permissions: {actions: read, contents: read, pull-requests: write}`"
         raise ApiError(f"{error}: {remedy}", error.status) from None
-    outcome.problem = faulty.problem if faulty is not None else None
-    if source.idle and not (publication.unmeasured or publication.nothing) and outcome.problem is None:
+    if source.idle and not (publication.unmeasured or publication.nothing or faulty):
         # An answer now would outrank that of the run that measures, which may have begun before this one.
         outcome.waiting = (
             f"no run of {source.origin.head_sha[:10]} has left measurements yet: the one that does, is published"
         )
         return outcome
     _accept(outcome, source, faulty, wanted, api)
-    # A check run of an earlier attempt holds its verdict.
-    earlier = _tried(outcome, "checks: write", lambda: check.earlier(wanted.suite, source.origin, api))
-    publication.attempts = earlier or []
-    if wanted.history is not None:
-        publication.standings, outcome.unread = standings(publication, wanted.history)
-    text = comment.render_check(publication)
-    _told(outcome, _tried(outcome, "checks: write", lambda: check.write(publication, text, api)))
-    pull = source.pull
-    if pull is not None and wanted.comment != "never":
-        marker = sticky.Marker.of(wanted.suite, source.origin)
-        create = worth_telling(publication, wanted.comment)
-        notes = list(outcome.notes)
-        outcome.comment = _tried(
-            outcome,
-            "pull-requests: write",
-            lambda: sticky.post(pull, marker, lambda limit: _with_notes(publication, notes, limit), create, api),
-        )
+    _tell(outcome, source.pull, wanted, api)
     return outcome
 
 
@@ -145,94 +144,89 @@ def _waiting(origin: Origin, action: str) -> str:
 
 def _conclude(outcome: Published, head: str, api: Api) -> None:
     """Nothing is published, and yet the checks of a commit may have to say something else than before."""
-    suite, base = outcome.publication.suite, outcome.publication.origin.base_ref
-    concluded = _tried(outcome, "checks: write", lambda: check.conclude(suite, head, base, api))
-    outcome.stale = outcome.stale or concluded is None
-    _told(outcome, concluded)
+    if head:
+        suite, base = outcome.publication.suite, outcome.publication.origin.base_ref
+        notes = outcome.tried("checks: write", lambda: Checks(suite, head, base, api).conclude())
+        outcome.stale = outcome.stale or notes is None
+        outcome.note(*(notes or []))
 
 
-def _told(outcome: Published, concluded: check.Concluded | None) -> None:
-    if concluded is not None:
-        outcome.check = concluded.url
-        for note in concluded.notes:
-            _note(outcome, note)
+def _tell(outcome: Published, pull: PullRequest | None, wanted: Wanted, api: Api) -> None:
+    """Write check and comment."""
+    publication, origin = outcome.publication, outcome.publication.origin
+
+    def checks() -> Checks:
+        return Checks(wanted.suite, origin.head_sha, origin.base_ref, api)
+
+    # A check run of an earlier attempt holds its verdict.
+    publication.attempts = outcome.tried("checks: write", lambda: checks().earlier(origin)) or []
+    if wanted.history is not None:
+        publication.standings, outcome.unread = standings(publication, wanted.history)
+    text = comment.render_check(publication)
+    outcome.check, notes = outcome.tried("checks: write", lambda: checks().write(publication, text)) or ("", [])
+    outcome.note(*notes)
+    if pull is not None and wanted.comment != "never":
+        said = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in outcome.notes[:5])
+        outcome.comment = outcome.tried(
+            "pull-requests: write",
+            lambda: sticky.post(
+                pull,
+                sticky.Marker.of(wanted.suite, origin),
+                lambda limit: comment.render(publication, limit - len(said)) + said,
+                worth_telling(publication, wanted.comment),
+                api,
+            ),
+        )
 
 
 def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -> _Faulty | None:
     """Read and judge what was measured. Returns what is wrong with base's policy. Raises ApiError."""
+    if source.doubt:
+        publication.missing.append(source.doubt)
+        return None
     try:
-        policy = _policy(source, wanted.policy, api)
+        policy, where = _policy(source, wanted.policy, api)
     except UsageError as error:  # a required check that never comes would not say why
         publication.missing.append(str(error))
         return _Faulty(error)
-    if policy[0] is None and (source.base or source.default):
+    if policy is None and (source.base or source.default):
         if source.base in ("", source.default):
-            publication.adopting = f"{policy[1]} does not exist yet, so that no limit binds this change"
+            publication.adopting = f"{where} does not exist yet, so that no limit binds this change"
         else:
             publication.missing.append(
-                f"{policy[1]} does not exist: a change is judged by the limits of the branch that it goes into: "
+                f"{where} does not exist: a change is judged by the limits of the branch that it goes into: "
                 "bring the policy there first"
             )
     if old := retargeted(source, api):
         publication.missing.append(old)
         return None
-    return _read(source, policy, publication, wanted, api)
+    return _read(source, policy, where, publication, wanted, api)
 
 
 def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: Wanted, api: Api) -> None:
     """Take over what somebody with the right to do so took upon themselves."""
     publication, pull = outcome.publication, source.pull or source.queued
+    outcome.problem = faulty.problem if faulty is not None else None
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
     # Of a merge queue's group the head is another: what counts is what was accepted of the pull request as it is.
     if pull is None or not (failed or faulty) or (source.pull and pull.head.sha != source.origin.head_sha):
         return
     owns = FAILED if faulty is None else FAULTY
-    told = _tried(outcome, "pull-requests: read", lambda: acceptance(pull, wanted.suite, owns, api))
-    accepted, why = told or (None, "")
-    outcome.notes += [why] if why else []
+    accepted, why = outcome.tried(
+        "pull-requests: read", lambda: acceptance(pull, wanted.suite, owns, api)
+    ) or (None, "")  # fmt: skip
+    outcome.note(why)
     if faulty is None:
         publication.acceptance = accepted
-    else:
-        _fixing(outcome, accepted, source, wanted.policy, faulty, api)
-
-
-def _fixing(
-    outcome: Published, accepted: Acceptance | None, source: Source, path: str, faulty: _Faulty, api: Api
-) -> None:
-    """Let somebody accept that head fixes base's policy, by which nothing can be judged until then."""
-    unsound = _tried(outcome, "contents: read", lambda: _unsound(source, path, faulty, api))
-    publication = outcome.publication
+        return
+    unsound = outcome.tried("contents: read", lambda: _unsound(source, wanted.policy, faulty, api))
     if unsound:
-        _note(outcome, f"head does not fix base's policy: {unsound}")
-    elif unsound is not None and accepted is not None:
+        outcome.note(f"head does not fix base's policy: {unsound}")
+    elif unsound is not None and accepted is None:
+        outcome.note(f"this change fixes base's policy: the label {ACCEPT_LABEL} accepts it")
+    elif unsound is not None:
         publication.acceptance, publication.unmeasured = accepted, f"base's policy is fixed here: {faulty.problem}"
         publication.shards, publication.missing, outcome.problem = [], [], None
-    elif unsound is not None:
-        _note(outcome, f"this change fixes base's policy: the label {ACCEPT_LABEL} accepts it")
-
-
-def _tried(outcome: Published, permission: str, step: Callable[[], T]) -> T | None:
-    """Return what `step` returns, or None with a note of what went wrong."""
-    try:
-        return step()
-    except Forbidden as error:
-        remedy = f"give the publishing job `permissions: {permission}`"
-        if outcome.publication.origin.fork:
-            remedy = f"a fork's own run may only read: publish from `workflow_run`, or {remedy}"
-        _note(outcome, f"{error}: {remedy}")
-    except ApiError as error:
-        _note(outcome, str(error))
-    return None
-
-
-def _note(outcome: Published, text: str) -> None:
-    if text not in outcome.notes:
-        outcome.notes.append(text)
-
-
-def _with_notes(publication: Publication, notes: Sequence[str], limit: int) -> str:
-    said = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in notes[:5])
-    return comment.render(publication, limit - len(said)) + said
 
 
 def worth_telling(publication: Publication, when: When) -> bool:
@@ -289,47 +283,24 @@ def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
 
 
 def _read(
-    source: Source, policy: tuple[Policy | None, str], into: Publication, wanted: Wanted, api: Api
+    source: Source, policy: Policy | None, where: str, into: Publication, wanted: Wanted, api: Api
 ) -> _Faulty | None:
     """Read and judge every job's measurements, or tell why they are missing. Return what is wrong with base's
     policy."""
-    faulty: _Faulty | None = None
-    heard: list[Heard] = []
-    broken = False
     gathered = gather(source, wanted.scope, api)
     into.missing += gathered.missing
-    for said, name, results, found in gathered.handed:
-        try:
-            heard.append(Heard.of(results))
-            broken = broken or results.error is not None
-            declared = results.plan.declared or Declared(whole=False)
-            if results.error is not None and results.error.kind == "policy" and policy[0] is not None:
-                # The measuring side says so, who may be the change itself: it counts where it is so, in our words.
-                text = mistake(policy[0], declared, {}, policy[1])
-                faulty = _Faulty(UsageError(text), declared) if text else faulty
-            shard = Shard(
-                name=name,
-                report=_judged(results, *policy, wanted.strict),
-                artifacts=[link for one in found for link in links(one, source.origin)],
-            )
-            _render_all(into.model_copy(update={"shards": [shard]}))
-            into.shards.append(shard)
-        except UsageError as error:
-            faulty = faulty or _Faulty(error, declared)
-            remedy = "fix it there, or, where it has moved on, bring this branch up to date"
-            into.missing.append(f"{error} (base's limits judge: {remedy})")
-        except _UNJUDGED as error:
-            into.missing.append(f"{said} cannot be judged ({type(error).__name__})")
+    faults = [_judged(handed, policy, where, wanted.strict, source.origin, into) for handed in gathered.handed]
     if gathered.unconfirmed and any(shard.report.strict for shard in into.shards):
         into.missing.append(gathered.unconfirmed)
     else:
         into.unconfirmed = gathered.unconfirmed
-    if heard and not into.missing and not broken:
-        into.missing += left_out(heard, policy[0], wanted.scope)
+    measured = [handed.results for handed in gathered.handed]
+    if measured and not into.missing and not any(results.error for results in measured):
+        into.missing += left_out([Heard.of(results) for results in measured], policy, wanted.scope)
     try:
         _hear(source, into, gathered.joined, wanted, api)
         if gathered.idle == len(source.artifacts) and not into.missing:
-            into.unmeasured = _ignored(source, policy[0], api)
+            into.unmeasured = _ignored(source, policy, api)
             into.nothing = "" if into.unmeasured else _nothing(source, api)
     except ApiError as error:
         into.missing.append(str(error))
@@ -338,7 +309,35 @@ def _read(
     if not source.artifacts and not (into.unmeasured or into.nothing):
         into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")
     # A run that could be judged, and failed, is not to be accepted as a policy that is fixed.
-    return None if any(shard.report.exit_code == 1 for shard in into.shards) else faulty
+    failed = any(shard.report.exit_code == 1 for shard in into.shards)
+    return None if failed else next(filter(None, faults), None)
+
+
+def _judged(
+    handed: Handed, policy: Policy | None, where: str, strict: bool, origin: Origin, into: Publication
+) -> _Faulty | None:
+    """Judge measurements into a shard of the publication, or tell why they cannot be. Return what is wrong with base's
+    policy."""
+    results, faulty = handed.results, None
+    declared = results.plan.declared or Declared(whole=False)
+    try:
+        if results.error is not None and results.error.kind == "policy" and policy is not None:
+            # The measuring side says so, who may be the change itself: it counts where it is so, in our words.
+            text = mistake(policy, declared, {}, where)
+            faulty = _Faulty(UsageError(text), declared) if text else None
+        links_ = [link for artifact in handed.artifacts for link in links(artifact, origin)]
+        shard = Shard(name=handed.name, report=_report(results, policy, where, strict), artifacts=links_)
+        alone = into.model_copy(update={"shards": [shard]})
+        for render in (comment.render, comment.render_check, comment.render_summary):
+            render(alone)  # raises here, of one job alone, what its values would raise where everything is said
+        into.shards.append(shard)
+    except UsageError as error:
+        remedy = "fix it there, or, where it has moved on, bring this branch up to date"
+        into.missing.append(f"{error} (base's limits judge: {remedy})")
+        return faulty or _Faulty(error, declared)
+    except _UNJUDGED as error:
+        into.missing.append(f"{handed.said} cannot be judged ({type(error).__name__})")
+    return faulty
 
 
 def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: Api) -> None:
@@ -348,21 +347,11 @@ def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: A
     failed = [job for job in listed if job.conclusion in _FAILED]
     into.missing += [f"job {named(job.name)} ended with {job.conclusion}: see its log" for job in failed]
     left = len(source.artifacts)
-    into.jobs = max(left, len(failed)) - joined
-    if wanted.jobs == "*":  # jobs that do not measure are among them
-        return
-    done = [job for job in listed if job.conclusion == "success"]
-    into.jobs = max(left, len(done) + len(failed)) - joined
-    if left < len(done):
-        into.missing.append(
-            f"of {count(len(done), 'job')} that measured, {left or 'none'} handed over what was measured"
-        )
-
-
-def _render_all(publication: Publication) -> None:
-    """Raise here, of one job alone, what its values would raise where everything is said."""
-    for render in (comment.render, comment.render_check, comment.render_summary):
-        render(publication)
+    # Of all jobs those that do not measure are among them.
+    done = 0 if wanted.jobs == "*" else sum(job.conclusion == "success" for job in listed)
+    into.jobs = max(left, done + len(failed)) - joined
+    if left < done:
+        into.missing.append(f"of {count(done, 'job')} that measured, {left or 'none'} handed over what was measured")
 
 
 def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
@@ -371,7 +360,9 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
     if policy is None or not policy.ignore:
         return ""
     files = changed_files(source, api)
-    if files is None or not policy.ignores([path for one in files for path in _paths(one)]):
+    # Of a renamed file the new and the old one.
+    paths = [path for file in files or () for path in (file.filename, file.previous_filename) if path]
+    if files is None or not policy.ignores(paths):
         return ""
     whose = "base" if source.base else "the default branch"
     return f"{whose}'s `ignore` names every changed file ({count(len(files), 'file')})"
@@ -386,12 +377,7 @@ def _nothing(source: Source, api: Api) -> str:
     )
 
 
-def _paths(file: File) -> list[str]:
-    """Of a renamed file the new and the old one."""
-    return [path for path in (file.filename, file.previous_filename) if path]
-
-
-def _judged(results: Results, policy: Policy | None, where: str, strict: bool) -> Report:
+def _report(results: Results, policy: Policy | None, where: str, strict: bool) -> Report:
     if policy is None:
         report = judge(results, strict=strict)
         report.notes.append(f"{where} does not exist yet: judged by the limits that the measured commit brings")

@@ -1,11 +1,12 @@
-"""Results of runs at one commit, and what they come to together.
+"""The results of runs at one commit, and what its checks say by them. Pure: `check.py` applies it.
 
-A branch rule asks for the check of a commit, whichever pull request that commit is the head of: green for one of them
-is green for all. So every check of ours on a commit carries the worst of what its open pull requests came to.
+The rule: every check of ours on a commit says the worst of the newest results of all that ask for it, and what asks
+and has no result yet passes nothing. For a branch rule asks for the check of a commit, whichever pull request that
+commit is the head of: green for one of them is green for all.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, cast
@@ -24,6 +25,9 @@ FAILED = frozenset({"failure", "accepted"})
 """Results that stand for a verdict that can be accepted, or was."""
 FAULTY = frozenset({"action_required", "accepted"})
 """The same where base's policy is at fault, and nothing could be judged."""
+PASSING = frozenset({"success", "neutral"})
+"""Results that satisfy a rule which requires the check."""
+_TWIN = "this commit is its head, too, and a branch rule cannot tell the two apart"
 _WORST_FIRST: tuple[Conclusion, ...] = ("action_required", "failure", "neutral", "success")
 _ID = re.compile(
     r"perfci/(?P<suite>[a-z0-9-]{1,60})/(?P<of>[0-9]{1,10}|queue)/(?P<base>[0-9a-f]{64})/(?P<run>[0-9]{1,18})"
@@ -115,13 +119,31 @@ class Open:
 
 @dataclass(frozen=True)
 class Decided:
-    """The result of a commit, over all results at it."""
+    """What all checks of a commit say."""
 
     conclusion: Conclusion
-    by: Result | None = None
+    by: Result | None
     """The result that decides; None where one is waited for."""
-    waits: str = ""
-    """The runs that have no result yet, for people."""
+    waits: str
+    """What asks and has no result yet, for people; empty where `by` decides."""
+    asking: Mapping[Question, str]
+    """All that ask, for people."""
+    newest: Mapping[Question, Result]
+
+    def lead(self, result: Result) -> tuple[str, str]:
+        """Return how the title of a check of `result` begins, and why; both empty where its own run decides."""
+        newest = self.newest[result.question]
+        if result.age < newest.age:
+            return f"Superseded by run {newest.run}, attempt {newest.attempt}", ""
+        if self.by is None:
+            return (
+                f"Waits for {self.waits}",
+                f"the check waits for {self.waits}: {_TWIN}: close it, or have it measured",
+            )
+        if self.by.question == result.question or self.conclusion == result.concluded:
+            return "", ""
+        who = self.asking.get(self.by.question) or f"run {self.by.run}"
+        return f"Held by {who}", f"the check says what {who} came to: {_TWIN}"
 
 
 def conclusion(publication: Publication) -> Conclusion:
@@ -137,35 +159,29 @@ def conclusion(publication: Publication) -> Conclusion:
     return "neutral" if publication.undecided else "success"
 
 
-def newest(results: Iterable[Result]) -> dict[Question, Result]:
-    """Return, for each question, the newest of the results that answer it."""
-    return {one.question: one for one in sorted(results, key=lambda one: one.age)}
-
-
 def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[str] = ()) -> Decided | None:
-    """Return the result of a commit's checks; None where there is no result at all. Pure.
+    """Return what the checks of a commit say; None where there is no result at all.
 
-    The worst of its open pull requests, each by its newest result against the branch that it goes into now: one without
-    a result is waited for. `queued`: branches whose merge queue has the commit as a group's. Into these it is concluded
-    by the queue's own run alone: whoever opens a pull request of it can neither pass nor stop it. With neither, the
-    worst of what runs of the repository's own branches came to, or else of all that is known.
+    `pulls` ask, each for the branch that it goes into now, and merge queues (`queued`: their branches) for a commit of
+    theirs: for such a branch the queue alone, so that whoever opens a pull request of it can neither pass nor stop it.
+    With none of them the runs of the repository's own branches count, or else all that is known.
     """
-    known = newest(results)
-    pulls, into = list(pulls), sorted(set(queued))
-    asked = {Question.of_queue(base): f"the merge queue's own run (into {base})" for base in into} | {
-        one.question: f"#{one.number} (into {one.base})"
-        for one in sorted(pulls, key=lambda one: one.number)
-        if one.base not in into
+    newest = {result.question: result for result in sorted(results, key=lambda result: result.age)}
+    into = sorted(set(queued))
+    asking = {Question.of_queue(base): f"the merge queue's own run (into {base})" for base in into} | {
+        pull.question: f"#{pull.number} (into {pull.base})"
+        for pull in sorted(pulls, key=lambda pull: pull.number)
+        if pull.base not in into
     }
-    own = [one for one in known.values() if one.question.of in (QUEUE, NONE)]
-    counted = [known[one] for one in asked if one in known] if asked else own or list(known.values())
-    worst = min(counted, key=_severity, default=None)
-    silent = [named for one, named in asked.items() if one not in known]
-    if known and silent and (worst is None or worst.concluded in ("success", "neutral")):
-        return Decided("action_required", waits=listed(silent))
-    return None if worst is None else Decided(worst.concluded, worst)
+    own = [result for question, result in newest.items() if question.of in (QUEUE, NONE)]
+    counted = [newest[question] for question in asking if question in newest] if asking else own or newest.values()
+    worst = min(counted, key=_worst_and_newest_first, default=None)
+    waits = listed([name for question, name in asking.items() if question not in newest])
+    if newest and waits and (worst is None or worst.concluded in PASSING):
+        return Decided("action_required", None, waits, asking, newest)
+    return None if worst is None else Decided(worst.concluded, worst, "", asking, newest)
 
 
-def _severity(one: Result) -> tuple[int, int, int, str, str]:
-    """Return the worst first, of equal ones the newest; whoever asks gets the same."""
-    return _WORST_FIRST.index(one.concluded), -one.run, -one.attempt, one.question.of, one.question.base
+def _worst_and_newest_first(result: Result) -> tuple[int, int, int, str, str]:
+    # In full, so that whoever asks gets the same.
+    return _WORST_FIRST.index(result.concluded), -result.run, -result.attempt, result.question.of, result.question.base
