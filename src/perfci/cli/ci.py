@@ -18,7 +18,6 @@ from perfci.cli.output import tell
 from perfci.cli.progress import Console
 from perfci.cli.report import read_results
 from perfci.cli.shards import as_planned, told, write_plan
-from perfci.doctor.repository import is_credential
 from perfci.github import event, workflow
 from perfci.github.artifact import MEMBER, Unfit
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
@@ -144,7 +143,7 @@ def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in env.items()
-        if not (is_secret(name) or name.startswith("ACTIONS_") or (not trusted and is_credential(value)))
+        if not (is_secret(name, "" if trusted else value) or name.startswith("ACTIONS_"))
     }
 
 

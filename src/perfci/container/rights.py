@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfci.doctor.repository import is_credential
 from perfci.model.base import UsageError
 from perfci.model.metrics import resolve
 from perfci.model.policy import Policy
@@ -114,7 +113,7 @@ def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bo
         for name, value in caller.items()
         if (name in named or name in _SHOWN or passes(name, build))
         and fits(name)
-        and (trusted or not (is_secret(name) or is_credential(value)))
+        and (trusted or not is_secret(name, value))
     }
 
 

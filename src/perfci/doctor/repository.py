@@ -8,16 +8,14 @@ from pathlib import Path
 
 from perfci.doctor.machine import Machine, fail, warn
 from perfci.model.doctor import Finding
+from perfci.sources.environment import is_secret
 from perfci.sources.git import fetching
 from perfci.system.bounded import Said
 
 MOST_CONFIGS = 200
 """Configurations of submodules that are read."""
 DUBIOUS = "dubious ownership"
-"""Words of git before 2.38 about a repository of another user."""
-_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@]*:[^\s/@]+@", re.IGNORECASE)
-# A user's name alone is no secret, but tokens are written there too: GitHub's and GitLab's by their prefixes.
-_TOKEN = re.compile(r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}")
+"""The words of git before 2.38 about a repository of another user."""
 _HEADER = re.compile(r"http\.(.*\.)?extraheader")
 _INCLUDE = re.compile(r"include(if\..*)?\.path", re.DOTALL)
 _HELPER = re.compile(r"credential\.(.*\.)?helper", re.DOTALL)
@@ -118,23 +116,18 @@ def included(entries: Sequence[str], file: Path) -> list[Path]:
     return [file.parent / Path(value).expanduser() for key, _, value in named if _INCLUDE.fullmatch(key)]
 
 
-def is_credential(text: str) -> bool:
-    """Return whether `text` has the form of a token or of a URL with a password."""
-    return bool(_PASSWORD.search(text) or _TOKEN.search(text))
-
-
 def secrets(entries: Sequence[str]) -> list[str]:
     """Return the secrets among `KEY\\nVALUE` entries, in words that do not show them."""
     found = []
     for entry in entries:
         key, _, value = entry.partition("\n")
-        if is_credential(key):  # url.https://user:password@….insteadOf
+        if is_secret(value=key):  # url.https://user:password@….insteadOf
             found.append(f"a credential in the name of {key.split('.')[0]}.….{key.rsplit('.', 1)[-1]}")
         elif _HEADER.fullmatch(key) and _AUTHORISING.match(value):
             found.append(key)
         elif _HELPER.fullmatch(key) and value.split()[:1] == ["store"]:
             found.append(f"{key}, which keeps credentials in a file")
-        elif is_credential(value):
+        elif is_secret(value=value):
             found.append(f"a credential in the value of {key}")
     return found
 

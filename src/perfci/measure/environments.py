@@ -15,7 +15,7 @@ from perfci.measure.prepare import STEADY_MALLOC, SideWork
 from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
 from perfci.model.fingerprint import Environments, GpuFacts, Interpreter, Package, Variable
 from perfci.model.text import escaped
-from perfci.sources.environment import holds_secret, is_own, is_secret
+from perfci.sources.environment import is_own, is_secret
 from perfci.worker.discover import normalized
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -48,7 +48,7 @@ def parse_variables(option: str, given: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"{option} {shown}: write NAME=VALUE, a name of letters, digits and _")
         if is_own(name) or name in STEADY_MALLOC or name == "PYTHONHASHSEED":
             raise UsageError(f"{option} {name[:80]}: perfci sets it itself, alike in base and head: leave it out")
-        if holds_secret(name, value):
+        if is_secret(name, value):
             raise UsageError(
                 f"{option} {name[:80]}: looks like a secret, and the command line is published: "
                 f"name it under pass_env: in perfci.yaml"
@@ -120,7 +120,7 @@ def _follows(name: str, sides: Mapping[Side, SideWork]) -> bool:
 def _variable(name: str, base: SideWork, head: SideWork) -> Variable:
     values = [side.env.get(name) for side in (base, head)]
     passed = any(name in side.policy.pass_env and name not in side.written for side in (base, head))
-    if passed or is_secret(name) or any(value is not None and holds_secret(name, value) for value in values):
+    if passed or any(is_secret(name, value or "") for value in values):
         return Variable(name=escaped(name, _SHOWN), hidden=True)
     old, new = (
         None if value is None else escaped(value.replace(str(side.folder), "…"), _SHOWN)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfci.model.profile import Fault
-from perfci.profilers.base import CREDENTIALS, grown, trimmed
+from perfci.profilers.base import grown, trimmed
+from perfci.sources.environment import is_secret
 from perfci.system.bounded import MIB, Unread, call, desk, regular, take
 from perfci.system.files import unused
 
@@ -21,10 +22,6 @@ _WINDOW = 8
 """Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
 _WIDE = ("utf-16-le", "utf-16-be", "utf-32-le")
 """Encodings beside UTF-8 in which a value is searched for: `wchar_t`, as names of NVTX may be given, and Windows'."""
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY|(^|_)(KEY|PAT|PWD_?HASH)$",
-    re.IGNORECASE,
-)
 _TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
 _TOLD = frozenset({"HOSTNAME"})
 """Variables whose value every report tells."""
@@ -64,8 +61,8 @@ def held_secrets(path: Path, secrets: Mapping[str, str], largest: int) -> list[s
 
 
 def secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables whose values must be in nothing that is published: by name, by credentials in an address, or because a
-    variable that profiled processes do not get has a long value of letters and digits.
+    """Variables whose values must be in nothing that is published: likely secrets, and those that profiled processes do
+    not get and that have a long value of letters and digits.
 
     Values of fewer than 6 characters are left out: they are found everywhere.
     """
@@ -76,7 +73,7 @@ def secrets(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         unknown = name not in allowed and name not in _TOLD
         random = unknown and _TOKEN.fullmatch(value) and not value.startswith(("/", "./"))
-        if _SECRET_NAME.search(name) or CREDENTIALS.search(value) or random:
+        if is_secret(name, value) or random:
             found[name] = value
     return found
 

@@ -28,11 +28,15 @@ _BUILD = re.compile(
 )
 # Folders that base and head would share, and with them compiled kernels and what tuners chose.
 _CACHE = re.compile(r".*CACHE.* | TRITON_HOME | TORCH_EXTENSIONS_DIR", re.VERBOSE)
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR(_|$))|COOKIE|PRIVATE|SIGNATURE|(API|ACCESS|ENCRYPTION|SSH)_?KEY"
+    r"|(^|_)(KEY|PAT|PWD_?HASH)$",
+    re.IGNORECASE,
+)
 # Tokens that tell what they are by how they begin, and addresses with a password.
 _TOKEN = re.compile(
-    r"gh[a-z]_\w{20}|github_pat_\w{20}|glpat-[\w-]{16}|hf_\w{20}|sk-[\w-]{16}|xox[a-z]-[\w-]{8}|AKIA[0-9A-Z]{12}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.|-----BEGIN|://[^/@\s:]*:[^/@\s]+@"
+    r"(?<![A-Za-z0-9])(gh[a-z]_[A-Za-z0-9]{16}|github_pat_\w{20}|glpat-[\w-]{16}|hf_[A-Za-z0-9]{20}|xox[a-z]-[\w-]{8}"
+    r"|sk-[\w-]{0,40}[A-Za-z0-9]{16}|AKIA[0-9A-Z]{12}|eyJ[\w-]{8,}\.[\w-]{8,}\.)|-----BEGIN|://[^/@\s:]*:[^/@\s]+@"
 )
 # Without these a private package index cannot be reached; they go to builds only.
 _INDEX = re.compile(r"(PIP|UV)_.*INDEX.*")
@@ -132,11 +136,7 @@ def is_own(name: str) -> bool:
     return ours or name.startswith("PERFCI_")
 
 
-def holds_secret(name: str, value: str) -> bool:
-    """Return whether a variable holds a secret, as far as its name and the look of its value tell."""
-    return is_secret(name) or bool(_TOKEN.search(value))
-
-
-def is_secret(name: str) -> bool:
-    """Return whether a variable of this name holds a secret, as far as its name tells."""
-    return bool(_SECRET.search(name))
+def is_secret(name: str = "", value: str = "") -> bool:
+    """Return whether a variable, or another setting, holds a secret, as far as its name and the look of its value
+    tell."""
+    return bool(_SECRET.search(name) or _TOKEN.search(value))
