@@ -43,7 +43,7 @@ SHARDS = f"""
       - uses: org/perfci@v1
         with:
           plan: ${{{{ runner.temp }}}}/plan/plan.json
-          shard: ${{{{ matrix.shard }}}}
+          shards: ${{{{ matrix.shard }}}}
           publish: "true"
 """
 VARIANTS = {

@@ -19,21 +19,13 @@ STEPS = ACTION["runs"]["steps"]
 def test_every_input_reaches_the_settings_under_its_name() -> None:
     [env] = [step["env"] for step in STEPS if step.get("id") == "measure"]
     reach = {name: value for name, value in env.items() if name.startswith(PREFIX)}
-    wanted = {
-        f"{PREFIX}{name.upper().replace('-', '_')}": f"${{{{ inputs.{name} }}}}"
-        for name in ACTION["inputs"]
-        if name != "retention-days"
-    }
+    wanted = {f"{PREFIX}{name.upper().replace('-', '_')}": f"${{{{ inputs.{name} }}}}" for name in ACTION["inputs"]}
     assert reach == wanted
     assert {name.removeprefix(PREFIX).lower() for name in reach} == set(Settings.model_fields)
 
 
 def test_the_defaults_are_those_of_the_settings() -> None:
-    given = {
-        f"{PREFIX}{name.upper().replace('-', '_')}": one["default"]
-        for name, one in ACTION["inputs"].items()
-        if name != "retention-days"
-    }
+    given = {f"{PREFIX}{name.upper().replace('-', '_')}": one["default"] for name, one in ACTION["inputs"].items()}
     assert all(isinstance(value, str) for value in given.values())
     assert read_settings(given) == Settings()
 

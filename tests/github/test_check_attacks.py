@@ -138,7 +138,7 @@ def test_the_log_of_a_hold_that_failed_tells_it(
     monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
     hub.fail("GET", "/pulls$", LIMITED)
     with pytest.raises(typer.Exit) as ended:
-        publish_run(("", "", "", 0))
+        publish_run()
     told = capsys.readouterr().out
     assert ended.value.exit_code == 3
     assert "rate limit" in told and "rate limit" in summary.read_text()

@@ -285,7 +285,7 @@ def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str
     hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
     first = hub.repo.commit()
     tip = hub.repo.commit("more")
-    inputs, event, base = {"strict": "true"}, "push", "origin/main"
+    inputs, event, base = dict[str, str](), "push", "origin/main"
     payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": first, "repository": NAMED}
     if kind == "older commit":
         payload |= {"ref": "refs/heads/main", "before": tip}
@@ -463,7 +463,7 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
     checkout = hub.checkout(hub.merge)
     plan = planned(hub, payload, checkout)
     digest = json.loads(plan.read_text())["digest"]
-    asked = {"plan": str(plan), "shard": "2/2", "publish": "true"}
+    asked = {"plan": str(plan), "shards": "2/2", "publish": "true"}
 
     def measure(earlier: Path | str = "", **inputs: str) -> Job:
         return hub.job(
@@ -510,11 +510,11 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
 @pytest.mark.parametrize(
     ("inputs", "change", "words"),
     [
-        ({"shard": "3/2"}, "", "--shard 3/2: they are numbered from 1 to 2"),
+        ({"shards": "3/2"}, "", "--shard 3/2: they are numbered from 1 to 2"),
         *(
             pytest.param(*one, marks=pytest.mark.slow)
             for one in (
-                ({"shard": "1/4"}, "", "--shard 1/4: the plan has 2 shards"),
+                ({"shards": "1/4"}, "", "--shard 1/4: the plan has 2 shards"),
                 ({}, "edit", "was changed since it was made (its digest is another)"),
                 ({}, "remove", "there is no such file: make one with `perfci plan`"),
                 ({}, "move", "--plan: the commit of head is not that of the plan"),
@@ -545,7 +545,7 @@ def test_a_plan_that_is_not_of_this_change_measures_nothing(
         hub.repo.git("update-ref", "refs/pull/7/merge", merge)
         shutil.rmtree(checkout)
         checkout, hub.merge = hub.checkout(merge), merge
-    asked = {"plan": str(plan), "shard": "1/2", "publish": "true", **inputs}
+    asked = {"plan": str(plan), "shards": "1/2", "publish": "true", **inputs}
     job = hub.job("pull_request", payload, hub.merge, checkout, **asked)
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
     [annotation] = job.annotations
@@ -568,7 +568,7 @@ def test_a_shard_fetches_the_base_that_was_planned_with(hub: Hub) -> None:
         hub.merge,
         hub.checkout(hub.merge, depth=1),
         plan=str(plan),
-        shard="1/2",
+        shards="1/2",
         publish="true",
     )
     assert (job.code, job.outputs["verdict"]) == (0, "pass"), job.log
@@ -772,11 +772,13 @@ def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
 @pytest.mark.parametrize(("repository", "words"), [(REPOSITORY, ["--raw"]), ("stranger/perfci", [])])
 def test_perfci_in_a_container_is_told_of_reports_too(repository: str, words: list[str]) -> None:
     found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
-    settings = Settings(raw=True)
-    assert [one for one in _words(settings, _request(settings, found, Path(), None)) if "raw" in one] == words
+    settings = Settings(raw="true")
+    assert [
+        one for one in _words(settings, _request(settings, found, Path("perfci-out"), None)) if "raw" in one
+    ] == words
 
 
 @pytest.mark.parametrize(("repository", "counters"), [(REPOSITORY, True), ("stranger/perfci", False)])
 def test_counters_are_not_read_for_code_of_a_fork(repository: str, counters: bool) -> None:
     found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
-    assert _request(Settings(), found, Path(), None).how.counters is counters
+    assert _request(Settings(), found, Path("perfci-out"), None).how.counters is counters

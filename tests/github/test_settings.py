@@ -13,49 +13,38 @@ def read(**inputs: str) -> Settings:
 
 
 def test_inputs_left_empty_take_their_defaults() -> None:
-    assert read(suite="", base="", cases=" ", budget="", publish="", strict="", wait="") == Settings()
+    assert read(suite="", base="", cases=" ", publish="", raw="", models="") == Settings()
 
 
 def test_inputs() -> None:
     given = read(
-        suite="gpu-2", base="release/1.2", cases="sdpa/*\n  matmul/n=1024", device="cuda cpu", budget="3m",
-        wait="90s", publish="true", strict="false", raw="true", python="/opt/py/bin/python", working_directory="sub dir/x",
+        suite="gpu-2", base="release/1.2", cases="sdpa/*\n  matmul/n=1024", device="cuda cpu", publish="true", raw="true",
+        python="/opt/py/bin/python",
     )  # fmt: skip
-    assert (given.cases, given.device, given.budget, given.wait) == (
-        ["sdpa/*", "matmul/n=1024"], ["cuda", "cpu"], 180.0, 90.0,
-    )  # fmt: skip
-    assert (given.publish, given.strict, given.raw, given.base) == ("true", False, True, "release/1.2")
+    assert (given.cases, given.device) == (["sdpa/*", "matmul/n=1024"], ["cuda", "cpu"])
+    assert (given.publish, given.raw, given.base) == ("true", "true", "release/1.2")
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("budget", "soon", "input budget: "),
-        ("budget", "0s", "input budget: must be more than nothing"),
         ("publish", "yes", "input publish: 'yes' is not allowed: write 'false', 'true' or 'here'"),
         ("suite", "My Suite", "input suite: 'My Suite' does not fit: use lower-case letters"),
         ("suite", "a--b", "input suite: "),
         ("device", "gpu", "input device: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
         ("base", "--upload-pack=id", "input base: "),
-        ("artifact_name", "a/b", "input artifact-name: "),
-        ("working_directory", "../elsewhere", "input working-directory: "),
-        ("working_directory", "/etc", "input working-directory: "),
-        ("container", "--privileged", "input container: '--privileged' is no name of an image: write auto, none, or"),
-        ("raw", "yes", "input raw: 'yes': write true or false"),
-        ("raw", "True", "input raw: 'True': write true or false"),
-        (
-            "artifact_name",
-            "h100-raw",
-            "input artifact-name: 'h100-raw': -raw ends the names of artifacts with profilers'",
-        ),
-        ("shards", "four", "input shards: 'four': write a number from 1 to 256"),
+        ("container", "--privileged", "input container: '--privileged' is no name of an image: write none, or"),
+        ("raw", "yes", "input raw: 'yes' is not allowed: write 'false' or 'true'"),
+        ("raw", "True", "input raw: 'True' is not allowed: write 'false' or 'true'"),
+        ("shards", "four", "input shards: 'four': write a number from 1 to 256, or a part of a plan, such as 1/4"),
         ("shards", "0", "input shards: '0': write a number from 1 to 256"),
         ("shards", "257", "input shards: '257': write a number from 1 to 256"),
-        ("models", "17", "input models: '17': write a number from 1 to 16"),
+        ("shards", "2/", "input shards: '2/': write a number from 1 to 256"),
+        ("models", "17", "input models: '17' does not fit: "),
         ("models", "2", "input models: is for a job that makes a plan: give shards, too, be it 1"),
-        ("shard", "2", "input shard: '2' does not fit: write its number and how many there are, such as 1/4"),
-        ("shard", "2/4", "input shard: is a part of a plan: give plan, too"),
-        ("plan", "plan.json", "input plan: is measured in parts: give shard, too, such as 1/4"),
+        ("shards", "2/4", "input plan: is measured in parts: give it together with shards, such as 1/4"),
+        ("plan", "plan.json", "input plan: is measured in parts: give it together with shards, such as 1/4"),
+        ("strict", "true", "input strict: is not known: see the inputs in action.yml"),
         ("bugdet", "3m", "input bugdet: is not known"),
     ],
 )
@@ -66,40 +55,42 @@ def test_a_wrong_input_is_one_line_that_names_it(name: str, value: str, words: s
     assert "\n" not in str(raised.value)
 
 
-OF_A_SHARD = {"plan": "plan.json", "shard": "2/4", "publish": "true"}
+OF_A_SHARD = {"plan": "plan.json", "shards": "2/4", "publish": "true"}
 
 
 def test_inputs_of_a_comparison_that_jobs_share() -> None:
-    planning = read(
-        shards="4", publish="true", device="cuda", base="main", cases="a*", python="py", budget="3m", cache="/c"
-    )
-    assert (planning.shards, planning.models) == (4, 1)
+    planning = read(shards="4", publish="true", device="cuda", base="main", cases="a*", python="py", cache="/c")
+    assert (planning.planned, planning.models) == (4, 1)
     assert read(shards="1", models="2", publish="true").models == 2
-    assert (read(**OF_A_SHARD, budget="3m", raw="true", strict="true").shard, read().shards) == ("2/4", None)
+    part = read(**OF_A_SHARD, raw="true")
+    assert (part.shards, part.planned, read().planned) == ("2/4", None, None)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"shards": "4", **OF_A_SHARD},
-            "input shards: is for the job that makes the plan: those that measure get plan",
-        ),
+        ({**OF_A_SHARD, "shards": "4"}, "input plan: is measured in parts"),
         ({"shards": "4", "container": "perfci:cuda13"}, "input shards: no image of `container:` takes it"),
         ({"shards": "4"}, "input shards: no such job passes or fails a change alone: write publish: "),
         (
             {"shards": "4", "publish": "here"},
             "input shards: no such job passes or fails a change alone: write publish: ",
         ),
-        ({"shards": "4", "raw": "true"}, "input raw: a job with shards runs no profiler"),
+        ({"shards": "4", "raw": "true"}, "input raw: a job that makes a plan runs no profiler"),
         ({**OF_A_SHARD, "models": "2"}, "input models: is for a job that makes a plan: give shards"),
-        ({**OF_A_SHARD, "container": "perfci:cuda13"}, "input plan: no image of `container:` takes it"),
-        ({**OF_A_SHARD, "publish": "here"}, "input plan: no such job passes or fails a change alone: write publish: "),
-        ({**OF_A_SHARD, "publish": "false"}, "input plan: no such job passes or fails a change alone: write publish: "),
+        ({**OF_A_SHARD, "container": "perfci:cuda13"}, "input shards: no image of `container:` takes it"),
+        (
+            {**OF_A_SHARD, "publish": "here"},
+            "input shards: no such job passes or fails a change alone: write publish: ",
+        ),
+        (
+            {**OF_A_SHARD, "publish": "false"},
+            "input shards: no such job passes or fails a change alone: write publish: ",
+        ),
         *(
             (
                 {**OF_A_SHARD, name: value},
-                f"input {name}: a shard does what was planned: give it to the job with shards",
+                f"input {name}: a shard does what was planned: give it to the job that plans",
             )
             for name, value in {"base": "main", "cases": "a*", "device": "cuda", "python": "python3"}.items()
         ),
@@ -126,8 +117,10 @@ def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
     ]
     assert len({first, *others}) == 5
     assert ArtifactName.parse(first) == ArtifactName("perfci", "measure", "0-h100-sxm-3-12", 1)
-    assert artifact_name(Settings(shard="2/4"), {"GITHUB_JOB": "measure"}) == "perfci--measure--0-2-4--1"
-    assert artifact_name(Settings(artifact_name="mine"), {}) == "mine"
+    assert (
+        artifact_name(Settings(shards="2/4", plan="plan.json"), {"GITHUB_JOB": "measure"})
+        == "perfci--measure--0-2-4--1"
+    )
     assert ArtifactName.parse("mine") is None
     assert ArtifactName.parse(f"{first}{RAW_SUFFIX}") is None
 

@@ -55,7 +55,7 @@ def sizes(results: Results) -> list[int]:
 
 
 def test_what_fits_is_handed_over_as_it_is(recorded: Results) -> None:
-    assert fit(written(recorded), strict=False) == (written(recorded), [])
+    assert fit(written(recorded)) == (written(recorded), [])
 
 
 def test_no_more_is_left_out_than_is_too_much(recorded: Results, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_no_more_is_left_out_than_is_too_much(recorded: Results, monkeypatch: py
     assert reached == sorted(reached, reverse=True) and len(set(reached)) == len(STEPS)
     for step, size in enumerate(reached):
         monkeypatch.setattr(artifact, "MEMBER_BYTES", size + 600)  # for the note
-        content, left = fit(whole, strict=False)
+        content, left = fit(whole)
         assert left == WORDS[:step]
         found = parse(content)
         assert answers(found) == before
@@ -76,13 +76,13 @@ def test_no_more_is_left_out_than_is_too_much(recorded: Results, monkeypatch: py
             assert found == recorded, "spaces and defaults"
     monkeypatch.setattr(artifact, "MEMBER_BYTES", reached[-1] - 1)
     with pytest.raises(Unfit, match=r"^has a results\.json of more than "):
-        fit(whole, strict=False)
+        fit(whole)
 
 
 def test_what_any_metric_is_of_stays(recorded: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever base's policy asks of it."""
     monkeypatch.setattr(artifact, "MEMBER_BYTES", sizes(recorded.model_copy(deep=True))[-1] + 600)
-    found = parse(fit(written(recorded), strict=False)[0])
+    found = parse(fit(written(recorded))[0])
     for mine, theirs in zip(recorded.cases, found.cases, strict=True):
         assert [(p.index, p.values, p.clock, p.spread, p.tuners, p.gaps) for p in mine.pairs] == [
             (p.index, p.values, p.clock, p.spread, p.tuners, p.gaps) for p in theirs.pairs
@@ -117,14 +117,14 @@ def test_a_step_that_changed_an_answer_would_be_refused(
     monkeypatch.setattr(artifact, "MEMBER_BYTES", len(thin._dumped(recorded)) - 100)
     monkeypatch.setattr(thin, "STEPS", [("what matters", drop)])
     with pytest.raises(Unfit, match="decides"):
-        fit(written(recorded), strict=False)
+        fit(written(recorded))
 
 
 def test_what_no_publishing_job_would_believe_is_not_made_so() -> None:
     other = measured(1.0, 1.1)
     other.plan.looks = Looks()
     with pytest.raises(Unfit, match="looks or error rates"):
-        fit(written(other), strict=False)
+        fit(written(other))
 
 
 def test_the_measuring_job_says_what_it_leaves_out(
@@ -166,7 +166,7 @@ def test_many_cases_of_three_pairs_are_handed_over(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Unfit):
         parse(content)
     assert len(content) > 3 * artifact.MEMBER_BYTES
-    thinned, left = fit(content, strict=False)
+    thinned, left = fit(content)
     found = parse(thinned)
     assert left and len(thinned) <= artifact.MEMBER_BYTES and f"{NOTE}{'; '.join(left)}" in found.notes
     assert answers(found) == answers(whole)

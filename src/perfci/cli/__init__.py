@@ -357,16 +357,15 @@ def _write_template(path: Path, template: str) -> None:
 
 
 @app.command()
-@taking(options.Publishing)
-def publish(debug: options.Debug = False, **asked: Any) -> None:
+def publish(here: options.Here = None, debug: options.Debug = False) -> None:
     """Judge what a run measured by base's limits, in GitHub Actions; write comment, check run and summary.
 
     Needs no GPU and runs no code of the change. GITHUB_TOKEN needs actions: read, checks: write, contents: read and
-    pull-requests: write.
+    pull-requests: write. The inputs come from the environment; publish/action.yml describes them.
     """
     from perfci.cli.publish import publish_run
 
-    publish_run((asked.pop("base"), asked.pop("cases"), asked.pop("device"), asked.pop("models")), **asked)
+    publish_run(here)
 
 
 app.add_typer(history.app, name="history", cls=Verbs)

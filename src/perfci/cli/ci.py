@@ -147,11 +147,30 @@ def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What is known before anything of the change runs."""
+
+    env: Mapping[str, str]
+    settings: Settings
+    context: event.Context
+    repo: Repository
+    shard: Shard | None
+    """The part of a plan that is to be measured; None for a whole comparison, and for its plan."""
+    artifact: str
+    out: Path
+
+
 def gate(env: Mapping[str, str]) -> Answer:
     """Measure what the event asks for, if it must be measured. Raises PerfciError."""
-    settings = read_settings(env)
-    context = event.load(env)
-    name = artifact_name(settings, env)
+    job = _read(env)
+    asked = _decide(job)
+    return asked if isinstance(asked, Answer) else _do(job, asked)
+
+
+def _read(env: Mapping[str, str]) -> _Job:
+    """Return the job, unless it is one that must not measure."""
+    settings, context = read_settings(env), event.load(env)
     if context.privileged:
         raise UsageError(
             f"event {env.get('GITHUB_EVENT_NAME')}: has rights that code of a pull request must not have: measure on "
@@ -160,21 +179,27 @@ def gate(env: Mapping[str, str]) -> Answer:
     if settings.publish == "here":
         event.require_own(context)
         require_one_job(env)
-    where = Path.cwd() / settings.working_directory
-    if not where.is_dir():
-        raise UsageError(f"input working-directory: {settings.working_directory}: there is no such folder")
+    if settings.raw == "true" and not env.get("RUNNER_TEMP"):
+        raise UsageError("input raw: RUNNER_TEMP is not set: outside of GitHub Actions use perfci profile --raw")
+    if settings.cache and settings.container != "none":
+        raise UsageError("input cache: no image of `container:` sees it: let the job itself run in a container of it")
+    where = Path.cwd()
     repo = Repository.find(where)
     if repo is None:
         raise UsageError(f"checkout: {where} is in no git repository: run actions/checkout first")
     require_no_secret(repo.root)
-    temporary = _room(env) if settings.raw else None
-    if temporary is not None or not (where / OUT).is_symlink():
-        clear(where / OUT)  # of an earlier job in the same workspace
-    shard = Shard.parse(read_plan(Path(settings.plan)), settings.shard) if settings.plan else None
-    if shard is not None and (stands := _stands(shard, env)) is not None:
+    clear(where / OUT)  # of an earlier job in the same workspace
+    shard = Shard.parse(read_plan(Path(settings.plan)), settings.shards) if settings.plan else None
+    return _Job(env, settings, context, repo, shard, artifact_name(settings, env), where / OUT)
+
+
+def _decide(job: _Job) -> Answer | Request:
+    """Return what is to be measured, or the answer where nothing is."""
+    settings, context, repo, shard = job.settings, job.context, job.repo, job.shard
+    if shard is not None and (stands := _stands(shard, job.env)) is not None:
         return stands
     compared = find_base(repo, context, settings.base if shard is None else _base_of(shard.plan))
-    if settings.shards and compared is None:
+    if settings.planned and compared is None:
         raise UsageError(
             f"input shards: this {context.origin.event} is compared with nothing, and only a comparison is shared out: "
             "name a base, or measure in one job, without shards"
@@ -182,28 +207,29 @@ def gate(env: Mapping[str, str]) -> Answer:
     if compared is not None and shard is None:
         policy, changed = policy_of(repo, compared.base), changed_files(repo, compared.base.sha)
         if policy is not None and policy.ignores(changed):
-            return _unmeasured(_satisfied(changed), where / OUT, name)
+            return _unmeasured(_satisfied(changed), job)
         if (commit := bringing_nothing(repo, context, compared, settings.base)) is not None:
-            return _unmeasured(_nothing(commit[:10], compared.name), where / OUT, name)
-    if settings.cache and settings.container not in ("auto", "none"):
-        raise UsageError("input cache: no image of `container:` sees it: let the job itself run in a container of it")
-    request = _request(settings, context, where, compared)
-    if settings.cache and shard is None and event.of_default_branch(context, env):
-        request = request.but(keep="head")
-    if settings.shards:
-        return _plan(settings.shards, settings, context, request, name)
+            return _unmeasured(_nothing(commit[:10], compared.name), job)
+    request = _request(settings, context, job.out, compared)
     if shard is not None:
-        request = as_planned(request, shard, Path(settings.plan)).but(command=shard.plan.command)
-    if settings.container in ("auto", "none"):
-        if settings.container == "auto":
-            typer.echo("perfci: container: auto measures in place, as no image is published: name one, or none")
+        return as_planned(request, shard, Path(settings.plan)).but(command=shard.plan.command)
+    keeps = settings.cache and event.of_default_branch(context, job.env)
+    return request.but(keep="head") if keeps else request
+
+
+def _do(job: _Job, request: Request) -> Answer:
+    """Plan the comparison, or measure."""
+    settings = job.settings
+    if settings.planned:
+        return _plan(settings.planned, job, request)
+    if settings.container == "none":
         outcome = measure(request, Console(stderr=True))
-        tell(outcome.report, request.where.out, False, outcome.files)
+        tell(outcome.report, job.out, False, outcome.files)
     else:
         words = _words(settings, request)
-        outcome = measure_in_container(request, words, settings.container, trusted=context.trusted)
-    answer = _answer(outcome, settings, context, request.where.out, name)
-    return replace(answer, raw=_reports(request.where.out, temporary)) if request.how.raw and temporary else answer
+        outcome = measure_in_container(request, words, settings.container, trusted=job.context.trusted)
+    answer = _answer(outcome, settings, job.context, job.out, job.artifact)
+    return replace(answer, raw=_reports(job.out, Path(job.env["RUNNER_TEMP"]))) if request.how.raw else answer
 
 
 def _base_of(plan: SharedPlan) -> str:
@@ -252,32 +278,27 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
     return found
 
 
-def _plan(shards: int, settings: Settings, context: event.Context, request: Request, name: str) -> Answer:
+def _plan(shards: int, job: _Job, request: Request) -> Answer:
     """Make the plan of a comparison that so many jobs share, and leave it for them. Raises PerfciError."""
-    out = request.where.out
-    if out.is_symlink():
-        raise UsageError(f"{out}: is a link: remove it")
-    with disk_errors("made", out):
-        out.mkdir(exist_ok=True)
+    out = _made(job.out)
     plan = write_plan(request, shards, out / PLAN)
     if not isinstance(plan, SharedPlan):
-        return _answer(plan, settings, context, out, name)
-    for file in (out / "results.json", out / UNMEASURED):  # of an earlier job in the same workspace
-        with disk_errors("removed", file):
-            file.unlink(missing_ok=True)
+        return _answer(plan, job.settings, job.context, out, job.artifact)
     lines = told(plan)
     for line in lines:
         typer.echo(f"perfci: {line}")
     summary = "\n".join(["### Planned, and nothing measured yet", "", *(f"- {line}" for line in lines)]) + "\n"
     parts = [f"{number}/{shards}" for number in range(1, shards + 1)]
-    return Answer("", 0, summary, out=out, artifact=name, shards=parts)
+    return Answer("", 0, summary, out=out, artifact=job.artifact, shards=parts)
 
 
-def _room(env: Mapping[str, str]) -> Path:
-    """Return the folder that the runner empties after the job."""
-    if not env.get("RUNNER_TEMP"):
-        raise UsageError("input raw: RUNNER_TEMP is not set: outside of GitHub Actions use perfci profile --raw")
-    return Path(env["RUNNER_TEMP"])
+def _made(out: Path) -> Path:
+    """Return the folder of this job's output, without what an earlier one in the same workspace has left of results."""
+    with disk_errors("written", out):
+        out.mkdir(exist_ok=True)
+        for name in ("results.json", UNMEASURED):
+            (out / name).unlink(missing_ok=True)
+    return out
 
 
 def _reports(out: Path, temporary: Path) -> Path | None:
@@ -291,19 +312,14 @@ def _reports(out: Path, temporary: Path) -> Path | None:
     return found.folder
 
 
-def _hands_on(settings: Settings, context: event.Context) -> bool:
-    """Tell whether the profilers' own reports are handed on; where they are asked for and are not, say why."""
-    why = event.stranger(context) if settings.raw else ""
-    if why:
-        typer.echo(f"perfci: raw: reports of profilers are not handed on: {why}")
-    return settings.raw and not why
-
-
-def _request(settings: Settings, context: event.Context, where: Path, compared: Compared | None) -> Request:
+def _request(settings: Settings, context: event.Context, out: Path, compared: Compared | None) -> Request:
+    stranger = event.stranger(context) if settings.raw == "true" else ""
+    if stranger:
+        typer.echo(f"perfci: raw: reports of profilers are not handed on: {stranger}")
     return Request.of(
         "compare" if compared else "run",
-        where,
-        where / OUT,
+        out.parent,
+        out,
         base=compared.ref if compared else None,
         pull_request=compared.merge if compared else False,
         models=settings.models,
@@ -312,12 +328,9 @@ def _request(settings: Settings, context: event.Context, where: Path, compared: 
         python=settings.python or None,
         cache=Path(settings.cache).resolve() if settings.cache else None,
         own_python=job_python(),
-        budget=settings.budget,
         committed=True,
         counters=context.trusted,
-        raw=_hands_on(settings, context),
-        strict=settings.strict,
-        wait=settings.wait,
+        raw=settings.raw == "true" and not stranger,
         command=_command(settings, compared is not None),
     )
 
@@ -325,7 +338,7 @@ def _request(settings: Settings, context: event.Context, where: Path, compared: 
 def _words(settings: Settings, request: Request) -> list[str]:
     """Return the command line for a container, behind the verb."""
     what, how = request.what, request.how
-    words = [*how.command[2:], f"--wait={settings.wait:g}s"]
+    words = [*how.command[2:]]
     words += [f"--base={what.base}"] if what.base else []
     words += ["--pull-request"] if what.pull_request else []
     words += ["--raw"] if how.raw else []
@@ -337,9 +350,7 @@ def _command(settings: Settings, compares: bool) -> list[str]:
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]
-    if settings.budget:
-        words += ["--budget", f"{settings.budget:g}s"]
-    return [*words, *(["--strict"] if settings.strict else []), *settings.cases]
+    return [*words, *settings.cases]
 
 
 def job_python() -> str:
@@ -360,18 +371,18 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
     if settings.publish == "true" and ends == 1:
         typer.echo("perfci: the gate fails, which the publishing job says")
         ends = 0
-    notes += _fit(out / MEMBER, settings.strict)
+    notes += _fit(out / MEMBER)
     publication = Publication(suite=settings.suite, origin=context.origin, shards=[Published(report=report)])
     failing = {(row.case, row.device) for row in report.rows if row.effect == "fail"}
     return Answer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
 
 
-def _fit(file: Path, strict: bool) -> list[str]:
+def _fit(file: Path) -> list[str]:
     """Let results be such as a publishing job reads. Returns an annotation where none will. Raises MachineError."""
     with disk_errors("read", file):
         content = file.read_bytes()
     try:
-        fitted, left = fit(content, strict=strict)
+        fitted, left = fit(content)
     except Unfit as why:
         line = f"no publishing job will take what was measured, which {why}: where it is too much, share the cases out"
         typer.echo(f"perfci: {line}")
@@ -383,16 +394,11 @@ def _fit(file: Path, strict: bool) -> list[str]:
     return []
 
 
-def _unmeasured(answer: Answer, out: Path, artifact: str) -> Answer:
+def _unmeasured(answer: Answer, job: _Job) -> Answer:
     """Return the answer with an artifact that says so: a job that leaves none was not heard. Raises MachineError."""
-    if out.is_symlink():
-        raise UsageError(f"{out}: is a link: remove it")
-    file = out / UNMEASURED
-    with disk_errors("written", file):
-        out.mkdir(exist_ok=True)
-        (out / "results.json").unlink(missing_ok=True)  # of an earlier job in the same workspace
-        file.write_text(json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
-    return replace(answer, out=out, artifact=artifact)
+    out = _made(job.out)
+    write_atomic(out / UNMEASURED, json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
+    return replace(answer, out=out, artifact=job.artifact)
 
 
 def _satisfied(changed: list[str]) -> Answer:

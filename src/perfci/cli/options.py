@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -418,32 +418,7 @@ class Container:
     ] = None
 
 
-def _input(name: str, help: str, metavar: str | None = None) -> Any:
-    """Describe an option that an input of the publishing action gives, too."""
-    return typer.Option(f"--{name}", metavar=metavar, envvar=f"PERFCI_INPUT_{name.upper()}", help=help)
-
-
-class Publishing:
-    """Options of `perfci publish`."""
-
-    suite: Annotated[str, _input("suite", "Which suite of the repository.")] = "perfci"
-    artifacts: Annotated[
-        str, _input("artifacts", "Artifacts to read, where the workflow names them itself.", "GLOB")
-    ] = ""
-    jobs: Annotated[str, _input("jobs", "The jobs that measure: each must succeed.", "GLOB")] = "*"
-    base: Annotated[str, _input("base", "What the measuring action was given as `base`.", "REF")] = ""
-    cases: Annotated[str, _input("cases", "The same of `cases`.", "GLOBS")] = ""
-    device: Annotated[str, _input("device", "The same of `device`.", "DEVICES")] = ""
-    models: Annotated[int, _input("models", "The same of `models`; 0 as the plans say.", "N")] = 0
-    comment: Annotated[
-        Literal["on-change", "always", "on-regression", "never"], _input("comment", "When to begin a comment.")
-    ] = "on-change"
-    policy: Annotated[str, _input("policy", "The policy in the repository.", "PATH")] = "perfci.yaml"
-    strict: Annotated[bool, _input("strict", "What is undecided fails.")] = False
-    store: Annotated[str, _input("store", "The history, which tells where main stood.", "STORE")] = ""
-    here: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None
-
-
+Here = Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)]
 StoreOrNone = Annotated[
     str | None,
     typer.Option("--store", metavar="STORE", help="The history: a folder, git:BRANCH or git:URL#BRANCH."),

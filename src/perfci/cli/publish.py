@@ -5,15 +5,13 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING
 
 import typer
 
-from perfci.model.base import DeviceKind, PerfciError, UsageError
-from perfci.model.results import MOST_MODELS
+from perfci.model.base import PerfciError, UsageError
 from perfci.render.escape import prose, visible
 
 if TYPE_CHECKING:
@@ -26,16 +24,14 @@ _PACKAGES = {"github": "PyGithub"}
 """Module → the package that has it, where the names differ."""
 
 
-def publish_run(
-    measuring: tuple[str, str, str, int], here: Path | None = None, store: str = "", **options: Any
-) -> None:
+def publish_run(here: Path | None = None) -> None:
     """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
-    `measuring`: base, cases, devices and models as the measuring action was given them. `here`: the folder in which
-    this job measured, of which the comment alone is written; ends with 0 then, or 3 where it could not be. `store`:
-    the history that tells where main stood; empty for none.
+    `here`: the folder in which this job measured, of which the comment alone is written; ends with 0 then, or 3 where
+    it could not be.
     """
     from perfci.github.event import load
+    from perfci.github.settings import Publishing, read_inputs
     from perfci.github.workflow import Files
     from perfci.render import comment
 
@@ -48,50 +44,37 @@ def publish_run(
     except ModuleNotFoundError as error:
         raise not_installed("publish", error) from None
 
-    base, cases, named, models = measuring
-    if unknown := set(named.split()) - set(get_args(DeviceKind)):
-        raise UsageError(f"--device {unknown.pop()!r}: write cuda, cpu, or both separated by white space")
-    if not 0 <= models <= MOST_MODELS:
-        raise UsageError(f"--models {models}: write a number from 1 to {MOST_MODELS}")
-    devices = tuple(device for device in get_args(DeviceKind) if device in named.split())
-    wanted = Wanted(scope=Scope(base, tuple(cases.split()), devices, models), **options)
-    require_suite(wanted.suite)
-    if wanted.policy.startswith(("/", "~")) or ".." in wanted.policy.split("/"):
-        raise UsageError(f"--policy {wanted.policy!r}: must be a path inside the repository")
     env = os.environ
+    asked = read_inputs(Publishing, env)
     token = env.get("GITHUB_TOKEN", "")
     if not token:
         raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`")
-    found = load(env)
-    if store:
-        server = env.get("GITHUB_SERVER_URL") or "https://github.com"
-        wanted = replace(wanted, history=partial(open_history, store, found.origin.repository, server, token))
-    api = Api(token, found.origin.repository, env.get("GITHUB_API_URL") or "https://api.github.com")
-    files = Files(env)
+    context, files = load(env), Files(env)
+    repository, server = context.origin.repository, env.get("GITHUB_SERVER_URL") or "https://github.com"
+    history = partial(open_history, asked.store, repository, server, token) if asked.store else None
+    scope = Scope(asked.base, asked.cases, asked.device, asked.models)
+    wanted = Wanted(asked.suite, asked.artifacts, asked.jobs, scope, asked.comment, history)
+    api = Api(token, repository, env.get("GITHUB_API_URL") or "https://api.github.com")
     if here is not None:
-        _comment(found, here, wanted, api, files, env)
+        _comment(context, here, wanted, api, files, env)
         raise typer.Exit(0)
-    outcome = publish(found, _action(env), wanted, api)
-    report = outcome.publication
+    outcome = publish(context, _action(env), wanted, api)
+    report, notes = outcome.publication, _notes(outcome.notes)
     if outcome.waiting:
-        typer.echo(log_line(f"nothing to publish: {outcome.waiting}"))
-        for line in outcome.notes:
-            typer.echo(log_line(f"- {line}"))
+        lines = [f"nothing to publish: {outcome.waiting}", *(f"- {note}" for note in outcome.notes)]
         if outcome.stale:
-            typer.echo(log_line("the checks of the commit may say what does not hold any more: run this job again"))
-        files.summary([f"Nothing to publish: {outcome.waiting}.\n{_notes(outcome.notes)}"])
-        raise typer.Exit(outcome.exit_code)
-
-    notes = _notes(outcome.notes)
-    files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
-    verdict = {0: "undecided" if report.undecided else "pass", 1: "fail"}.get(outcome.exit_code, "error")
-    url = outcome.comment.url if outcome.comment else ""
-    files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
-    typer.echo(log_line(comment.render_check(report).title))
-    for line in [*report.missing, *outcome.notes, *filter(None, [outcome.unread])]:
-        typer.echo(log_line(f"- {line}"))
-    if outcome.comment is not None:
-        typer.echo(log_line(f"comment: {outcome.comment.state} {url}"))
+            lines.append("the checks of the commit may say what does not hold any more: run this job again")
+        files.summary([f"Nothing to publish: {outcome.waiting}.\n{notes}"])
+    else:
+        files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
+        verdict = {0: "undecided" if report.undecided else "pass", 1: "fail"}.get(outcome.exit_code, "error")
+        url = outcome.comment.url if outcome.comment else ""
+        files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
+        said = [*report.missing, *outcome.notes, *filter(None, [outcome.unread])]
+        lines = [comment.render_check(report).title, *(f"- {line}" for line in said)]
+        lines += [f"comment: {outcome.comment.state} {url}"] if outcome.comment else []
+    for line in lines:
+        typer.echo(log_line(line))
     raise typer.Exit(outcome.exit_code)
 
 

@@ -53,7 +53,7 @@ def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifac
     try:
         if file.exists():
             regular(file, artifact.MEMBER_BYTES)
-            report = judge(artifact.parse(file.read_bytes()), strict=wanted.strict)
+            report = judge(artifact.parse(file.read_bytes()))
             made.shards = [Shard(report=report, artifacts=[*artifacts])]
         elif (idle := folder / UNMEASURED).exists():
             regular(idle, LARGEST)

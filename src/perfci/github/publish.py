@@ -15,7 +15,8 @@ from perfci.github.event import Context
 from perfci.github.handed import Handed, gather
 from perfci.github.measured import Heard, left_out, named
 from perfci.github.result import FAILED, FAULTY
-from perfci.github.source import Source, Wanted, When, brings_nothing, changed_files, jobs, links, locate, retargeted
+from perfci.github.settings import When
+from perfci.github.source import Source, Wanted, brings_nothing, changed_files, jobs, links, locate, retargeted
 from perfci.github.standing import standings
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
@@ -23,7 +24,7 @@ from perfci.model.base import UsageError
 from perfci.model.limits import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
-from perfci.model.policy_text import parse_policy
+from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.publication import ACCEPT_LABEL, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
@@ -185,7 +186,7 @@ def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -
         publication.missing.append(source.doubt)
         return None
     try:
-        policy, where = _policy(source, wanted.policy, api)
+        policy, where = _policy(source, api)
     except UsageError as error:  # a required check that never comes would not say why
         publication.missing.append(str(error))
         return _Faulty(error)
@@ -219,7 +220,7 @@ def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: 
     if faulty is None:
         publication.acceptance = accepted
         return
-    unsound = outcome.tried("contents: read", lambda: _unsound(source, wanted.policy, faulty, api))
+    unsound = outcome.tried("contents: read", lambda: _unsound(source, faulty, api))
     if unsound:
         outcome.note(f"head does not fix base's policy: {unsound}")
     elif unsound is not None and accepted is None:
@@ -237,7 +238,7 @@ def worth_telling(publication: Publication, when: When) -> bool:
     return when == "on-change" and not classes <= _QUIET
 
 
-def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
+def _policy(source: Source, api: Api) -> tuple[Policy | None, str]:
     """Return the policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
 
     Without a pull request that of the default branch: nobody has reviewed another, and a rule may take the check.
@@ -246,33 +247,33 @@ def _policy(source: Source, path: str, api: Api) -> tuple[Policy | None, str]:
     if branch:
         # By commit: a tag may have the branch's name. Without the right to read this is what fails, not the file.
         sha = api.call(f"branch {branch}", lambda: api.repository.get_branch(branch).commit.sha)
-    where = f"{branch or sha[:10]}:{path}"
-    return _parsed(path, sha, where, api), where
+    where = f"{branch or sha[:10]}:{FILE}"
+    return _parsed(sha, where, api), where
 
 
-def _parsed(path: str, sha: str, where: str, api: Api) -> Policy | None:
+def _parsed(sha: str, where: str, api: Api) -> Policy | None:
     """Return the policy of a commit; None where it has none. Raises ApiError, UsageError."""
     try:
-        return parse_policy(api.call(where, lambda: _content(path, sha, api)).decode(), where)
+        return parse_policy(api.call(where, lambda: _content(sha, api)).decode(), where)
     except NotFound:
         return None
     except UnicodeDecodeError:
         raise UsageError(f"{where}: is not UTF-8 text: save it as UTF-8") from None
 
 
-def _content(path: str, sha: str, api: Api) -> bytes:
-    found = api.repository.get_contents(path, ref=sha)
+def _content(sha: str, api: Api) -> bytes:
+    found = api.repository.get_contents(FILE, ref=sha)
     if not isinstance(found, ContentFile) or found.type != "file" or found.encoding != "base64":
-        raise UsageError(f"{path}: is no plain file of at most 1 MB in {sha[:10]}")
+        raise UsageError(f"{FILE}: is no plain file of at most 1 MB in {sha[:10]}")
     return found.decoded_content
 
 
-def _unsound(source: Source, path: str, faulty: _Faulty, api: Api) -> str:
+def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
     """Return the error in head's policy too; empty where it fixes base's. Raises ApiError."""
     sha = source.origin.head_sha
-    where = f"{sha[:10]}:{path}"
+    where = f"{sha[:10]}:{FILE}"
     try:
-        policy = _parsed(path, sha, where, api)
+        policy = _parsed(sha, where, api)
     except UsageError as error:
         return str(error)
     if policy is None:
@@ -289,7 +290,7 @@ def _read(
     policy."""
     gathered = gather(source, wanted.scope, api)
     into.missing += gathered.missing
-    faults = [_judged(handed, policy, where, wanted.strict, source.origin, into) for handed in gathered.handed]
+    faults = [_judged(handed, policy, where, source.origin, into) for handed in gathered.handed]
     if gathered.unconfirmed and any(shard.report.strict for shard in into.shards):
         into.missing.append(gathered.unconfirmed)
     else:
@@ -313,9 +314,7 @@ def _read(
     return None if failed else next(filter(None, faults), None)
 
 
-def _judged(
-    handed: Handed, policy: Policy | None, where: str, strict: bool, origin: Origin, into: Publication
-) -> _Faulty | None:
+def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, into: Publication) -> _Faulty | None:
     """Judge measurements into a shard of the publication, or tell why they cannot be. Return what is wrong with base's
     policy."""
     results, faulty = handed.results, None
@@ -326,7 +325,7 @@ def _judged(
             text = mistake(policy, declared, {}, where)
             faulty = _Faulty(UsageError(text), declared) if text else None
         links_ = [link for artifact in handed.artifacts for link in links(artifact, origin)]
-        shard = Shard(name=handed.name, report=_report(results, policy, where, strict), artifacts=links_)
+        shard = Shard(name=handed.name, report=_report(results, policy, where), artifacts=links_)
         alone = into.model_copy(update={"shards": [shard]})
         for render in (comment.render, comment.render_check, comment.render_summary):
             render(alone)  # raises here, of one job alone, what its values would raise where everything is said
@@ -377,12 +376,12 @@ def _nothing(source: Source, api: Api) -> str:
     )
 
 
-def _report(results: Results, policy: Policy | None, where: str, strict: bool) -> Report:
+def _report(results: Results, policy: Policy | None, where: str) -> Report:
     if policy is None:
-        report = judge(results, strict=strict)
+        report = judge(results)
         report.notes.append(f"{where} does not exist yet: judged by the limits that the measured commit brings")
         return report
-    report = judge_by(policy, results, strict=strict, where=where)
+    report = judge_by(policy, results, where=where)
     report.policy_from = "base"
     if report.exploratory:
         report.notes.append(f"The limits are those of {where} as it is now.")

@@ -1,16 +1,15 @@
-"""The inputs of the action, from the environment: `PERFCI_INPUT_BUDGET` holds the input `budget`."""
+"""The inputs of the actions, from the environment: `PERFCI_INPUT_CASES` holds the input `cases`."""
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perfci.github.event import Ref
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.results import MOST_MODELS, MOST_SHARDS
-from perfci.model.units import parse_duration
 
 PREFIX = "PERFCI_INPUT_"
 LONGEST_LABEL = 60
@@ -27,60 +26,27 @@ def _words(value: Any) -> Any:
     return value.split() if isinstance(value, str) else value
 
 
-def _flag(value: Any) -> Any:
-    if isinstance(value, str):
-        known = {"true": True, "false": False, "": False}
-        if value not in known:
-            raise ValueError(f"{value[:40]!r}: write true or false")
-        return known[value]
-    return value
-
-
-def _seconds(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    seconds = parse_duration(value)
-    if seconds <= 0:
-        raise ValueError("must be more than nothing, such as 3m")
-    return seconds
-
-
-def _at_most(most: int) -> BeforeValidator:
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and not (re.fullmatch(r"[0-9]{1,4}", value) and 1 <= int(value) <= most):
-            raise ValueError(f"{value[:40]!r}: write a number from 1 to {most}")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _inside(path: str) -> str:
-    if path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise ValueError(f"{path[:80]!r} must be a path inside the checkout")
-    return path
-
-
-def _artifact(name: str) -> str:
-    if name.endswith(RAW_SUFFIX):
-        raise ValueError(
-            f"{name[:80]!r}: {RAW_SUFFIX} ends the names of artifacts with profilers' reports: take another"
-        )
-    return name
+def _shards(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,4}(/[0-9]{1,4})?", text) or not 1 <= int(text.partition("/")[0]) <= MOST_SHARDS:
+        raise ValueError(f"{text[:40]!r}: write a number from 1 to {MOST_SHARDS}, or a part of a plan, such as 1/4")
+    return text
 
 
 def _image(name: str) -> str:
     if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9._/:@-]{0,299}", name):
-        raise ValueError(f"{name[:80]!r} is no name of an image: write auto, none, or one such as perfci:cuda13")
+        raise ValueError(f"{name[:80]!r} is no name of an image: write none, or one such as perfci:cuda13")
     return name
 
 
 Suite = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
-Flag = Annotated[bool, BeforeValidator(_flag)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 
 
-class Settings(BaseModel):
-    """The inputs of the measuring action."""
+When = Literal["on-change", "always", "on-regression", "never"]
+
+
+class _Inputs(BaseModel):
+    """The inputs of both actions."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -92,45 +58,66 @@ class Settings(BaseModel):
     """Globs on case ids; empty takes all."""
     device: Annotated[list[DeviceKind], BeforeValidator(_words)] = Field(default_factory=list)
     """`cuda`, `cpu` or both; empty: as the policy says."""
-    budget: Annotated[float | None, BeforeValidator(_seconds)] = None
-    """Seconds of measuring."""
-    wait: Annotated[float, BeforeValidator(_seconds)] = 600.0
-    """Seconds to wait for another perfci on the same device."""
+
+
+class Publishing(_Inputs):
+    """The inputs of the publishing action."""
+
+    models: Annotated[int, Field(ge=0, le=MOST_MODELS)] = 0
+    """0: as the plans say."""
+    comment: When = "on-change"
+    """When to begin a comment."""
+    jobs: str = "*"
+    """Glob of the jobs that measure."""
+    artifacts: str = ""
+    """Glob of the artifacts to read; empty for those that the measuring action names."""
+    store: str = ""
+    """The history, which tells where main stood; empty for none."""
+
+
+class Settings(_Inputs):
+    """The inputs of the measuring action."""
+
     python: str = ""
     """Interpreter of the code under test."""
     cache: str = ""
     """Folder of the builds that are kept between runs."""
-    container: Annotated[str, AfterValidator(_image)] = "auto"
-    """An image to measure in; `none` and, until there is an image to fetch, `auto` measure in place."""
+    container: Annotated[str, AfterValidator(_image)] = "none"
+    """An image to measure in; `none` measures in place."""
     publish: Literal["false", "true", "here"] = "false"
     """`true`: a job with the publishing action follows, which says whether the change passes. `here`: this job writes
     the comment itself."""
-    strict: Flag = False
-    """True where warnings fail."""
-    raw: Flag = False
-    """True where the profilers' own reports are handed on, in an artifact of their own."""
-    shards: Annotated[int | None, _at_most(MOST_SHARDS)] = None
-    """Machines that share the comparison: this job makes its plan, and measures nothing."""
-    models: Annotated[int, _at_most(MOST_MODELS)] = 1
+    raw: Literal["false", "true"] = "false"
+    """`true` where the profilers' own reports are handed on, in an artifact of their own."""
+    shards: Annotated[str, AfterValidator(_shards)] = ""
+    """`4`: this job makes the plan of a comparison that so many share; `2/4`: it measures that part of `plan`."""
+    models: Annotated[int, Field(ge=1, le=MOST_MODELS)] = 1
     """Models of GPU that share α, each with a plan of its own: this job's is one of them."""
     plan: str = ""
     """File with the plan of which this job measures a part."""
-    shard: Annotated[str, Field(pattern=r"^([0-9]{1,4}/[0-9]{1,4})?$")] = ""
-    """That part, such as `2/4`."""
-    artifact_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]*$", max_length=200), AfterValidator(_artifact)] = ""
-    """Empty: made of suite, job, matrix and attempt."""
-    working_directory: Annotated[str, AfterValidator(_inside)] = "."
-    """A folder of the repository."""
+
+    @property
+    def planned(self) -> int | None:
+        """The number of parts of the plan that this job makes; None where it measures."""
+        return int(self.shards) if self.shards.isdigit() else None
+
+
+Inputs = TypeVar("Inputs", bound=_Inputs)
+
+
+def read_inputs(model: type[Inputs], env: Mapping[str, str]) -> Inputs:
+    """Return the inputs of an action. Raises UsageError that names the input as its action.yml does."""
+    given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
+    try:
+        # An input left empty takes its default.
+        return model.model_validate({name: value for name, value in given.items() if value})
+    except ValidationError as error:
+        raise UsageError(_sentence(error)) from None
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Return the inputs. Raises UsageError that names the input as action.yml does."""
-    given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
-    given = {name: value for name, value in given.items() if value}  # an input left empty takes its default
-    try:
-        settings = Settings.model_validate(given)
-    except ValidationError as error:
-        raise UsageError(_sentence(error)) from None
+    """Return the inputs of the measuring action. Raises as `read_inputs`, and where they do not go together."""
+    settings = read_inputs(Settings, env)
     _require_sharing(settings)
     return settings
 
@@ -141,28 +128,22 @@ _PLANNED = ("base", "cases", "device", "python")
 
 def _require_sharing(settings: Settings) -> None:
     """Raise UsageError for inputs that do not go with those of a comparison that several jobs share."""
-    plan, shard = settings.plan, settings.shard
-    if settings.models > 1 and not settings.shards:
+    if settings.models > 1 and not settings.planned:
         raise UsageError("input models: is for a job that makes a plan: give shards, too, be it 1")
-    if not (settings.shards or plan or shard):
+    if bool(settings.plan) != ("/" in settings.shards):
+        raise UsageError("input plan: is measured in parts: give it together with shards, such as 1/4, and only so")
+    if not settings.shards:
         return
-    if settings.shards and (plan or shard):
-        raise UsageError("input shards: is for the job that makes the plan: those that measure get plan and shard")
-    if shard and not plan:
-        raise UsageError("input shard: is a part of a plan: give plan, too, the file that the job with shards made")
-    if plan and not shard:
-        raise UsageError("input plan: is measured in parts: give shard, too, such as 1/4")
-    one = "shards" if settings.shards else "plan"
-    if settings.container not in ("auto", "none"):
-        raise UsageError(f"input {one}: no image of `container:` takes it: let the job itself run in a container of it")
-    if settings.shards and settings.raw:
-        raise UsageError("input raw: a job with shards runs no profiler: give it to the jobs that measure")
-    for name in _PLANNED if plan else ():
+    if settings.container != "none":
+        raise UsageError("input shards: no image of `container:` takes it: let the job itself run in a container of it")
+    if settings.planned and settings.raw == "true":
+        raise UsageError("input raw: a job that makes a plan runs no profiler: give it to the jobs that measure")
+    for name in _PLANNED if settings.plan else ():
         if getattr(settings, name):
-            raise UsageError(f"input {name}: a shard does what was planned: give it to the job with shards alone")
+            raise UsageError(f"input {name}: a shard does what was planned: give it to the job that plans alone")
     if settings.publish != "true":
         raise UsageError(
-            f'input {one}: no such job passes or fails a change alone: write publish: "true", and let a job with the '
+            'input shards: no such job passes or fails a change alone: write publish: "true", and let a job with the '
             "publishing action judge all shards as one"
         )
 
@@ -177,12 +158,8 @@ def _sentence(error: ValidationError) -> str:
         text = str(first["ctx"]["error"])
     elif kind == "literal_error":
         text = f"{given!r} is not allowed: write {first['ctx']['expected']}"
-    elif kind == "string_pattern_mismatch" and name == "suite":
-        text = f"{given!r} does not fit: use lower-case letters and digits, with single hyphens between them"
-    elif kind == "string_pattern_mismatch" and name == "shard":
-        text = f"{given!r} does not fit: write its number and how many there are, such as 1/4"
     elif kind == "string_pattern_mismatch":
-        text = f"{given!r} does not fit: use letters, digits, '_', '.' and '-'"
+        text = f"{given!r} does not fit: use lower-case letters and digits, with single hyphens between them"
     else:
         text = f"{given!r} does not fit: {first['msg']}"
     return f"input {name}: {text}"
@@ -227,8 +204,6 @@ def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
     `PERFCI_MATRIX` holds the job's matrix as JSON, `PERFCI_JOB_INDEX` its place in it. Raises UsageError for a matrix
     that is no JSON.
     """
-    if settings.artifact_name:
-        return settings.artifact_name
     try:
         matrix = json.loads(env.get("PERFCI_MATRIX") or "null")
     except ValueError:
@@ -238,6 +213,6 @@ def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
         raise UsageError(f"PERFCI_JOB_INDEX: {index[:20]!r} is no number: pass strategy.job-index")
     values = " ".join(str(v) for v in (matrix or {}).values() if isinstance(v, str | int | float))
     # A job that another workflow calls does not see the matrix that calls it.
-    shard = "-".join(filter(None, (index, _slug(values or settings.shard))))
+    shard = "-".join(filter(None, (index, _slug(values or (settings.shards if settings.plan else "")))))
     job = _slug(env.get("GITHUB_JOB") or "job") or "job"
     return str(ArtifactName(settings.suite, job, shard, int(env.get("GITHUB_RUN_ATTEMPT") or 1)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from github.Artifact import Artifact as RemoteArtifact
 from github.File import File
@@ -18,13 +18,11 @@ from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.artifact import Unfit, Unmeasured, parse, read_member
 from perfci.github.event import MEASURING, QUEUE_BRANCH, Context
 from perfci.github.measured import Change, Scope, tip
-from perfci.github.settings import RAW_SUFFIX, ArtifactName
+from perfci.github.settings import RAW_SUFFIX, ArtifactName, When
 from perfci.history.store import Store
-from perfci.model.policy_text import FILE
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import Results
 
-When = Literal["on-change", "always", "on-regression", "never"]
 COMPARED_FILES = 300
 """As many as GitHub names in a comparison (GitHub's documentation, "Compare two commits")."""
 MOST_FILES = 3000
@@ -144,9 +142,6 @@ class Wanted:
     """Glob of the jobs that measure: one that failed, or left nothing, was not heard."""
     scope: Scope = field(default_factory=Scope)
     comment: When = "on-change"
-    policy: str = FILE
-    """Path in the repository."""
-    strict: bool = False
     history: Callable[[], Store] | None = None
     """Opens the store that tells where main stood; None where none is named."""
 

@@ -10,7 +10,7 @@ from perfci.model.profile import Profile
 from perfci.model.results import Pair, Results
 
 
-def fit(content: bytes, *, strict: bool) -> tuple[bytes, list[str]]:
+def fit(content: bytes) -> tuple[bytes, list[str]]:
     """Return a `results.json` as publishing jobs read it, and what was left out, a phrase each.
 
     Steps of STEPS are taken as far as they are needed. Raises Unfit where all of them do not do, or the verdict, or
@@ -19,7 +19,7 @@ def fit(content: bytes, *, strict: bool) -> tuple[bytes, list[str]]:
     if not _refused(content):
         return content, []
     results = Results.model_validate_json(content)
-    before, left = _answers(results, strict), list[str]()
+    before, left = _answers(results), list[str]()
     for words, drop in STEPS:
         drop(results)
         left += [words] if words else []
@@ -27,7 +27,7 @@ def fit(content: bytes, *, strict: bool) -> tuple[bytes, list[str]]:
         made.notes = [*results.notes, f"{NOTE}{'; '.join(left)}"] if left else results.notes
         thinned = _dumped(made)
         if not (why := _refused(thinned)):
-            if _answers(artifact.parse(thinned), strict) != before:
+            if _answers(artifact.parse(thinned)) != before:
                 raise artifact.Unfit("is too large, and what it could do without decides its verdict")
             return thinned, left
     raise artifact.Unfit(why)
@@ -50,8 +50,8 @@ def _refused(content: bytes) -> str:
     return ""
 
 
-def _answers(results: Results, strict: bool) -> object:
-    report = judge(results, strict=strict)
+def _answers(results: Results) -> object:
+    report = judge(results)
     rows = [(one.case, one.device, one.metric, one.kind, one.class_, one.effect) for one in report.rows]
     return report.verdict, report.exit_code, rows
 
