@@ -33,21 +33,21 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
     if not token and not dry_run:
         raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`, or take --dry-run")
     opened = open_store(store, where)
-    found = find_alerts(read(opened))
+    devices = find_alerts(read(opened))
     for line in fault_lines(opened.faults):
         typer.echo(log_line(line))
-    if (many := sum(bool(one.open) for one in found)) > _MOST:
+    if (many := sum(bool(device.open) for device in devices)) > _MOST:
         raise MachineError(f"{opened.text}: names {many} devices with alerts, more than {_MOST}: see who writes to it")
     address = f"{os.environ.get('GITHUB_SERVER_URL') or _SITE}/{repository}"
     if dry_run:
-        for one in found:
-            _show(one, suite, address)
+        for device in devices:
+            _show(device, suite, address)
     else:
-        _settle(found, suite, address, repository, token)
+        _settle(devices, suite, address, repository, token)
     raise typer.Exit(0)
 
 
-def _settle(found: list[Alerts], suite: str, address: str, repository: str, token: str) -> None:
+def _settle(devices: list[Alerts], suite: str, address: str, repository: str, token: str) -> None:
     """Make GitHub's issues say what was found, and tell what became of each."""
     try:
         from perfci.github.alert import settle
@@ -55,30 +55,30 @@ def _settle(found: list[Alerts], suite: str, address: str, repository: str, toke
     except ModuleNotFoundError as error:
         raise not_installed("history alert", error) from None
     api = Api(token, repository, os.environ.get("GITHUB_API_URL") or _API)
-    for one in found:
+    for device in devices:
         try:
-            settled = settle(one, suite, address, api)
+            settled = settle(device, suite, address, api)
         except Forbidden as error:
             raise ApiError(f"{error}: give the job `permissions: {{issues: write}}`", error.status) from None
         issue = {"none": "no issue", "left open": "left open, since the store does not tell how it goes on:"}
         state = issue.get(settled.state, settled.state)
-        typer.echo(log_line(f"{one.name}: {' '.join(filter(None, [state, settled.url]))}"))
+        typer.echo(log_line(f"{device.name}: {' '.join(filter(None, [state, settled.url]))}"))
         if settled.retired:
             typer.echo(log_line(f"  closed as duplicates: {', '.join(f'#{number}' for number in settled.retired)}"))
-        _tell(one)
+        _tell(device)
 
 
-def _show(one: Alerts, suite: str, address: str) -> None:
+def _show(device: Alerts, suite: str, address: str) -> None:
     """Print what the issue of a device would say."""
-    would = "the issue would be closed, if there is one" if one.ended else "there would be no issue"
-    typer.echo(log_line(f"{one.name}: {'the issue would be open' if one.open else would}"))
-    _tell(one)
-    if one.open or one.ended:
-        typer.echo(log_line(f"  {count(len(one.open), 'alert')}, titled: {words.title(one, suite)}"))
-        for line in words.render(one, address).splitlines():
+    would = "the issue would be closed, if there is one" if device.ended else "there would be no issue"
+    typer.echo(log_line(f"{device.name}: {'the issue would be open' if device.open else would}"))
+    _tell(device)
+    if device.open or device.ended:
+        typer.echo(log_line(f"  {count(len(device.open), 'alert')}, titled: {words.title(device, suite)}"))
+        for line in words.render(device, address).splitlines():
             typer.echo(f"  {log_line(line)}".rstrip())
 
 
-def _tell(one: Alerts) -> None:
-    for line in words.lines(one):
+def _tell(device: Alerts) -> None:
+    for line in words.lines(device):
         typer.echo(f"  {log_line(line)}")

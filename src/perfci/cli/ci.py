@@ -32,7 +32,7 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.publication import Publication
 from perfci.model.publication import Shard as Published
 from perfci.model.results import UNMEASURED, Results
-from perfci.model.text import count
+from perfci.model.text import count, listed
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
@@ -110,11 +110,11 @@ def sift_reports(folder: Path) -> None:
 
     A step of its own: it has the job's secrets, and starts nothing of the change.
     """
-    files, found = workflow.Files(os.environ), sift(folder, os.environ)
-    for line in found.left:
+    files, reports = workflow.Files(os.environ), sift(folder, os.environ)
+    for line in reports.left:
         workflow.tell(workflow.annotation("warning", f"not handed on: {line}", title="perfci"), sys.stdout)
-    typer.echo(f"perfci: reports of profilers for an artifact of their own: {', '.join(found.names) or 'none'}")
-    files.outputs({"path": str(found.folder or "")})
+    typer.echo(f"perfci: reports of profilers for an artifact of their own: {', '.join(reports.names) or 'none'}")
+    files.outputs({"path": str(reports.folder or "")})
 
 
 def without_secrets() -> dict[str, str]:
@@ -265,7 +265,7 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
     """Return what earlier attempts of this run measured of a shard; what cannot be read is left to who publishes."""
     if not env.get("PERFCI_EARLIER"):
         return []
-    folder, found = Path(env["PERFCI_EARLIER"]), []
+    folder, handed = Path(env["PERFCI_EARLIER"]), []
     # actions/download-artifact makes a folder for each of several artifacts, and none where there is one.
     for file in [*folder.glob("results.json"), *sorted(folder.glob("*/results.json"))]:
         try:
@@ -274,8 +274,8 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
             typer.echo(f"perfci: earlier attempts: {error}")
             continue
         if results.part is not None and (results.part.plan, results.part.shards) == (shard.plan.digest, [shard.number]):
-            found.append(results)
-    return found
+            handed.append(results)
+    return handed
 
 
 def _plan(shards: int, job: _Job, request: Request) -> Answer:
@@ -304,12 +304,12 @@ def _made(out: Path) -> Path:
 def _reports(out: Path, temporary: Path) -> Path | None:
     """Return the folder of the profilers' own reports, away from what is uploaded as it is; None where there are
     none."""
-    found = collect(out, temporary)
-    for line in found.left:
+    reports = collect(out, temporary)
+    for line in reports.left:
         typer.echo(f"perfci: raw: not handed on: {line}")
-    if found.folder is None:
+    if reports.folder is None:
         typer.echo("perfci: raw: no profiler has left a report that can be handed on")
-    return found.folder
+    return reports.folder
 
 
 def _request(settings: Settings, context: event.Context, out: Path, compared: Compared | None) -> Request:
@@ -403,12 +403,10 @@ def _unmeasured(answer: Answer, job: _Job) -> Answer:
 
 def _satisfied(changed: list[str]) -> Answer:
     """Nothing that is measured can have changed."""
-    many = count(len(changed), "file")
-    typer.echo(f"perfci: passed without measuring: base's `ignore` names every changed file ({many})")
-    shown = [f"- {code(path)}" for path in changed[:_MOST_FILES]]
-    more = [f"- and {len(changed) - _MOST_FILES} more"] if len(changed) > _MOST_FILES else []
-    lines = ["### ✅ Passed without measuring", "", "Base's `ignore` names every changed file:", "", *shown, *more]
-    return Answer("pass", 0, "\n".join(lines) + "\n")
+    said = f"base's `ignore` names every changed file ({count(len(changed), 'file')})"
+    typer.echo(f"perfci: passed without measuring: {said}")
+    shown = listed([code(path) for path in changed], _MOST_FILES)
+    return Answer("pass", 0, f"### ✅ Passed without measuring\n\n{said[0].upper()}{said[1:]}: {shown}.\n")
 
 
 def _nothing(head: str, base: str) -> Answer:

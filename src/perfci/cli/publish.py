@@ -103,7 +103,7 @@ def _comment(
 
     name, urls = env.get("PERFCI_ARTIFACT_NAME", ""), (env.get("PERFCI_ARTIFACT_URL"), env.get("PERFCI_RAW_URL"))
     names = (name, f"{name}{RAW_SUFFIX}")
-    artifacts = [Artifact(name=one, url=url) for one, url in zip(names, urls, strict=True) if name and url]
+    artifacts = [Artifact(name=each, url=url) for each, url in zip(names, urls, strict=True) if name and url]
     try:
         posted = write_comment(context, folder, artifacts, wanted, api)
     except PerfciError as error:

@@ -28,8 +28,9 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
     if ACCEPT_LABEL not in {label.name for label in pull.labels}:
         return None, ""
     events = api.call("events of the pull request", lambda: list(pull.get_issue_events()))
-    set_ = [one for one in events if one.event == "labeled" and one.label and one.label.name == ACCEPT_LABEL]
-    last = max(set_, key=lambda one: (one.created_at, one.id), default=None)
+    labelled = [event for event in events if event.event == "labeled" and event.label]
+    accepting = [event for event in labelled if event.label.name == ACCEPT_LABEL]
+    last = max(accepting, key=lambda event: (event.created_at, event.id), default=None)
     if last is None or last.actor is None:
         return None, f"the label {ACCEPT_LABEL} does not count: nobody is known to have set it"
     login = last.actor.login

@@ -38,16 +38,16 @@ class Marker:
     """The newest night that it tells of."""
 
     @classmethod
-    def of(cls, suite: str, found: Alerts) -> "Marker":
+    def of(cls, suite: str, alerts: Alerts) -> "Marker":
         """Return the marker of what is to be said."""
-        hashed = hashlib.sha256(found.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        return cls(suite, f"{found.device}-{hashed}", moment(found.begun), moment(found.told))
+        hashed = hashlib.sha256(alerts.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return cls(suite, f"{alerts.device}-{hashed}", moment(alerts.begun), moment(alerts.told))
 
     @classmethod
     def read(cls, body: str) -> "Marker | None":
         """Return the marker of an issue's text; None where it has none at its end."""
-        found = _MARKER.search(body)
-        return None if found is None else cls(found["suite"], found["device"], found["begun"], found["told"])
+        read = _MARKER.search(body)
+        return None if read is None else cls(read["suite"], read["device"], read["begun"], read["told"])
 
     def __str__(self) -> str:
         return f"<!-- perfci alert suite={self.suite} device={self.device} begun={self.begun} told={self.told} -->"
@@ -68,7 +68,7 @@ class Settled:
     """Numbers of duplicates that were closed."""
 
 
-def settle(found: Alerts, suite: str, repository: str, api: Api) -> Settled:
+def settle(alerts: Alerts, suite: str, repository: str, api: Api) -> Settled:
     """Make the issue of a device say what is known of its alerts; `repository`: its address.
 
     An issue counts as ours where the token's own account wrote it and it ends with the marker. The lowest number that
@@ -76,69 +76,69 @@ def settle(found: Alerts, suite: str, repository: str, api: Api) -> Settled:
     not tell of stays as it is. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
-    what = f"the issue of {shorten(visible(found.name), 100)}"
-    return api.call(what, lambda: _settle(found, Marker.of(suite, found), repository, me, api))
+    what = f"the issue of {shorten(visible(alerts.name), 100)}"
+    return api.call(what, lambda: _settle(alerts, Marker.of(suite, alerts), repository, me, api))
 
 
-def _settle(found: Alerts, marker: Marker, repository: str, me: str, api: Api) -> Settled:
+def _settle(alerts: Alerts, marker: Marker, repository: str, me: str, api: Api) -> Settled:
     own = _own(me, marker, api)
     if not own:
-        if not found.open:
+        if not alerts.open:
             return Settled("none")
-        made = api.repository.create_issue(words.title(found, marker.suite), _body(found, marker, repository))
+        made = api.repository.create_issue(words.title(alerts, marker.suite), _body(alerts, marker, repository))
         return Settled("opened", made.html_url)
-    (kept, told), *others = own
+    (kept, before), *others = own
     surplus = [issue for issue, _ in others if issue.state == "open"]
     for issue in surplus:
         issue.edit(body=_RETIRED.format(number=kept.number), state="closed", state_reason="not_planned")
     return Settled(
-        _keep(kept, told, found, marker, repository, me), kept.html_url, tuple(one.number for one in surplus)
+        _keep(kept, before, alerts, marker, repository, me), kept.html_url, tuple(issue.number for issue in surplus)
     )
 
 
-def _keep(kept: Issue, told: Marker, found: Alerts, marker: Marker, repository: str, me: str) -> State:
+def _keep(kept: Issue, before: Marker, alerts: Alerts, marker: Marker, repository: str, me: str) -> State:
     """Change our issue where it is not as it must be; its title is whoever's who changed it."""
     is_open = kept.state == "open"
-    if not found.begun:  # the store that it was written from is another one, or reached further back
+    if not alerts.begun:  # the store that it was written from is another one, or reached further back
         return "left open" if is_open else "none"
-    if told.told > marker.told:
+    if before.told > marker.told:
         return "superseded"
-    if not found.open and not is_open:
+    if not alerts.open and not is_open:
         return "none"
-    if not found.open and marker.begun < told.begun:
+    if not alerts.open and marker.begun < before.begun:
         return "left open"
-    if found.open and not is_open and marker.begun <= told.begun:
+    if alerts.open and not is_open and marker.begun <= before.begun:
         return "left closed"
-    body = _body(found, marker, repository)
-    if found.open and is_open:
+    body = _body(alerts, marker, repository)
+    if alerts.open and is_open:
         if plain(kept.body or "") == plain(body):
             return "unchanged"
         kept.edit(body=body)
         return "updated"
-    if found.open:
-        _say(kept, words.reopening(found), f"<!-- perfci alert again={marker.begun} -->", me)
+    if alerts.open:
+        _say(kept, words.reopening(alerts), f"<!-- perfci alert again={marker.begun} -->", me)
         kept.edit(body=body, state="open")
         return "opened again"
-    _say(kept, words.closing(found), f"<!-- perfci alert ended={marker.told} -->", me)
+    _say(kept, words.closing(alerts), f"<!-- perfci alert ended={marker.told} -->", me)
     kept.edit(body=body, state="closed", state_reason="completed")
     return "closed"
 
 
-def _body(found: Alerts, marker: Marker, repository: str) -> str:
-    return f"{words.render(found, repository)}\n{marker}"
+def _body(alerts: Alerts, marker: Marker, repository: str) -> str:
+    return f"{words.render(alerts, repository)}\n{marker}"
 
 
 def _own(me: str, marker: Marker, api: Api) -> list[tuple[Issue, Marker]]:
     """Return our issues of the device, those that are open first, oldest first: anyone can write a marker, so the
     author counts, too."""
-    found = []
+    own = []
     for issue in api.repository.get_issues(state="all", creator=cast(Any, me)):  # a login, as its docstring has it
         # GitHub lists pull requests, too, and PyGithub would ask again for each issue that none is.
         if issue.user is not None and issue.user.login == me and issue.html_url.split("/")[-2] == "issues":
-            told = Marker.read(issue.body or "")
-            if told is not None and (told.suite, told.device) == (marker.suite, marker.device):
-                found.append((issue, told))
-    return sorted(found, key=lambda one: (one[0].state != "open", one[0].number))
+            its = Marker.read(issue.body or "")
+            if its is not None and (its.suite, its.device) == (marker.suite, marker.device):
+                own.append((issue, its))
+    return sorted(own, key=lambda item: (item[0].state != "open", item[0].number))
 
 
 def _say(issue: Issue, text: str, mark: str, me: str) -> None:

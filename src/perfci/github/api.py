@@ -179,8 +179,8 @@ def _json(answer: requests.Response) -> Any:
 
 def _message(error: GithubException) -> str:
     data = error.data if isinstance(error.data, dict) else {}
-    told = data.get("errors") if "data" in data else None  # of GraphQL, which answers 200
-    text = told[0].get("message") if told else data.get("message") or error.message
+    errors = data.get("errors") if "data" in data else None  # of GraphQL, which answers 200
+    text = errors[0].get("message") if errors else data.get("message") or error.message
     return " ".join(str(text or "").split())[:200] or "no reason given"
 
 

@@ -177,16 +177,15 @@ class _Objects:
 def _check_text(data: Any) -> None:
     waiting = [data]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str) and len(one) > LONGEST_TEXT:
+        value = waiting.pop()
+        if isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise _Refused(f"a text of more than {LONGEST_TEXT} characters")
-        if isinstance(one, dict | list) and len(one) > MOST_ITEMS:
+        if isinstance(value, dict | list) and len(value) > MOST_ITEMS:
             raise _Refused(f"a list or an object of more than {MOST_ITEMS} items")
-        if isinstance(one, dict):
-            waiting += one.keys()
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list):
+            waiting += value
 
 
 _OTHER_RATES = "was planned with looks or error rates that are not perfci's"
@@ -242,16 +241,16 @@ def _check_bounds(results: Results) -> None:
     for case in results.cases:
         named = {name for pair in case.pairs for values in pair.values.values() for name in values}
         seen = [side.profile for side in case.sides.values() if side.profile is not None]
-        if len(named) > MOST_METRICS or any(len(one.faults) + len(one.code) > MOST_METRICS for one in seen):
+        if len(named) > MOST_METRICS or any(len(profile.faults) + len(profile.code) > MOST_METRICS for profile in seen):
             raise Unfit(f"has a case with more than {MOST_METRICS} metrics, faults or pieces of machine code")
-    if not all(asked_in(one.kind, plan.purpose) for one in plan.criteria):
+    if not all(asked_in(limit.kind, plan.purpose) for limit in plan.criteria):
         raise Unfit("has a limit that no pull request is asked")
     declared = {(side.file, side.line) for case in results.cases for side in case.sides.values() if side.file}
     places = {f"{file}:{line}" for file, line in declared}
-    for one in plan.criteria:
-        if not math.isfinite(one.bound) or (one.timed and one.relative and one.bound < SMALLEST_LIMIT):
+    for limit in plan.criteria:
+        if not math.isfinite(limit.bound) or (limit.timed and limit.relative and limit.bound < SMALLEST_LIMIT):
             raise Unfit("has a limit that nothing can answer")
-        if one.source.origin == "kernel" and one.source.where not in places:
+        if limit.source.origin == "kernel" and limit.source.where not in places:
             raise Unfit("has a limit that stands neither in a policy nor beside a kernel")
 
 

@@ -208,8 +208,8 @@ def edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
     title = shorten(f"{lead}: {own}" if lead else own, TITLE_LIMIT)
     summary = _OTHERS.sub("", check.output.summary or "")
     if why:
-        told = prose(f"{why[0].upper()}{why[1:]}.", _LONGEST_WHY)
-        summary = f"<!-- perfci: of others -->\n> ⚠️ {told}\n\n<!-- perfci: its own -->\n{summary}"
+        note = prose(f"{why[0].upper()}{why[1:]}.", _LONGEST_WHY)
+        summary = f"<!-- perfci: of others -->\n> ⚠️ {note}\n\n<!-- perfci: its own -->\n{summary}"
     said = (check.status, check.conclusion, check.output.title, check.output.summary)
     if said != ("completed", concluded, title, summary):
         check.edit(status="completed", conclusion=concluded, output={"title": title, "summary": summary})
@@ -217,15 +217,13 @@ def edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:
     """Return the rows that fail or warn, where their kernels are declared: worst first."""
-    found = []
-    for shard in publication.shards:
-        of = f"{shard.name}: " if shard.name else ""
-        found += [
-            (row.effect != "fail", _annotation(shard.report, row, of))
-            for row in shard.report.rows
-            if row.effect != "pass" and _declared(row)
-        ]
-    return [note for _, note in sorted(found, key=lambda one: one[0])][:ALL_ANNOTATIONS]
+    rows = [
+        (row.effect != "fail", _annotation(shard.report, row, f"{shard.name}: " if shard.name else ""))
+        for shard in publication.shards
+        for row in shard.report.rows
+        if row.effect != "pass" and _declared(row)
+    ]
+    return [note for _, note in sorted(rows, key=lambda row: row[0])][:ALL_ANNOTATIONS]
 
 
 def _declared(row: Row) -> bool:

@@ -12,7 +12,7 @@ from github.Artifact import Artifact as RemoteArtifact
 from perfci.github.api import Api, ApiError
 from perfci.github.artifact import Unfit, Unmeasured, check_whole
 from perfci.github.measured import Scope, confirm, named
-from perfci.github.source import Found, Source, change, fetch
+from perfci.github.source import Left, Source, change, fetch
 from perfci.measure.shards.merge import merge, model_of, require_models
 from perfci.model.base import PerfciError
 from perfci.model.results import Results
@@ -29,7 +29,7 @@ class Handed(NamedTuple):
     name: str
     """Tells them from the others; empty where there are none."""
     results: Results
-    artifacts: Sequence[Found]
+    artifacts: Sequence[Left]
 
 
 class Gathered(NamedTuple):
@@ -40,29 +40,29 @@ class Gathered(NamedTuple):
     """One line each."""
     idle: int
     """Jobs that had nothing to measure."""
-    joined: int = 0
+    joined: int
     """Jobs that give no answer of their own: that made a plan, and of the shards of each plan all but one."""
-    unconfirmed: str = ""
+    unconfirmed: str
     """As of a Publication."""
 
 
 def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     """Read what the jobs of a run measured, and confirm that it was this change. Raises ApiError."""
-    gathered = Gathered([], [], 0)
+    handed, missing = list[Handed](), list[str]()
     idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
     of = change(source, api) if source.artifacts else None
-    plans: dict[str, list[tuple[Found, str, Results]]] = {}
-    wholes: list[Results] = []
+    shards: dict[str, list[Handed]] = {}
+    """Of each plan."""
 
     def read(remote: RemoteArtifact) -> Results | Unmeasured:
         if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
             raise Unfit(f"was not read: the others took over {READING / 60:g} min")
         return fetch(remote, source.origin, api)
 
-    for found in source.artifacts:
-        said = f"artifact {named(found.measured.name)}"
+    for left in source.artifacts:
+        said = f"artifact {named(left.measured.name)}"
         try:
-            results = read(found.measured)
+            results = read(left.measured)
             if not isinstance(results, Results):
                 idle += results == "idle"
                 planned += results == "plan"
@@ -70,37 +70,40 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
             assert of is not None
             unconfirmed = confirm(results, of, scope, api) or unconfirmed
             if results.part is None or len(results.part.shards) > 1:  # of one machine, or merged before
-                wholes += [] if results.part is None else [results]
-                name = found.name if len(source.artifacts) > 1 else ""
-                gathered.handed.append(Handed(said, name, results, [found]))
+                handed.append(Handed(said, left.name if len(source.artifacts) > 1 else "", results, [left]))
                 continue
-            shards = plans.setdefault(results.part.plan, [])
-            shards.append((found, said, results))
-            for earlier in found.earlier:  # a shard that was decided is not measured again
+            of_plan = shards.setdefault(_plan_of(results), [])
+            of_plan.append(Handed(said, "", results, [left]))
+            for earlier in left.earlier:  # a shard that was decided is not measured again
                 said = f"artifact {named(earlier.name)}"
                 before = read(earlier)
-                if isinstance(before, Results) and before.part is not None and before.part.plan == results.part.plan:
-                    shards.append((found, said, before))
+                if isinstance(before, Results) and _plan_of(before) == _plan_of(results):
+                    of_plan.append(Handed(said, "", before, [left]))
         except (Unfit, ApiError) as error:
-            gathered.missing.append(f"{said} {error}")
-    measured = len({*plans, *(one.part.plan for one in wholes if one.part is not None)})
+            missing.append(f"{said} {error}")
+    measured = len({*shards, *(_plan_of(whole.results) for whole in handed)} - {""})
     if planned > measured:
         which = "the plan" if planned == 1 else f"{planned - measured} of {planned} plans"
-        gathered.missing.append(f"no shard of {which} was handed over: see the logs of the jobs that measure it")
-    several = len(plans) + len(gathered.handed) > 1
-    for shards in plans.values():
+        missing.append(f"no shard of {which} was handed over: see the logs of the jobs that measure it")
+    several, joined = len(shards) + len(handed) > 1, planned
+    for parts in shards.values():
+        jobs = list({part.artifacts[0].measured.id: part.artifacts[0] for part in parts}.values())
+        joined += len(jobs) - 1
         try:
-            results = merge([(said, one) for _, said, one in shards])
+            results = merge([(part.said, part.results) for part in parts])
             check_whole(results)
         except (PerfciError, Unfit) as error:
-            gathered.missing.append(f"shards: {error}")
-            continue
-        wholes.append(results)
-        files = list({found.measured.id: found for found, _, _ in shards}.values())
-        gathered.handed.append(Handed("of the merged shards", model_of(results) if several else "", results, files))
+            missing.append(f"shards: {error}")
+        else:
+            handed.append(Handed("of the merged shards", model_of(results) if several else "", results, jobs))
     try:
-        require_models(wholes, scope.models if gathered.handed else 0)
+        wholes = [whole.results for whole in handed if whole.results.part is not None]
+        require_models(wholes, scope.models if handed else 0)
     except PerfciError as error:
-        gathered.missing.append(f"shards: {error}")
-    joined = planned + sum(len({found.measured.id for found, _, _ in shards}) - 1 for shards in plans.values())
-    return gathered._replace(idle=idle, joined=joined, unconfirmed=unconfirmed)
+        missing.append(f"shards: {error}")
+    return Gathered(handed, missing, idle, joined, unconfirmed)
+
+
+def _plan_of(results: Results) -> str:
+    """Return the plan that this is a part of; empty where there is none."""
+    return results.part.plan if results.part is not None else ""

@@ -13,7 +13,6 @@ from github.GitCommit import GitCommit
 from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.artifact import Unfit
 from perfci.model.base import DeviceKind, Side, matches
-from perfci.model.plan import Declared
 from perfci.model.policy import Policy
 from perfci.model.results import Results
 from perfci.model.text import listed, shorten
@@ -111,38 +110,23 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
     return doubt
 
 
-@dataclass(frozen=True)
-class Heard:
-    """The answer of one job's measurement."""
-
-    declared: Declared | None
-    cases: frozenset[str]
-    devices: frozenset[DeviceKind]
-
-    @classmethod
-    def of(cls, results: Results) -> "Heard":
-        """By its results, which need not be kept for that."""
-        devices = frozenset(case.device for case in results.cases if case.stopped != "skipped")
-        return cls(results.plan.declared, frozenset(case.id for case in results.cases), devices)
-
-
-def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> list[str]:
+def left_out(measured: Sequence[Results], policy: Policy | None, scope: Scope) -> list[str]:
     """Return what the change should have been measured for and was not, by all its jobs together, one line each.
 
     Of a device that is demanded only the jobs count that have it: a case that they skip cannot run there.
     """
     lines = []
-    if any(one.declared is None for one in heard):
+    declared = [results.plan.declared for results in measured if results.plan.declared is not None]
+    if len(declared) < len(measured):
         lines.append("an artifact does not say which cases there are: measure with this version of perfci")
-    declared = [one.declared for one in heard if one.declared is not None]
-    asked = dict.fromkeys(ident for one in declared for ident in [*one.kernels, *one.commands])
+    asked = dict.fromkeys(ident for cases in declared for ident in [*cases.kernels, *cases.commands])
     wanted = scope.devices or (policy.devices if policy is not None else None) or ()
     for device in wanted or ("",):
-        there = [one for one in heard if not device or device in one.devices]
+        there = [results for results in measured if not device or _ran_on(device, results)]
         if device and not there:
             lines.append(f"nothing was measured on {device}, which is demanded")
             continue
-        seen = frozenset[str]().union(*(one.cases for one in there))
+        seen = {case.id for results in there for case in results.cases}
         missing = [ident for ident in asked if ident not in seen and _is_asked(ident, scope.cases)]
         if missing:
             shown = listed(map(named, missing), SHOWN)
@@ -152,6 +136,10 @@ def left_out(heard: Sequence[Heard], policy: Policy | None, scope: Scope) -> lis
                 "where fewer cases are intended, give the publishing action the same `cases`"
             )
     return lines
+
+
+def _ran_on(device: DeviceKind, results: Results) -> bool:
+    return any(case.device == device and case.stopped != "skipped" for case in results.cases)
 
 
 def _is_asked(ident: str, globs: Sequence[str]) -> bool:
@@ -164,8 +152,8 @@ def _wanted(change: Change, scope: Scope, api: Api) -> str:
         return ""
     if not scope.base:
         return change.upstream
-    found = tip(scope.base.removeprefix("refs/heads/"), api)
-    return found or str(api.call(f"base {scope.base}", lambda: api.repository.get_commit(scope.base).sha))
+    branch = tip(scope.base.removeprefix("refs/heads/"), api)
+    return branch or str(api.call(f"base {scope.base}", lambda: api.repository.get_commit(scope.base).sha))
 
 
 def tip(branch: str, api: Api) -> str | None:
@@ -178,8 +166,8 @@ def tip(branch: str, api: Api) -> str | None:
 
 def _commit(results: Results, side: Side) -> str | None:
     """Return the commit of a side, if it is the whole name of one."""
-    found = results.sides.get(side)
-    return found.commit if found is not None and found.commit and _SHA.fullmatch(found.commit) else None
+    code = results.sides.get(side)
+    return code.commit if code is not None and code.commit and _SHA.fullmatch(code.commit) else None
 
 
 def _git_commit(commit: str, api: Api) -> GitCommit:
@@ -198,15 +186,15 @@ def _doubt(made: GitCommit, change: Change, api: Api) -> str:
     by its own key alone (docs.github.com, "About commit signature verification").
     """
     now = _git_commit(change.merge, api) if change.merge else None
-    if now is not None and [one.sha for one in now.parents] == [one.sha for one in made.parents]:
+    if now is not None and [parent.sha for parent in now.parents] == [parent.sha for parent in made.parents]:
         known = now.tree.sha == made.tree.sha
     else:
         known = made.verification.verified and made.committer.email == _GITHUBS
     return "" if known else f"{named(made.sha[:10])}{_NOT_KNOWN}"
 
 
-def _merge_base(one: str, other: str, api: Api) -> str:
-    return str(_compared(one, other, api).merge_base_commit.sha)
+def _merge_base(first: str, second: str, api: Api) -> str:
+    return str(_compared(first, second, api).merge_base_commit.sha)
 
 
 def _holds(branch: str, commit: str, api: Api) -> bool:
@@ -214,9 +202,9 @@ def _holds(branch: str, commit: str, api: Api) -> bool:
     return bool(commit == branch or _compared(commit, branch, api).behind_by == 0)
 
 
-def _compared(one: str, other: str, api: Api) -> Comparison:
+def _compared(first: str, second: str, api: Api) -> Comparison:
     try:
-        return api.call("the histories", lambda: api.repository.compare(one, other))
+        return api.call("the histories", lambda: api.repository.compare(first, second))
     except ApiError as error:
         if error.status in {404, 422}:
             raise Unfit("was compared with a commit that this repository does not have") from None

@@ -13,7 +13,7 @@ from perfci.github.api import Api, ApiError, Forbidden, NotFound
 from perfci.github.check import Checks
 from perfci.github.event import Context
 from perfci.github.handed import Handed, gather
-from perfci.github.measured import Heard, left_out, named
+from perfci.github.measured import left_out, named
 from perfci.github.result import FAILED, FAULTY
 from perfci.github.settings import When
 from perfci.github.source import Source, Wanted, brings_nothing, changed_files, jobs, links, locate, retargeted
@@ -262,10 +262,10 @@ def _parsed(sha: str, where: str, api: Api) -> Policy | None:
 
 
 def _content(sha: str, api: Api) -> bytes:
-    found = api.repository.get_contents(FILE, ref=sha)
-    if not isinstance(found, ContentFile) or found.type != "file" or found.encoding != "base64":
+    file = api.repository.get_contents(FILE, ref=sha)
+    if not isinstance(file, ContentFile) or file.type != "file" or file.encoding != "base64":
         raise UsageError(f"{FILE}: is no plain file of at most 1 MB in {sha[:10]}")
-    return found.decoded_content
+    return file.decoded_content
 
 
 def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
@@ -297,7 +297,7 @@ def _read(
         into.unconfirmed = gathered.unconfirmed
     measured = [handed.results for handed in gathered.handed]
     if measured and not into.missing and not any(results.error for results in measured):
-        into.missing += left_out([Heard.of(results) for results in measured], policy, wanted.scope)
+        into.missing += left_out(measured, policy, wanted.scope)
     try:
         _hear(source, into, gathered.joined, wanted, api)
         if gathered.idle == len(source.artifacts) and not into.missing:

@@ -70,12 +70,12 @@ def _copied(source: Path, temporary: Path) -> Reports:
     """Raises OSError."""
     if source.is_symlink():
         return Reports(None, [], [f"{RAW}: is a link"])
-    found = sorted(source.iterdir()) if source.is_dir() else []
-    if len(found) > MOST:
-        return Reports(None, [], [f"{RAW}: has {count(len(found), 'file')}, and at most {MOST} are kept"])
+    files = sorted(source.iterdir()) if source.is_dir() else []
+    if len(files) > MOST:
+        return Reports(None, [], [f"{RAW}: has {count(len(files), 'file')}, and at most {MOST} are kept"])
     folder = Path(tempfile.mkdtemp(prefix="perfci-raw-", dir=temporary))
     names, left, used = list[str](), list[str](), 0
-    for path in sorted(found, key=lambda one: one.lstat().st_size):
+    for path in sorted(files, key=lambda file: file.lstat().st_size):
         try:
             if not _NAME.fullmatch(path.name):
                 raise Unread("is no name of a profiler's report")
@@ -100,10 +100,10 @@ def sift(folder: Path, env: Mapping[str, str]) -> Reports:
     withheld = secrets({name: value for name, value in env.items() if is_secret(name)})
     names, left = list[str](), list[str]()
     with disk_errors("read", folder):
-        found = sorted(folder.iterdir())
-    if strange := [path.name for path in found if not _NAME.fullmatch(path.name)]:  # no folder that `collect` made
+        files = sorted(folder.iterdir())
+    if strange := [path.name for path in files if not _NAME.fullmatch(path.name)]:  # no folder that `collect` made
         return Reports(None, [], [f"{escaped(strange[0])[:100]}: is no name of a profiler's report"])
-    for path in found:
+    for path in files:
         try:
             held = held_secrets(path, withheld, LARGEST)
             why = f"holds values of {', '.join(held)}" if held else ""

@@ -82,11 +82,11 @@ class Result:
     @classmethod
     def read(cls, text: str) -> "Result | None":
         """Read an `external_id`; None of any other text."""
-        found = _ID.fullmatch(text)
-        if found is None:
+        read = _ID.fullmatch(text)
+        if read is None:
             return None
-        question = Question(found["of"], found["base"])
-        return cls(found["suite"], question, int(found["run"]), int(found["attempt"]), cast(Own, found["own"]))
+        question = Question(read["of"], read["base"])
+        return cls(read["suite"], question, int(read["run"]), int(read["attempt"]), cast(Own, read["own"]))
 
     def __str__(self) -> str:
         asked = self.question

@@ -41,8 +41,8 @@ MOST_ARTIFACTS = 256
 """Jobs of a matrix at most (GitHub's documentation, "Usage limits")."""
 
 
-class Found(NamedTuple):
-    """The artifacts of one job."""
+class Left(NamedTuple):
+    """The artifacts that one job left."""
 
     name: str
     """Tells the job from the others."""
@@ -53,28 +53,25 @@ class Found(NamedTuple):
     """Measurements of the job in earlier attempts, oldest first."""
 
 
-def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Found]:
+def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Left]:
     """Return the newest artifacts of each job of the suite in a run up to `attempt`.
 
     `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
     """
-    remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda one: one.id)
-    raw = {one.name: one for one in remote if one.name.endswith(RAW_SUFFIX)}
-    of_jobs: dict[str, list[tuple[int, int, RemoteArtifact]]] = {}
-    for one in remote:
-        if one.name in raw:
-            continue
-        name, of = _shard(one.name, suite, pattern)
-        if name is None or of > attempt:
-            continue
-        of_jobs.setdefault(name, []).append((of, one.id, one))
+    remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda artifact: artifact.id)
+    raw = {artifact.name: artifact for artifact in remote if artifact.name.endswith(RAW_SUFFIX)}
+    of_jobs: dict[str, list[tuple[int, RemoteArtifact]]] = {}
+    for artifact in remote:
+        name, its_attempt = (None, 0) if artifact.name in raw else _shard(artifact.name, suite, pattern)
+        if name is not None and its_attempt <= attempt:
+            of_jobs.setdefault(name, []).append((its_attempt, artifact))
     if len(of_jobs) > MOST_ARTIFACTS:
         raise Unfit(f"has {len(of_jobs)} artifacts of this suite; at most {MOST_ARTIFACTS} are read")
-    found = []
+    left = []
     for name in sorted(of_jobs):
-        *earlier, newest = [one for _, _, one in sorted(of_jobs[name], key=lambda each: each[:2])]
-        found.append(Found(name, newest, raw.get(f"{newest.name}{RAW_SUFFIX}"), earlier))
-    return found
+        *earlier, newest = [artifact for _, artifact in sorted(of_jobs[name], key=lambda each: each[0])]
+        left.append(Left(name, newest, raw.get(f"{newest.name}{RAW_SUFFIX}"), earlier))
+    return left
 
 
 def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
@@ -105,15 +102,15 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasu
     return parse(member) if isinstance(member, bytes) else member
 
 
-def links(found: Found, origin: Origin) -> list[Artifact]:
+def links(left: Left, origin: Origin) -> list[Artifact]:
     """Tell where people find what a job left; its profilers' reports too, where they are of this run and of no fork.
 
     A fork's workflow can upload what it likes under that name: no link here leads there.
     """
-    raw = found.raw
+    raw = left.raw
     if raw is None or origin.fork or raw.expired or not _of_run(raw, origin):
-        return [describe(found.measured, origin)]
-    return [describe(found.measured, origin), describe(raw, origin)]
+        return [describe(left.measured, origin)]
+    return [describe(left.measured, origin), describe(raw, origin)]
 
 
 def _of_run(remote: RemoteArtifact, origin: Origin) -> bool:
@@ -158,7 +155,7 @@ class Source:
     """The branch whose policy counts; empty: the measured commit's own."""
     default: str
     """The default branch; empty where the event does not tell."""
-    artifacts: Sequence[Found] = ()
+    artifacts: Sequence[Left] = ()
     queued: PullRequest | None = None
     """The pull request at the end of a merge queue's group."""
     before: str = ""
@@ -188,13 +185,13 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
         raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
     doubt = ""
     try:
-        found = find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
+        artifacts = find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
     except Unfit as error:
-        found, doubt = [], f"run {run.id} {error}"
-    idle = not doubt and not found and (action in _RELABELLED or _skipped(run, wanted, api))
+        artifacts, doubt = [], f"run {run.id} {error}"
+    idle = not doubt and not artifacts and (action in _RELABELLED or _skipped(run, wanted, api))
     if idle:
-        run, found = _stored(run, head, pull, wanted, api)
-        attempt, idle = run.run_attempt, not found
+        run, artifacts = _stored(run, head, pull, wanted, api)
+        attempt, idle = run.run_attempt, not artifacts
     if pull is None and run.event != "merge_group":
         pull, unknown = _pull_of(run, head, api)
         doubt = doubt or unknown
@@ -219,7 +216,7 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
         run_url=f"{run.html_url}/attempts/{attempt}",
     )
     before = context.base if (asked.run_id, asked.event) == (run.id, "push") and run.event == "push" else ""
-    return Source(origin, run, pull, base, context.default, found, queued, before, idle, closed, doubt)
+    return Source(origin, run, pull, base, context.default, artifacts, queued, before, idle, closed, doubt)
 
 
 def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
@@ -252,7 +249,7 @@ def retargeted(source: Source, api: Api) -> str:
             "reopen it, so that it is measured"
         )
     events = api.call("events of the pull request", lambda: list(pull.get_issue_events()))
-    moved = max((one.created_at for one in events if one.event in _RETARGETED), default=None)
+    moved = max((event.created_at for event in events if event.event in _RETARGETED), default=None)
     if moved is None or source.run.created_at >= moved:
         return ""
     return (
@@ -309,20 +306,20 @@ def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
 
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
-) -> tuple[WorkflowRun, list[Found]]:
+) -> tuple[WorkflowRun, list[Left]]:
     """Return the newest run of this head that left measurements; `run` itself where none did."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call(
         "runs of the head", lambda: list(islice(api.repository.get_workflow_runs(head_sha=head), MOST_RUNS))
     )
-    for other in sorted(listed, key=lambda one: one.id, reverse=True):
+    for other in sorted(listed, key=lambda run: run.id, reverse=True):
         branch = f"{_full_name(other)}:{other.head_branch}"
         copied = pull is not None and branch == f"{api.name}:pull-request/{pull.number}"
         own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
         if other.head_sha == head and other.event in MEASURING and (own or copied):
-            found = find(other, wanted.suite, wanted.artifacts, other.run_attempt, api)
-            if found:
-                return other, found
+            artifacts = find(other, wanted.suite, wanted.artifacts, other.run_attempt, api)
+            if artifacts:
+                return other, artifacts
     return run, []
 
 
@@ -338,16 +335,16 @@ def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None,
         return None, ""
     of = f"{name.partition('/')[0]}:{branch}"
     listed = api.call("pull requests of the head", lambda: list(api.repository.get_pulls(state="open", head=of)))
-    there = [one for one in listed if one.head.repo and one.head.repo.full_name == name and one.head.ref == branch]
-    exact = [one for one in there if one.head.sha == head]
+    there = [pull for pull in listed if pull.head.repo and pull.head.repo.full_name == name and pull.head.ref == branch]
+    exact = [pull for pull in there if pull.head.sha == head]
     if len(exact) > 1:
-        named = {one.number for one in run.pull_requests or []}
-        exact = [one for one in exact if one.number in named] or exact
+        named = {pull.number for pull in run.pull_requests or []}
+        exact = [pull for pull in exact if pull.number in named] or exact
     if len(exact) > 1:
-        numbers = ", ".join(f"#{one.number}" for one in exact)
-        return None, f"pull requests {numbers} have the same head: close all but one, and run the job again"
-    found = (exact or there)[:1]
-    return (_pull(found[0].number, api), "") if found else (None, "")
+        numbers = ", ".join(f"#{pull.number}" for pull in exact)
+        return None, f"pull requests {numbers} have the same head: close all but pull, and run the job again"
+    nearest = (exact or there)[:1]
+    return (_pull(nearest[0].number, api), "") if nearest else (None, "")
 
 
 def _upstream(source: Source, api: Api) -> tuple[str, str]:
@@ -378,5 +375,5 @@ def _before(source: Source, api: Api) -> str:
         return source.before
     asked = {"ref": f"refs/heads/{source.run.head_branch}", "per_page": 100}
     moves = api.call("activity of the branch", lambda: api.get(f"/repos/{api.name}/activity", asked))
-    before = next((str(one["before"]) for one in moves if one["after"] == source.origin.head_sha), "")
+    before = next((str(move["before"]) for move in moves if move["after"] == source.origin.head_sha), "")
     return before if before.strip("0") else ""

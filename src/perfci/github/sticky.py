@@ -42,8 +42,8 @@ class Marker:
     @classmethod
     def read(cls, body: str) -> "Marker | None":
         """Return the marker of a comment's text; None where it has none at its end."""
-        found = _MARKER.search(body)
-        return None if found is None else cls(found["suite"], int(found["run"]), int(found["attempt"]), found["head"])
+        read = _MARKER.search(body)
+        return None if read is None else cls(read["suite"], int(read["run"]), int(read["attempt"]), read["head"])
 
     def __str__(self) -> str:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
@@ -90,12 +90,12 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
             return Posted("not wanted")
         _write(pull.create_issue_comment, texts)
         return None
-    (kept, told), *others = own
-    best = max((one for _, one in own), key=lambda one: one.age(head))
+    (kept, its), *others = own
+    best = max((other for _, other in own), key=lambda other: other.age(head))
     if best.age(head) > marker.age(head):
-        kept = next(comment for comment, one in own if one == best)
-        surplus = [comment for comment, one in own if one == marker]
-    elif told != marker or plain(kept.body) not in map(plain, texts):
+        kept = next(comment for comment, other in own if other == best)
+        surplus = [comment for comment, other in own if other == marker]
+    elif its != marker or plain(kept.body) not in map(plain, texts):
         _write(kept.edit, texts)
         return None
     else:
@@ -109,13 +109,13 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
 
 def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Marker]]:
     """Return our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
-    found = []
+    own = []
     for comment in pull.get_issue_comments():
         if comment.user is not None and comment.user.login == me:
             marker = Marker.read(comment.body)
             if marker is not None and marker.suite == suite:
-                found.append((comment, marker))
-    return sorted(found, key=lambda one: one[0].id)
+                own.append((comment, marker))
+    return sorted(own, key=lambda item: item[0].id)
 
 
 def plain(body: str) -> str:

@@ -52,7 +52,7 @@ def _refused(content: bytes) -> str:
 
 def _answers(results: Results) -> object:
     report = judge(results)
-    rows = [(one.case, one.device, one.metric, one.kind, one.class_, one.effect) for one in report.rows]
+    rows = [(row.case, row.device, row.metric, row.kind, row.class_, row.effect) for row in report.rows]
     return report.verdict, report.exit_code, rows
 
 
@@ -103,10 +103,10 @@ def _alike(results: Results) -> None:
         for owners, field, nothing in (
             (sides, "inputs", ""), (checks, "sketch", []), (checks, "unredrawn", ""), (timings, "settings", {}),
         ):  # fmt: skip
-            values = [getattr(one, field) for one in owners]
-            if all(one == values[0] for one in values):
-                for one in owners:
-                    setattr(one, field, nothing)
+            values = [getattr(owner, field) for owner in owners]
+            if all(value == values[0] for value in values):
+                for owner in owners:
+                    setattr(owner, field, nothing)
 
 
 STEPS: list[tuple[str, Callable[[Results], None]]] = [

@@ -50,13 +50,13 @@ def annotations(report: Report) -> list[str]:
     for row in report.rows:
         if row.effect != "pass":
             levels["error" if row.effect == "fail" and failing == "error" else "warning"].append(row)
-    found = []
+    commands = []
     for level, rows in levels.items():
         shown = rows if len(rows) <= MOST_ANNOTATIONS else rows[: MOST_ANNOTATIONS - 1]
-        found += [_of_row(level, row) for row in shown]
+        commands += [_of_row(level, row) for row in shown]
         if len(shown) < len(rows):
-            found.append(annotation(level, f"{len(rows) - len(shown)} more: the summary has them", title="perfci"))
-    return found
+            commands.append(annotation(level, f"{len(rows) - len(shown)} more: the summary has them", title="perfci"))
+    return commands
 
 
 def _of_row(level: Level, row: Row) -> str:
