@@ -630,7 +630,7 @@ def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
         "fork",
         *(
             pytest.param(case, marks=pytest.mark.slow)
-            for case in ("token", "privileged", "input", "no checkout", "other commit", "matrix")
+            for case in ("token", "privileged", "input", "no checkout", "other commit", "matrix", "link")
         ),
     ],
 )
@@ -652,6 +652,9 @@ def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
         inputs, words = {"publish": "here"}, "publish: here: pull request #7 is of a fork"
     elif case == "matrix":
         inputs, env, words = {"publish": "here"}, {"PERFCI_JOB_TOTAL": "2"}, "publish: here: is for one job"
+    elif case == "link":
+        (checkout / "perfci-out").symlink_to(hub.tmp_path / "elsewhere")
+        words = "perfci-out: is a link: remove it"
     elif case == "no checkout":
         checkout, words = hub.runner, "run actions/checkout first"
     else:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.sources.environment import passes, side_environment
+from perfci.sources.environment import is_secret, passes, side_environment
 
 CANARY = "canary-9f3a"
 SECRETS = [
@@ -177,3 +177,47 @@ def test_no_name_that_looks_like_a_secret_ever_passes(before: str, word: str, af
     name = before + (word.lower() if lower else word) + after
     assert not passes(name, build=False)
     assert not passes(name, build=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "") for name in SECRETS if name != "MY_VARIABLE"),
+        *((name, "") for name in ("GH_PAT", "SIGNING_KEY", "SESSION_COOKIE", "HTTP_AUTHORIZATION", "gpg_passphrase")),
+        *(
+            ("X", value)
+            for value in (
+                "ghp_c2VjcmV0c2VjcmV0",
+                "x github_pat_11ABCDEFG0abcdefghij",
+                "glpat-abcdefghij-klmno_p",
+                "hf_AbCdEfGhIjKlMnOpQrSt",
+                "sk-proj-abc_defABCDEFGHIJ0123456789",
+                "xoxb-123456789012",
+                "AKIAIOSFODNN7EXAMPLE",
+                "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.x",
+                "-----BEGIN PRIVATE KEY-----",
+                "https://me:pass@host/",
+                "http://:p@h",
+            )
+        ),
+    ],
+)
+def test_secrets_are_told_by_their_name_or_the_look_of_their_value(name, value):
+    assert is_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GIT_AUTHOR_NAME", "A. Author"),
+        ("KEYBOARD", "us"),
+        ("PATH", "/usr/bin:/opt/sk-tools/bin"),
+        ("X", "https://host/a@b"),
+        ("X", "refs/heads/hf_transformers_upgrade_test"),
+        ("X", "https://git.example/o/sk-accelerated-kernels"),
+        ("X", "ssh://git@host/o/r"),
+        ("X", "desk-ABCDEFGHIJ0123456789"),
+    ],
+)
+def test_other_names_and_values_are_none(name, value):
+    assert not is_secret(name, value)
