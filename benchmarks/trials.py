@@ -175,7 +175,8 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
             differ(repo)
             base = "HEAD~1"
         for number in range(first, end):
-            code = perfci(repo, "compare", "--base", base, "--measure-all", "--seed", str(number), *asked)
+            os.environ["PERFCI_SEED"] = str(number)
+            code = perfci(repo, "compare", "--base", base, "--measure-all", *asked)
             codes[code] += 1
             report = json.loads((repo / "perfci-out" / "report.json").read_text())
             verdicts[report["verdict"]] += 1

@@ -86,16 +86,26 @@ class Repo:
         self.write("perfci.yaml", lines + dedent(text))
 
     def start(self, *args: str, **kwargs) -> subprocess.Popen:
+        """`NAME=VALUE` before the verb sets a variable, as in a shell."""
+        args, env = self._assigned(args)
         return subprocess.Popen(
             [sys.executable, "-m", "perfci", *args],
-            cwd=self.root, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs,
+            cwd=self.root, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs,
         )  # fmt: skip
+
+    def _assigned(self, args: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+        words = list(args)
+        env = dict(self.env)
+        while words and words[0].startswith("PERFCI_"):
+            name, _, env[name] = words.pop(0).partition("=")
+        return tuple(words), env
 
     def perfci(self, *args: str, timeout: float = 200, fresh: bool = False) -> Run:
         """A run in a process of its own, which imports perfci itself if it is to be `fresh`."""
         code: int | None
-        if not fresh and self.warm and self.warm.takes(self.env):
-            code, out, err = self.warm.run(args, self.root, self.env, timeout)
+        words, env = self._assigned(args)
+        if not fresh and self.warm and self.warm.takes(env):
+            code, out, err = self.warm.run(words, self.root, env, timeout)
         else:
             process = self.start(*args)
             try:

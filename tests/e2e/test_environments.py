@@ -55,7 +55,7 @@ def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_
     """No --base: the tree, with what is not committed, is compared with itself."""
     old, new = interpreter(tmp_path / "old", "1.0", 20_000), interpreter(tmp_path / "new", "2.0", 40_000)
     paced.write("kernels/a.py", PACED.replace("7", "7 + 0"))
-    run = paced.perfci("compare", "--base-python", old, "--python", new, "--quick", "--budget", "3m")
+    run = paced.perfci("compare", "--python", f"base:{old}", "--python", new, "--quick", "--budget", "3m")
     assert run.code == 1, run.out + run.err
     assert run.classes() == {"paced": "regression"}
     assert f"interpreter {old} → {new}" in run.out.replace("`", "")
@@ -75,7 +75,7 @@ def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_
 def test_like_interpreters_are_unchanged_and_measured(paced: Repo, tmp_path: Path) -> None:
     """Another interpreter may differ in what is not seen: nothing is proved by equal files."""
     one, two = interpreter(tmp_path / "one", "1.0", 20_000), interpreter(tmp_path / "two", "1.0", 20_000)
-    run = paced.perfci("compare", "--base-python", one, "--python", two, "--quick", "--budget", "3m")
+    run = paced.perfci("compare", "--python", f"base:{one}", "--python", two, "--quick", "--budget", "3m")
     assert run.code == 0, run.out + run.err
     assert run.classes() == {"paced": "unchanged"}
     assert run.report["pairs"] > 0
@@ -86,7 +86,7 @@ def test_one_interpreter_for_both_leaves_nothing_to_compare(paced: Repo, tmp_pat
     """Then all is one environment, and the same files prove it."""
     one = interpreter(tmp_path / "one", "1.0", 20_000)
     paced.env["PERFCI_MEASURE_ALL"] = "0"
-    run = paced.perfci("compare", "--base-python", one, "--python", one)
+    run = paced.perfci("compare", "--python", f"base:{one}", "--python", one)
     assert run.code == 0, run.out + run.err
     assert run.report["environments"] is None
     assert [case["proof"]["by"] for case in run.results["cases"]] == ["files"]  # it may be audited
@@ -109,7 +109,7 @@ def test_a_variable_that_does_nothing_is_measured(repo: Repo) -> None:
     repo.write("kernels/a.py", CHOOSING)
     repo.commit()
     repo.env["PERFCI_MEASURE_ALL"] = "0"
-    run = repo.perfci("compare", "--base-env", "PACE=fast", "--quick", "--budget", "3m")
+    run = repo.perfci("compare", "--env", "base:PACE=fast", "--quick", "--budget", "3m")
     assert run.code == 0, run.out + run.err
     assert run.classes() == {"choosing": "unchanged"}
     assert run.report["pairs"] > 0
@@ -144,7 +144,7 @@ def test_a_run_goes_on_in_the_environments_that_it_began_in(repo: Repo) -> None:
     repo.perfci("compare", "--env", "PACE=fast", "--quick", "--budget", "3m")
     run = repo.perfci("compare", "--env", "PACE=slow", "--quick", "--budget", "3m", "--resume")
     assert run.code == 2, run.out + run.err
-    assert "cannot resume: was begun with another --base-env, --env: leave it out" in run.err
+    assert "cannot resume: was begun with another --env: leave it out" in run.err
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_what_was_prepared_is_measured_with_the_variables_that_it_was_built_with
     assert sides == {"base": "ROUNDS = 20000\n", "head": "ROUNDS = 40000\n"}
     refused = repo.perfci("compare", "--env", "PACE=1", "--prepared", folder)
     assert refused.code == 2, refused.out + refused.err
-    assert "the set of --base-env and --env has changed since it was prepared" in refused.err
+    assert "the set of --env has changed since it was prepared" in refused.err
     run = repo.perfci("compare", "--env", "PACE=40000", "--prepared", folder, "--quick", "--budget", "3m")
     assert run.code in (0, 1), run.out + run.err
     assert run.report["environments"]["variables"][0]["name"] == "PACE"
@@ -170,9 +170,9 @@ def test_what_was_prepared_is_measured_with_the_variables_that_it_was_built_with
     [
         ("--env", "PACE", "write NAME=VALUE"),
         ("--env", "A-B=1", "write NAME=VALUE"),
-        ("--base-env", "GITHUB_TOKEN=x", "looks like a secret"),
+        ("--env", "base:GITHUB_TOKEN=x", "looks like a secret"),
         ("--env", "INDEX=https://me:pass@example.com/", "looks like a secret"),
-        ("--base-env", "PERFCI_SITE=/tmp", "perfci sets it itself"),
+        ("--env", "base:PERFCI_SITE=/tmp", "perfci sets it itself"),
         ("--env", "TRITON_CACHE_DIR=/tmp", "perfci sets it itself"),
         ("--env", "OMP_NUM_THREADS=4", "perfci sets it itself"),
         ("--env", "MALLOC_MMAP_MAX_=1", "perfci sets it itself"),
@@ -202,6 +202,6 @@ def test_an_interpreter_that_is_none_is_refused(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/a.py", CHOOSING)
     repo.commit()
-    run = repo.perfci("compare", "--base-python", os.devnull)
+    run = repo.perfci("compare", "--python", f"base:{os.devnull}")
     assert run.code == 2
     assert "is no interpreter" in run.err

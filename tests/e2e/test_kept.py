@@ -54,9 +54,10 @@ def taken(run: Run) -> bool:
     return told
 
 
-def compare(repo: Repo, *args: str) -> Run:
+def compare(repo: Repo, cache: str = "", keep: str = "") -> Run:
     shutil.rmtree(repo.root / "perfci-out", ignore_errors=True)
-    return repo.perfci("compare", "--base", "HEAD", "--committed", *args)
+    words = (f"PERFCI_CACHE={cache}", f"PERFCI_KEEP={keep}", "compare", "--base", "HEAD", "--committed")
+    return repo.perfci(*words)
 
 
 @as_root
@@ -66,7 +67,7 @@ def test_what_the_base_branch_built_is_base_of_a_change_and_head_cannot_reach_it
     policy(repo)
     repo.write("kernels/adding.py", USES + adding())
     repo.commit("base")
-    pushed = repo.perfci("run", "--committed", "--cache", str(cache), "--keep", "head")
+    pushed = repo.perfci(f"PERFCI_CACHE={cache}", "PERFCI_KEEP=head", "run", "--committed")
     assert pushed.code == 0, pushed.out + pushed.err
     (entry,) = (cache / "entries").iterdir()
     assert not (cache / "sides").exists(), "nothing is left of the run"
@@ -79,17 +80,19 @@ def test_what_the_base_branch_built_is_base_of_a_change_and_head_cannot_reach_it
     repo.git("commit", "-q", "-m", "a pull request")
     kept = {path: path.lstat().st_mtime_ns for path in entry.rglob("*") if path.name != "entry.json"}
     shutil.rmtree(repo.root / "perfci-out")
-    run = repo.perfci("compare", "--base", "HEAD~1", "--committed", "--cache", str(cache))
+    run = repo.perfci(f"PERFCI_CACHE={cache}", "compare", "--base", "HEAD~1", "--committed")
     assert taken(run)
     log = (repo.root / "perfci-out" / "logs" / "head.log").read_text()
     assert "TRIED" in log and "REACHED" not in log
     base = (repo.root / "perfci-out" / "logs" / "base.log").read_text()
     assert set(re.findall(r"USES (.*)", base)) == {"built for base"}
     assert kept == {path: path.lstat().st_mtime_ns for path in entry.rglob("*") if path.name != "entry.json"}
-    assert [one.name for one in (cache / "entries").iterdir()] == [entry.name], "and a run without --keep keeps nothing"
+    assert [one.name for one in (cache / "entries").iterdir()] == [entry.name], (
+        "and without PERFCI_KEEP a run keeps none"
+    )
 
     (entry / "site" / "where").write_text("/elsewhere")
-    run = repo.perfci("compare", "--base", "HEAD~1", "--committed", "--cache", str(cache))
+    run = repo.perfci(f"PERFCI_CACHE={cache}", "compare", "--base", "HEAD~1", "--committed")
     assert run.code == 0, run.out + run.err
     assert "a build that was kept cannot be used: its files are not those that were kept" in run.err
     assert list((cache / "entries").iterdir()) == []
@@ -102,19 +105,19 @@ def test_another_build_is_another_entry_and_a_failed_one_is_none(two_users: Repo
     policy(repo)
     repo.write("kernels/adding.py", adding())
     repo.commit()
-    assert not taken(compare(repo, "--cache", cache))
-    assert not taken(compare(repo, "--cache", cache, "--keep", "base"))
-    assert taken(compare(repo, "--cache", cache))
+    assert not taken(compare(repo, cache))
+    assert not taken(compare(repo, cache, "base"))
+    assert taken(compare(repo, cache))
     assert not taken(compare(repo)), "only where it is asked for"
     repo.env["CFLAGS"] = "-O0"
-    assert not taken(compare(repo, "--cache", cache))
+    assert not taken(compare(repo, cache))
     del repo.env["CFLAGS"]
     policy(repo, BUILDS + "  - 'true'\n")
     repo.commit()
-    assert not taken(compare(repo, "--cache", cache))
+    assert not taken(compare(repo, cache))
     policy(repo, 'build: [test -z "$PERFCI_SITE"]\n')
     repo.commit()
-    failed = compare(repo, "--cache", cache, "--keep", "base")
+    failed = compare(repo, cache, "base")
     assert failed.code == 3, failed.out + failed.err
     assert len(list((two_users.root.parent / "cache" / "entries").iterdir())) == 1
 
@@ -129,7 +132,7 @@ def test_nothing_is_kept_while_somebody_else_runs_as_the_user_of_the_code(two_us
     repo.commit()
     other = subprocess.Popen([*find_account(repo.env).prefix(), "sleep", "300"])
     try:
-        run = repo.perfci("run", "--cache", str(cache), "--keep", "head")
+        run = repo.perfci(f"PERFCI_CACHE={cache}", "PERFCI_KEEP=head", "run")
     finally:
         other.kill()
         other.wait()
@@ -169,7 +172,7 @@ def test_of_a_home_builds_see_what_the_code_under_test_cannot_change(two_users: 
     def kept(name: str) -> str:
         shutil.rmtree(repo.root / "perfci-out", ignore_errors=True)
         shutil.rmtree(cache, ignore_errors=True)
-        run = repo.perfci("run", "--committed", "--cache", str(cache), "--keep", "head")
+        run = repo.perfci(f"PERFCI_CACHE={cache}", "PERFCI_KEEP=head", "run", "--committed")
         assert run.code == 0, run.out + run.err
         (entry,) = (cache / "entries").iterdir()
         assert (entry / "site" / "site").read_text() == "False\n" and not (home / "ran").exists()
@@ -179,7 +182,7 @@ def test_of_a_home_builds_see_what_the_code_under_test_cannot_change(two_users: 
         return run.err
 
     find_account(repo.env).give(home)
-    assert f"head is built without .gitconfig of {home}, which the code under test may change (--cache)" in kept(
+    assert f"head is built without .gitconfig of {home}, which the code under test may change (PERFCI_CACHE)" in kept(
         "nobody"
     )
     Account((0, 0)).give(home)
@@ -199,10 +202,10 @@ def test_nothing_is_kept_of_tools_and_caches_that_the_code_under_test_may_change
         repo.env["PATH"] = f"{tool.parent}:{repo.env['PATH']}"
     repo.write("kernels/adding.py", adding())
     repo.commit()
-    run = repo.perfci("run", "--committed", "--cache", str(top / "cache"), "--keep", "head")
+    run = repo.perfci(f"PERFCI_CACHE={top}/cache", "PERFCI_KEEP=head", "run", "--committed")
     assert run.code == 2, run.out + run.err
     said = (
-        f"--keep: the code under test may change {tool}, which builds see by {name}: give it to another user, or take"
+        f"PERFCI_KEEP: the code under test may change {tool}, which builds see by {name}: give it to another user, or "
     )
     assert said in run.err
 
@@ -216,7 +219,7 @@ def test_folders_that_others_may_have_written_are_refused(two_users: Repo) -> No
     repo.commit()
 
     def refused(words: str) -> None:
-        run = repo.perfci("run", "--cache", str(cache))
+        run = repo.perfci(f"PERFCI_CACHE={cache}", "run")
         assert run.code == 2 and words in run.err, run.out + run.err
 
     cache.mkdir()
@@ -239,12 +242,15 @@ def test_folders_that_others_may_have_written_are_refused(two_users: Repo) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", "--keep", "base"), "--keep base: write head, or of a comparison base"),
-        (("compare", "--keep", "both"), "--keep both: write head, or of a comparison base"),
-        (("run", "--keep", "head"), "--keep: name the folder with --cache"),
-        (("compare", "--keep", "base", "--cache", "c", "--pull-request"), "--keep: a pull request's run keeps nothing"),
-        (("run", "--cache", "c", "--prepare", "p"), "--cache: what is built into a folder of its own"),
-        (("run", "--cache", "c"), "could write what later is base: name another user in PERFCI_WORKER"),
+        (("PERFCI_KEEP=base", "run"), "PERFCI_KEEP base: write head, or of a comparison base"),
+        (("PERFCI_KEEP=both", "compare"), "PERFCI_KEEP both: write head, or of a comparison base"),
+        (("PERFCI_KEEP=head", "run"), "PERFCI_KEEP: name the folder with PERFCI_CACHE"),
+        (
+            ("PERFCI_KEEP=base", "PERFCI_CACHE=c", "compare", "--pull-request"),
+            "PERFCI_KEEP: a pull request's run keeps nothing",
+        ),
+        (("PERFCI_KEEP=base", "PERFCI_CACHE=c", "compare", "--shard", "p:1/2"), "PERFCI_KEEP: a shard keeps no build"),
+        (("PERFCI_CACHE=c", "run"), "could write what later is base: name another user in PERFCI_WORKER"),
     ],
 )
 def test_what_cannot_be_kept_is_one_line(repo: Repo, words: tuple[str, ...], said: str) -> None:

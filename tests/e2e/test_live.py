@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from perfci.cli.measure import by_times
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
-from perfci.measure.request import MEASURE_ALL, Standing
+from perfci.measure.request import MEASURE_ALL, SEED, Standing
 from perfci.model.results import Case, Pair
 from perfci.render.terminal import _Printer
 from perfci.render.view import View
@@ -131,8 +131,9 @@ def test_proved_cases_are_told_once_as_a_count(changed: Repo) -> None:
     changed.env[MEASURE_ALL] = "0"
     changed.write("docs/why.md", "One way.")
     changed.commit("a document")
+    changed.env[SEED] = "2"
     terminal = Terminal(40)
-    process = start(changed, terminal, "compare", "--base", "main~1", "--committed", "--seed", "2")
+    process = start(changed, terminal, "compare", "--base", "main~1", "--committed")
     terminal.read()
     process.communicate()
     assert process.returncode == 0

@@ -115,9 +115,9 @@ def test_the_help_cuts_no_sentence(repo: Repo) -> None:
 def test_what_a_clock_needs_is_said_before_anything_is_built(repo: Repo) -> None:
     repo.policy("build: touch built && exit 1\n")
     repo.write("kernels/adding.py", adding())
-    run = repo.perfci("run", "--lock-clocks", "base")
+    run = repo.perfci("PERFCI_LOCK_CLOCKS=base", "run")
     assert run.code == 2
-    assert run.err.startswith("perfci: --lock-clocks: no case is measured on a GPU here")
+    assert run.err.startswith("perfci: PERFCI_LOCK_CLOCKS: no case is measured on a GPU here")
 
 
 MET = """
@@ -195,7 +195,7 @@ def test_it_says_that_it_waits_for_another(repo: Repo, monkeypatch) -> None:
     repo.policy()
     repo.write("kernels/adding.py", adding())
     with Lease("cpu", 0, print):
-        run = repo.perfci("run", "--wait", "1s")
+        run = repo.perfci("PERFCI_WAIT=1s", "run")
     assert run.code == 3
     *_, waits, ends = run.err.splitlines()
     assert waits.startswith(f"perfci: another perfci (pid {os.getpid()}, since ")
@@ -215,7 +215,7 @@ def _completed(repo: Repo, line: str) -> list[str]:
 
 def test_the_shell_completes_verbs_options_and_cases(repo: Repo) -> None:
     assert _completed(repo, "perfci co") == ["compare"]
-    assert _completed(repo, "perfci compare --lo") == ["--lock-clocks"]
+    assert _completed(repo, "perfci compare --measure") == ["--measure-all"]
     assert _completed(repo, "perfci compare sd") == []  # nothing was measured here yet
     out = repo.root / "perfci-out"
     out.mkdir()

@@ -102,14 +102,12 @@ def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
             subprocess.run(line, shell=True, cwd=repo.root, env=env, check=True, capture_output=True)
     repo.write("limits.yaml", "version: 1\nlimits: [{regression: 40%}]\n")
     asked = ("--base", "files/base-*.json", "--policy", "limits.yaml")
-    slower = repo.perfci(
-        "report", "--import", "files/head-*.json", *asked, "--format", "md,json", "--out", "perfci-out"
-    )
+    slower = repo.perfci("import", "--head", "files/head-*.json", *asked, "--format", "md,json", "--out", "perfci-out")
     assert slower.code == 1, slower.out + slower.err
     assert {slower.classes()[case] for case in CASES[tool]} == {"regression"}, slower.out
     assert slower.report["sides"]["base"]["ref"] == "base-0.json … base-11.json"
-    same = repo.perfci("report", "--import", "files/again-*.json", *asked, "--out", "same")
+    same = repo.perfci("import", "--head", "files/again-*.json", *asked, "--out", "same")
     assert same.code == 0, same.out + same.err
     assert "REGRESSION" not in same.out.upper().replace("NO REGRESSION", "")
-    one = repo.perfci("report", "--import", "files/head-0.json", "--policy", "limits.yaml", "--out", "one", "--json")
+    one = repo.perfci("import", "--head", "files/head-0.json", "--policy", "limits.yaml", "--out", "one", "--json")
     assert one.code == 0 and '"mode": "run"' in one.out

@@ -404,7 +404,7 @@ def test_a_job_as_docs_write_it_keeps_and_takes_builds(two_users: Repo, warm: Wa
     assert len(list((cache / "entries").iterdir())) == 1
     hub.repo.write("change", "of something")
     job = measured("pull_request", hub.pull_request(), hub.merge)
-    assert "base was built by an earlier run (--cache)" in job.log + "".join(job.report["notes"])
+    assert "base was built by an earlier run (PERFCI_CACHE)" in job.log + "".join(job.report["notes"])
 
 
 APPS = "commands: [{}]\nlimits: [{{cases: '*', metric: time, max: 2s}}]\n".format(
@@ -517,7 +517,7 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
                 ({"shards": "1/4"}, "", "--shard 1/4: the plan has 2 shards"),
                 ({}, "edit", "was changed since it was made (its digest is another)"),
                 ({}, "remove", "there is no such file: make one with `perfci plan`"),
-                ({}, "move", "--plan: the commit of head is not that of the plan"),
+                ({}, "move", "--shard: the commit of head is not that of the plan"),
                 ({}, "forge", "input plan: names no commit as base: make a new plan"),
             )
         ),

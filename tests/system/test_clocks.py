@@ -35,7 +35,7 @@ class Recorder:
 
 class Refusing(Recorder):
     def lock(self, uuid, mhz):
-        raise Locked("this needs root: run perfci under sudo, or leave --lock-clocks out")
+        raise Locked("this needs root: run perfci under sudo, or leave PERFCI_LOCK_CLOCKS out")
 """
 OWNER = """
 import sys, time
@@ -144,8 +144,8 @@ def test_what_cannot_be_locked_is_one_line_and_runs_nothing(record):
     with pytest.raises(MachineError) as error, locked("GPU-1", 1500, "recorder:Refusing"):
         pytest.fail("the block must not run")
     assert str(error.value) == (
-        "--lock-clocks: cannot lock the clock of GPU GPU-1: this needs root: run perfci under sudo, "
-        "or leave --lock-clocks out"
+        "PERFCI_LOCK_CLOCKS: cannot lock the clock of GPU GPU-1: this needs root: run perfci under sudo, "
+        "or leave PERFCI_LOCK_CLOCKS out"
     )
     assert noted(record) == [], "what was not locked by us is not ours to reset"
 
@@ -220,7 +220,7 @@ def test_why_the_driver_refuses(monkeypatch, code, words):
     monkeypatch.setitem(sys.modules, "pynvml", Board(fails=code))
     with pytest.raises(Locked, match=words) as refused:
         clocks.Nvml().lock("GPU-1", 1500)
-    assert "leave --lock-clocks out" in str(refused.value) or "base or max" in str(refused.value)
+    assert "leave PERFCI_LOCK_CLOCKS out" in str(refused.value) or "base or max" in str(refused.value)
 
 
 def test_frequencies_as_people_write_them():

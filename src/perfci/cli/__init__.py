@@ -11,7 +11,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -21,6 +21,9 @@ import perfci
 from perfci.cli import history, options
 from perfci.cli.options import HERE, OUT, taking
 from perfci.model.base import PerfciError, UsageError
+
+DEBUG = "--debug"
+"""Anywhere on the command line of any verb: tracebacks are shown."""
 
 
 class Verbs(TyperGroup):
@@ -34,8 +37,9 @@ class Verbs(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the list of verbs; the long ones go over two lines."""
         verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        shown = [(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb and not verb.hidden]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb])
+            formatter.write_dl(shown)
 
 
 app = typer.Typer(
@@ -45,7 +49,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 passed, 1 the gate failed, 2 usage or configuration, 3 measurement or machine failed.",
+    epilog="Exit codes: 0 passed, 1 the gate failed, 2 usage or configuration, 3 measurement or machine failed. "
+    "More verbs, each with --help: explain, plan, merge, import, docker.",
 )
 
 
@@ -64,211 +69,6 @@ def _root(
     pass
 
 
-@app.command()
-@taking(options.Deciding, options.Measuring, options.Environments)
-def compare(
-    cases: options.Cases = None,
-    base: options.Base = None,
-    pull_request: options.PullRequest = False,
-    plan: options.PlanFile = None,
-    shard: options.ShardOf = None,
-    gpus: options.Gpus = None,
-    creep: options.Creep = False,
-    debug: options.Debug = False,
-    **asked: Any,
-) -> None:
-    """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
-    if gpus is not None and (plan is not None or shard is not None):
-        raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --plan and --shard")
-    if creep and (gpus is not None or plan is not None or shard is not None):
-        raise UsageError("--creep: is asked on one GPU in one job: leave out --gpus, --plan and --shard")
-    if gpus is not None:
-        from perfci.cli.gpus import compare_on_gpus
-
-        compare_on_gpus(gpus, cases=cases, base=base, pull_request=pull_request, **asked)
-    if plan is not None and shard is not None:
-        from perfci.cli.shards import measure_shard
-
-        measure_shard(plan, shard, cases=cases, base=base, pull_request=pull_request, **asked)
-    if plan is not None or shard is not None:
-        raise UsageError("--plan FILE and --shard K/N: give both, such as --plan plan.json --shard 1/4")
-    from perfci.cli.measure import measure_and_report
-
-    measure_and_report("compare", cases=cases, base=base, pull_request=pull_request, creep=creep, **asked)
-
-
-@app.command("plan")
-@taking(options.Planning, options.Environments)
-def plan_(
-    cases: options.Cases = None,
-    base: options.Base = None,
-    pull_request: options.PullRequest = False,
-    debug: options.Debug = False,
-    **asked: Any,
-) -> None:
-    """Plan a comparison that several machines share: its cases, their deal, its error rates. Measures nothing.
-
-    `perfci compare --plan FILE --shard K/N` measures a part, `perfci report --merge FOLDERS` judges the whole.
-    """
-    from perfci.cli.shards import make_plan
-
-    make_plan(cases=cases, base=base, pull_request=pull_request, **asked)
-
-
-@app.command()
-@taking(options.Deciding, options.Measuring)
-def run(cases: options.Cases = None, debug: options.Debug = False, **asked: Any) -> None:
-    """Measure this tree alone: times, rates and absolute limits."""
-    from perfci.cli.measure import measure_and_report
-
-    measure_and_report("run", cases=cases, **asked)
-
-
-@app.command()
-@taking(options.Reporting)
-def report(debug: options.Debug = False, **asked: Any) -> None:
-    """Judge and render again from files alone, or judge what another tool measured."""
-    from perfci.cli.report import judge_files, judge_imported
-
-    results, imported = asked.pop("results") or [], asked.pop("imported")
-    merge = asked.pop("merge")
-    base, device, costs = asked.pop("base") or [], asked.pop("device"), asked.pop("costs")
-    by, items = asked.pop("by"), asked.pop("items") or []
-    if merge:
-        if imported or base or device or by or items:
-            raise UsageError("--merge: takes what shards of a plan measured: leave out --import and what goes with it")
-        from perfci.cli.shards import judge_merged
-
-        judge_merged(results, costs=costs, **asked)
-    if imported and costs:
-        raise UsageError("--costs: another tool measured, and does not tell: leave out --import")
-    if imported:
-        judge_imported(imported, base, results, device=device, by=by, items=items, **asked)
-    if base or device or by or items:
-        raise UsageError(
-            "--base, --device, --by and --items go with --import: `perfci compare --base REF` measures against a base"
-        )
-    judge_files(results or [OUT], costs=costs, **asked)
-
-
-@app.command()
-@taking(options.Measuring)
-def profile(
-    cases: options.SomeCases,
-    base: options.ProfiledBase = None,
-    raw: options.Raw = False,
-    trace: options.Trace = None,
-    debug: options.Debug = False,
-    **asked: Any,
-) -> None:
-    """Let nsys and ncu profile cases and say what stands out, or with --base what differs. Judges nothing."""
-    from perfci.cli.measure import measure_and_report
-
-    measure_and_report(
-        "run" if base is None else "compare", cases=cases, base=base, raw=raw, trace=trace, quick=True, profile=True,
-        **asked,
-    )  # fmt: skip
-
-
-@app.command()
-@taking(options.Calibrating)
-def calibrate(debug: options.Debug = False, **asked: Any) -> None:
-    """Measure HEAD against itself, built twice: noise, false alarms and the smallest change each case can show.
-
-    Ends with 1 where the two builds differ in speed, or more than 1 % of runs would fail on unchanged code. What it
-    finds is kept for this machine: compare warns of limits that it cannot hold, and refuses them under --strict.
-    """
-    from perfci.cli.measure import calibrate_machine
-
-    calibrate_machine(committed=True, **asked)
-
-
-@app.command()
-@taking(options.Bisecting)
-def bisect(
-    good: Annotated[str, typer.Argument(metavar="GOOD", help="The commit, tag or branch before the change.")],
-    bad: Annotated[str, typer.Argument(metavar="BAD", help="One behind it.")],
-    case: options.OneCase,
-    debug: options.Debug = False,
-    **asked: Any,
-) -> None:
-    """Find the commit between GOOD and BAD that made a case slower, or faster.
-
-    Steps compare candidates with GOOD in turns on this machine. The last line names the commit, or says that none is
-    accused. Ends with 0 where a commit is found, 1 where none is, 3 where that cannot be measured. Interrupted, the
-    same command goes on.
-    """
-    from perfci.cli.bisect import find_commit
-
-    find_commit(good, bad, case, **asked)
-
-
-@app.command()
-@taking(options.Explaining)
-def explain(cases: options.SomeCases, debug: options.Debug = False, **asked: Any) -> None:
-    """Say whether a change reaches the GPU at all: kernels, launches, arguments, data and machine code, side by side.
-
-    Nothing is timed. Ends with 0 where base and head give the GPU the same work in all these cases, 1 where that is
-    not known.
-    """
-    from perfci.cli.explain import explain_cases
-
-    explain_cases(cases, **asked)
-
-
-@app.command("list")
-@taking(options.Listing)
-def list_(debug: options.Debug = False, **asked: Any) -> None:
-    """List the cases of this tree with their limits, without measuring."""
-    from perfci.cli.listing import list_cases
-
-    list_cases(**asked)
-
-
-@app.command()
-@taking(options.Examining)
-def doctor(debug: options.Debug = False, **asked: Any) -> None:
-    """Say what this machine can give and what stands in the way, with the command that fixes it.
-
-    Ends with 3 where something fails: nothing can be measured, or wrongly, or a secret lies open.
-    """
-    from perfci.cli.doctor import examine_machine
-
-    examine_machine(**asked)
-
-
-@app.command("docker", context_settings={"allow_interspersed_args": False})
-@taking(options.Container)
-def docker_(
-    words: Annotated[
-        list[str], typer.Argument(metavar="VERB …", help="run, compare, profile, list or doctor, with its options.")
-    ],
-    debug: options.Debug = False,
-    **asked: Any,
-) -> None:
-    """Run a verb in a container: built with a network and without rights, measured with the GPU and without network.
-
-    The repository is read-only there. Results lie where they would lie without a container.
-    """
-    from perfci.cli.container import run_in_container
-
-    run_in_container(app, words, **asked)
-
-
-@app.command()
-def ci(raw: options.RawFolder = None, debug: options.Debug = False) -> None:
-    """Measure the event's commit against its base, in a job of GitHub Actions: what the action calls.
-
-    Its inputs come from the environment; action.yml describes them.
-    """
-    from perfci.cli.ci import run_job, sift_reports
-
-    if raw is not None:
-        sift_reports(raw)
-    else:
-        run_job()
-
-
 FIRST_FILES = {
     "perfci.yaml": "perfci.yaml",
     "kernels/example.py": "example.py",
@@ -281,13 +81,12 @@ SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflow
 
 @app.command()
 def init(
-    where: options.Folder = HERE,
+    where: Annotated[Path, typer.Argument(metavar="FOLDER", help="The repository.")] = HERE,
     slurm: Annotated[bool, typer.Option("--slurm", help=f"Write {SLURM} beside the policy, and nothing else.")] = False,
     kubernetes: Annotated[
         bool, typer.Option("--kubernetes", help=f"Write {KUBERNETES} beside the policy, and nothing else.")
     ] = False,
     nightly: Annotated[bool, typer.Option("--nightly", help=f"Write {NIGHTLY}, and nothing else.")] = False,
-    debug: options.Debug = False,
 ) -> None:
     """Write a policy, a first case and a workflow into a repository; or what a cluster is given, or the nightly."""
     from perfci.sources.git import Repository, lacks_a_name
@@ -357,7 +156,411 @@ def _write_template(path: Path, template: str) -> None:
 
 
 @app.command()
-def publish(here: options.Here = None, debug: options.Debug = False) -> None:
+def doctor(
+    python: options.Python = None,
+    out: options.Out = OUT,
+    where: options.Where = HERE,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check programs and their versions alone, as an image's build does.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Say what this machine can give and what stands in the way, with the command that fixes it.
+
+    Ends with 3 where something fails: nothing can be measured, or wrongly, or a secret lies open.
+    """
+    from perfci.cli.doctor import examine_machine
+
+    examine_machine(python=python, out=out, where=where, offline=offline, json=json)
+
+
+@app.command("list")
+def list_(
+    cases: options.Cases = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Say how long a comparison takes and which change each case can show; by a trial, if need be.",
+        ),
+    ] = False,
+    device: options.Device = None,
+    budget: options.Budget = None,
+    python: options.Python = None,
+    where: options.Where = HERE,
+    json: options.Json = False,
+) -> None:
+    """List the cases of this tree with their limits, without measuring."""
+    from perfci.cli.listing import list_cases
+
+    list_cases(plan=plan, json=json, cases=cases, device=device, budget=budget, python=python, where=where)
+
+
+@app.command()
+@taking(options.Deciding, options.Measuring)
+def run(cases: options.Cases = None, **asked: Any) -> None:
+    """Measure this tree alone: times, rates and absolute limits."""
+    from perfci.cli.measure import measure_and_report
+
+    measure_and_report("run", cases=cases, **asked)
+
+
+@app.command()
+@taking(options.Deciding, options.Measuring)
+def compare(
+    cases: options.Cases = None,
+    base: options.Base = None,
+    pull_request: options.PullRequest = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="FILE:K/N", help="Measure this part of a plan of `perfci plan`, such as plan.json:2/4."),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|N,M", help="Share the cases among these GPUs of this host, as nvidia-smi numbers them."
+        ),
+    ] = None,
+    creep: Annotated[
+        bool,
+        typer.Option(
+            "--creep",
+            help="Base is the reference, such as the last release: ask `creep` limits instead of `regression`.",
+        ),
+    ] = False,
+    env: options.Variables = None,
+    **asked: Any,
+) -> None:
+    """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
+    if gpus is not None and shard is not None:
+        raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --shard")
+    if creep and (gpus is not None or shard is not None):
+        raise UsageError("--creep: is asked on one GPU in one job: leave out --gpus and --shard")
+    asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env}
+    if gpus is not None:
+        from perfci.cli.gpus import compare_on_gpus
+
+        compare_on_gpus(gpus, **asked)
+    if shard is not None:
+        from perfci.cli.shards import measure_shard
+
+        measure_shard(shard, **asked)
+    from perfci.cli.measure import measure_and_report
+
+    measure_and_report("compare", creep=creep, **asked)
+
+
+@app.command()
+@taking(options.Measuring)
+def profile(
+    cases: options.SomeCases,
+    base: Annotated[
+        str | None, typer.Option(metavar="REF", help="Profile this commit's merge-base too, and say what differs.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Keep the reports of nsys and ncu too: they tell of the machine.")
+    ] = False,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="osrt,memory",
+            help="Of commands, trace calls of the OS runtime or the use of device memory, too: both slow them down.",
+        ),
+    ] = None,
+    **asked: Any,
+) -> None:
+    """Let nsys and ncu profile cases and say what stands out, or with --base what differs. Judges nothing."""
+    from perfci.cli.measure import measure_and_report
+
+    measure_and_report(
+        "run" if base is None else "compare", cases=cases, base=base, raw=raw, trace=trace, quick=True, profile=True,
+        **asked,
+    )  # fmt: skip
+
+
+@app.command()
+def bisect(
+    good: Annotated[str, typer.Argument(metavar="GOOD", help="The commit, tag or branch before the change.")],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help="One behind it.")],
+    case: options.OneCase,
+    metric: Annotated[
+        str, typer.Option(metavar="NAME", help="What changed: time, or a metric that pairs decide.")
+    ] = "time",
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT", help="The least change to look for, such as 2%.", show_default="the policy's limit"
+        ),
+    ] = None,
+    deeper: Annotated[
+        bool, typer.Option("--all", help="Where one commit is not all of it, search what is left, too.")
+    ] = False,
+    first_parent: Annotated[
+        bool, typer.Option("--first-parent", help="Follow the first parents of merges alone: names pull requests.")
+    ] = False,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Take perfci.yaml and the suite's files of this commit, for commits from before the case.",
+        ),
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="REF", help="Do not measure this commit; may be given again.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew where an unfinished bisect would be gone on with.")
+    ] = False,
+    device: options.Device = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time for each comparison behind its builds, such as 3m.", show_default="the policy's"
+        ),
+    ] = None,
+    python: options.Python = None,
+    out: options.Out = OUT,
+    where: options.Where = HERE,
+    json: options.Json = False,
+) -> None:
+    """Find the commit between GOOD and BAD that made a case slower, or faster.
+
+    Steps compare candidates with GOOD in turns on this machine. The last line names the commit, or says that none is
+    accused. Ends with 0 where a commit is found, 1 where none is, 3 where that cannot be measured. Interrupted, the
+    same command goes on.
+    """
+    from perfci.cli.bisect import find_commit
+
+    find_commit(
+        good, bad, metric=metric, limit=limit, json=json,
+        search={"deeper": deeper, "first_parent": first_parent, "suite": suite, "restart": restart, "skip": skip},
+        cases=[case], device=device, budget=budget, python=python, out=out, where=where,
+    )  # fmt: skip
+
+
+@app.command()
+def calibrate(
+    cases: options.Cases = None,
+    pairs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Worker pairs of every case; more tell smaller biases.", show_default="32"),
+    ] = None,
+    device: options.Device = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time for all that follows the builds, such as 3m.", show_default="10m"),
+    ] = None,
+    resume: options.Resume = False,
+    python: options.Python = None,
+    out: options.Out = OUT,
+    where: options.Where = HERE,
+    json: options.Json = False,
+) -> None:
+    """Measure HEAD against itself, built twice: noise, false alarms and the smallest change each case can show.
+
+    Ends with 1 where the two builds differ in speed, or more than 1 % of runs would fail on unchanged code. What it
+    finds is kept for this machine: compare warns of limits that it cannot hold, and refuses them under --strict.
+    """
+    from perfci.cli.measure import calibrate_machine
+
+    calibrate_machine(
+        pairs, cases=cases, device=device, budget=budget, resume=resume, python=python, out=out, where=where, json=json
+    )
+
+
+@app.command()
+@taking(options.Judging)
+def report(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="A results.json, or the folder that holds it.")
+    ] = OUT,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Say where the time went: each phase of the run, and imports that are dear.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write; beside the results by default.")
+    ] = None,
+    **asked: Any,
+) -> None:
+    """Judge and render again from files alone."""
+    from perfci.cli.report import judge_files
+
+    judge_files(results, costs=costs, out=out, **asked)
+
+
+app.add_typer(history.app, name="history", cls=Verbs)
+
+
+@app.command(hidden=True)
+def explain(
+    cases: options.SomeCases,
+    base: options.Base = None,
+    committed: options.Committed = False,
+    python: options.Python = None,
+    out: options.Out = OUT,
+    where: options.Where = HERE,
+    json: options.Json = False,
+) -> None:
+    """Say whether a change reaches the GPU at all: kernels, launches, arguments, data and machine code, side by side.
+
+    Nothing is timed. Ends with 0 where base and head give the GPU the same work in all these cases, 1 where that is
+    not known.
+    """
+    from perfci.cli.explain import explain_cases
+
+    explain_cases(cases, base=base, committed=committed, python=python, out=out, where=where, json=json)
+
+
+@app.command("plan", hidden=True)
+def plan_(
+    cases: options.Cases = None,
+    base: options.Base = None,
+    pull_request: options.PullRequest = False,
+    shards: Annotated[int, typer.Option(metavar="N", help="Number of machines, or of jobs, that share the cases.")] = 2,
+    models: Annotated[
+        int, typer.Option(metavar="N", help="Number of models of GPU that share α, each with a plan of its own.")
+    ] = 1,
+    quick: options.Quick = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time of each shard behind its builds, such as 3m.", show_default=False),
+    ] = None,
+    measure_all: options.MeasureAll = False,
+    device: options.Device = None,
+    committed: options.Committed = False,
+    python: options.Pythons = None,
+    env: options.Variables = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The plan's file.")] = Path("plan.json"),
+    where: options.Where = HERE,
+    prepared: options.Prepared = None,
+    json: options.Json = False,
+) -> None:
+    """Plan a comparison that several machines share: its cases, their deal, its error rates. Measures nothing.
+
+    `perfci compare --shard FILE:K/N` measures a part, `perfci merge FOLDERS` judges the whole.
+    """
+    from perfci.cli.shards import make_plan
+
+    make_plan(
+        shards, models, out, json=json, cases=cases, base=base, pull_request=pull_request, quick=quick, budget=budget,
+        measure_all=measure_all, device=device, committed=committed, python=python, env=env, where=where,
+        prepared=prepared,
+    )  # fmt: skip
+
+
+@app.command(hidden=True)
+@taking(options.Judging)
+def merge(
+    shards: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER", help="The folder of each shard, or its results.json.")
+    ],
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Say where the time went: each phase of the run, and imports that are dear.")
+    ] = False,
+    out: options.Out = OUT,
+    **asked: Any,
+) -> None:
+    """Judge all shards of a plan as one run (perfci compare --shard)."""
+    from perfci.cli.shards import judge_merged
+
+    judge_merged(shards, costs=costs, out=out, **asked)
+
+
+@app.command("import", hidden=True)
+@taking(options.Judging)
+def import_(
+    head: Annotated[
+        list[str],
+        typer.Option(
+            metavar="FILES",
+            help="What another tool wrote: JSON of NVBench, google-benchmark, pytest-benchmark or hyperfine, or "
+            "captures of nsys, ncu or torch.profiler: a file, a folder or a quoted pattern; may be given again.",
+        ),
+    ],
+    base: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILES", help="The same tools' files of base, as many, paired in order."),
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", "-d", metavar="cuda|cpu", help="What was measured.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="range|kernel",
+            help="Of captures: a case for each NVTX range, or for each kernel with its grid; by default ranges where "
+            "there are any.",
+        ),
+    ] = None,
+    items: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB=NUMBER",
+            help="Of captures: the items of an execution, such as 'train=640 samples', for limits on throughput; may "
+            "be given again.",
+        ),
+    ] = None,
+    out: options.Out = OUT / "imported",
+    **asked: Any,
+) -> None:
+    """Judge what another tool measured, against its files of base where there are any.
+
+    Limits are those of --policy, else of perfci.yaml.
+    """
+    from perfci.cli.report import judge_imported
+
+    judge_imported(head, base or [], device=device, by=by, items=items or [], out=out, **asked)
+
+
+@app.command("docker", context_settings={"allow_interspersed_args": False}, hidden=True)
+def docker_(
+    words: Annotated[
+        list[str], typer.Argument(metavar="VERB …", help="run, compare, profile, list or doctor, with its options.")
+    ],
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            envvar="PERFCI_DOCKER_IMAGE",
+            help="An image that holds perfci.",
+            show_default="perfci:cuda13 or cuda12, as the driver is",
+        ),
+    ] = None,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch the image from its registry first.")] = False,
+    gpus: Annotated[
+        str, typer.Option(metavar="all|none|0,1", help="Which GPUs it gets; all where there is a driver.")
+    ] = "auto",
+    counters: Annotated[
+        bool | None,
+        typer.Option(
+            "--counters/--no-counters",
+            help="Give ncu's pass what it needs, up to SYS_ADMIN, or go without ncu; as the policy needs by default.",
+        ),
+    ] = None,
+) -> None:
+    """Run a verb in a container: built with a network and without rights, measured with the GPU and without network.
+
+    The repository is read-only there. Results lie where they would lie without a container.
+    """
+    from perfci.cli.container import run_in_container
+
+    run_in_container(app, words, image=image, pull=pull, gpus=gpus, counters=counters)
+
+
+@app.command(hidden=True)
+def ci(raw: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None) -> None:
+    """Measure the event's commit against its base, in a job of GitHub Actions: what the action calls.
+
+    Its inputs come from the environment; action.yml describes them.
+    """
+    from perfci.cli.ci import run_job, sift_reports
+
+    if raw is not None:
+        sift_reports(raw)
+    else:
+        run_job()
+
+
+@app.command(hidden=True)
+def publish(here: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)] = None) -> None:
     """Judge what a run measured by base's limits, in GitHub Actions; write comment, check run and summary.
 
     Needs no GPU and runs no code of the change. GITHUB_TOKEN needs actions: read, checks: write, contents: read and
@@ -368,15 +571,12 @@ def publish(here: options.Here = None, debug: options.Debug = False) -> None:
     publish_run(here)
 
 
-app.add_typer(history.app, name="history", cls=Verbs)
-
-
 def main() -> None:
     """Entry point: every error is one line on stderr, and the exit code tells its kind."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # `µ` on a terminal that knows only ASCII
-    code = _called(sys.argv[1:])
+    code = _called([word for word in sys.argv[1:] if word != DEBUG])
     for stream in (sys.stdout, sys.stderr):
         _drop_unwritten(stream)
     sys.exit(code)
@@ -444,7 +644,7 @@ def _say(line: str, code: int) -> int:
     """Write one line to stderr, and with --debug what it comes from. Return the exit code."""
     line = line.replace("##[", "## [")  # which GitHub's runner takes for a command, wherever in a line it stands
     with suppress(OSError):  # of a stderr that takes nothing: the exit code tells the kind all the same
-        if "--debug" in sys.argv:
+        if DEBUG in sys.argv:
             traceback.print_exc()
         typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)
     return code

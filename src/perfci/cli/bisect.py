@@ -1,6 +1,7 @@
 """`perfci bisect`: find the commit, write and tell it, exit."""
 
 import signal
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from perfci.bisect import words as rendered
 from perfci.bisect.compare import ANSWERS, COMPARISONS
 from perfci.bisect.document import CommitFacts, Compared
 from perfci.bisect.run import Bisecting, bisect
-from perfci.cli.measure import duration, folders, interrupt, parse_devices, read_command
+from perfci.cli.measure import interrupt, read_request
 from perfci.cli.output import tell_files, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
@@ -27,31 +28,20 @@ FOLDER = "bisect"
 FILES = (*ANSWERS, f"{COMPARISONS}/")
 
 
-def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | None, **asked: Any) -> None:
-    """Do one whole bisect. Ends the process with its exit code."""
-    where, out = folders(asked["where"], asked["out"])
-    cache = asked["cache"]
-    request = Request.of(
-        "compare",
-        where,
-        out / FOLDER,
-        cases=[case],
-        devices=parse_devices(asked["device"]),
-        **{name: asked[name] for name in ("python", "seed", "lock_clocks")},
-        command=read_command(),
-        budget=duration("--budget", asked["budget"]) if asked["budget"] else None,
-        wait=duration("--wait", asked["wait"]),
-        cache=cache.resolve() if cache else None,
-        keep="base" if cache else None,
-    )
+def find_commit(
+    good: str, bad: str, *, metric: str, limit: str | None, search: Mapping[str, Any], json: bool, **asked: Any
+) -> None:
+    """Do one whole bisect. Ends the process with its exit code. `search`: fields of `Bisecting`."""
+    request = read_request("compare", keeps=True, **asked)
+    where, out, cache = request.where.repository, request.where.out, request.where.cache
+    request = request.but(out=out / FOLDER, keep="base" if cache else None)
     one = Bisecting(
         request,
         good,
         bad,
         metric=metric,
         limit=None if limit is None else _limit(limit),
-        **{name: asked[name] for name in ("first_parent", "deeper", "suite", "restart")},
-        skip=tuple(asked["skip"] or ()),
+        **{**search, "skip": tuple(search["skip"] or ())},
     )
     signal.signal(signal.SIGTERM, interrupt)
     console, folder = Console(stderr=True), request.where.out
@@ -64,7 +54,7 @@ def find_commit(good: str, bad: str, case: str, *, metric: str, limit: str | Non
         outputs.require()  # nothing of the code under test runs any more
         write_atomic(folder / ANSWERS[1], found.model_dump_json(indent=1) + "\n")
         write_atomic(folder / ANSWERS[0], rendered.render(found))
-    if asked["json"]:
+    if json:
         typer.echo(found.model_dump_json(indent=1))
     else:
         shown = Console()

@@ -224,7 +224,7 @@ def _do(job: _Job, request: Request) -> Answer:
         return _plan(settings.planned, job, request)
     if settings.container == "none":
         outcome = measure(request, Console(stderr=True))
-        tell(outcome.report, job.out, False, outcome.files)
+        tell(outcome.report, job.out, outcome.files)
     else:
         words = _words(settings, request)
         outcome = measure_in_container(request, words, settings.container, trusted=job.context.trusted)
@@ -338,7 +338,7 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Co
 def _words(settings: Settings, request: Request) -> list[str]:
     """Return the command line for a container, behind the verb."""
     what, how = request.what, request.how
-    words = [*how.command[2:]]
+    words = how.command[2:]
     words += [f"--base={what.base}"] if what.base else []
     words += ["--pull-request"] if what.pull_request else []
     words += ["--raw"] if how.raw else []

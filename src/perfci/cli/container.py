@@ -1,5 +1,6 @@
 """Measuring in a container of perfci's image: `perfci docker VERB …`, and a job whose `container:` names an image."""
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfci.cli.measure import Finished, folders, interrupt, side_variables
+from perfci.cli.measure import Finished, environments, folders, interrupt, read_settings
 from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
@@ -33,9 +34,10 @@ def run_in_container(
     mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
     request = Request.of(
         mode, where, out, base=asked.get("base"), committed=asked.get("committed", False),
-        base_python=asked.get("base_python"), env=side_variables(asked), resume=asked.get("resume", False),
+        resume=asked.get("resume", False), **environments(mode, asked), **read_settings(os.environ),
     )  # fmt: skip
     signal.signal(signal.SIGTERM, interrupt)
+    rest += [word for word in sys.argv if word == "--debug"]  # which this command line was rid of
     job = Job(verb, rest, gone_on(request), ["perfci", *sys.argv[1:]], image, pull, gpus, counters)
     raise typer.Exit(start(job).code)
 

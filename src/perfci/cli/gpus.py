@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from perfci.cli.measure import by_times, interrupt, measure_and_report, read_request, tell_measured
+from perfci.cli.measure import by_times, interrupt, measure_and_report, read_request, refuse_keep, tell_measured
 from perfci.cli.output import write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, tell_judged
@@ -24,17 +24,12 @@ from perfci.system.files import make_scratch
 from perfci.system.gpus import ORDER, VISIBLE, host_gpus
 from perfci.system.users import find_account, keep_outputs
 
-_REFUSED = {"cache": "--cache", "keep": "--keep"}
-"""Options of builds that are kept → as they are written."""
-
 
 def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
     """Compare on the GPUs that `--gpus` names. Ends the process with the exit code."""
     if asked.get("prepare"):
         measure_and_report("compare", **asked)  # which builds, and needs no GPU
-    for name, written in _REFUSED.items():
-        if asked.get(name):
-            raise UsageError(f"{written}: base and head are built once for all GPUs of this run: leave it out")
+    refuse_keep("a run on several GPUs")
     request = read_request("compare", **asked)
     if request.what.devices not in (None, ["cuda"]):
         raise UsageError("--gpus: measures on GPUs alone: leave out --device cpu, or compare there by itself")
@@ -42,11 +37,11 @@ def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
     members = [Member(gpu.name, {VISIBLE: gpu.uuid, ORDER: "PCI_BUS_ID"}, gpu.uuid, gpu.cores) for gpu in gpus]
     if len(members) == 1:
         os.environ.update(members[0].env)
-        tell_measured(gone_on(request).but(gpu=members[0].gpu), json=asked["json"])
-    compare_on(members, request, json=asked["json"])
+        tell_measured(gone_on(request).but(gpu=members[0].gpu))
+    compare_on(members, request)
 
 
-def compare_on(members: list[Member], request: Request, *, json: bool) -> NoReturn:
+def compare_on(members: list[Member], request: Request) -> NoReturn:
     """Compare on the devices of `members`, judge, write and tell. Ends the process with the exit code."""
     signal.signal(signal.SIGTERM, interrupt)
     out = request.where.out
@@ -73,7 +68,7 @@ def compare_on(members: list[Member], request: Request, *, json: bool) -> NoRetu
         report = judged(results, None, strict=strict)
         keep_samples(folders, out)
         files = write_all(out, report, results)
-    tell_judged(report, out, files, costs=False, json=json)
+    tell_judged(report, out, files, costs=False, json=False)
     raise typer.Exit(report.exit_code)
 
 

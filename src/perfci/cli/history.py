@@ -3,12 +3,12 @@
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfci.cli import options
-from perfci.cli.options import HERE, OUT, taking
+from perfci.cli.options import HERE, OUT
 from perfci.model.base import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Creep = Annotated[
 ]
 
 
-@app.command()
+@app.command(hidden=True)
 def record(
     store: StoreName,
     outs: Annotated[
@@ -67,7 +67,6 @@ def record(
         ),
     ] = None,
     where: options.Where = HERE,
-    debug: options.Debug = False,
 ) -> None:
     """Record a run on main: one document, which is never changed.
 
@@ -133,7 +132,6 @@ def show(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Nights of each case and device, the last ones.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print the nights as JSON and nothing else.")] = False,
     where: options.Where = HERE,
-    debug: options.Debug = False,
 ) -> None:
     """Show the last commits of a case: the ratio to the reference and to the commit before, with a sparkline.
 
@@ -168,7 +166,6 @@ def alert(
     ] = "perfci",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what issues would say, without GitHub.")] = False,
     where: options.Where = HERE,
-    debug: options.Debug = False,
 ) -> None:
     """Tell once when main slips: an issue per device, opened after two nights over a limit, closed after two within.
 
@@ -187,7 +184,6 @@ def check(
     last: Annotated[int, typer.Option(metavar="N", min=1, help="Nights of a device whose proposals are told.")] = 30,
     json: options.Json = False,
     where: options.Where = HERE,
-    debug: options.Debug = False,
 ) -> None:
     """Say where main has changed since when, and how far it stands from the reference.
 
@@ -210,7 +206,6 @@ def html(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The site: index.html, and cases/ with a page of each.")],
     creep: Creep = None,
     where: options.Where = HERE,
-    debug: options.Debug = False,
 ) -> None:
     """Write the history as a static site, for GitHub Pages or any folder: an overview, and a page of each case."""
     from perfci.history.check import check
@@ -267,8 +262,8 @@ def _facts(texts: list[str]) -> dict[str, str]:
     return found
 
 
-@app.command()
-def plan(store: StoreName, where: options.Where = HERE, debug: options.Debug = False) -> None:
+@app.command(hidden=True)
+def plan(store: StoreName, where: options.Where = HERE) -> None:
     """Say which commits this night's main is compared with, as JSON: the one recorded last, and the reference.
 
     Measures nothing. `perfci history measure --plan FILE` makes the comparisons where the store is not at hand.
@@ -278,14 +273,29 @@ def plan(store: StoreName, where: options.Where = HERE, debug: options.Debug = F
     tell_plan(store, where)
 
 
-@app.command()
-@taking(options.MeasuringNights)
+@app.command(hidden=True)
 def measure(
     cases: options.Cases = None,
-    store: options.StoreOrNone = None,
-    plan: options.NightPlanFile = None,
-    debug: options.Debug = False,
-    **asked: Any,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="STORE", help="The history: a folder, git:BRANCH or git:URL#BRANCH."),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Instead: what `perfci history plan` said, where no store is to be."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time for each comparison behind its builds, such as 30m.", show_default="the policy's"
+        ),
+    ] = None,
+    device: options.Device = None,
+    python: options.Python = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where each comparison gets a folder.")] = Path(
+        "perfci-night"
+    ),
+    where: options.Where = HERE,
 ) -> None:
     """Compare main with the commit recorded last, and with the reference; a new reference with the one before.
 
@@ -294,4 +304,4 @@ def measure(
     """
     from perfci.cli.night import measure_night
 
-    measure_night(store, plan, cases=cases, **asked)
+    measure_night(store, plan, cases=cases, budget=budget, device=device, python=python, out=out, where=where)

@@ -21,21 +21,20 @@ from perfci.measure.calibrate.trials import conclude, policy_text, ready
 from perfci.measure.environments import parse_variables
 from perfci.measure.journal import gone_on
 from perfci.measure.place import prepare_sides
-from perfci.measure.request import COMMAND, OUT, Request
+from perfci.measure.request import CACHE, COMMAND, KEEP, LOCK_CLOCKS, OUT, SEED, WAIT, Request
 from perfci.measure.run import Measurement, failed_results
-from perfci.model.base import DeviceKind, MachineError, PerfciError, Side, UsageError
+from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.policy import Traced
 from perfci.model.report import Report
 from perfci.model.results import Results
-from perfci.model.text import did_you_mean
+from perfci.model.text import did_you_mean, escaped
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
 from perfci.system.files import write_atomic
 from perfci.system.users import Outputs, keep_outputs
 
 _AS_ASKED = (
-    "base", "python", "base_python", "quick", "resume", "committed", "pull_request", "counters", "strict", "seed",
-    "lock_clocks", "profile", "raw", "keep",
+    "base", "quick", "resume", "committed", "pull_request", "counters", "strict", "profile", "raw",
 )  # fmt: skip
 """Fields of a request that hold what the command line says, as it says it."""
 CALIBRATION_FILES = ("calibration.md", "calibration.json", "policy.yaml", "results.json", "samples.jsonl", "logs/")
@@ -69,19 +68,19 @@ class Finished:
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """Do one whole job. Ends the process with its exit code."""
-    request = gone_on(read_request(mode, **asked))
+    request = gone_on(read_request(mode, keeps=True, **asked))
     if request.where.prepare is not None:
         prepare(request, request.where.prepare, Console(stderr=True))
         raise typer.Exit(0)
-    tell_measured(request, json=asked["json"])
+    tell_measured(request)
 
 
-def tell_measured(request: Request, *, json: bool) -> NoReturn:
+def tell_measured(request: Request) -> NoReturn:
     """Measure, judge, write and tell. Ends the process with its exit code."""
     outcome = measure(request, Console(stderr=True))
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
-            tell(outcome.report, request.where.out, json, outcome.files)
+            tell(outcome.report, request.where.out, outcome.files)
     finally:  # Ctrl-C ends those too who read stdout
         if outcome.problem is not None:
             typer.echo(f"perfci: {outcome.words}", err=True)
@@ -126,9 +125,9 @@ def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
     teller.stage("profiling")
 
 
-def calibrate_machine(pairs: int | None, **asked: Any) -> None:
+def calibrate_machine(pairs: int | None, *, json: bool, **asked: Any) -> None:
     """Measure HEAD against itself, conclude, keep, tell. Ends the process with its exit code."""
-    request = read_request("compare", **asked)
+    request = read_request("compare", committed=True, **asked)
     out = request.where.out / CALIBRATION
     request, policy, notes = ready(gone_on(request.but(out=out, exact_pairs=pairs)))
     signal.signal(signal.SIGTERM, interrupt)
@@ -147,7 +146,7 @@ def calibrate_machine(pairs: int | None, **asked: Any) -> None:
         write_atomic(out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
         write_atomic(out / "calibration.md", rendered.render(calibration))
         write_atomic(out / "policy.yaml", policy_text(calibration, policy))
-    if asked["json"]:
+    if json:
         typer.echo(calibration.model_dump_json(indent=1))
     else:
         rendered.print_calibration(calibration, Console())
@@ -171,21 +170,19 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def read_request(mode: Literal["run", "compare"], **asked: Any) -> Request:
+def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **asked: Any) -> Request:
     """Return the request of a command line; what a verb does not ask takes its default.
 
-    Raises UsageError for what typer cannot check.
+    `keeps`: the verb takes builds that are kept, or keeps one. Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
     fields: dict[str, Any] = {name: asked[name] for name in _AS_ASKED if name in asked}
-    sides = {name: asked[name].resolve() for name in ("prepare", "prepared", "cache") if asked.get(name)}
-    if {"prepare", "prepared"} <= sides.keys():
+    fields |= {name: asked[name].resolve() for name in ("prepare", "prepared") if asked.get(name)}
+    if {"prepare", "prepared"} <= fields.keys():
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
-    if "cache" in sides and len(sides) > 1:
-        raise UsageError(
-            "--cache: what is built into a folder of its own, as in a container, is not kept: leave it out"
-        )
-    require_keep(asked.get("keep"), mode, cached="cache" in sides, pull_request=bool(asked.get("pull_request")))
+    fields |= read_settings(os.environ)
+    if keeps and not {"prepare", "prepared"} & fields.keys():
+        fields |= read_kept(os.environ, mode, pull_request=bool(asked.get("pull_request")))
     if asked.get("creep"):
         if not asked.get("base") and not asked.get("resume"):
             raise UsageError("--creep: name the reference, such as the last release: --base v1.2")
@@ -194,9 +191,9 @@ def read_request(mode: Literal["run", "compare"], **asked: Any) -> Request:
         fields["purpose"] = "reference"
     fields |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     fields |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
-    fields |= {name: duration(f"--{name}", asked[name]) for name in ("budget", "wait") if asked.get(name)}
-    fields |= sides | {"cases": asked["cases"] or [], "devices": parse_devices(asked["device"])}
-    return Request.of(mode, where, out, command=read_command(), env=side_variables(asked), **fields)
+    fields |= {"budget": duration("--budget", asked["budget"])} if asked.get("budget") else {}
+    fields |= {"cases": asked["cases"] or [], "devices": parse_devices(asked["device"])}
+    return Request.of(mode, where, out, command=read_command(), **fields, **environments(mode, asked))
 
 
 def read_command() -> list[str]:
@@ -204,23 +201,64 @@ def read_command() -> list[str]:
     return shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]]
 
 
-def side_variables(asked: Mapping[str, Any]) -> dict[Side, dict[str, str]]:
-    """Return the variables of `--base-env` and `--env`. Raises UsageError."""
-    options: dict[Side, str] = {"base": "base_env", "head": "env"}
-    named = {side: (f"--{name.replace('_', '-')}", asked.get(name) or []) for side, name in options.items()}
-    return {side: parse_variables(*given) for side, given in named.items() if given[1]}
+def read_settings(variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a request that variables of this machine tell. Raises UsageError."""
+    fields: dict[str, Any] = {}
+    if wait := variables.get(WAIT):
+        fields["wait"] = duration(WAIT, wait)
+    if clocks := variables.get(LOCK_CLOCKS):
+        fields["lock_clocks"] = clocks
+    if seed := variables.get(SEED):
+        if not seed.isdecimal() or int(seed) >= 2**63:
+            raise UsageError(f"{SEED} {escaped(seed, 80)}: write a number such as 7")
+        fields["seed"] = int(seed)
+    return fields
 
 
-def require_keep(keep: str | None, mode: str, *, cached: bool, pull_request: bool) -> None:
-    """Raise UsageError for a `--keep` that would keep nothing, or what must not become base."""
-    if keep is None:
-        return
-    if keep not in ("base", "head") or (keep == "base" and mode == "run"):
-        raise UsageError(f"--keep {keep}: write head, or of a comparison base")
-    if not cached:
-        raise UsageError("--keep: name the folder with --cache")
-    if pull_request:
-        raise UsageError("--keep: a pull request's run keeps nothing: keep builds where the base branch is measured")
+def read_kept(variables: Mapping[str, str], mode: str, *, pull_request: bool) -> dict[str, Any]:
+    """Return the fields on builds that are kept. Raises UsageError for a wish that would keep nothing, or what must not
+    become base."""
+    cache, keep = variables.get(CACHE), variables.get(KEEP)
+    if keep:
+        if keep not in ("base", "head") or (keep == "base" and mode == "run"):
+            raise UsageError(f"{KEEP} {escaped(keep, 80)}: write head, or of a comparison base")
+        if not cache:
+            raise UsageError(f"{KEEP}: name the folder with {CACHE}")
+        if pull_request:
+            raise UsageError(
+                f"{KEEP}: a pull request's run keeps nothing: keep builds where the base branch is measured"
+            )
+    return {"cache": Path(cache).resolve(), "keep": keep or None} if cache else {}
+
+
+def refuse_keep(who: str) -> None:
+    """Raise UsageError where a build is to be kept of a run that keeps none."""
+    if os.environ.get(KEEP):
+        raise UsageError(f"{KEEP}: {who} keeps no build: leave it out")
+
+
+def environments(mode: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `--python` and `--env` say of both sides, and of one alone. Raises UsageError."""
+    python = asked.get("python") or []
+    pythons = _by_side([python] if isinstance(python, str) else python)
+    for prefix, paths in pythons.items():
+        if len(paths) > 1:
+            raise UsageError(f"--python {prefix}{paths[1]}: give one interpreter, and at most one of base alone")
+    if "base:" in pythons and mode == "run":
+        raise UsageError(f"--python base:{pythons['base:'][0]}: there is no base: leave it out")
+    fields = {field: pythons[name][0] for field, name in (("python", ""), ("base_python", "base:")) if name in pythons}
+    variables = _by_side(asked.get("env") or [])
+    env = {"base" if prefix else "head": parse_variables(f"--env {prefix}", of) for prefix, of in variables.items()}
+    return fields | {"env": env}
+
+
+def _by_side(values: Sequence[str]) -> dict[str, list[str]]:
+    """Return values by their prefix, `base:` or none."""
+    sides: dict[str, list[str]] = {}
+    for value in values:
+        prefix = "base:" if value.startswith("base:") else ""
+        sides.setdefault(prefix, []).append(value.removeprefix(prefix))
+    return sides
 
 
 def folders(where: Path, out: Path) -> tuple[Path, Path]:

@@ -62,7 +62,7 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
     where, out = folders(asked["where"], asked.pop("out"))
     repo = _repository(where)
     plan = read_night(repo, store) if store is not None else _read_plan(plan_file or Path(), repo)
-    request = read_request("compare", out=out, **asked).but(committed=True)
+    request = read_request("compare", keeps=True, out=out, **asked).but(committed=True, keep=None)
     for note in plan.notes if store is None else ():
         _say(note)
     with keep_outputs(out, where), disk_errors("prepared", out):
@@ -83,7 +83,7 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
             codes.append(error.exit_code)
             continue
         if not isinstance(done.problem, UsageError) and one.folder != "seam":
-            tell(done.report, one.request.where.out, False, done.files)
+            tell(done.report, one.request.where.out, done.files)
         codes.append(_code(one, done))
         ends.append(f"{one.words}: {done.words if done.problem is not None else _verdict(one, done)}")
         if isinstance(done.problem, KeyboardInterrupt):
@@ -102,9 +102,9 @@ def _require_ours(out: Path) -> None:
 
 def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
     """Return the words that ask a comparison by itself for what the night was asked."""
-    valued = [(name, asked.get(name)) for name in ("budget", "python", "lock_clocks", "cache")]
+    valued = [(name, asked.get(name)) for name in ("budget", "python")]
     words = [word for device in asked.get("device") or [] for word in ("--device", device)]
-    words += [word for name, value in valued if value for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += [word for name, value in valued if value for word in (f"--{name}", str(value))]
     words += ["--repo", str(where)] if where != Path.cwd() else []
     return [*words, *(asked.get("cases") or [])]
 

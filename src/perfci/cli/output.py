@@ -83,7 +83,7 @@ def _beside(results: Results) -> set[str]:
     return names
 
 
-def tell(report: Report, out: Path, json: bool, files: Sequence[str]) -> None:
+def tell(report: Report, out: Path, files: Sequence[str], *, json: bool = False) -> None:
     """Print the report with the `files` that it comes with: for people, or as JSON alone."""
     if json:
         typer.echo(report.model_dump_json(indent=1))

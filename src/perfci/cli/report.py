@@ -1,4 +1,4 @@
-"""`perfci report`: judge and render from files alone, perfci's own or another tool's."""
+"""`perfci report` and `perfci import`: judge and render from files alone, perfci's own or another tool's."""
 
 import glob
 import re
@@ -18,7 +18,6 @@ from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import By
 from perfci.measure.imported.files import import_files
-from perfci.measure.request import OUT
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
@@ -30,7 +29,7 @@ from perfci.render.terminal import print_costs
 
 
 def judge_files(
-    results: Sequence[Path],
+    results: Path,
     *,
     policy: Path | None,
     formats: str | None,
@@ -43,10 +42,8 @@ def judge_files(
 
     `costs`: say where the time went in place of the report.
     """
-    if len(results) > 1:
-        raise UsageError(f"{results[1]}: is one too many: name one results.json, or its folder")
     asked = parse_formats(formats)
-    path = results[0] / "results.json" if results[0].is_dir() else results[0]
+    path = results / "results.json" if results.is_dir() else results
     measured = read_results(path)
     if costs and not measured.costs:
         raise UsageError(f"{path}: does not tell where the time went: --costs is for what perfci measured to its end")
@@ -69,13 +66,12 @@ def tell_judged(report: Report, folder: Path, files: Sequence[str], *, costs: bo
     if costs and not json:
         print_costs(report, Console())
     else:
-        tell(report, folder, json, files)
+        tell(report, folder, files, json=json)
 
 
 def judge_imported(
     head: Sequence[str],
     base: Sequence[str],
-    others: Sequence[Path],
     *,
     device: str | None,
     by: str | None,
@@ -83,15 +79,13 @@ def judge_imported(
     policy: Path | None,
     formats: str | None,
     strict: bool,
-    out: Path | None,
+    out: Path,
     json: bool,
 ) -> NoReturn:
     """Judge another tool's files of head, against those of base if there are any. Ends with the exit code.
 
-    `head`, `base`: files, folders, patterns. `others`: what else stands on the command line, which must be nothing.
+    `head`, `base`: files, folders, patterns.
     """
-    if others:
-        raise UsageError(f"{others[0]}: belongs to no option: quote patterns (--import 'head-*.json')")
     asked = parse_formats(formats)
     files: dict[Side, Sequence[Path]] = {"base": found_files(base)} if base else {}
     files["head"] = found_files(head)
@@ -110,8 +104,8 @@ def judge_imported(
     if own or results.plan.criteria:
         results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)
-    folder = _made(out or Path(OUT) / "imported")
-    tell(report, folder, json, write_all(folder, report, results, asked))
+    folder = _made(out)
+    tell(report, folder, write_all(folder, report, results, asked), json=json)
     raise typer.Exit(report.exit_code)
 
 

@@ -1,4 +1,4 @@
-"""`perfci plan`, `perfci compare --plan` and `perfci report --merge`: a comparison that several machines share."""
+"""`perfci plan`, `perfci compare --shard` and `perfci merge`: a comparison that several machines share."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
-from perfci.cli.measure import Finished, interrupt, read_request, tell_measured
+from perfci.cli.measure import Finished, interrupt, read_request, refuse_keep, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, made, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.cli.report import judged, parse_formats, read_results, tell_judged
@@ -32,14 +32,14 @@ from perfci.system.files import Appender, disk_errors, each_line, read_lines, wr
 from perfci.system.users import keep_outputs
 
 _PLANNED = {
-    "cases": "CASE", "base": "--base", "pull_request": "--pull-request", "quick": "--quick", "seed": "--seed",
-    "device": "--device", "python": "--python", "committed": "--committed", "measure_all": "--measure-all",
-    "base_python": "--base-python", "base_env": "--base-env", "env": "--env", "keep": "--keep", "prepare": "--prepare",
+    "cases": "CASE", "base": "--base", "pull_request": "--pull-request", "quick": "--quick", "device": "--device",
+    "python": "--python", "committed": "--committed", "measure_all": "--measure-all", "env": "--env",
+    "prepare": "--prepare",
 }  # fmt: skip
 """Options that the plan answers, or that no shard takes → as they are written."""
 
 
-def make_plan(shards: int, models: int, out: Path, **asked: Any) -> NoReturn:
+def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) -> NoReturn:
     """Write the plan of a comparison for so many machines. Ends the process with 0."""
     for name, number, most in (("--shards", shards, MOST_SHARDS), ("--models", models, MOST_MODELS)):
         if not 1 <= number <= most:
@@ -48,20 +48,23 @@ def make_plan(shards: int, models: int, out: Path, **asked: Any) -> NoReturn:
         raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
-    plan = write_plan(read_request("compare", out=Path(OUT), **asked).but(models=models), shards, out)
+    request = read_request("compare", keeps=True, out=Path(OUT), **asked).but(
+        models=models, keep=None, lock_clocks=None
+    )
+    plan = write_plan(request, shards, out)
     if isinstance(plan, Finished):
         assert plan.problem is not None
         raise plan.problem
-    if asked["json"]:
+    if json:
         typer.echo(plan.model_dump_json(indent=1))
     else:
         for line in told(plan):
             typer.echo(line)
-        typer.echo(f"\nPlan in {out}. Each machine measures its part: perfci compare --plan {out} --shard 1/{shards}")
+        typer.echo(f"\nPlan in {out}. Each machine measures its part: perfci compare --shard {out}:1/{shards}")
         typer.echo(
-            "Then, from the folders of all: perfci report --merge shard-*/"
+            "Then, from the folders of all: perfci merge shard-*/"
             if models == 1
-            else f"Then, from the folders of all {models} models: perfci report --merge */shard-*/"
+            else f"Then, from the folders of all {models} models: perfci merge */shard-*/"
         )
     raise typer.Exit(0)
 
@@ -106,17 +109,22 @@ def told(plan: SharedPlan) -> list[str]:
     return lines
 
 
-def measure_shard(file: Path, text: str, *, out: Path, prepared: Path | None, **asked: Any) -> NoReturn:
-    """Measure one shard of the plan in `file`. Ends the process with the exit code of its part."""
+def measure_shard(text: str, *, out: Path, **asked: Any) -> NoReturn:
+    """Measure one shard of a plan, `FILE:K/N`. Ends the process with the exit code of its part."""
     for name, written in _PLANNED.items():
         if asked.get(name):
-            raise UsageError(f"{written}: a shard does what was planned: leave it out beside --plan")
+            raise UsageError(f"{written}: a shard does what was planned: leave it out beside --shard")
+    refuse_keep("a shard")
+    name, colon, part = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"--shard {text}: write the plan's file and the part, such as plan.json:1/4")
+    file = Path(name)
     plan = read_plan(file)
-    shard = Shard.parse(plan, text)
+    shard = Shard.parse(plan, part)
     if out == Path(OUT):
         out = asked["where"] / f"shard-{shard.number}"
-    request = gone_on(as_planned(read_request("compare", out=out, prepared=prepared, **asked), shard, file))
-    tell_measured(request, json=asked["json"])
+    request = read_request("compare", keeps=True, out=out, **asked)
+    tell_measured(gone_on(as_planned(request, shard, file)))
 
 
 def as_planned(request: Request, shard: Shard, file: Path) -> Request:
@@ -163,7 +171,7 @@ def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
     """Return the merged results of folders, or of files, in `out`; of several models of device, which share α, each in
     a folder of its own there. Raises UsageError, MachineError."""
     if len(paths) > 4 * MOST_SHARDS:
-        raise UsageError(f"--merge: {len(paths)} folders: name those of one plan")
+        raise UsageError(f"merge: {len(paths)} folders: name those of one plan")
     found: list[tuple[str, Results]] = []
     folders: list[Path] = []
     homes: dict[str, Path] = {}  # of a plan
@@ -216,17 +224,17 @@ def judge_merged(
     formats: str | None,
     costs: bool,
     strict: bool,
-    out: Path | None,
+    out: Path,
     json: bool,
 ) -> NoReturn:
     """Judge the shards in `paths`, folders or results.json each, as one run; of several models of device, which share
     α, as a run each. Ends the process with the exit code, of several the worst."""
     asked = parse_formats(formats)
-    merged = read_shards(paths, out or Path(OUT))
+    merged = read_shards(paths, out)
     if json and len(merged) > 1:
         raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")
-    with disk_errors("made", out or Path(OUT)):
-        made(out or Path(OUT))
+    with disk_errors("made", out):
+        made(out)
     reports: list[Report] = []
     for one in merged:
         reports.append(judged(one.results, policy, strict=strict))

@@ -28,7 +28,7 @@ from perfci.container.rights import (
     require_no_cover,
 )
 from perfci.measure.prepare import find_sources
-from perfci.measure.request import COMMAND, MEASURE_ALL, Request
+from perfci.measure.request import COMMAND, LOCK_CLOCKS, MEASURE_ALL, SEED, WAIT, Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.text import escaped
@@ -184,6 +184,10 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
     env[docs.VARIABLE] = docs.page("").removesuffix("/")  # this one's: what the image has is not to be read here
     if job.request.what.measure_all:  # the caller's variable says so, too
         env[MEASURE_ALL] = "1"
+    settings = {LOCK_CLOCKS: job.request.what.lock_clocks, SEED: job.request.what.seed}
+    env |= {WAIT: f"{job.request.how.wait:g}s"} | {
+        name: str(value) for name, value in settings.items() if value is not None
+    }
     mounts = [_bind(folder, read_only=True) for folder in terms.folders]
     mounts += [_bind(where.out), _bind(terms.leases) | {"Target": str(LEASES)}]
     if volume:

@@ -206,12 +206,12 @@ def _users(board: Board) -> Iterator[Finding]:
 
 
 def check_locking(machine: Machine) -> Iterator[Finding]:
-    """Predict whether --lock-clocks works: trying would change others' clocks."""
+    """Predict whether PERFCI_LOCK_CLOCKS works: trying would change others' clocks."""
     for board in machine.known(boards).boards:
         name = f"gpu {board.index} locking"
         if board.state.mig or board.virtual:
-            yield warn(name, "--lock-clocks cannot work under MIG or on a vGPU", "leave --lock-clocks out")
+            yield warn(name, "PERFCI_LOCK_CLOCKS cannot work under MIG or on a vGPU", "leave PERFCI_LOCK_CLOCKS out")
         elif machine.euid != 0 or (machine.known(in_container) and sys_admin(machine) is False):
             missing = "root" if machine.euid != 0 else "SYS_ADMIN in this container"
-            remedy = "run perfci under sudo, in a container with --cap-add SYS_ADMIN, or leave --lock-clocks out"
-            yield warn(name, f"--lock-clocks needs {missing} (predicted, not tried)", remedy)
+            remedy = "run perfci under sudo, in a container with --cap-add SYS_ADMIN, or leave PERFCI_LOCK_CLOCKS out"
+            yield warn(name, f"PERFCI_LOCK_CLOCKS needs {missing} (predicted, not tried)", remedy)

@@ -134,7 +134,7 @@ def _require_committed(one: Comparison) -> None:
         if code.dirty:
             raise UsageError(f"{one.place}: its {side} has uncommitted changes: measure with --committed")
     if one.report.environments is not None and one.report.environments.asked:
-        raise UsageError(f"{one.place}: compares environments, not commits: leave out --base-python and --base-env")
+        raise UsageError(f"{one.place}: compares environments, not commits: leave out --python base: and --env base:")
 
 
 def _named(repo: Repository, name: str, comparisons: Sequence[Comparison], *, lost: bool = False) -> tuple[str, str]:

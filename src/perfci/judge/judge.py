@@ -124,7 +124,7 @@ def _sharing(asked: Iterable[Criterion], results: Results) -> int:
 def _alone(part: Part) -> str:
     here = listed(map(str, part.shards), len(part.shards))
     return (
-        f"Shard {here} of {part.of} of plan {part.plan[:12]}, judged alone by its share of α: `perfci report --merge` "
+        f"Shard {here} of {part.of} of plan {part.plan[:12]}, judged alone by its share of α: `perfci merge` "
         "judges all of them."
     )
 

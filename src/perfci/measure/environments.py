@@ -39,24 +39,24 @@ class Seen(Document):
 
 
 def parse_variables(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Return the variables of `--base-env` or `--env`, each `NAME=VALUE`. Raises UsageError."""
+    """Return the variables of `--env`, each `NAME=VALUE`. `option`: as errors begin. Raises UsageError."""
     found: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
         if not equals or not _NAME.fullmatch(name):
             shown = escaped(name, 80) if equals else "what has no ="
-            raise UsageError(f"{option} {shown}: write NAME=VALUE, a name of letters, digits and _")
+            raise UsageError(f"{option}{shown}: write NAME=VALUE, a name of letters, digits and _")
         if is_own(name) or name in STEADY_MALLOC or name == "PYTHONHASHSEED":
-            raise UsageError(f"{option} {name[:80]}: perfci sets it itself, alike in base and head: leave it out")
+            raise UsageError(f"{option}{name[:80]}: perfci sets it itself, alike in base and head: leave it out")
         if is_secret(name, value):
             raise UsageError(
-                f"{option} {name[:80]}: looks like a secret, and the command line is published: "
+                f"{option}{name[:80]}: looks like a secret, and the command line is published: "
                 f"name it under pass_env: in perfci.yaml"
             )
         if len(value) > LONGEST or not _is_text(value):
-            raise UsageError(f"{option} {name[:80]}: takes UTF-8 text of at most {LONGEST} characters")
+            raise UsageError(f"{option}{name[:80]}: takes UTF-8 text of at most {LONGEST} characters")
         if found.setdefault(name, value) != value:
-            raise UsageError(f"{option} {name[:80]}: is given twice: give one value")
+            raise UsageError(f"{option}{name[:80]}: is given twice: give one value")
     return found
 
 

@@ -48,7 +48,7 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
         return None
     frequency = parse(asked)
     if "cuda" not in place.benches or not place.facts.uuid:
-        raise UsageError("--lock-clocks: no case is measured on a GPU here: leave it out")
+        raise UsageError("PERFCI_LOCK_CLOCKS: no case is measured on a GPU here: leave it out")
     return stack.enter_context(locked(place.facts.uuid, frequency))
 
 

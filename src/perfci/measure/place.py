@@ -152,7 +152,7 @@ def _require_clock(request: Request, limits: Policy) -> None:
     gpu, why = Gpu.open(0)
     if "cuda" not in choose_devices(request.what, limits, gpu is not None):
         because = f" ({why})" if gpu is None else ""
-        raise UsageError(f"--lock-clocks: no case is measured on a GPU here{because}: leave it out")
+        raise UsageError(f"PERFCI_LOCK_CLOCKS: no case is measured on a GPU here{because}: leave it out")
 
 
 def _home(request: Request, scratch: Path, account: Account) -> Path:
@@ -246,7 +246,7 @@ def _require_gpu(asked: str | None, name: Side, seen: Seen) -> None:
     if seen.uuid.removeprefix("GPU-") != asked.removeprefix("GPU-"):
         raise UsageError(
             f"--gpus: {name} sees GPU {escaped(seen.uuid)}, and is to be measured on {escaped(asked)}: leave "
-            "CUDA_VISIBLE_DEVICES out of env: in perfci.yaml, --env and --base-env"
+            "CUDA_VISIBLE_DEVICES out of env: in perfci.yaml, and out of --env"
         )
 
 
@@ -285,7 +285,9 @@ def _build_side(side: SideWork, parent: Parent, request: Request, progress: Prog
     _give(side, parent.account)
     if refused:
         home, n = escaped(os.environ["HOME"]), listed(refused)
-        progress.note(f"{side.name} is built without {n} of {home}, which the code under test may change (--cache)")
+        progress.note(
+            f"{side.name} is built without {n} of {home}, which the code under test may change (PERFCI_CACHE)"
+        )
     key, taken = None, False
     if kept is not None and side.policy.build and side.name == (request.where.keep or "base"):
         if request.where.keep is not None:
@@ -297,7 +299,7 @@ def _build_side(side: SideWork, parent: Parent, request: Request, progress: Prog
             taken = kept.take(key, side)
     if taken:
         _give(side, parent.account)
-        notes.append(f"{side.name} was built by an earlier run (--cache): same files, tools and environment")
+        notes.append(f"{side.name} was built by an earlier run (PERFCI_CACHE): same files, tools and environment")
     elif side.policy.build:
         progress.stage(f"building {side.name}")
         build(side, parent, request.where.out)

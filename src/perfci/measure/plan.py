@@ -117,7 +117,7 @@ def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) 
         | {
             "the command": request.what.mode,
             "the shard": None if request.planned is None else request.planned.name,
-            "the set of --base-env and --env": request.what.env,
+            "the set of --env": request.what.env,
             "the set of cases": [case.key for case in cases],
             "the plan": plan.model_dump(mode="json", exclude={"budget"}),
         }

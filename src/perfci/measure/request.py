@@ -24,6 +24,11 @@ COMMAND = "PERFCI_COMMAND"
 """Variable with the command line as it was given, where another one was made of it: in a container."""
 MEASURE_ALL = "PERFCI_MEASURE_ALL"
 """Variable that does what `--measure-all` does, for whatever calls perfci to compare a tree with itself."""
+WAIT, LOCK_CLOCKS, SEED = "PERFCI_WAIT", "PERFCI_LOCK_CLOCKS", "PERFCI_SEED"
+"""Variables of the machine: how long to wait for another perfci on the device, `base`, `max` or a frequency at which
+the GPU's clock is held, and the seed of inputs and schedule."""
+CACHE, KEEP = "PERFCI_CACHE", "PERFCI_KEEP"
+"""The folder of builds that are kept, and the side whose build a run keeps there."""
 
 
 class Question(Document, frozen=True):
@@ -154,9 +159,9 @@ class How(Document, frozen=True):
 
 
 WRITTEN = {
-    "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--base-python",
-    "env": "--base-env, --env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
-    "seed": "--seed", "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": "--lock-clocks",
+    "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--python base:",
+    "env": "--env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
+    "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": LOCK_CLOCKS,
     "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
 }  # fmt: skip
 """Fields of What and How that `--resume` takes from the run before → as they are written."""

@@ -1,4 +1,4 @@
-"""`--lock-clocks`: the SM clock of a GPU held at one frequency, and released however perfci ends.
+"""`PERFCI_LOCK_CLOCKS`: the SM clock of a GPU held at one frequency, and released however perfci ends.
 
 A guardian, a small process in a session of its own, locks the clock and reads from a socket that perfci holds open. At
 its end, which the kernel sees to even after SIGKILL, it releases the clock and ends.
@@ -43,11 +43,11 @@ class Nvml:
         try:
             self._library: Any = importlib.import_module("pynvml")
         except ModuleNotFoundError:
-            raise Locked("nvidia-ml-py is not installed: install it, or leave --lock-clocks out") from None
+            raise Locked("nvidia-ml-py is not installed: install it, or leave PERFCI_LOCK_CLOCKS out") from None
         try:
             self._library.nvmlInit()
         except self._library.NVMLError as error:
-            raise Locked(f"NVML says {error}: leave --lock-clocks out") from None
+            raise Locked(f"NVML says {error}: leave PERFCI_LOCK_CLOCKS out") from None
 
     def _handle(self, uuid: str) -> Any:
         return self._library.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
@@ -76,12 +76,14 @@ class Nvml:
     def _why(self, error: Any) -> str:
         nvml = self._library
         if error.value == nvml.NVML_ERROR_NO_PERMISSION:
-            return "this needs root (in a container SYS_ADMIN too): run perfci under sudo, or leave --lock-clocks out"
+            return (
+                "this needs root (in a container SYS_ADMIN too): run perfci under sudo, or leave PERFCI_LOCK_CLOCKS out"
+            )
         if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
-            return "this GPU's clock cannot be locked: leave --lock-clocks out"
+            return "this GPU's clock cannot be locked: leave PERFCI_LOCK_CLOCKS out"
         if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:
             return "this GPU knows no such frequency: see nvidia-smi -q -d SUPPORTED_CLOCKS, or lock base or max"
-        return f"NVML says {error}: leave --lock-clocks out"
+        return f"NVML says {error}: leave PERFCI_LOCK_CLOCKS out"
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Lock:
         """Raise MachineError where the guardian has ended, and with it the lock."""
         if self.guardian.poll() is not None:
             raise MachineError(
-                f"--lock-clocks: the process that held the clock of GPU {self.gpu} was ended from outside: "
+                f"PERFCI_LOCK_CLOCKS: the process that held the clock of GPU {self.gpu} was ended from outside: "
                 "what was measured since ran at other clocks; run again"
             )
 
@@ -114,7 +116,7 @@ def parse(text: str) -> Frequency:
             return text
     found = re.fullmatch(r"([1-9][0-9]{2,4})\s*(MHz)?", text.strip(), re.IGNORECASE)
     if found is None:
-        raise UsageError(f"--lock-clocks {escaped(text)}: write base, max or a frequency such as 1500MHz")
+        raise UsageError(f"PERFCI_LOCK_CLOCKS {escaped(text)}: write base, max or a frequency such as 1500MHz")
     return int(found[1])
 
 
@@ -146,9 +148,9 @@ def _first_word(channel: Channel, gpu: str) -> int | None:
     except (TimeoutError, Garbage):
         said, why = None, "did not answer"
     if said is None:
-        said = {"error": f"the process that should lock it {why}: leave --lock-clocks out"}
+        said = {"error": f"the process that should lock it {why}: leave PERFCI_LOCK_CLOCKS out"}
     if "error" in said:
-        raise MachineError(f"--lock-clocks: cannot lock the clock of GPU {escaped(gpu)}: {escaped(said['error'])}")
+        raise MachineError(f"PERFCI_LOCK_CLOCKS: cannot lock the clock of GPU {escaped(gpu)}: {escaped(said['error'])}")
     mhz: int | None = said["locked"]
     return mhz
 
@@ -165,7 +167,7 @@ def _end(guardian: "subprocess.Popen[bytes]", gpu: str, mhz: Frequency, driver: 
             _make(driver).reset(gpu)
         except Locked as why:
             raise MachineError(
-                f"--lock-clocks: the clock of GPU {escaped(gpu)} is still locked at {mhz} ({escaped(why)}): "
+                f"PERFCI_LOCK_CLOCKS: the clock of GPU {escaped(gpu)} is still locked at {mhz} ({escaped(why)}): "
                 "run nvidia-smi --reset-gpu-clocks as root"
             ) from None
 

@@ -43,7 +43,7 @@ def test_what_a_variable_changes_is_found_and_what_it_leaves_is_unchanged(repo: 
     repo.write("perfci.yaml", POLICY)
     repo.write("k.py", KERNEL)
     repo.commit()
-    asked = ("--base-env", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", "--env", "TRITON_DISABLE_LINE_INFO=1")
+    asked = ("--env", "base:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1", "--env", "TRITON_DISABLE_LINE_INFO=1")
     run = repo.perfci("compare", *asked, timeout=400)
     assert run.code == 1, run.out + run.err
     rows = {row["case"]: row for row in run.report["rows"] if row["metric"] == "time"}

@@ -75,7 +75,7 @@ def test_equal_work_is_not_timed(repo: Repo, audited: bool) -> None:
     repo.commit("base")
     repo.env["PERFCI_MEASURE_ALL"] = "0"
     repo.write("k.py", "# A line that matters to nobody.\n" + SUITE.replace("GROWN", "4"))
-    run = repo.perfci("compare", "--base", "HEAD", "--seed", seed(audited), timeout=400)
+    run = repo.perfci(f"PERFCI_SEED={seed(audited)}", "compare", "--base", "HEAD", timeout=400)
     cases = {case["id"]: case for case in run.results["cases"]}
     for name, case in cases.items():
         print(name, case["proof"], len(case["pairs"]))

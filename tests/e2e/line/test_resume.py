@@ -41,12 +41,12 @@ def two(repo: Repo) -> Repo:
     return repo
 
 
-ASKED = ["--base", "HEAD~1", "--budget", "5m", "--seed", "7", "--strict", "--measure-all", "add*"]
+ASKED = ["--base", "HEAD~1", "--budget", "5m", "--strict", "--measure-all", "add*"]
 
 
 @pytest.mark.slow
 def test_what_an_interrupted_comparison_advises_goes_on_with_it(two: Repo) -> None:
-    run, before = interrupted(two, "compare", *ASKED)
+    run, before = interrupted(two, "PERFCI_SEED=7", "compare", *ASKED)
     assert run.err.splitlines()[-1] == "perfci: interrupted: go on with --resume"
     base = two.git("rev-parse", "HEAD~1")
     advised = run.report["advised"]
@@ -69,14 +69,15 @@ def contradicted(two: Repo) -> None:
     """What is said again and is another is refused in one line, at once; what is the same is not."""
     for words, named in (
         (["--base", "HEAD"], "--base"),
-        (["--seed", "8"], "--seed"),
+        (["PERFCI_SEED=8"], "PERFCI_SEED"),
         (["oth*"], "CASE"),
         (["--quick"], "--quick"),
         (["--python", "python3"], "--python"),
-        (["--env", "A=b"], "--base-env, --env"),
+        (["--env", "A=b"], "--env"),
         (["--committed"], "--committed"),
     ):
-        run = two.perfci("compare", "--resume", *words)
+        variables = [word for word in words if word.startswith("PERFCI_")]
+        run = two.perfci(*variables, "compare", "--resume", *(word for word in words if word not in variables))
         assert run.code == 2
         journal = two.root / "perfci-out" / "journal.jsonl"
         assert run.err == (
@@ -94,7 +95,7 @@ def contradicted(two: Repo) -> None:
 @pytest.mark.slow
 def test_an_interrupted_calibration_goes_on_with_its_pairs(two: Repo) -> None:
     folder = "perfci-out/calibration"
-    run, before = interrupted(two, "calibrate", "--pairs", "12", "--seed", "7", "add*", folder=folder)
+    run, before = interrupted(two, "PERFCI_SEED=7", "calibrate", "--pairs", "12", "add*", folder=folder)
     assert run.err.splitlines()[-1] == "perfci: interrupted: go on with --resume"
     again = two.perfci("calibrate", "--resume")
     assert again.code in (0, 1), again.out + again.err

@@ -42,14 +42,14 @@ def kernel(before: str, body: str) -> str:
 
 
 def compared(repo: Repo, *args: str, seed: str = UNDRAWN) -> Run:
-    return repo.perfci("compare", "--base", "HEAD", "--seed", seed, "--budget", "5m", *args)
+    return repo.perfci(f"PERFCI_SEED={seed}", "compare", "--base", "HEAD", "--budget", "5m", *args)
 
 
 def planned(repo: Repo) -> dict[str, tuple[str, str]]:
     """What a comparison would prove: nothing is measured."""
     out = repo.root / "perfci-out/plan.json"
     out.parent.mkdir(exist_ok=True)
-    run = repo.perfci("plan", "--base", "HEAD", "--seed", UNDRAWN, "--shards", "1", "--out", str(out))
+    run = repo.perfci(f"PERFCI_SEED={UNDRAWN}", "plan", "--base", "HEAD", "--shards", "1", "--out", str(out))
     assert run.code == 0, run.err
     found = {case["key"].partition("@")[0]: case["proof"] for case in json.loads(out.read_text())["cases"]}
     return {name: (proof["by"], proof["reason"]) if proof else ("", "") for name, proof in found.items()}

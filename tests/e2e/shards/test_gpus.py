@@ -211,8 +211,9 @@ def test_without_a_gpu_it_is_refused(repo: Repo) -> None:
         (["--gpus", "some"], 2, "write all, or numbers"),
         (["--gpus", "0,0"], 2, "a GPU is named twice"),
         (["--gpus", "all", "--device", "cpu"], 2, "measures on GPUs alone"),
-        (["--gpus", "all", "--cache", "builds"], 2, "base and head are built once"),
-        (["--gpus", "all", "--plan", "p", "--shard", "1/2"], 2, "a shard is measured on one GPU"),
+        (["--gpus", "all", "--shard", "p:1/2"], 2, "a shard is measured on one GPU"),
     ):
         run = repo.perfci("compare", "--base", "main~1", *words)
         assert (run.code, said in run.err) == (code, True), run.err
+    run = repo.perfci("PERFCI_CACHE=builds", "PERFCI_KEEP=base", "compare", "--base", "main~1", "--gpus", "all")
+    assert (run.code, "PERFCI_KEEP: a run on several GPUs keeps no build" in run.err) == (2, True), run.err

@@ -129,7 +129,7 @@ def test_what_the_containers_run(origin: Repo, tmp_path: Path) -> None:
     first = cluster.shard(0)
     assert first.returncode == 0, first.stdout + first.stderr
     merge = cluster.job("merge")
-    assert merge.returncode == 3 and "--merge: shard 2 of 2" in merge.stderr
+    assert merge.returncode == 3 and "merge: shard 2 of 2" in merge.stderr
 
     second = cluster.shard(1)
     assert second.returncode == 0, second.stdout + second.stderr

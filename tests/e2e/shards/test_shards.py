@@ -29,14 +29,14 @@ def kernel(name: str, spin: int = 0) -> str:
     return adding(n=4000, spin=spin).replace("def adding", f"def {name}")
 
 
-def planned(repo: Repo, shards: int = 3, *more: str, read: Path | None = None) -> dict:
-    run = repo.perfci("plan", "--base", "main~1", "--shards", str(shards), *more)
+def planned(repo: Repo, shards: int = 3, *more: str, read: Path | None = None, seed: str = "") -> dict:
+    run = repo.perfci(f"PERFCI_SEED={seed}", "plan", "--base", "main~1", "--shards", str(shards), *more)
     assert run.code == 0, run.out + run.err
     return json.loads((read or repo.root / "plan.json").read_text())
 
 
 def shard(repo: Repo, text: str, *more: str) -> Run:
-    return repo.perfci("compare", "--plan", "plan.json", "--shard", text, *more)
+    return repo.perfci("compare", "--shard", f"plan.json:{text}", *more)
 
 
 def slower(repo: Repo) -> None:
@@ -69,7 +69,7 @@ def test_three_shards_are_one_verdict(repo: Repo) -> None:
         assert results["plan"]["m"] == 4
         assert results["part"]["shards"] == [number]
         assert results["run"] == plan["run"]
-    whole = repo.perfci("report", "--merge", "shard-1", "shard-2", "shard-3")
+    whole = repo.perfci("merge", "shard-1", "shard-2", "shard-3")
     assert whole.code == 1, whole.out + whole.err
     assert whole.report["verdict"] == "fail"
     assert whole.classes() == {"ant": "unchanged", "bee": "regression", "cat": "unchanged", "dog": "unchanged"}
@@ -94,41 +94,39 @@ def test_a_plan_in_the_tree_is_no_part_of_head(repo: Repo, tmp_path: Path) -> No
     second = planned(repo, 2, "--out", str(tmp_path / "second.json"), read=tmp_path / "second.json")
     assert second["sides"]["head"]["tree"] == tree
     shutil.copy(there, tmp_path / "first.json")
-    run = repo.perfci("compare", "--plan", str(tmp_path / "first.json"), "--shard", "1/2")
+    run = repo.perfci("compare", "--shard", f"{tmp_path}/first.json:1/2")
     assert run.code in (0, 1), run.out + run.err
     assert "shard-1" not in repo.git("status", "--short", "--untracked-files=all"), "git ignores what perfci writes"
     left = there.read_text()
     there.write_text(left.replace('"quick": false', '"quick": true'))
-    changed = repo.perfci("compare", "--plan", str(tmp_path / "first.json"), "--shard", "2/2")
+    changed = repo.perfci("compare", "--shard", f"{tmp_path}/first.json:2/2")
     assert (changed.code, "the code of head is not that of the plan" in last_line(changed)) == (2, True)
     there.write_text(left)
     repo.git("add", "plans")
-    tracked = repo.perfci("compare", "--plan", str(tmp_path / "first.json"), "--shard", "2/2")
+    tracked = repo.perfci("compare", "--shard", f"{tmp_path}/first.json:2/2")
     assert (tracked.code, "the code of head is not that of the plan" in last_line(tracked)) == (2, True)
 
 
 def refused_merges(repo: Repo) -> None:
     """Each names what is wrong, and none is a pass."""
     root = repo.root
-    missing = repo.perfci("report", "--merge", "shard-1", "shard-3")
+    missing = repo.perfci("merge", "shard-1", "shard-3")
     assert missing.code == 3
     assert "shard 2 of 3 of plan" in missing.err
-    twice = repo.perfci("report", "--merge", "shard-1", "shard-2", "shard-2/results.json", "shard-3")
+    twice = repo.perfci("merge", "shard-1", "shard-2", "shard-2/results.json", "shard-3")
     assert (twice.code, "is named twice" in twice.err) == (2, True)
     shutil.copytree(root / "shard-2", root / "again")
-    decided = repo.perfci("report", "--merge", "shard-1", "shard-2", "again", "shard-3")
+    decided = repo.perfci("merge", "shard-1", "shard-2", "again", "shard-3")
     assert decided.code == 2
     assert "again: is shard 2 again, which shard-2 holds" in decided.err
     results = json.loads((root / "again" / "results.json").read_text())
     results["part"]["plan"] = "0" * 64
     (root / "again" / "results.json").write_text(json.dumps(results))
-    foreign = repo.perfci("report", "--merge", "shard-1", "again", "shard-3")
+    foreign = repo.perfci("merge", "shard-1", "again", "shard-3")
     assert foreign.code == 2
     assert "again: the plan is not that of shard-1 (" in foreign.err and ", here 0000000000): merge " in foreign.err
-    imported = repo.perfci("report", "--merge", "shard-1", "--import", "x.json")
-    assert (imported.code, "leave out --import" in imported.err) == (2, True)
-    assert repo.perfci("report", "--merge", "shard-9").code == 2
-    merged = repo.perfci("report", "--merge", "perfci-out")
+    assert repo.perfci("merge", "shard-9").code == 2
+    merged = repo.perfci("merge", "perfci-out")
     assert (merged.code, "was merged already" in merged.err) == (2, True)
     shutil.rmtree(root / "again")
 
@@ -156,7 +154,7 @@ def test_models_of_device_share_error_rates_and_pass_together(repo: Repo) -> Non
     assert shard(repo, "1/1").code == 1
     results = json.loads((repo.root / "shard-1" / "results.json").read_text())
     assert (results["part"]["models"], results["plan"]["m"]) == (2, 8)
-    alone = repo.perfci("report", "--merge", "shard-1")
+    alone = repo.perfci("merge", "shard-1")
     assert alone.code == 3
     assert "of 2 models of device only " in alone.err and not (repo.root / "perfci-out" / "report.json").exists()
 
@@ -164,14 +162,14 @@ def test_models_of_device_share_error_rates_and_pass_together(repo: Repo) -> Non
     results["part"]["plan"] = "6" * 64
     results["cases"] = [case | {"pairs": []} if case["id"] == "bee" else case for case in results["cases"]]
     repo.write("other/shard-1/results.json", json.dumps(results))
-    both = repo.perfci("report", "--merge", "shard-1", "other/shard-1")
+    both = repo.perfci("merge", "shard-1", "other/shard-1")
     assert both.code == 1, both.out + both.err
     reports = {path.parent.name: json.loads(path.read_text()) for path in repo.root.glob("perfci-out/*/report.json")}
     assert len(reports) == 2 and "Another-CPU-2" in reports
     assert {report["verdict"] for report in reports.values()} == {"fail", reports["Another-CPU-2"]["verdict"]}
     assert both.out.splitlines()[-1].startswith("2 models: ") and "Another: CPU/2 " in both.out.splitlines()[-1]
     assert all("One of 2 models of device that share α" in report["notes"][0] for report in reports.values())
-    json_of = repo.perfci("report", "--merge", "shard-1", "other/shard-1", "--json")
+    json_of = repo.perfci("merge", "shard-1", "other/shard-1", "--json")
     assert (json_of.code, "2 models have a report each" in json_of.err) == (2, True)
 
 
@@ -180,17 +178,17 @@ def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo, tmp_path: Path
     slower(repo)
     plan = planned(repo, 2, "--committed")
     for words, said in (
-        (["--shard", "3/2"], "they are numbered from 1 to 2"),
-        (["--shard", "0/2"], "they are numbered from 1 to 2"),
-        (["--shard", "1/4"], "the plan has 2 shards"),
-        (["--shard", "first"], "write its number and how many there are, such as 1/2"),
-        ([], "give both"),
-        (["--shard", "1/2", "--base", "main"], "--base: a shard does what was planned"),
-        (["--shard", "1/2", "--quick"], "--quick: a shard does what was planned"),
-        (["--shard", "1/2", "ant"], "CASE: a shard does what was planned"),
-        (["--shard", "1/2", "--env", "A=1"], "--env: a shard does what was planned"),
+        (["--shard", "plan.json:3/2"], "they are numbered from 1 to 2"),
+        (["--shard", "plan.json:0/2"], "they are numbered from 1 to 2"),
+        (["--shard", "plan.json:1/4"], "the plan has 2 shards"),
+        (["--shard", "plan.json:first"], "write its number and how many there are, such as 1/2"),
+        (["--shard", "1/4"], "write the plan's file and the part"),
+        (["--shard", "plan.json:1/2", "--base", "main"], "--base: a shard does what was planned"),
+        (["--shard", "plan.json:1/2", "--quick"], "--quick: a shard does what was planned"),
+        (["--shard", "plan.json:1/2", "ant"], "CASE: a shard does what was planned"),
+        (["--shard", "plan.json:1/2", "--env", "A=1"], "--env: a shard does what was planned"),
     ):
-        run = repo.perfci("compare", "--plan", "plan.json", *words)
+        run = repo.perfci("compare", *words)
         assert (run.code, said in run.err) == (2, True), run.err
     text = (repo.root / "plan.json").read_text()
 
@@ -250,7 +248,7 @@ def test_a_shard_that_was_killed_goes_on(repo: Repo) -> None:
     repo.write("shard-1/journal.jsonl", json.dumps(elsewhere) + "\n")
     assert shard(repo, "1/2", "--resume").code in (0, 1), "what may be started again, elsewhere too, always says so"
     journal = repo.root / "shard-2" / "journal.jsonl"
-    process = repo.start("compare", "--plan", "plan.json", "--shard", "2/2", start_new_session=True)
+    process = repo.start("compare", "--shard", "plan.json:2/2", start_new_session=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and len(pairs(journal)) < 3:
         time.sleep(0.02)
@@ -258,11 +256,11 @@ def test_a_shard_that_was_killed_goes_on(repo: Repo) -> None:
     process.communicate()
     before = pairs(journal)
     assert len(before) >= 3
-    assert repo.perfci("report", "--merge", "shard-1", "shard-2").code == 2, "it left no results"
+    assert repo.perfci("merge", "shard-1", "shard-2").code == 2, "it left no results"
     assert "which is measured once" in shard(repo, "2/2").err
     assert shard(repo, "2/2", "--resume").code in (0, 1)
     assert pairs(journal)[: len(before)] == before
-    whole = repo.perfci("report", "--merge", "shard-1", "shard-2")
+    whole = repo.perfci("merge", "shard-1", "shard-2")
     assert whole.code == 1
     assert whole.classes()["bee"] == "regression"
     assert all(
@@ -276,14 +274,14 @@ def test_a_shard_that_is_interrupted_makes_the_run_an_error(repo: Repo) -> None:
     slower(repo)
     planned(repo, 2)
     assert shard(repo, "1/2").code in (0, 1)
-    process = repo.start("compare", "--plan", "plan.json", "--shard", "2/2")
+    process = repo.start("compare", "--shard", "plan.json:2/2")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and len(pairs(repo.root / "shard-2" / "journal.jsonl")) < 2:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     process.communicate()
     assert process.returncode == 3
-    whole = repo.perfci("report", "--merge", "shard-1", "shard-2")
+    whole = repo.perfci("merge", "shard-1", "shard-2")
     assert whole.code == 3
     assert whole.report["verdict"] == "error"
     assert "shard 2/2 (shard-2): interrupted" in whole.report["sentence"]
@@ -316,7 +314,7 @@ def test_commands_stay_whole_and_run_where_they_are_dealt(repo: Repo) -> None:
         assert shard(repo, f"{of[name]}/3").code == 0
         assert set(ran.read_text().split()) == {name}
     assert shard(repo, f"{of['']}/3").code == 0
-    whole = repo.perfci("report", "--merge", "shard-1", "shard-2", "shard-3")
+    whole = repo.perfci("merge", "shard-1", "shard-2", "shard-3")
     assert whole.code == 0, whole.err
     assert set(whole.classes()) == {"ant", "first", "second"}
 
@@ -327,7 +325,7 @@ def test_what_the_plan_has_proved_no_shard_measures(repo: Repo) -> None:
     suite(repo)
     repo.write("docs/why.md", "Because.\n")
     repo.commit("a document")
-    plan = planned(repo, 2, "--seed", "2")  # which draws no audit
+    plan = planned(repo, 2, seed="2")  # which draws no audit
     proofs = {case["key"]: case["proof"] for case in plan["cases"]}
     if not all(proof["by"] for proof in proofs.values()):
         pytest.skip("needs strace")  # without it nothing is proved, as tests/e2e/proof/test_proof.py has it
@@ -335,7 +333,7 @@ def test_what_the_plan_has_proved_no_shard_measures(repo: Repo) -> None:
     for number in (1, 2):
         run = shard(repo, f"{number}/2")
         assert run.code == 0, run.err
-    whole = repo.perfci("report", "--merge", "shard-1", "shard-2")
+    whole = repo.perfci("merge", "shard-1", "shard-2")
     assert whole.code == 0, whole.err
     assert "4 cases unchanged (all proved)" in whole.report["sentence"]
     assert not any(case["pairs"] for case in whole.results["cases"])
@@ -351,7 +349,7 @@ def test_prepared_sides_serve_plan_and_shards(repo: Repo, tmp_path: Path) -> Non
     for number in (1, 2):
         run = shard(repo, f"{number}/2", "--prepared", str(folder))
         assert run.code in (0, 1), run.err
-    assert repo.perfci("report", "--merge", "shard-1", "shard-2").code == 1
+    assert repo.perfci("merge", "shard-1", "shard-2").code == 1
 
 
 def test_more_shards_than_cases_are_refused(repo: Repo) -> None:

@@ -212,7 +212,7 @@ def test_a_shard_that_stays_away_is_told_by_name(repo: Repo, submit: Callable[[R
     ask("scancel", f"{run.array}_2")
     code, out = run.ended()
     assert code == 3
-    assert re.search(r"perfci: --merge: shard 2 of 2 of plan \w+ is missing", out), out + run.logs()
+    assert re.search(r"perfci: merge: shard 2 of 2 of plan \w+ is missing", out), out + run.logs()
 
 
 @pytest.mark.slurm

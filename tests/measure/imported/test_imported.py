@@ -130,7 +130,7 @@ def test_one_worker_is_not_two(tmp_path):
         ({"base": base, "head": [head[0]] * 8}, r"head-0\.json is given twice"),
         ({"base": base, "head": [*head[1:], copy]}, r"base-0\.json and .*copy\.json hold the same"),
     ):
-        with pytest.raises(UsageError, match=rf"^--import: .*{said}: each file is a worker of its own"):
+        with pytest.raises(UsageError, match=rf"^import: .*{said}: each file is a worker of its own"):
             import_files(files, Policy(version=1))
 
 

@@ -107,7 +107,7 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_no_file_and_no_ordinary_file_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(UsageError, match="--plan"):
+        with pytest.raises(UsageError, match="--shard"):
             read_plan(path)
 
 

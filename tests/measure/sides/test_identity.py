@@ -126,7 +126,7 @@ ENVIRONMENT = {
 OF_JOURNAL = OF_SIDES | ENVIRONMENT | {
     "the command": setting("request.mode", "run"),
     "the shard": lambda run: setattr(run, "request", replace(run.request, planned=planned(Shard(shared(), 1)))),
-    "the set of --base-env and --env": setting("request.env", {"head": {"A": "1"}}),
+    "the set of --env": setting("request.env", {"head": {"A": "1"}}),
     "the set of cases": lambda run: run.cases.pop(),
     "the plan": setting("plan.m", 7),
     "the machine's perfci": setting("facts.perfci", "0"),
@@ -211,7 +211,7 @@ def test_no_shard_is_measured_where_one_fact_is_not_that_of_the_plan(of, table) 
         with pytest.raises(UsageError) as error:
             require_planned(then, of(now))
         said = str(error.value)
-        assert said.startswith(f"--plan: {name} is not that of the plan"), said
+        assert said.startswith(f"--shard: {name} is not that of the plan"), said
         assert "measure what was planned, or make a new plan" in said and said.isprintable()
 
 
@@ -237,7 +237,7 @@ def test_no_shard_is_measured_where_one_case_is_not_that_of_the_plan() -> None:
         ([own[0], command("x", "other")], r"x@cpu is not that of the plan \(tool, here other\)"),
         ([own[0], case("x", device="cpu")], r"x@cpu is not that of the plan \(tool, here none\)"),
     ):
-        with pytest.raises(UsageError, match=f"--plan: the case {said}"):
+        with pytest.raises(UsageError, match=f"--shard: the case {said}"):
             require_cases(first, cases)
 
 
@@ -312,7 +312,7 @@ OF_PREPARED: dict[str, Callable[[Built], object]] = {
     "its folder": moved,
     "the command (run or compare)": asking(mode="run"),
     "--base": asking(base="main~0"),
-    "the set of --base-env and --env": asking(env={"head": {"A": "1"}}),
+    "the set of --env": asking(env={"head": {"A": "1"}}),
     "--committed": asking(committed=True),
     "the pull request": asking(pull_request=True),
     "the set of sides": lambda of: of.document(lambda told: told["sides"].pop("base")),

@@ -29,7 +29,7 @@ plan)
     ;;
 measure) # a task that was killed and requeued goes on with what it has measured, where it gets the same GPU
     shard=$SLURM_ARRAY_TASK_ID
-    exec "$perfci" compare --plan "$run/plan.json" --shard "$shard/$shards" --out "$run/shard-$shard" --resume
+    exec "$perfci" compare --shard "$run/plan.json:$shard/$shards" --out "$run/shard-$shard" --resume
     ;;
 merge)
     set --
@@ -45,7 +45,7 @@ merge)
         say "none of $shards shards gave results: $run/shard-*.log"
     else
         code=0
-        "$perfci" report --merge "$@" --out "$run/report" || code=$?
+        "$perfci" merge "$@" --out "$run/report" || code=$?
     fi
     case $code in 0 | 1 | 2) ;; *) code=3 ;; esac # such as 127: this node has no perfci
     echo "$code" >"$run/merge.exit"

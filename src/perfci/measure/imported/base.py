@@ -46,7 +46,7 @@ def require_workers(files: Files) -> None:
         if found in seen:
             one = seen[found]
             again = f"{one} is given twice" if one == path else f"{one} and {path} hold the same"
-            raise UsageError(f"--import: {again}: each file is a worker of its own, of base or of head")
+            raise UsageError(f"import: {again}: each file is a worker of its own, of base or of head")
         seen[found] = path
 
 
@@ -54,7 +54,7 @@ def require_as_many(numbers: Mapping[Side, int]) -> None:
     """Raise UsageError where base and head have not as many files."""
     if len(set(numbers.values())) > 1:
         told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
-        raise UsageError(f"--import: {told}: files pair up in order, so give as many of each")
+        raise UsageError(f"import: {told}: files pair up in order, so give as many of each")
 
 
 def content(path: Path) -> bytes:

@@ -38,7 +38,7 @@ def read(files: Files, policy: Policy, device: DeviceKind | None) -> Imported:
     tools = {file.format.tool: file for file in reversed(everything)}
     if len(tools) > 1:
         told = " and ".join(f"{file.path} is of {tool}" for tool, file in sorted(tools.items()))
-        raise UsageError(f"--import: {told}: import one tool at a time")
+        raise UsageError(f"import: {told}: import one tool at a time")
     (tool,) = tools
     kind: DeviceKind = device or ("cuda" if tool == "nvbench" else "cpu")
     n = len(found["head"])
@@ -63,7 +63,7 @@ def _read(path: Path, policy: Policy) -> File:
         told = apart.read(None, path, "", policy.metrics)
         return File(path, FORMATS[told.tool], told.about, told.cases)
     except ValueError as error:
-        raise UsageError(f"--import: {error}") from None
+        raise UsageError(f"import: {error}") from None
 
 
 def _case(ident: str, device: DeviceKind, read: Mapping[Side, Sequence[File]], n: int) -> Case:

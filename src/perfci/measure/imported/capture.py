@@ -76,7 +76,7 @@ def recognise(path: Path) -> Kind | None:
         return "torch.profiler"
     if begin.lstrip()[:1] == b"{" and b'"nodes"' in begin and b'"schema"' in begin:
         text = "an execution trace of PyTorch, which tells operators and no times: import what torch.profiler exports"
-        raise UsageError(f"--import: {path}: is {text} (export_chrome_trace)")
+        raise UsageError(f"import: {path}: is {text} (export_chrome_trace)")
     if b'"Kernel Name"' in begin:
         return "ncu"
     return _SUFFIXES.get(path.suffix)
@@ -112,7 +112,7 @@ def read_all(
         raise _refused(first.path, exported[first.path], told)
     if (aside := next((one for one in first.seen.general if one.remedy == NEWER), None)) is not None:
         lost, how = f" ({aside.text})", aside.remedy
-    raise UsageError(f"--import: {first.path}: holds no {what} with work of the GPU{lost}: {how}")
+    raise UsageError(f"import: {first.path}: holds no {what} with work of the GPU{lost}: {how}")
 
 
 def works(one: Capture) -> bool:
@@ -135,13 +135,13 @@ def _exported(path: Path, scratch: Path) -> Path:
     nsys = nsys_command.find(os.environ)
     if isinstance(nsys, Fault):
         text = f"{nsys.text}: export it where nsys is (nsys export --type sqlite {path.name}), and import that"
-        raise UsageError(f"--import: {path}: only nsys reads its own reports, and {text}")
+        raise UsageError(f"import: {path}: only nsys reads its own reports, and {text}")
     folder = Path(tempfile.mkdtemp(dir=scratch))
     out, log = folder / f"{path.stem}.sqlite", folder / "log"
     if not export_report(nsys_command.export_command(nsys, path.absolute(), out), folder, log) or not out.is_file():
         said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         why = said[0][:300] if said else "it said nothing"
-        raise UsageError(f"--import: {path}: nsys {nsys.version} cannot export it ({why}): is it whole, and no newer?")
+        raise UsageError(f"import: {path}: nsys {nsys.version} cannot export it ({why}): is it whole, and no newer?")
     return out
 
 
@@ -187,4 +187,4 @@ def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) ->
 def _refused(path: Path, file: Path, fault: Fault) -> UsageError:
     """Return the error that nothing can be read of a file because of a fault. `file`: what was read of it."""
     text = fault.text.replace(file.name, str(path), 1) if file.name in fault.text else f"{path}: {fault.text}"
-    return UsageError(f"--import: {text}" + (f": {fault.remedy}" if fault.remedy else ""))
+    return UsageError(f"import: {text}" + (f": {fault.remedy}" if fault.remedy else ""))

@@ -38,7 +38,7 @@ def read(
     }
     told = sorted({kind for some in of_time.values() for kind in some})
     if len(told) > 1:
-        raise UsageError(f"--import: timelines of {' and of '.join(told)}: import those of one tool at a time")
+        raise UsageError(f"import: timelines of {' and of '.join(told)}: import those of one tool at a time")
     metrics = list(dict.fromkeys(limit.metric for limit in limits))
     with tempfile.TemporaryDirectory(prefix="perfci-import-") as scratch:
         found, chosen = read_all(files, kinds, by, Path(scratch), metrics)
@@ -47,12 +47,12 @@ def read(
         require_as_many(numbers)
     elif any(numbers.values()):
         told_by = " and ".join(f"{number} of {name}" for name, number in numbers.items())
-        raise UsageError(f"--import: timelines: {told_by}: give some of each, or none")
+        raise UsageError(f"import: timelines: {told_by}: give some of each, or none")
     names = names_of(found, chosen)
     if not names.ids:
         path = files["head"][0]
         why = "cases are kernels, or NVTX ranges with copies or kernels: push a range around what is to be judged"
-        raise UsageError(f"--import: {path}: holds no kernel, and no range with work of the GPU: {why}")
+        raise UsageError(f"import: {path}: holds no kernel, and no range with work of the GPU: {why}")
     for pattern in items:
         if not any(matches(pattern, ident) for ident in names.ids):
             raise UsageError(f"--items {pattern}: matches no case of these files: {nearest(pattern, names.ids)}")

@@ -42,7 +42,7 @@ def import_files(
     captured = [path for path, kind in kinds.items() if kind is not None]
     others = [path for path, kind in kinds.items() if kind is None]
     if captured and others:
-        raise UsageError(f"--import: {captured[0]} is a capture and {others[0]} is none: import one kind at a time")
+        raise UsageError(f"import: {captured[0]} is a capture and {others[0]} is none: import one kind at a time")
     if captured:
         if device == "cpu":
             raise UsageError(f"--device cpu: {captured[0]} is a capture, of which the work of the GPU is judged")

@@ -86,20 +86,20 @@ def read_plan(path: Path) -> SharedPlan:
         regular(path.resolve(), LARGEST)
         content = path.read_bytes()
     except Unread as why:
-        raise UsageError(f"--plan {path}: {why}: make one with `perfci plan`") from None
+        raise UsageError(f"--shard {path}: {why}: make one with `perfci plan`") from None
     except OSError as error:
-        raise UsageError(f"--plan {path}: cannot be read ({error.strerror}): make one with `perfci plan`") from None
+        raise UsageError(f"--shard {path}: cannot be read ({error.strerror}): make one with `perfci plan`") from None
     try:
         plan = SharedPlan.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"])) or "JSON"
-        raise UsageError(f"--plan {path}: is no plan of this version ({escaped(field, 100)}): {ANEW}") from None
+        raise UsageError(f"--shard {path}: is no plan of this version ({escaped(field, 100)}): {ANEW}") from None
     if plan.digest != plan._digest():
-        raise UsageError(f"--plan {path}: was changed since it was made (its digest is another): {ANEW}")
+        raise UsageError(f"--shard {path}: was changed since it was made (its digest is another): {ANEW}")
     if plan.perfci != perfci.__version__:
         told = f"made by perfci {escaped(plan.perfci, 40)}, and this is {perfci.__version__}"
-        raise UsageError(f"--plan {path}: {told}: install that version, or {ANEW}")
+        raise UsageError(f"--shard {path}: {told}: install that version, or {ANEW}")
     return plan
 
 

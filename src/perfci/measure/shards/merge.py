@@ -45,7 +45,7 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
         several = len(missing) > 1
         which = f"shard{'s' * several} {listed(map(str, missing), 20)} of {part.of} of plan {_plan(part)}"
         raise MachineError(
-            f"--merge: {which} {'are' if several else 'is'} missing, and there is no verdict without: measure what is "
+            f"merge: {which} {'are' if several else 'is'} missing, and there is no verdict without: measure what is "
             "missing, and merge all"
         )
     return _merged(chosen)
@@ -70,7 +70,7 @@ def require_models(merged: Sequence[Results], asked: int = 0) -> None:
     models = max((one.part.models for one in merged if one.part is not None), default=1)
     if asked and models != asked:
         raise UsageError(
-            f"--merge: {asked} models of device are asked for, and {models} share α: give the jobs that plan the same "
+            f"merge: {asked} models of device are asked for, and {models} share α: give the jobs that plan the same "
             "`models`"
         )
     if models == 1:
@@ -78,14 +78,14 @@ def require_models(merged: Sequence[Results], asked: int = 0) -> None:
     first, names = merged[0], [model_of(one) for one in merged]
     for one, name in zip(merged, names, strict=True):
         if one.part is None or one.part.models != models:
-            raise UsageError(f"--merge: the plan of {name} does not share α with {models - 1} others: make new plans")
-        require_same(_tree(first), _tree(one), f"--merge: {name}", f"is not that of {names[0]}", "make new plans")
+            raise UsageError(f"merge: the plan of {name} does not share α with {models - 1} others: make new plans")
+        require_same(_tree(first), _tree(one), f"merge: {name}", f"is not that of {names[0]}", "make new plans")
         if names.count(name) > 1:
-            raise UsageError(f"--merge: {name} has two plans: each model of device shares α once")
+            raise UsageError(f"merge: {name} has two plans: each model of device shares α once")
     if len(names) != models:
         here = f"{listed(names)} {'is' if len(names) == 1 else 'are'}"
         raise MachineError(
-            f"--merge: of {models} models of device only {here} here, and there is no verdict without the others: "
+            f"merge: of {models} models of device only {here} here, and there is no verdict without the others: "
             "measure what is missing, and merge all"
         )
 
@@ -98,7 +98,7 @@ def model_of(results: Results) -> str:
 def _shared(name: str, results: Results) -> Shared:
     part = results.part
     if part is None or results.mode != "compare":
-        raise UsageError(f"{name}: is no shard of a plan: only results of `perfci compare --plan` are merged")
+        raise UsageError(f"{name}: is no shard of a plan: only results of `perfci compare --shard` are merged")
     if len(part.shards) != 1:
         raise UsageError(f"{name}: was merged already: name the folders of its shards")
     return Shared(name, results, part)
@@ -111,7 +111,7 @@ def _plan(part: Part) -> str:
 def _require_one_plan(shared: Sequence[Shared]) -> None:
     """Raise UsageError unless all are of one plan, measured on the same trees and on the same models of device."""
     if not shared:
-        raise UsageError("--merge: names no results: name the folders of all shards")
+        raise UsageError("merge: names no results: name the folders of all shards")
     first, *others = shared
     then, todo = _claims(first), "merge the shards of one plan, each as it was measured"
     for one in others:
@@ -216,7 +216,7 @@ def _cases(shards: Sequence[Shared]) -> list[Case]:
     whole = all(one.results.error is None for one in shards)
     lost = [key for key in shards[0].part.cases if key not in held] if whole else []
     if lost:
-        raise UsageError(f"--merge: no shard holds {escaped(listed(lost), 400)}: results were changed")
+        raise UsageError(f"merge: no shard holds {escaped(listed(lost), 400)}: results were changed")
     return [case for one in shards for case in one.results.cases]
 
 

@@ -1,8 +1,8 @@
 """Base's build, kept between runs: taken where the same files would be built the same way by the same tools.
 
-A build that is kept becomes the base of others' changes. So only a run that is told to writes one (`--keep`), which is
-to be a run of the base branch; the code under test runs as another user, who can neither list nor read what is kept;
-and what is taken is copied, and compared with its digests, before anything runs.
+A build that is kept becomes the base of others' changes. So only a run that is told to (`PERFCI_KEEP`) writes one,
+which is to be a run of the base branch; the code under test runs as another user, who can neither list nor read what is
+kept; and what is taken is copied, and compared with its digests, before anything runs.
 
     FOLDER/lock          held by the one run of this machine that uses the folder; others build
     FOLDER/entries/KEY   `entry.json`, and a side's `tree/`, `site/` and `cache/`
@@ -160,23 +160,27 @@ def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[
     """
     if account.ids is None:
         raise UsageError(
-            f"--cache {escaped(folder)}: the code under test would run as this user, and could write what later is "
-            f"base: name another user in {VARIABLE}, 10001:10001 say, and run perfci as root"
+            f"PERFCI_CACHE {escaped(folder)}: the code under test would run as this user, and could write what later "
+            f"is base: name another user in {VARIABLE}, 10001:10001 say, and run perfci as root"
         )
     entries = folder / "entries"
     with disk_errors("made", folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.path.lexists(entries):
             if any(folder.iterdir()):
-                raise UsageError(f"--cache {escaped(folder)}: holds other things: name a new folder")
+                raise UsageError(f"PERFCI_CACHE {escaped(folder)}: holds other things: name a new folder")
             entries.mkdir(mode=0o700)
         for path, others in ((folder, 0o22), (entries, 0o77)):
             info = path.lstat()
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & others:
-                raise UsageError(f"--cache {escaped(path)}: others than this user may have written it: name a new one")
+                raise UsageError(
+                    f"PERFCI_CACHE {escaped(path)}: others than this user may have written it: name a new one"
+                )
         account.show(folder)
     if (above := account.may_replace(entries)) is not None:
-        raise UsageError(f"--cache {escaped(folder)}: the code under test may write to {escaped(above)}: name another")
+        raise UsageError(
+            f"PERFCI_CACHE {escaped(folder)}: the code under test may write to {escaped(above)}: name another"
+        )
     with disk_errors("locked", folder):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, lock)
@@ -202,8 +206,8 @@ def require_out_of_reach(side: SideWork, account: Account) -> None:
             if path.is_relative_to(side.folder) or (changed := account.may_change(path)) is None:
                 continue
             raise UsageError(
-                f"--keep: the code under test may change {escaped(changed)}, which builds see by {escaped(name)}: give "
-                "it to another user, or take it out"
+                f"PERFCI_KEEP: the code under test may change {escaped(changed)}, which builds see by {escaped(name)}: "
+                "give it to another user, or take it out"
             )
 
 

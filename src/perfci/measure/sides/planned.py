@@ -47,7 +47,7 @@ def of_machine(facts: Fingerprint, devices: Sequence[DeviceKind], environments: 
 def require_planned(then: Mapping[str, str], now: Mapping[str, Any]) -> None:
     """Raise UsageError where a fact is not that of the plan. `then`: the plan's claims."""
     todo = f"measure what was planned, or {ANEW} on this machine"
-    require_same(then, claims(now), "--plan", "is not that of the plan", todo)
+    require_same(then, claims(now), "--shard", "is not that of the plan", todo)
 
 
 def require_cases(planned: Planned, cases: Sequence[Case]) -> list[Case]:

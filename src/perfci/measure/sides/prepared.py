@@ -79,7 +79,7 @@ def _asked(request: Request, folder: Path) -> dict[str, Any]:
         "its folder": str(folder),  # paths below it are in what was built
         "the command (run or compare)": request.what.mode,
         "--base": request.what.base,
-        "the set of --base-env and --env": request.what.env,
+        "the set of --env": request.what.env,
         "--committed": request.what.committed,
         "the pull request": request.what.pull_request,
     }
