@@ -117,12 +117,12 @@ POLICY = """
       - {{cases: app, metric: kernel_launches, regression: 0%}}
       - {{cases: app, metric: registers, regression: 0%}}
       - {{cases: app, metric: "range:work", max: 10s}}
-      - {{cases: app, metric: device_busy, min: 0%, severity: warn, on_missing: warn}}
+      - {{cases: app, metric: device_busy, min: 0%, fail_on: []}}
       - {{cases: app, metric: instructions, regression: 0%}}
       - {{cases: app, expect_kernels: elementwise}}
       - {{cases: two/a, metric: time, max: 600s}}
-      - {{cases: two/a, metric: kernel_launches, regression: 0%, on_missing: warn}}
-      - {{cases: two/a, expect_kernels: elementwise, on_missing: warn}}
+      - {{cases: two/a, metric: kernel_launches, regression: 0%, fail_on: broken}}
+      - {{cases: two/a, expect_kernels: elementwise, fail_on: broken}}
 """
 
 

@@ -48,7 +48,7 @@ CASES = """
 TEN_TIMES = CASES.split("\n\n\n", maxsplit=2)[0]
 LIMITS = """
     limits:
-      - {cases: "*", metric: speedup, min: 1.10x, on_missing: warn}
+      - {cases: "*", metric: speedup, min: 1.10x, fail_on: broken}
       - {cases: ten_times, metric: speedup, min: 2x}
 """
 

@@ -77,12 +77,12 @@ class Account:
         self.hub.commits[self.base] = [FIRST]
         self.hub.files[self.base, "perfci.yaml"] = (self.clone.root / "perfci.yaml").read_bytes()
 
-    def slower_application(self, mode: str = "gate") -> None:
+    def slower_application(self, fails: bool = True) -> None:
         """Main has a command that says how long it took, which takes seconds to measure; the clone has a slower one."""
         line = {"metric": "time", "value": 1, "unit": "s"}
         self.clone.write("line", json.dumps(line))
         app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci, device: cpu}]\n"
-        self.main("", f"{app}limits: [{{cases: app, metric: time, max: 2s}}]\nmode: {mode}\n")
+        self.main("", f"{app}limits: [{{cases: app, metric: time, max: 2s}}]\nfail_on: {['broken'] * fails}\n")
         self.clone.write("line", json.dumps(line | {"value": 3}))
 
     def pull_request(self, branch: str = "change", fork: bool = False) -> Pull:
@@ -286,11 +286,11 @@ def test_one_job_refuses_a_fork_before_anything_of_it_runs(account: Account) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "code", "result"), [("gate", "1", "failure"), ("observe", "0", "success")])
+@pytest.mark.parametrize(("fails", "code", "result"), [(True, "1", "failure"), (False, "0", "success")])
 def test_one_job_without_the_right_to_comment_ends_as_it_measured(
-    account: Account, mode: str, code: str, result: str
+    account: Account, fails: bool, code: str, result: str
 ) -> None:
-    account.slower_application(mode)
+    account.slower_application(fails)
     workflow = HERE.replace(", pull-requests: write", "")
     job = account.event(account.pull_request(), workflow=workflow)["perfci"]
     assert (job.result, job.outputs["org/perfci@v1"]["exit-code"]) == (result, code), job.log
@@ -502,13 +502,13 @@ def test_what_is_closed_is_concluded_anew_and_another_title_starts_nothing(accou
 
 
 @pytest.mark.slow
-def test_observed_only_is_neutral(account: Account) -> None:
-    account.slower_application("observe")
+def test_limits_that_only_warn_pass(account: Account) -> None:
+    account.slower_application(False)
     jobs = account.event(account.pull_request())
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
     assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "0"
-    assert account.concluded == ["neutral"]
-    assert account.comment.startswith("### 🟡 Observed only, would have failed: ")
+    assert account.concluded == ["success"]
+    assert account.comment.startswith("### ✅ Passed, but ")
 
 
 @pytest.mark.slow

@@ -406,7 +406,7 @@ def test_a_merge_of_ones_own_making_is_no_pass(
     made, own = "c" * 40, "d" * 40
     hub.commits |= {made: [BASE, HEAD], own: [BASE, HEAD]}
     hub.committers[own] = committer, verified
-    policy = POLICY + "on_undecided: fail\n" * strict
+    policy = POLICY + "fail_on: [broken, missing, undecided]\n" * strict
     _, run = scene(hub)
     if moved:
         hub.branches["main"] = NOW

@@ -445,12 +445,12 @@ def test_a_limit_loosened_in_the_change_does_not_count(hub: GitHub) -> None:
     assert [row.limit for row in shard.report.rows] == [0.02, 0.02]
 
 
-def test_observe_is_bases_to_say(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER, gate="observe")
+def test_whether_limits_only_warn_is_bases_to_say(hub: GitHub) -> None:
+    _, run = scene(hub, *SLOWER, fail_on=[])
     assert published(hub, run).publication.exit_code == 1
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}mode: observe\n".encode()
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}fail_on: []\n".encode()
     assert published(hub, run).publication.exit_code == 0
-    assert hub.checks[-1]["conclusion"] == "neutral"
+    assert hub.checks[-1]["conclusion"] == "success"
 
 
 def test_a_first_adoption_is_judged_by_its_own_limits_and_passes_nothing(hub: GitHub) -> None:

@@ -77,7 +77,7 @@ def test_a_twin_into_a_branch_without_a_policy_passes_nothing(hub: GitHub) -> No
 
 
 @pytest.mark.parametrize("first", [7, 8])
-@pytest.mark.parametrize("policy", [POLICY.replace("2%", "900%"), POLICY + "mode: observe\n"])
+@pytest.mark.parametrize("policy", [POLICY.replace("2%", "900%"), POLICY + "fail_on: []\n"])
 def test_a_twin_into_a_lenient_branch_passes_nothing(hub: GitHub, first: int, policy: str) -> None:
     _, run = scene(hub, *SLOWER)
     twin(hub)

@@ -45,7 +45,7 @@ def test_what_fails_comes_first():
 
 @pytest.mark.parametrize("head", [case("slower", ratio=1.5), case("other")])
 def test_where_nothing_can_fail_it_is_an_error_still(head):
-    report = judge(results([case(base=broken()), head], gate="observe"))
+    report = judge(results([case(base=broken()), head], [limit(fail_on=[]), limit(head.id, fail_on=[])], fail_on=[]))
     assert (report.verdict, report.exit_code) == ("error", 3)
 
 
@@ -65,7 +65,7 @@ def test_what_failed_before_it_was_measured_is_no_breakdown():
 )
 def test_where_head_does_not_run_either_that_is_what_counts(head, verdict):
     given = case(base=broken(), head=head)
-    report = judge(results([given, case("other")], [limit(on_missing="fail"), limit("other")]))
+    report = judge(results([given, case("other")], [limit(), limit("other")]))
     assert "although it was right before" not in report.sentence
     assert verdict in (None, report.verdict)
 

@@ -131,7 +131,7 @@ def test_relative_limits(given, class_, effect, strict, words):
 
 @pytest.mark.parametrize(("given", "class_"), [(r[0], r[1]) for r in RELATIVE])
 def test_a_limit_that_only_warns_never_fails_the_run(given, class_):
-    report = judge(results([given, case("other")], [limit(severity="warn")]), strict=True)
+    report = judge(results([given, case("other")], [limit(fail_on=["missing"])]), strict=True)
     assert report.exit_code == 0
     assert only(report).class_ == class_
 
@@ -239,16 +239,40 @@ def test_a_bound_that_base_breaks_already_fails_unchanged_code_no_oftener_than_o
     assert effects.count("fail") <= 4
 
 
-@pytest.mark.parametrize(("severity", "code"), [("fail", 1), ("warn", 0)])
-def test_a_violation_does_what_its_severity_says(severity, code):
+FAIL_ON = {"fail": ["broken", "missing"], "warn": ["broken"]}
+
+
+@pytest.mark.parametrize("fail_on", [[], ["missing"], ["broken"], ["undecided"]])
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_has_no_answer_fails_where_its_limit_or_strict_with_a_limit_that_can_break_says_so(fail_on, strict):
+    noisy = case("a", values={"sd": 0.2})
+    asked = [limit("a", fail_on=fail_on), limit("b")]
+    report = judge(results([noisy, case("b")], asked), strict=strict)
+    row = next(row for row in report.rows if row.case == "a" and row.kind != "presence")
+    fails = "undecided" in fail_on or (strict and "broken" in fail_on)
+    assert row.effect == "fail" if fails else row.effect in ("undecided", "warn")
+    assert report.exit_code == int(fails)
+
+
+@pytest.mark.parametrize(
+    ("policys", "own", "effect"), [([], [], "undecided"), ([], ["broken"], "fail"), (["broken"], [], "fail")]
+)
+def test_a_case_that_fails_is_never_green(policys, own, effect):
+    report = judge(results([case(head=FAILED)], [limit(fail_on=own)], fail_on=policys))
+    assert only(report).effect == effect
+    assert report.verdict == {"fail": "fail", "undecided": "undecided"}[effect]
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [(["broken"], 1), (["missing", "undecided"], 0), ([], 0)])
+def test_a_violation_does_what_its_limit_says(fail_on, code):
     given = alone(level=5e-3)
-    assert judge(results([given], [limit(kind="max", bound=1e-3, severity=severity)], mode="run")).exit_code == code
+    assert judge(results([given], [limit(kind="max", bound=1e-3, fail_on=fail_on)], mode="run")).exit_code == code
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "warn"])
 @pytest.mark.parametrize("kind", ["min", "max", "regression"])
 def test_a_metric_that_was_not_measured_never_passes(kind, on_missing):
-    blind = limit(metric="p99", kind=kind, bound=0.8, on_missing=on_missing)
+    blind = limit(metric="p99", kind=kind, bound=0.8, fail_on=FAIL_ON[on_missing])
     row = only(judge(results([case()], [blind])))
     # Of a case with no other limit, nothing is known then.
     assert (row.class_, row.effect) == ("invalid", "fail" if on_missing == "fail" else "undecided")
@@ -368,14 +392,16 @@ def test_what_was_not_checked_in_head_for_want_of_budget_is_neither_added_nor_fi
     ("on_missing", "effect"), [(["fail", "warn"], "fail"), (["warn", "warn"], "warn"), ([], "warn")]
 )
 def test_a_removed_case_does_what_its_limits_say_of_missing(on_missing, effect):
-    limits = [limit(kind=kind, on_missing=what) for kind, what in zip(("regression", "max"), on_missing, strict=False)]
+    limits = [
+        limit(kind=kind, fail_on=FAIL_ON[what]) for kind, what in zip(("regression", "max"), on_missing, strict=False)
+    ]
     assert only(judge(results([case(head=ABSENT)], limits))).effect == effect
 
 
 @pytest.mark.parametrize("on_missing", ["fail", "warn"])
 def test_a_limit_on_what_profilers_see_holds_a_removed_case_too(on_missing):
     gone = case(head=ABSENT)
-    seen = limit(metric="registers", kind="max", bound=64.0, on_missing=on_missing)
+    seen = limit(metric="registers", kind="max", bound=64.0, fail_on=FAIL_ON[on_missing])
     row = only(judge(results([gone], [seen])))
     assert (row.class_, row.effect) == ("missing", on_missing)
 

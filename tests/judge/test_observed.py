@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfci.judge.criteria import not_asked, rows_of
 from perfci.judge.headline import row_words
 from perfci.judge.observed import inapplicable, observed_row
-from perfci.judge.status import Context
+from perfci.judge.status import Context, missing
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Looks
@@ -103,10 +103,13 @@ def test_a_bound_that_base_broke_already_warns() -> None:
     assert observed_row(context(), case(None, values(occupancy=70)), low).class_ == "unchanged"
 
 
+FAIL_ON = {"fail": ["broken", "missing"], "warn": ["broken"]}
+
+
 @pytest.mark.parametrize("severity", ["fail", "warn"])
 @pytest.mark.parametrize("profile", [None, Profile(), Profile(faults=[FORBIDDEN]), values(dram_bytes=1)])
 def test_a_value_that_is_not_there_never_passes(profile, severity) -> None:
-    low = criterion(metric="occupancy", tier="counters", kind="min", bound=70, on_missing=severity)
+    low = criterion(metric="occupancy", tier="counters", kind="min", bound=70, fail_on=FAIL_ON[severity])
     row = observed_row(context(), case(values(occupancy=80), profile), low)
     assert (row.class_, row.effect) == ("invalid", severity)
     if profile is not None and profile.faults:
@@ -162,14 +165,18 @@ def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
     assert copying.trace is not None
     copying.trace.copies = copies
     row = observed_row(
-        context(), case(None, copying), criterion(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
+        context(),
+        case(None, copying),
+        criterion(metric=metric, tier=tier, kind="max", bound=70, fail_on=["broken", "missing"]),
     )
     assert (row.class_, row.effect) == ("invalid", "fail")
     assert "head launches no kernel" in row.reason and "ncu's log" not in row.reason
     # A timeline that lost something proves nothing.
     copying.faults.append(Fault(tool="nsys", part="trace", kind="incomplete", text="3 kernels have no usable values"))
     row = observed_row(
-        context(), case(None, copying), criterion(metric=metric, tier=tier, kind="max", bound=70, on_missing="fail")
+        context(),
+        case(None, copying),
+        criterion(metric=metric, tier=tier, kind="max", bound=70, fail_on=["broken", "missing"]),
     )
     assert row.class_ == "invalid" and "launches no kernel" not in row.reason
 
@@ -193,11 +200,11 @@ def of_command(profile: Profile, reports: int) -> Case:
 
 
 def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
-    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash", on_missing="warn")
+    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash", fail_on=["broken"])
     for profile, asked in ((kernels("flash_fwd"), flash), (values(registers=64), criterion())):
         assert observed_row(context(), of_command(profile, 1), asked).class_ == "unchanged"
         row = observed_row(context(), of_command(profile, 3), asked)
-        assert (row.class_, row.effect) == ("invalid", asked.on_missing)
+        assert (row.class_, row.effect) == ("invalid", missing(asked))
         assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
 
 
@@ -301,7 +308,7 @@ def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launc
 def test_a_value_beside_a_fault_neither_keeps_nor_breaks_a_limit(origin, on_missing, kind, value) -> None:
     whole, part = seen_by("nsys", 3), seen_by("nsys", value, LOST)
     bound = 0.0 if kind == "regression" else 3.0
-    asked = criterion(metric="kernel_launches", tier="trace", kind=kind, bound=bound, on_missing=on_missing)
+    asked = criterion(metric="kernel_launches", tier="trace", kind=kind, bound=bound, fail_on=FAIL_ON[on_missing])
     judged = observed_row(context(), case(whole, part).model_copy(update={"origin": origin}), asked)
     assert (judged.class_, judged.effect, judged.head) == ("invalid", on_missing, None)
     assert "nsys: nsys says: CUPTI dropped 5 records: profile fewer executions" in judged.reason

@@ -49,7 +49,7 @@ def some_cases(draw, number=good):
 @st.composite
 def some_limits(draw, cases):
     return [
-        limit(c.id, metric, kind, bound, severity=draw(st.sampled_from(["fail", "warn"])))
+        limit(c.id, metric, kind, bound, fail_on=draw(st.sampled_from([["broken", "missing"], ["missing"]])))
         for c in cases
         for metric, kind, bound in draw(
             st.lists(

@@ -124,7 +124,7 @@ def test_a_proof_hides_no_failure(status: str) -> None:
 def test_an_audit_that_finds_a_change_contradicts_the_proof_and_fails() -> None:
     audited = BY_CODE.model_copy(update={"audited": True})
     slower = case(ratio=1.3, proof=audited)
-    report = judge(results([slower], [limit(severity="warn")]))
+    report = judge(results([slower], [limit(fail_on=["missing"])]))
     assert report.verdict == "fail"
     (row,) = report.rows
     assert row.class_ == "regression" and "contradicts its proof, by which no file that it reads differs" in row.reason

@@ -21,9 +21,9 @@ def test_the_same_policy_gives_the_planned_criteria() -> None:
 
 
 def test_the_plans_own_limits_and_mode_do_not_count() -> None:
-    loose = measured(POLICY.replace("2%", "50%")).model_copy(update={"gate": "observe"})
+    loose = measured(POLICY.replace("2%", "50%")).model_copy(update={"fail_on": []})
     report = judge_by(parse_policy(POLICY), loose)
-    assert (report.exit_code, report.exploratory, report.observe) == (1, True, False)
+    assert (report.exit_code, report.exploratory) == (1, True)
 
 
 def test_a_kernels_own_limit_tightens_and_never_loosens() -> None:
@@ -97,7 +97,7 @@ def test_the_advice_is_that_of_what_main_is_compared_with() -> None:
 def test_a_case_that_the_reference_asks_otherwise_or_lacks_does_not_fail_a_night() -> None:
     other = case("a/n=1", base=side(params={"n": 1}), head=side(params={"n": 2}))
     new = case("b/n=1", base=side("absent", kind="absent"), ratio=None)
-    policy = POLICY.replace("regression: 2%", "creep: 8%") + "on_undecided: fail\n"
+    policy = POLICY.replace("regression: 2%", "creep: 8%") + "fail_on: [broken, undecided]\n"
     for purpose, effect in (("change", "fail"), ("reference", "warn")):
         made = results([other, new], [])
         made.plan.purpose = purpose

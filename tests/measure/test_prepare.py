@@ -48,10 +48,10 @@ def test_the_same_in_other_words_and_what_each_side_has_for_itself_are_no_differ
     [
         ("regression: 2%", "regression: 3%", ["limits"]),
         ("max: 1ms", "max: 2ms", ["limits"]),
-        (", metric: bandwidth, min: 2TB/s", ", metric: bandwidth, min: 2TB/s, severity: warn", ["limits"]),
-        ("version: 1", "version: 1\nmode: observe\nbudget: 1m", ["budget", "mode"]),
+        (", metric: bandwidth, min: 2TB/s", ", metric: bandwidth, min: 2TB/s, fail_on: []", ["limits"]),
+        ("version: 1", "version: 1\nfail_on: []\nbudget: 1m", ["budget", "fail_on"]),
         ("version: 1", "version: 1\ndevices: [cpu]", ["devices"]),
-        ("version: 1", "version: 1\non_undecided: fail", ["on_undecided"]),
+        ("version: 1", "version: 1\nfail_on: undecided", ["fail_on"]),
         ("version: 1", "version: 1\nmetrics: {p99: {unit: s, better: lower}}", ["metrics"]),
         ("version: 1", "version: 1\nthreads: 2", ["threads"]),
     ],

@@ -31,11 +31,11 @@ def test_a_value_on_its_limit_is_within_and_no_number_is_beyond(asked: Criterion
 
 @pytest.mark.parametrize(("kind", "stricter"), [("regression", 1.0), ("creep", 1.0), ("max", 1.0), ("min", 3.0)])
 def test_a_kernels_own_limit_tightens_its_policys_and_never_loosens_it(kind: str, stricter: float) -> None:
-    ours = limit(kind=kind, bound=2.0, severity="warn")
+    ours = limit(kind=kind, bound=2.0, fail_on=["missing"])
     tight = ours.tightened(limit(kind=kind, bound=stricter, source=OWN))
-    assert (tight.bound, str(tight.source), tight.severity) == (stricter, "k.py:3: limits[1]", "fail")
-    loose = ours.tightened(limit(kind=kind, bound=4.0 - stricter, on_missing="warn", source=OWN))
-    assert (loose.bound, str(loose.source), loose.on_missing) == (2.0, "limits[0]", "fail")
+    assert (tight.bound, str(tight.source), tight.fail_on) == (stricter, "k.py:3: limits[1]", ["broken", "missing"])
+    loose = ours.tightened(limit(kind=kind, bound=4.0 - stricter, fail_on=["undecided"], source=OWN))
+    assert (loose.bound, str(loose.source), loose.fail_on) == (2.0, "limits[0]", ["missing", "undecided"])
 
 
 def test_every_kind_says_what_it_compares_with_and_how_it_reads() -> None:
@@ -57,7 +57,7 @@ def test_the_metrics_tier_says_how_it_is_decided() -> None:
     timed, observed = limit(), limit(metric="registers")
     assert (timed.timed, timed.observed, timed.shares_alpha) == (True, False, True)
     assert (observed.timed, observed.observed, observed.shares_alpha) == (False, True, False)
-    for change in ({"waits": "it is for cpu"}, {"severity": "warn"}):
+    for change in ({"waits": "it is for cpu"}, {"fail_on": ["missing"]}):
         assert not timed.model_copy(update=change).shares_alpha
     waiting = timed.model_copy(update={"waits": "it is for cpu"})
     assert not waiting.timed and not waiting.observed

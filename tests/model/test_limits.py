@@ -121,7 +121,7 @@ def test_what_some_case_can_answer_is_none(limit: str) -> None:
 
 
 def test_what_may_be_missing_is_told_and_no_mistake() -> None:
-    allowed = policy("{cases: app, metric: p99, max: 2ms, on_missing: warn}")
+    allowed = policy("{cases: app, metric: p99, max: 2ms, fail_on: broken}")
     assert [(one.wrong, one.text) for one in idle(allowed, DECLARED, REPORTS)] == [
         (False, "limits[0]: no case that app matches reports p99: they report time")
     ]

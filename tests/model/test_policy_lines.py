@@ -35,7 +35,7 @@ GOOD: dict[str, Any] = {
     "metrics": {"loss": {"unit": "nats", "better": "lower"}, "gain": {}},
     "limits": [
         {"cases": ["mm/*", "a"], "metric": "time", "regression": "2%", "min_change": "200ns", "devices": ["cuda", "*H200*"]},
-        {"metric": "loss", "max": "2.5nats", "severity": "warn"},
+        {"metric": "loss", "max": "2.5nats", "fail_on": "missing"},
         {"cases": ["b"], "metric": "sm_throughput", "min": "80%"},
         {"metric": "registers", "regression": "0%", "max": 128},
         {"cases": ["a", "b", "c"], "expect_kernels": "flash"},
@@ -155,7 +155,7 @@ WRONG = [
     put("0%", "limits", 0, "regression"), put("1m", "limits", 0, "min_change"), put([], "limits", 0, "cases"),
     put(4, "limits", 0, "cases", 1), put("", "limits", 4, "cases", 2), put("cdua", "limits", 0, "devices", 0),
     put("tiem", "limits", 0, "metric"), put("5zz", "limits", 1, "max"), put(2.5, "limits", 1, "max"), put("5ms", "limits", 2, "min"),
-    put(0.8, "limits", 2, "min"), put(True, "limits", 3, "max"), put([1], "limits", 3, "max"), put("error", "limits", 1, "severity"),
+    put(0.8, "limits", 2, "min"), put(True, "limits", 3, "max"), put([1], "limits", 3, "max"), put("error", "limits", 1, "fail_on"),
     put("a(", "limits", 4, "expect_kernels"), put(1, "ignore", 1),
     named("comands", "commands"), named("regresion", "limits", 0, "regression"), named("untis", "metrics", "loss", "unit"),
     named("cycles", "metrics", "gain"), named("2A", "env", "C"), named("read", "commands", 0, "reads"),

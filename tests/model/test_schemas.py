@@ -33,7 +33,7 @@ suite: [kernels/*.py]
 build: pip install --no-deps --no-build-isolation --target "$PERFCI_SITE" .   # in base and in head
 limits:
   - {cases: "*", metric: time, regression: 2%}
-  - {cases: "softmax_bf16/*", metric: throughput, min: 5000/s, severity: warn}
+  - {cases: "softmax_bf16/*", metric: throughput, min: 5000/s, fail_on: missing}
   - {cases: [softmax_bf16/rows=8192, "matmul/*"], metric: bandwidth, min: 2TB/s, devices: ["*H100*", "*H200*"]}
 """
 
@@ -55,10 +55,10 @@ timeout: 90s
 build_timeout: 1.5h
 memory: 8GiB
 seed: 7
-mode: observe
+fail_on: []
 metrics: {loss: {unit: nats, better: lower}}
 limits:
-  - {metric: time, regression: 0.5%, min_change: 200ns, on_missing: warn}
+  - {metric: time, regression: 0.5%, min_change: 200ns, fail_on: [broken, undecided]}
   - {metric: time, max: 5 ms}
   - {metric: loss, max: 2.5nats}
   - {metric: registers, max: 128}
@@ -103,7 +103,7 @@ def test_a_written_policy_is_valid(text):
 def test_a_limit_asks_by_each_field_that_may_be_left_out_and_has_no_default():
     """`min_change` and `better` are of `regression` and `creep`."""
     left_out = {name for name, field in Limit.model_fields.items() if field.default is None}
-    assert left_out - {"min_change", "better"} == {*PURPOSES}
+    assert left_out - {"min_change", "better", "fail_on"} == {*PURPOSES}
 
 
 def limit(**fields: object) -> dict[str, object]:
@@ -114,8 +114,8 @@ BOTH: list[dict[str, object]] = [
     {"version": 2}, {"version": None}, {"limitz": []}, {"limits": {}}, {"limits": ["all"]}, {"suite": {"a": 1}}, {"suite": [1]},
     {"suite": "/abs/*.py"}, {"suite": ["../up.py"]}, {"path": ["~/x"]}, {"path": "a/../b"}, {"build": 5}, {"env": ["A"]},
     {"env": {"A": 1}}, {"env": {"2A": "x"}}, {"pass_env": ["A B"]}, {"devices": ["gpu"]}, {"devices": "cuda"}, {"threads": 0},
-    {"threads": "many"}, {"seed": -1}, {"mode": "off"}, {"timing": "warm"}, {"profile": "often"}, {"counters": "all"},
-    {"on_undecided": "pass"}, {"ignore": [""]},
+    {"threads": "many"}, {"seed": -1}, {"fail_on": ["off"]}, {"timing": "warm"}, {"profile": "often"}, {"counters": "all"},
+    {"fail_on": "never"}, {"ignore": [""]},
     # durations, sizes, prices
     {"budget": 600}, {"budget": "10"}, {"budget": "soon"}, {"budget": "10 fortnights"}, {"budget": ""}, {"timeout": "-3s"},
     {"timeout": "3 s s"}, {"build_timeout": "1:30"}, {"memory": "8 gigs"}, {"memory": 8}, {"memory": "8Gb"}, {"memory": "-8GiB"},
@@ -128,8 +128,8 @@ BOTH: list[dict[str, object]] = [
     {"metrics": {"a": {"unit": "x" * 30}}}, {"metrics": {"a": {"units": "x"}}}, {"metrics": {"a": []}},
     # limits: shapes
     limit(), limit(cases="a"), limit(regression=None), limit(cases=[], regression="2%"), limit(cases=[""], regression="2%"),
-    limit(cases=3, regression="2%"), limit(devices=[], regression="2%"), limit(regresion="2%"), limit(regression="2%", severity="error"),
-    limit(regression="2%", on_missing="skip"), limit(metric="sp eed", regression="2%"), limit(metric="", regression="2%"),
+    limit(cases=3, regression="2%"), limit(devices=[], regression="2%"), limit(regresion="2%"), limit(regression="2%", fail_on="error"),
+    limit(regression="2%", fail_on=["skip"]), limit(metric="sp eed", regression="2%"), limit(metric="", regression="2%"),
     limit(metric="range: ", max="2ms"), limit(metric="range:", max="2ms"), limit(expect_kernels=""), limit(expect_kernels=["flash"]),
     # limits: changes
     limit(regression=0.02), limit(regression="2"), limit(regression="x%"), limit(regression="-2%"), limit(regression="2ms"),

@@ -395,7 +395,7 @@ def reports() -> dict[str, Report]:
         "missing": report(
             [MISSING, *unchanged(2)],
             "`softmax/rows=1024` is missing in head",
-            "If it was removed on purpose, set on_missing: warn for it.",
+            "If it was removed on purpose, leave missing out of its fail_on.",
             files=["kernels/softmax.py (head): ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)"],
         ),
         "failed": failed,
@@ -420,13 +420,6 @@ def reports() -> dict[str, Report]:
         "devices": report(
             cpu, "No regression: 2 cases unchanged", "Nothing to do.",
             measured=both, facts=[facts("resample/batch=8", RESAMPLE, d) for d in ("cpu", "cuda")],
-        ),
-        "observe": report(
-            [REGRESSED, *unchanged(4)],
-            "Observed only, would have failed: sdpa/seq=512 is 3.1× slower",
-            "Set mode: gate when the limits fit.",
-            verdict="undecided",
-            observe=True,
         ),
         "exploratory": report(
             [UNDECIDED, *unchanged(2)], "Undecided: 1 of 3 cases has no answer: `add/n=65536` is inconclusive", "Measure again for a verdict that counts.",

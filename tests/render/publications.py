@@ -125,14 +125,12 @@ def publications() -> dict[str, Publication]:
         "truncated": publication(found["truncated"]),
         "error": publication(broken),
         "no-results": publication(names=(), missing=["artifact `perfci-h100` is gone: run the job again"]),
-        "observe": publication(found["observe"]),
         "shards": publication(smaller, found["regression"], found["pass"], names=("b200", "h200", "a100")),
         "shards-pass": publication(found["improvement"], found["inconclusive"], names=("h200", "b200")),
         "shard-missing": publication(found["pass"], names=("h200",), missing=["`measure (b200)` was cancelled: run it again"]),
         "shard-missing-and-regression": publication(
             found["regression"], broken, names=("h200", "b200"), missing=["`measure (h100)` was cancelled: run it again"]
         ),
-        "shards-observe": publication(found["observe"], found["observe"], names=("h200", "b200")),
         "unmeasured": publication(names=(), unmeasured="every changed file matches `docs/**`"),
         "nothing": publication(names=(), nothing="`2fed942111` has no commit of its own, `main` holds them all"),
         "unconfirmed": publication(found["pass"], unconfirmed="`2fed942111` is not signed by GitHub: push"),

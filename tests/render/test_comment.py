@@ -166,7 +166,7 @@ def test_failing_rows_of_several_jobs_are_the_worst_over_all():
 @pytest.mark.parametrize(
     ("state", "icon", "code"),
     [
-        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "🟡", 0), ("accepted", "☑️", 0), ("observe", "🟡", 0),
+        ("pass", "✅", 0), ("regression", "❌", 1), ("inconclusive", "🟡", 0), ("accepted", "☑️", 0),
         ("error", "⛔", 3), ("no-results", "⛔", 3), ("shard-missing", "⛔", 3), ("shard-missing-and-regression", "⛔", 3),
     ],
 )  # fmt: skip
@@ -240,13 +240,6 @@ def test_a_sentence_over_many_jobs():
         Verdict(STATES["shards-pass"]).sentence == "b200: Undecided: 3 of 12 cases have no answer: `norm/dim=64`: "
         "2 of 16 values of head are no finite positive number"
     )
-    assert (
-        Verdict(STATES["shards-observe"]).sentence
-        == "h200: Observed only, would have failed: `sdpa/seq=512` is 3.1× slower"
-    )
-    assert Verdict(
-        publication(STATES["observe"].shards[0].report, STATES["many"].shards[0].report, names=("a", "b"))
-    ).sentence.startswith("b: ")
     assert Verdict(Publication(origin=ORIGIN)).sentence == "Nothing was measured: no job handed over results"
 
 

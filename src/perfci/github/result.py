@@ -151,7 +151,7 @@ def conclusion(publication: Publication) -> Conclusion:
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
     holds the merge up, and does not read as a regression. `neutral` is what is undecided, as where there was nothing
-    to compare, or where the limits are only observed and do not hold.
+    to compare.
     """
     code = publication.exit_code
     if code:

@@ -5,7 +5,17 @@ from collections.abc import Iterable
 from perfci.judge.observed import inapplicable, observed_row
 from perfci.judge.proved import contradicted, proved_row
 from perfci.judge.speed_of_light import TIMED, impossible
-from perfci.judge.status import Context, about, about_criterion, about_id, declared_otherwise, judged, presence, state
+from perfci.judge.status import (
+    Context,
+    about,
+    about_criterion,
+    about_id,
+    declared_otherwise,
+    judged,
+    missing,
+    presence,
+    state,
+)
 from perfci.judge.timed import timed_row
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
@@ -71,7 +81,7 @@ def _row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 def _unknown(criterion: Criterion) -> Row:
     reason = "not measured: the results hold no such case"
-    fields = judged("invalid", criterion.on_missing, reason)
+    fields = judged("invalid", missing(criterion), reason)
     return Row(**about_id(criterion.case, criterion.device), **about_criterion(criterion), **fields)
 
 
@@ -79,14 +89,15 @@ def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[
     """The row of a case of which no limit can be judged here, though one names it."""
     if not waiting:
         return []
-    first = next((one for one in waiting if one.severity == "fail"), waiting[0])
+    first = next((one for one in waiting if "broken" in one.fail_on), waiting[0])
     others = len({(str(one.source), one.metric) for one in waiting}) - 1
     more = f"; nor {others} more" if others else ""
     reason = (
         f"no limit on it can be judged here: {first.source} on {first.metric}: {first.waits}{more}: measure where it "
         "can be, or give the case a limit that holds here"
     )
-    effect: Effect = context.undecided if first.severity == "fail" else "undecided"
+    # A case of which nothing is known does not pass, though its limits only warn.
+    effect: Effect = "fail" if context.effect("invalid", first) == "fail" else "undecided"
     fields = judged("invalid", effect, reason)
     said = about_criterion(first) | {"unit": context.unit(case, first.metric), "kind": "presence", "limit": None}
     return [Row(**about(case), **said, **fields)]

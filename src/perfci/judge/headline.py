@@ -46,12 +46,11 @@ def headline(
         return Headline("error", *broken)
     worst = worst_rows(rows)
     imported = any(case.origin == "imported" for case in results.cases)
-    observe, on_main = results.gate == "observe", context.purpose == "last"
+    on_main = context.purpose == "last"
     short = [case for case in cases if starved.unreached(context, case)]
     if failed := next((row for row in worst if row.effect == "fail"), None):
-        sentence, todo = _failing(worst), _advice(rows, "fail", short, imported=imported, on_main=on_main)
-        if observe:  # green would say that the limits hold
-            return Headline("undecided", f"Observed only, would have failed: {sentence}", todo)
+        failing = [row for row in worst if row.effect == "fail"]
+        sentence, todo = _worst_of(failing), _advice(rows, "fail", short, imported=imported, on_main=on_main)
         ending = _ENDINGS[context.purpose] if context.compared and not _not_imported(failed) else ""
         return Headline("fail", sentence + ending, todo)
     if context.starved:
@@ -62,7 +61,7 @@ def headline(
         todo = _advice(rows, "warn", short, imported=imported, on_main=on_main)
         return Headline("pass", _passing(worst, context.compared), todo)
     # Without a base there may be nothing to ask: that is not the change's fault.
-    wanted = results.plan.judged and context.compared and context.strict and not observe
+    wanted = results.plan.judged and context.compared and context.undecided == "fail"
     alone: _Unlimited = "imported" if imported else "alone"
     how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
     how = context.purpose if context.purpose in ("seam", "reference") else how
@@ -96,11 +95,11 @@ def _broken(
     both |= {(row.case, row.device) for row in files_in_both}
     if both:
         failed = [row for row in worst_rows(rows) if (row.case, row.device) in both]
-        others = sum(row.effect == "fail" for row in worst_rows(rows)) - len(failed)
+        others = sum(row.effect == "fail" for row in worst_rows(rows) if row not in failed)
         besides = f"; besides, {others} more would fail the gate" if others else ""
         todo = "Fix what fails in base, or remove it there: nothing can be said of its change."
-        return _failing(failed) + besides, todo
-    if broke := breakdown(context, cases, rows, observed=results.gate == "observe"):
+        return _worst_of(failed) + besides, todo
+    if broke := breakdown(context, cases, rows):
         return broke
     if any(map(_measured, cases)) or context.starved:
         return None
@@ -180,9 +179,8 @@ def _more(n: int) -> str:
     return f" (+{n} more)" if n > 0 else ""
 
 
-def _failing(worst: list[Row]) -> str:
-    """`worst`: a row per case, worst first. Names the first, counts the others."""
-    rows = [row for row in worst if row.effect == "fail"]
+def _worst_of(rows: list[Row]) -> str:
+    """Return the first row in words, and how many other cases there are. `rows`: one row per case, worst first."""
     one_file = [row for row in rows if _not_imported(rows[0]) and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
@@ -267,7 +265,7 @@ def _passing(worst: list[Row], compared: bool) -> str:
 _ADVICE: dict[Class, str] = {
     "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
-    "missing": "Bring the case or metric back, or set on_missing: warn for it in base first.",
+    "missing": "Bring the case or metric back, or leave missing out of its limits' fail_on in base first.",
     "failed": "Fix the case: its row says what happened.",
     "invalid": "Fix what the row's reason names; until then nothing is known of the case.",
     "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",

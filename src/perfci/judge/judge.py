@@ -31,11 +31,11 @@ _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, 
 def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] | None = None) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict`: what has no answer fails, as by `on_undecided: fail`. `criteria` replace the planned ones; where those
-    that pairs decide differ, the report is exploratory. The same results give the same report, in whatever order.
+    `strict` lets what has no answer fail the run, wherever what is broken does. `criteria` replace the
+    planned ones; where those that pairs decide differ, the report is marked exploratory, since the error rates were
+    planned for others. The same results give the same report, in whatever order cases and pairs stand in the document.
     Raises ValueError where the plan's looks do not fit together.
     """
-    strict = strict or results.on_undecided == "fail"
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)
     cases = sorted(results.cases, key=lambda case: case.key)
@@ -44,6 +44,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         looks=results.plan.looks,
         m=_sharing(asked, results) if exploratory else results.plan.m,
         strict=strict,
+        fail_on=frozenset(results.fail_on),
         compared=results.mode == "compare",
         criteria=_by_case(asked),
         custom=results.custom_metrics,
@@ -86,8 +87,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         sentence=first.sentence,
         advice=first.advice,
         advised=_again(results),
-        strict=strict,
-        observe=results.gate == "observe",
+        strict=context.undecided == "fail",
         exploratory=exploratory,
         counts={str(name): n for name, n in counts.items()},
         rows=rows,

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
 from perfci.judge.explain.thresholds import BYTES, POINTS
-from perfci.judge.status import Context, about, about_criterion, judged
+from perfci.judge.status import Context, about, about_criterion, judged, missing
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
@@ -32,14 +32,14 @@ def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
     if case.origin == "command" and (why := _not_of_the_case(case, criterion)):
-        return judged("invalid", criterion.on_missing, f"not judged: {why}")
+        return judged("invalid", missing(criterion), f"not judged: {why}")
     if criterion.against == "names":
         return _kernels(context, case, criterion)
     base, head = (_told(_profile(case, side), criterion) for side in SIDES)
     if head is None and base is not None and _has_none(case, "head", criterion):
-        return judged("missing", criterion.on_missing, f"in base, and {_why(case, 'head', criterion)}", base=base)
+        return judged("missing", missing(criterion), f"in base, and {_why(case, 'head', criterion)}", base=base)
     if head is None:
-        return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'head', criterion)}", base=base)
+        return judged("invalid", missing(criterion), f"not measured: {_why(case, 'head', criterion)}", base=base)
     match criterion.against:
         case "base":
             if base is None:
@@ -78,7 +78,7 @@ def _told(profile: Profile, criterion: Criterion) -> float | None:
 
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
     if context.compared and not _has_none(case, "base", criterion):
-        return judged("invalid", criterion.on_missing, f"not measured: {_why(case, 'base', criterion)}", head=head)
+        return judged("invalid", missing(criterion), f"not measured: {_why(case, 'base', criterion)}", head=head)
     return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
 
 
@@ -87,7 +87,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, base: float | 
     if not criterion.broken_by(head):
         return judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
     broken = f"{shown} is {criterion.beyond} the limit of {bound}{_round_l1(case, criterion, head)}"
-    effect = context.effect("violation", criterion.severity)
+    effect = context.effect("violation", criterion)
     if base is not None and criterion.broken_by(base):
         effect, broken = _already_broken(context, criterion, base, head, broken)
     return judged("violation", effect, broken, base=base, head=head)
@@ -136,7 +136,7 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
         reason = f"{words}, within the limit of {limit_percent(criterion.bound)}"
         return {**judged("unchanged", "pass", reason, base=base, head=head), **fields}
     reason = f"{words}; the limit is {limit_percent(criterion.bound)}"
-    row = judged("regression", context.effect("regression", criterion.severity), reason, base=base, head=head)
+    row = judged("regression", context.effect("regression", criterion), reason, base=base, head=head)
     return {**row, **fields}
 
 
@@ -165,7 +165,7 @@ def _already_broken(
         allowed = POINTS if criterion.unit == "%" else abs(base) * BYTES
     if criterion.worse(head, base) and abs(head - base) > allowed:
         reason = still_worse(broken, was, base, head, metric=criterion.metric)
-        return context.effect("violation", criterion.severity), reason
+        return context.effect("violation", criterion), reason
     return "warn", f"{broken}, as it already was in base ({was})"
 
 
@@ -173,7 +173,7 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
     seen = _profile(case, "head")
     names = _names(seen)
     if not names:
-        return judged("invalid", criterion.on_missing, f"no kernel was seen: {_why(case, 'head', criterion)}")
+        return judged("invalid", missing(criterion), f"no kernel was seen: {_why(case, 'head', criterion)}")
     if any(finds(criterion.pattern, name) for name in names):  # what was lost beside it cannot undo it
         return judged("unchanged", "pass", f"a kernel matches {criterion.pattern}")
     # Of a command only the kernels are counted that were asked for.
@@ -181,9 +181,9 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
         reason = (
             f"no kernel that was seen matches {criterion.pattern}, and not all were: {_why(case, 'head', criterion)}"
         )
-        return judged("invalid", criterion.on_missing, reason)
+        return judged("invalid", missing(criterion), reason)
     broken = f"no kernel matches {criterion.pattern}: {listed(brief_names(names), 2, '`')}"
-    effect = context.effect("violation", criterion.severity)
+    effect = context.effect("violation", criterion)
     base = _profile(case, "base")
     in_base = [] if doubt(base, criterion.metric) else _names(base)
     if in_base and not any(finds(criterion.pattern, name) for name in in_base):

@@ -30,9 +30,7 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     if not policy.prove:
         cases = [case.model_copy(update={"proof": None}) for case in results.cases]
         results = results.model_copy(update={"cases": cases})
-    results = results.model_copy(
-        update={"gate": policy.mode, "on_undecided": policy.on_undecided, "custom_metrics": policy.metrics}
-    )
+    results = results.model_copy(update={"fail_on": policy.fail_on, "custom_metrics": policy.metrics})
     return judge(results, strict=strict, criteria=asked)
 
 

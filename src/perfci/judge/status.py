@@ -14,7 +14,7 @@ from perfci.model.criteria import Criterion, Purpose
 from perfci.model.fingerprint import Environments
 from perfci.model.metrics import CustomMetric, known_metric
 from perfci.model.plan import Looks
-from perfci.model.policy import Severity
+from perfci.model.policy import FAIL_ON, Outcome
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
 from perfci.model.results import Case, CaseSide, Results
 from perfci.model.text import one_line
@@ -36,6 +36,7 @@ class Context:
     m: int
     """Number of criteria that share α."""
     strict: bool
+    """True where what has no answer fails the run wherever what is broken does."""
     compared: bool
     """True where there is a base."""
     criteria: dict[str, list[Criterion]]
@@ -43,6 +44,8 @@ class Context:
     custom: dict[str, CustomMetric]
     environments: Environments | None = None
     """Of base and head, where they differ."""
+    fail_on: frozenset[Outcome] = frozenset(FAIL_ON)
+    """The policy's own: of what belongs to no limit."""
     purpose: Purpose = "change"
     drifting: bool = False
     """Pairs resemble those before them beyond chance."""
@@ -69,18 +72,31 @@ class Context:
         known = known_metric(metric)
         return known.unit if known is not None else ""
 
-    def effect(self, class_: Class, severity: Severity = "fail") -> Effect:
-        """Return the effect on the verdict. A limit that only warns does so with or without an answer."""
+    def effect(self, class_: Class, criterion: Criterion) -> Effect:
+        """Return the effect on the verdict of a criterion's row. A limit that only warns does so whether or not it has
+        an answer."""
+        breaks = "broken" in criterion.fail_on
         if class_ in ("regression", "violation"):
-            return severity
+            return "fail" if breaks else "warn"
         if class_ in UNANSWERED:
-            return self.undecided if severity == "fail" else "warn"
+            fails = "undecided" in criterion.fail_on or (breaks and self.strict)
+            return "fail" if fails else "undecided" if breaks else "warn"
         return "pass"
 
     @property
     def undecided(self) -> Effect:
-        """The effect of a withheld answer."""
-        return "fail" if self.strict else "undecided"
+        """The effect of a row on the case itself that withholds an answer."""
+        return "fail" if self.strict or "undecided" in self.fail_on else "undecided"
+
+    def failed(self, asked: Sequence[Criterion] = ()) -> Effect:
+        """Return the effect of a case that fails, of which so much is asked: what is wrong passes nowhere."""
+        fails = "broken" in self.fail_on or any("broken" in criterion.fail_on for criterion in asked)
+        return "fail" if fails else "undecided"
+
+
+def missing(criterion: Criterion) -> Effect:
+    """Return the effect of what is gone, or cannot be measured."""
+    return "fail" if "missing" in criterion.fail_on else "warn"
 
 
 def order(row: Row) -> tuple[object, ...]:
@@ -180,9 +196,9 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    """A limit that waits for another machine speaks of the case, too, which is gone there as well."""
-    said = [one.on_missing for one in context.criteria.get(case.key, [])]
-    return "fail" if "fail" in said else "warn"
+    """Return a limit that waits for another machine says what becomes of its case too: the case is gone there as
+    well."""
+    return min(map(missing, context.criteria.get(case.key, [])), key=EFFECTS.index, default="warn")
 
 
 def _fails(side: CaseSide) -> str:
@@ -195,7 +211,7 @@ def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case "ok":
             return None
         case "failed":
-            return "failed", "fail", f"{_fails(head)}{because(head)}"
+            return "failed", context.failed(context.criteria.get(case.key, ())), f"{_fails(head)}{because(head)}"
         case "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent":
@@ -204,18 +220,19 @@ def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     base, head = state(case, "base"), state(case, "head")
+    failed = context.failed(context.criteria.get(case.key, ()))
     if base.status != "ok" and head.status == "ok" and case.sides["head"].status == "skipped":
-        return "invalid", context.effect("invalid"), f"not checked in head{because(head)}"
+        return "invalid", context.undecided, f"not checked in head{because(head)}"
     match base.status, head.status:
         case "absent", "absent":
-            return "invalid", context.effect("invalid"), f"in neither base nor head{because(head)}"
+            return "invalid", context.undecided, f"in neither base nor head{because(head)}"
         case _, "absent":
             return "missing", _gone(context, case), f"in base, not in head{because(head)}"
         case "failed", "failed":
             verb = _fails(head) if _fails(head) == _fails(base) else "fails"
-            return "failed", "fail", f"{verb} in base and in head{because(head)}"
+            return "failed", failed, f"{verb} in base and in head{because(head)}"
         case _, "failed":
-            return "failed", "fail", f"{_fails(head)} in head{because(head)}"
+            return "failed", failed, f"{_fails(head)} in head{because(head)}"
         case "ok", "skipped":
             # A change must not pass by skipping what base measured.
             return "skipped", context.undecided, f"measured in base, skipped in head{because(head)}"
@@ -226,12 +243,12 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case "skipped", _:
             return "added", "pass", f"skipped in base{because(base)}"
         case "failed", _ if broke_down(case):
-            return "invalid", context.effect("invalid"), f"base failed while it was measured{because(base)}"
+            return "invalid", context.undecided, f"base failed while it was measured{because(base)}"
         case "failed", _:
-            return "invalid", context.effect("invalid"), f"{_fails(base)} in base only{because(base)}"
+            return "invalid", context.undecided, f"{_fails(base)} in base only{because(base)}"
     if not case.code_proved and (different := differences(base, head, context.environments)):
         # A release asks what it asked: until the next one there is nothing that could be done about it.
-        effect: Effect = "warn" if context.purpose == "reference" else context.effect("changed")
+        effect: Effect = "warn" if context.purpose == "reference" else context.undecided
         return "changed", effect, "; ".join([*different, *redeclared(base, head)])
     return None
 
@@ -253,17 +270,15 @@ def fails_in_both(context: Context, case: Case) -> bool:
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
-def breakdown(
-    context: Context, cases: Sequence[Case], rows: Sequence[Row], *, observed: bool
-) -> tuple[str, str] | None:
-    """Return the sentence and advice of a run in which base failed while it was measured; None for any other.
+def breakdown(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
+    """Return the sentence of a run in which base failed while it was measured, and what to do; None where it did not.
 
-    Another case that fails the gate comes first, unless the run is `observed` and cannot fail.
+    Another case that fails the gate comes first: it is known whatever became of this one.
     """
     broke = [case for case in cases if context.compared and broke_down(case)]
     own = {(case.id, case.device) for case in broke}
     fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
-    if not broke or (fails and not observed):
+    if not broke or fails:
         return None
     base = state(broke[0], "base")
     log = f"see {base.reason.log}, " if base.reason and base.reason.log else ""
@@ -303,7 +318,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
             continue
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
-        effect: Effect = "fail" if class_ == "failed" else context.effect(class_)
+        effect = context.failed() if class_ == "failed" else context.undecided
         reason = f"{IMPORTS_NOT}{where}: {one_line(failed[file, sides[-1]].text, 400)}"
         fields = judged(class_, effect, reason)
         rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))

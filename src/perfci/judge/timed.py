@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from perfci.judge.starved import unreached
-from perfci.judge.status import Context, about, about_criterion, centre, judged
+from perfci.judge.status import Context, about, about_criterion, centre, judged, missing
 from perfci.judge.undecided import LEVEL, enough, stopped, undecided, unproved
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.comparison import alternatives
@@ -61,10 +61,10 @@ def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
     """Of a speed-up whose alternative differs between base and head, or did not always run."""
     sides = case.sides
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
-        return judged("changed", context.effect("changed"), f"no speed-up to hold head to: {why}")
+        return judged("changed", context.undecided, f"no speed-up to hold head to: {why}")
     refused = next((pair.refused for pair in case.pairs if pair.refused), "")
     if refused:
-        return judged("invalid", context.effect("invalid"), f"not measured: {_against(case)} failed: {refused}")
+        return judged("invalid", context.undecided, f"not measured: {_against(case)} failed: {refused}")
     return None
 
 
@@ -77,7 +77,7 @@ def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -
     """Where no case came to its first look none, under strict too: the run is an error."""
     if class_ in UNANSWERED and context.starved and unreached(context, case):
         return "undecided"
-    return context.effect(class_, criterion.severity)
+    return context.effect(class_, criterion)
 
 
 def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
@@ -86,15 +86,15 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
     effect = _effect(context, case, "invalid", criterion)
     match code:
         case "empty" | "unmeasured" if why := _counted_alone(case):
-            effect, reason = criterion.on_missing, f"not measured: {why}"
+            effect, reason = missing(criterion), f"not measured: {why}"
         case "empty" | "unmeasured" | "base_unmeasured" if why := _lost(case):
-            effect, reason = criterion.on_missing, f"not measured: {why}"
+            effect, reason = missing(criterion), f"not measured: {why}"
         case "empty" if not case.pairs:
             reason = f"no finished pair{stopped(case)}{enough(case)}"
         case "empty":
             reason = f"no finished pair has {metric} in base and in head"
         case "unmeasured":
-            effect, reason = criterion.on_missing, f"not measured: {_unmeasured(case, metric)}"
+            effect, reason = missing(criterion), f"not measured: {_unmeasured(case, metric)}"
         case "base_unmeasured":
             class_, effect = "added", "pass"
             reason = f"head has {metric}, base has not: nothing to compare with"
@@ -278,13 +278,13 @@ def _already_broken(context: Context, case: Case, criterion: Criterion, base: fl
     if found.status == "regression":
         centres = (hodges_lehmann(values) for values in values_of(paired(case, criterion.metric)))
         reason = still_worse(broken, was, *centres, metric=criterion.metric)
-        return context.effect("violation", criterion.severity), reason
+        return context.effect("violation", criterion), reason
     already = f"{broken}, as it already was in base ({was})"
     if found.status == "invalid":
         why = f"what is known of {criterion.metric} does not show whether head is worse"
-        return context.effect("invalid", criterion.severity), f"{already}; {why}"
+        return context.effect("invalid", criterion), f"{already}; {why}"
     needed = pairs_needed(context.looks, context.m)
     if found.n < needed:
         why = f"{found.n} of the {needed} pairs that it takes to show that head is worse"
-        return context.effect("inconclusive", criterion.severity), f"{already}; {why}"
+        return context.effect("inconclusive", criterion), f"{already}; {why}"
     return "warn", already

@@ -15,7 +15,7 @@ from perfci.model.criteria import asked as asks
 from perfci.model.limits import Subject, criteria
 from perfci.model.metrics import OBSERVED, resolve
 from perfci.model.plan import Declared, Looks, Plan, sharing
-from perfci.model.policy import Command, Limit, Policy
+from perfci.model.policy import FAIL_ON, Command, Limit, Policy
 from perfci.model.results import Case
 from perfci.model.text import hides_failures, listed
 
@@ -101,7 +101,7 @@ def _criterion(
         found = Criterion(
             case=subject.id, device=subject.device, kind="regression", source=source, **made["regression"]
         )
-    update: dict[str, Any] = {"better": question.better or found.better, "severity": "fail"}
+    update: dict[str, Any] = {"better": question.better or found.better, "fail_on": list(FAIL_ON)}
     update |= {} if bound is None else {"bound": bound}
     if question.threshold:
         update |= {"threshold": True, "min_change": 0.0, "tick": 0.0}

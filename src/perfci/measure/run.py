@@ -173,7 +173,7 @@ class Measurement:
         journal = Journal(self.request.where.out, claims, run, how.resume, begun)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
-        results.gate, results.on_undecided = limits.mode, limits.on_undecided
+        results.fail_on = limits.fail_on
         results.gpu_hour, results.custom_metrics = limits.gpu_hour, limits.metrics
         results.cases = cases.all
         results.files = [failure for one in cases.found.values() for failure in one.files]

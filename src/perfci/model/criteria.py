@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from perfci.model.base import DeviceKind, Document
 from perfci.model.metrics import OBSERVED, Direction, Metric, Tier
-from perfci.model.policy import Limit, Regex, Severity, bound_in_unit
+from perfci.model.policy import FAIL_ON, FailOn, Limit, Regex, bound_in_unit
 from perfci.model.timing import Timing
 from perfci.model.units import item_of, limit_percent, show
 
@@ -125,10 +125,9 @@ class Criterion(Document):
     min_change: float = 0.0
     """Seconds of the limit under which a change is never a regression."""
     tick: float = 0.0
-    """Seconds that the timer resolves of a sample; shared out over its executions it is the min_change of a limit
-    without one."""
-    severity: Severity = "fail"
-    on_missing: Severity = "fail"
+    """Seconds that the timer resolves of one sample, where the limit names no min_change: shared out over the
+    executions in a sample it is the min_change."""
+    fail_on: FailOn = Field(default_factory=lambda: list(FAIL_ON))
     source: LimitSource
     named: bool = True
     """The limit names the case; a pattern asks no case for what it has none of."""
@@ -167,7 +166,7 @@ class Criterion(Document):
     @property
     def shares_alpha(self) -> bool:
         """True where statistics can let the run fail by it, so that it gets α/m."""
-        return self.timed and self.severity == "fail"
+        return self.timed and "broken" in self.fail_on
 
     @property
     def against(self) -> Against:
@@ -224,8 +223,7 @@ class Criterion(Document):
         """
         lower = min(self, own, key=lambda one: (one.min_change, one.tick))
         changes: dict[str, Any] = {
-            "severity": "fail" if "fail" in (self.severity, own.severity) else "warn",
-            "on_missing": "fail" if "fail" in (self.on_missing, own.on_missing) else "warn",
+            "fail_on": sorted({*self.fail_on, *own.fail_on}),
             "min_change": lower.min_change,
             "tick": lower.tick,
             "named": self.named or own.named,

@@ -205,8 +205,7 @@ def _asked(
                     case=subject.id,
                     device=subject.device,
                     kind=kind,
-                    severity=limit.severity,
-                    on_missing=limit.on_missing,
+                    fail_on=policy.fail_on if limit.fail_on is None else limit.fail_on,
                     source=source,
                     named=subject.id in limit.cases,
                     waits=elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else ""),
@@ -253,7 +252,8 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
             for n, pattern in lost.items()
         )
         if not lost and (text := _unreported(limit, policy, declared, reports)):
-            yield Idle(index, ("limits", index, "metric"), f"{where}: {text}", limit.on_missing == "fail")
+            fail_on = policy.fail_on if limit.fail_on is None else limit.fail_on
+            yield Idle(index, ("limits", index, "metric"), f"{where}: {text}", "missing" in fail_on)
 
 
 def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]], file: str) -> str:

@@ -104,7 +104,12 @@ Quantity = Annotated[
 _NAME = "[A-Za-z_][A-Za-z0-9_.-]*"
 Name = Annotated[str, Field(pattern=f"^{_NAME}$", max_length=80)]
 Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_regex)]
-Severity = Literal["fail", "warn"]
+Outcome = Literal["broken", "missing", "undecided"]
+"""What can come of a limit besides that it holds. `broken`: of a case, that it fails. `missing`: the case or the metric
+is gone from head, or cannot be measured. `undecided`: there is no answer."""
+FailOn = Annotated[list[Outcome], BeforeValidator(_as_list), AfterValidator(lambda names: sorted(set(names)))]
+FAIL_ON: tuple[Outcome, ...] = ("broken", "missing")
+"""The default."""
 When = Literal["on_change", "always", "never"]
 Traced = Literal["osrt", "memory"]
 """Traced on request, since they slow the program down: calls of the OS runtime, and the use of device memory."""
@@ -178,10 +183,8 @@ class Limit(Document):
     there."""
     devices: DevicePatterns = Field(default_factory=lambda: ["*"])
     """Globs on the device's kind (`cuda`, `cpu`) or name (`*H200*`)."""
-    severity: Severity = "fail"
-    """Effect of a broken limit on the verdict."""
-    on_missing: Severity = "fail"
-    """Effect on the verdict where a case or metric is gone from head."""
+    fail_on: FailOn | None = None
+    """What lets the run fail, in place of the policy's own: see there."""
 
     @model_validator(mode="after")
     def _one_purpose(self) -> "Limit":
@@ -324,11 +327,10 @@ class Policy(Document):
     """Host memory that one worker may use; by default what is free, shared out over the workers that live together."""
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of inputs and schedule."""
-    mode: Literal["gate", "observe"] = "gate"
-    """`observe` judges and never fails."""
-    on_undecided: Severity = "warn"
-    """Effect on a run where nothing fails and something that was asked has no answer: `fail`, or end with 0 and the
-    verdict `undecided`, as which a branch rule lets a pull request pass."""
+    fail_on: FailOn = Field(default_factory=lambda: list(FAIL_ON))
+    """What lets the run fail: `broken` limits and cases; `missing`, what is gone from head or cannot be measured;
+    `undecided`, what has no answer, with which else the run ends with 0 and the verdict `undecided`, as which a branch
+    rule lets a pull request pass. Empty only warns. A limit may have its own."""
     gpu_hour: Price | None = None
     """Price of an hour on the GPU, such as `3.50 USD`: reports then say what the run cost."""
     metrics: dict[Name, CustomMetric] = Field(default_factory=dict)

@@ -313,8 +313,7 @@ class Report(Document):
     advised: list[str] = Field(default_factory=list)
     """Words of the command that `advice` ends with."""
     strict: bool = False
-    """A missing answer fails: `--strict`, or the policy's `on_undecided: fail`."""
-    observe: bool = False
+    """True where a missing answer fails: `--strict`, or `undecided` in `fail_on` of the policy."""
     exploratory: bool = False
     """Judged by other limits than planned: error rates do not hold."""
     counts: dict[str, int]

@@ -8,7 +8,7 @@ from perfci.model.base import Amount, DeviceKind, Document, Items, Side
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.metrics import CustomMetric
 from perfci.model.plan import Plan
-from perfci.model.policy import Severity
+from perfci.model.policy import FAIL_ON, FailOn
 from perfci.model.profile import Profile
 from perfci.model.timing import Timing
 from perfci.model.units import Price
@@ -383,9 +383,8 @@ class Results(Document):
     sides: dict[Side, SideCode]
     policy_from: Side = "head"
     """Whose limits apply."""
-    gate: Literal["gate", "observe"] = "gate"
-    on_undecided: Severity = "warn"
-    """The policy's answer to an undecided run."""
+    fail_on: FailOn = Field(default_factory=lambda: list(FAIL_ON))
+    """As the policy has it: criteria have their own."""
     gpu_hour: Price | None = None
     """From the policy."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)

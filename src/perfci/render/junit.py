@@ -18,8 +18,8 @@ _RUN = "perfci"
 def render(report: Report) -> str:
     """Return a suite per device, a test per row, worst first, and one for the run in a suite `perfci`.
 
-    A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped; a
-    warning, and what was proved, passes with output. A policy that only observes has no failure.
+    A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped, with
+    the reason; a warning, and what was proved, is a passed test with output.
     """
     view = View(report)
     root = ET.Element("testsuites", name=_RUN, time=f"{report.seconds:.3f}")
@@ -73,10 +73,8 @@ def _case(view: View, row: Row) -> ET.Element:
     text = f"{message}\n{compared}" if row.metric else message
     if row.class_ == "skipped":
         _child(case, "skipped", "", message=row.reason or "skipped")
-    elif row.effect == "fail" and not view.report.observe:
-        _child(case, "error" if row.class_ == "failed" else "failure", text, message=message, type=row.class_)
     elif row.effect == "fail":
-        _child(case, "skipped", text, message=f"observed only: {message}")
+        _child(case, "error" if row.class_ == "failed" else "failure", text, message=message, type=row.class_)
     elif row.effect == "undecided":
         _child(case, "skipped", text, message=" · ".join(filter(None, (message, words.help_page(row)))))
     elif row.effect != "pass" or row.proved:

@@ -20,7 +20,7 @@ class Verdict:
         self.publication = publication
         shards = [(shard, View(shard.report)) for shard in publication.shards]
         self.shards = sorted(shards, key=lambda one: _severity(one[1]))
-        """Failing jobs by their worst row, those in error, observed, undecided, the rest."""
+        """Jobs with their Views: failing ones by their worst row, those in error, undecided, the rest."""
         self.views = [view for _, view in self.shards]
         idle = publication.unmeasured or publication.nothing
         self.missing = publication.missing or ([] if shards or idle else [NO_RESULTS])

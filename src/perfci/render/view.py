@@ -371,7 +371,7 @@ class View:
         found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
         return (
             found
-            + ["what has no answer fails the run too (--strict, or on_undecided: fail)"] * self.report.strict
+            + ["what has no answer fails the run too (--strict, or fail_on: undecided)"] * self.report.strict
             + self.report.notes
         )
 

@@ -132,16 +132,15 @@ NOTE = "base's limits judge; head's count once merged: "
 
 @pytest.mark.slow
 def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None:
-    behind.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nmode: observe\n")
+    behind.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nfail_on: []\n")
     kernel = adding().replace('devices=["cpu"]', 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]')
     behind.write("kernels/adding.py", kernel)
     behind.commit("loosened")
     run = behind.perfci("compare", "--base", "main", "--quick")
     assert run.code == 0, run.out + run.err
     notes = [note.removeprefix(NOTE) for note in run.report["notes"] if note.startswith(NOTE)]
-    assert notes == ["perfci.yaml differs in mode, limits", "the limits that `adding` declares itself differ"]
-    assert f"note: {NOTE}perfci.yaml differs in mode, limits" in run.out
-    assert not run.report["observe"]
+    assert notes == ["perfci.yaml differs in fail_on, limits", "the limits that `adding` declares itself differ"]
+    assert f"note: {NOTE}perfci.yaml differs in fail_on, limits" in run.out
 
 
 @pytest.mark.slow

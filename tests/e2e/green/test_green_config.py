@@ -79,7 +79,7 @@ def test_a_limit_on_what_no_case_reports(repo: Repo) -> None:
     run = repo.perfci("run", *QUICK)
     assert run.code == 2
     assert "limits[0]: no case that pack matches reports time: they report size" in last(run)
-    changed(repo, metrics + command + "limits:\n  - {cases: pack, metric: time, max: 20ms, on_missing: warn}\n")
+    changed(repo, metrics + command + "limits:\n  - {cases: pack, metric: time, max: 20ms, fail_on: broken}\n")
     run = repo.perfci("run", "pack", *QUICK)
     assert run.code == 0, run.err
     assert run.report["rows"][0]["reason"].startswith("not measured: head has no time")
@@ -239,7 +239,7 @@ def test_a_case_that_is_gone_is_missing_though_its_limits_wait_for_another_machi
 
 
 def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
-    project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, on_missing: warn}\n")
+    project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, fail_on: broken}\n")
     repo.git("mv", "kernels/adding.py", "kernels/summing.py")
     repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
     repo.commit("another one")

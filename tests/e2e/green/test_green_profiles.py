@@ -156,7 +156,7 @@ def test_the_same_files_whole_pass_and_break_limits_as_they_should(repo: Repo, w
 
 def test_a_limit_that_only_warns_of_what_is_missing_is_undecided(repo: Repo, whole: Path, tmp_path: Path) -> None:
     part = profiled(damaged(whole, tmp_path, [HALF]), RESAMPLE)
-    run = report(repo, {"app": (part, part)}, {"app": ["metric: kernel_launches, max: 3, on_missing: warn"]})
+    run = report(repo, {"app": (part, part)}, {"app": ["metric: kernel_launches, max: 3, fail_on: broken"]})
     assert "PASS" not in run.out and "have no device work in the trace" in run.out, run.out
     assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
 

@@ -146,8 +146,8 @@ def test_cases_are_counted_without_those_that_are_skipped(repo: Repo) -> None:
 
 
 @pytest.mark.slow
-def test_on_undecided_fail_is_bases_to_say(repo: Repo, tmp_path: Path) -> None:
-    repo.policy(f"{LIMITS}on_undecided: fail\n")
+def test_fail_on_undecided_is_bases_to_say(repo: Repo, tmp_path: Path) -> None:
+    repo.policy(f"{LIMITS}fail_on: [broken, missing, undecided]\n")
     repo.write("kernels/erratic.py", ERRATIC.replace("FILE", repr(str(tmp_path / "starts"))))
     repo.commit()
     repo.policy(LIMITS)

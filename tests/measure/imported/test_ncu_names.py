@@ -102,7 +102,7 @@ def test_what_no_file_has_is_invalid_and_says_how_to_capture_it(files: dict[str,
     row = rows(imported(files, ["ncu"], limits))[SDPA]
     assert (row.class_, row.effect) == ("invalid", "fail")
     assert row.reason == f"not measured: ncu: no launch has {CYCLES}: capture it too: ncu --metrics {CYCLES}"
-    row = rows(imported(files, ["ncu"], {**limits, "on_missing": "warn"}))[SDPA]
+    row = rows(imported(files, ["ncu"], {**limits, "fail_on": "broken"}))[SDPA]
     assert (row.class_, row.effect) == ("invalid", "undecided"), "it is the only limit of the case"
     row = rows(imported(files, ["nsys"], limits))[SDPA]
     assert row.reason == (

@@ -155,7 +155,7 @@ OF_PLAN: dict[str, Change] = {
     "the number of models": setting("part.models", 2),
     "the set of cases": lambda one: one.part and one.part.cases.pop(),
     "the run": setting("run", "another"),
-    "the policy": setting("gate", "observe"),
+    "the policy": setting("fail_on", []),
     "the environment": setting("environments", Environments(interpreters={})),
     "the plan's seed": setting("plan.seed", 9),
     "the plan's sides": setting("plan.sides", ["head"]),
@@ -191,9 +191,9 @@ def test_shards_of_which_one_fact_differs_are_refused_by_its_name(name: str) -> 
     assert said.endswith(": merge the shards of one plan, each as it was measured")
 
 
-@pytest.mark.parametrize("field", ["gate", "on_undecided", "policy_from", "custom_metrics"])
+@pytest.mark.parametrize("field", ["fail_on", "policy_from", "custom_metrics"])
 def test_shards_of_another_policy_are_refused(field: str) -> None:
-    others = {"gate": "observe", "on_undecided": "fail", "policy_from": "base"}
+    others = {"fail_on": [], "policy_from": "base"}
     metric = CustomMetric(unit="s", better="lower")
     found = three(setting(field, others.get(field, {"mine": metric})))
     assert "shard-2: the policy is not that of shard-1: merge" in refused(found)

@@ -127,7 +127,7 @@ def _claims(shared: Shared) -> dict[str, str]:
     """Return the claims that all shards of a plan share."""
     one, part = shared.results, shared.part
     plan = one.plan.model_dump(mode="json", exclude={"criteria", "budget"})
-    policy = {"gate", "on_undecided", "policy_from", "custom_metrics"}
+    policy = {"fail_on", "policy_from", "custom_metrics"}
     found = {
         "the plan": part.plan,
         "the number of shards": part.of,
