@@ -49,7 +49,7 @@ def policy(repo: Repo, text: str = BUILDS) -> None:
 
 def taken(run: Run) -> bool:
     assert run.code == 0, run.out + run.err
-    told = any("base was built by an earlier run (--cache)" in note for note in run.report["notes"])
+    told = any("base was built by an earlier run (PERFCI_CACHE)" in note for note in run.report["notes"])
     assert told == (not (run.folder / "perfci-out" / "logs" / "build-base.log").exists())
     return told
 

@@ -32,7 +32,7 @@ def compare(number: int, repo: Path, *, resume: bool) -> None:
         "compare", cases=[], where=repo, out=repo / "perfci-out", device=None if resume else ["cpu"], resume=resume,
         wait="30s", **asked,
     )  # fmt: skip
-    compare_on(members(number, Path(os.environ["TMPDIR"])), request, json=False)
+    compare_on(members(number, Path(os.environ["TMPDIR"])), request)
 
 
 if __name__ == "__main__":
