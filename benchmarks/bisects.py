@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from perfci.bisect.document import Compared, Range
-from perfci.bisect.walk import GitHistory
 from perfci.bisect.search import Asked, search
+from perfci.bisect.walk import GitHistory
 from perfci.model.base import Side
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.plan import Looks

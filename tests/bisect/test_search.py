@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import bisects
 from perfci.bisect.document import Compared, Range
-from perfci.bisect.walk import GitHistory
 from perfci.bisect.search import Asked, search, search_all
+from perfci.bisect.walk import GitHistory
 from perfci.model.report import Interval
 from perfci.sources.git import Repository
 

@@ -11,7 +11,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
