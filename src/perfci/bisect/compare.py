@@ -141,7 +141,6 @@ class Comparisons:
         self._file.close()
 
     def _told(self, asked: Asked) -> Compared | None:
-        """The answer where nothing needs to be measured."""
         repo = self.subject.repo
         same = tree(repo, asked.head)
 

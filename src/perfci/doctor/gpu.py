@@ -125,7 +125,6 @@ def check_gpus(machine: Machine) -> Iterator[Finding]:
 
 
 def _hardware(machine: Machine) -> str:
-    """Signs of an NVIDIA GPU though NVML tells of none."""
     for vendor in sorted(machine.root.glob("sys/bus/pci/devices/*/vendor")):
         try:
             kind = (vendor.parent / "class").read_text()

@@ -75,7 +75,6 @@ def check_nsys(machine: Machine) -> Iterator[Finding]:
 
 
 def _driver_cuda(machine: Machine) -> str:
-    """`12.8`."""
     return cuda_version(machine.known(boards).cuda)
 
 

@@ -252,7 +252,6 @@ def check(
 
 
 def _over(device: Device, first: Head) -> Iterator[Over]:
-    """In the latest epoch, from `first` on."""
     (alerts,) = find_alerts([device])
     for alert in (*alerts.open, *alerts.once):
         if alert.left or moment(alert.told) < moment(first.started):
@@ -286,7 +285,6 @@ def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
 def _stand(
     found: Checked, device: Device, trace: Trace, one: Found | None, creep: float | None, nights: Sequence[int]
 ) -> None:
-    """In the latest epoch, that of `nights`; and which have no answer."""
     if _is_unasked(device, trace, nights):
         found.unasked += 1
         return

@@ -213,7 +213,6 @@ def _require_one_machine(comparisons: Sequence[Comparison]) -> None:
 
 
 def _environment(one: Comparison) -> dict[str, str]:
-    """Facts that ratios are not chained across."""
     facts = one.report.fingerprint
     known = {"python": facts.python, "torch": facts.torch, "cuda": facts.cuda, "driver": facts.driver}
     return {name: one_line(value, 200) for name, value in known.items() if value}
@@ -278,7 +277,6 @@ def _seam(repo: Repository, one: Comparison, name: str) -> Seam:
 
 
 def _error(roles: _Roles, lost: str) -> str:
-    """Why the run, or a part of it, has no answer."""
     told = {"against the reference": roles.reference, "against the commit before": roles.last, "main": roles.alone}
     said = [
         f"{what}: {one.report.sentence}"

@@ -117,7 +117,6 @@ def _measured(case: Case) -> bool:
 
 
 def _named(case: str) -> str:
-    """Between backticks, of which an id holds none."""
     inner = case.replace("`", "'")
     return f"`{inner}`"
 
@@ -186,13 +185,11 @@ def _worst_of(rows: list[Row]) -> str:
 
 
 def _counted(rows: list[Row]) -> str:
-    """Return `1 has changed and 2 are inconclusive`."""
     parts = [f"{n} {_ARE[name][n > 1]}" for name in CLASSES if (n := sum(row.class_ == name for row in rows))]
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
 def _asked(worst: list[Row]) -> int:
-    """Cases skipped for good reason do not count."""
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
@@ -243,7 +240,6 @@ def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
 
 
 def _passing(worst: list[Row], compared: bool) -> str:
-    """`worst`: a row per case, worst first."""
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
         return f"Passed, but of {count(_asked(worst), 'case')} {_counted(warned)}"
@@ -276,7 +272,6 @@ _ADVICE: dict[Class, str] = {
 
 
 def _unlimited(measured: int, how: _Unlimited) -> str:
-    """Advice for what was measured without a limit."""
     return _NO_LIMIT[how][2] if measured else ""
 
 

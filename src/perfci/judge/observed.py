@@ -106,7 +106,6 @@ def _of_kernels(criterion: Criterion) -> bool:
 
 
 def _has_none(case: Case, side: Side, criterion: Criterion) -> bool:
-    """Where that was seen whole."""
     profile = _profile(case, side)
     if _of_kernels(criterion):
         return kernelless(profile)

@@ -119,7 +119,6 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
 
 
 def _counted_alone(case: Case) -> str:
-    """Why an imported case with counters alone has no time."""
     profiles = [side.profile for side in case.sides.values() if side.profile is not None]
     counters = next((one.counters for one in profiles if one.counters is not None), None)
     if case.origin != "imported" or counters is None or any(one.trace for one in profiles):
@@ -129,7 +128,6 @@ def _counted_alone(case: Case) -> str:
 
 
 def _lost(case: Case) -> str:
-    """Missing from the timeline of an imported case."""
     found = (
         [(name, side.profile) for name, side in case.sides.items() if side.profile is not None] if case.captured else []
     )

@@ -69,7 +69,6 @@ def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, 
 
 
 def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> str:
-    """By the pairs so far; empty where they do not tell."""
     needed = outlook(criterion, found, context.looks, context.m)
     if needed is None or case.stopped == "hopeless":
         return ""
@@ -78,7 +77,6 @@ def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> 
 
 
 def _could_hold(context: Context, case: Case, criterion: Criterion, x: Array) -> str:
-    """Of a case that was left as hopeless."""
     held = reach(noise(x, 1), context.looks, context.m) if case.stopped == "hopeless" else {}
     if not held or criterion.threshold:
         return ""

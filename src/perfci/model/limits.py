@@ -193,7 +193,6 @@ def _waits(one: Criterion) -> bool:
 def _asked(
     limits: Iterable[tuple[Limit, LimitSource]], subject: Subject, policy: Policy, kernels: Collection[str]
 ) -> Iterator[Criterion]:
-    """In order, waiting ones included."""
     for limit, source in limits:
         if not names(limit, subject.id):
             continue
@@ -291,7 +290,6 @@ def _remedy(pattern: str, ids: Iterable[str]) -> str:
 
 
 def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> str:
-    """Why nothing that the limit matches has its metric."""
     metric = resolve(limit.metric, policy.metrics)
     if all(against(kind) == "names" for kind in asked(limit, metric, "cuda")):
         return ""

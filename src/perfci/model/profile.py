@@ -347,7 +347,6 @@ def doubt(profile: Profile, metric: str) -> Fault | None:
 
 
 def _counted(profile: Profile, metric: str) -> bool:
-    """By the counters."""
     if profile.counters is None:
         return False
     found = combined(metric, [(one.values.get(metric), one.seconds) for one in profile.counters.kernels])
@@ -365,7 +364,6 @@ OF_KERNELS: dict[str, Callable[[KernelUse], float | None]] = {
 
 
 def _traced(profile: Profile, metric: str) -> bool:
-    """By the trace's kernels, too."""
     of = OF_KERNELS.get(metric)
     if of is None or profile.trace is None:
         return False

@@ -95,7 +95,6 @@ def _row(one: Alert, repository: str) -> list[Safe]:
 
 
 def _change(one: Alert) -> Safe:
-    """With what it is measured from; of a bound, the value."""
     if one.against == "bound":
         return Safe(f"**{markdown(show(one.value, one.unit))}**")
     shown = _moved(one)

@@ -232,7 +232,6 @@ def _file(artifact: Artifact, near: str) -> Safe:
 
 
 def _minute(text: str) -> str:
-    """Return `2026-01-05 10:15 UTC`."""
     moment = _moment(text)
     return f"{moment:%Y-%m-%d %H:%M} UTC" if moment else text
 

@@ -161,7 +161,6 @@ def _mark(row: Row) -> str:
 
 
 def _subject(shown: View, row: Row) -> Safe:
-    """The case, its device where there are several, and the metric."""
     return Safe(" ".join(filter(None, (escape.name(row.case) + shown.on(row.device), escape.markdown(row.metric, 80)))))
 
 
@@ -193,7 +192,6 @@ def _launched(kernel: KernelRow, side: Side) -> Safe:
 
 
 def _change(shown: View, row: Row, failing: bool) -> Safe:
-    """In bold where it fails the run."""
     number, space, rest = shown.change(row).partition(" %")
     if not (failing and space):
         return escape.markdown(shown.change(row))

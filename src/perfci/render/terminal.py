@@ -308,7 +308,6 @@ class _Printer:
 
 
 def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
-    """Names between backticks stand out."""
     text = Text(lead, style) if not space else Text.assemble((lead, style), space)
     for index, part in enumerate(spans(visible(sentence))):
         text.append(part, "bold" if index % 2 else "not bold")

@@ -192,7 +192,6 @@ class _Scan:
         self.wider[column] = _factor(min(spreads))
 
     def _estimate(self, rows: Ints) -> None:
-        """Estimate the noise of these series."""
         x, squared = self.x[rows], self.squared[rows]
         inside, factor = inside_of(self.n[rows]), self.wider[self.at[rows]]
         self.centre[rows] = median(np.where(inside, x, np.nan))
@@ -335,7 +334,6 @@ class _Scan:
 
 
 def _spread(u: Array) -> float:
-    """Return a robust standard deviation."""
     return NORMAL * float(np.median(np.abs(u - np.median(u))))
 
 

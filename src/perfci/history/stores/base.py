@@ -1,4 +1,4 @@
-"""A store of nights: documents that are created once and never changed, and are read as the data of strangers.
+"""A store of nights: documents that never change, read as the data of strangers.
 
 A document is named by its start, run and attempt, so that a listing is in the order of time. Nothing of its content
 ever names a path. What cannot be read is a fault, named and left out; what cannot be reached is an error.
@@ -21,11 +21,11 @@ from perfci.model.text import count, escaped, one_line
 from perfci.system.files import disk_errors
 
 LARGEST = 8 * 2**20
-"""Bytes of a document at most: some eighty times those of 200 cases."""
+"""Bytes: some eighty times those of 200 cases."""
 MOST = 100_000
-"""Documents of a store that are read, the last ones."""
+"""Documents that are read, the last ones."""
 MOST_LISTED = 2 * MOST
-"""Names of a listing at most, foreign ones among them."""
+"""Names, foreign ones among them."""
 MOST_FAULTS = 1000
 """Faults that are named one by one."""
 TOP = "nights"
@@ -63,13 +63,13 @@ class Unreadable(Exception):
 
 
 def name_of(night: Night) -> str:
-    """Return the name of a night's document: `nights/2026/11/20261118T031500Z-RUN-ATTEMPT.json`."""
+    """Return `nights/2026/11/20261118T031500Z-RUN-ATTEMPT.json`."""
     at = datetime.fromisoformat(night.started)
     return f"{TOP}/{at:%Y/%m}/{_instant(at)}-{night.run}-{night.attempt}.json"
 
 
 def content_of(night: Night) -> bytes:
-    """Return the bytes of a night's document, always the same ones. Raises UsageError for more than LARGEST."""
+    """Return a night's document, the same bytes each time. Raises UsageError for more than LARGEST."""
     content = night.model_dump_json().encode() + b"\n"
     if len(content) > LARGEST:
         raise UsageError(
@@ -80,7 +80,7 @@ def content_of(night: Night) -> bytes:
 
 
 def parse_night(name: str, content: bytes) -> Night:
-    """Return the night that a document of this name holds. Raises Unreadable for anything else."""
+    """Return the night of a document. Raises Unreadable."""
     if len(content) > LARGEST:
         raise Unreadable(f"has more than the {LARGEST >> 20} MiB that are read")
     try:
@@ -93,7 +93,6 @@ def parse_night(name: str, content: bytes) -> Night:
 
 
 def _why(content: bytes, error: ValidationError) -> str:
-    """Tell why a document is none, as a clause."""
     try:
         found = from_json(content, allow_inf_nan=False)
     except ValueError as damaged:
@@ -117,27 +116,26 @@ class Store(ABC):
         self.text = text
         """As it was named, without secrets."""
         self.faults: list[Fault] = []
-        """The documents that were left out since names() or nights() was called last, each with its reason."""
+        """Left out since names() or nights() was called last."""
         self.warnings: list[str] = []
         """Notes for its owner, one line each."""
         self._unnamed = 0
 
     @abstractmethod
     def _list(self) -> Iterable[Listed]:
-        """Yield all documents, foreign ones among them, as they stand now. Names what is no document by fault()."""
+        """Yield all documents, foreign ones among them. Names what is none by fault()."""
 
     @abstractmethod
     def _fetch(self, names: Sequence[str]) -> Iterator[bytes | Unreadable]:
-        """Yield the contents of listed documents, in this order, none of more than LARGEST bytes and one."""
+        """Contents of listed documents, in this order, none over LARGEST bytes and one."""
 
     @abstractmethod
     def _create(self, name: str, content: bytes) -> bool:
-        """Create a document, all of it or nothing; return False where there is one of this name, whatever its
-        content."""
+        """Create a document whole or not at all; False where there is one of this name."""
 
     @abstractmethod
     def _content(self, name: str) -> bytes:
-        """Return what is there under a name. Raises Unreadable."""
+        """Raises Unreadable."""
 
     def fault(self, name: str, reason: str) -> None:
         """Name a document that is left out."""
@@ -216,9 +214,8 @@ class Store(ABC):
             yield night
 
     def add(self, night: Night) -> bool:
-        """Keep a night for good; return False where it is there already, to the byte.
-
-        `warnings` tell of one that starts before the newest.
+        """Keep a night for good; return False where it is there already, to the byte. `warnings` tell of one that
+        starts before the newest.
 
         Raises UsageError where its name holds something else, or its run and attempt another document; MachineError
         where the store cannot be reached or written.
@@ -268,7 +265,6 @@ def _order(listed: Listed) -> str:
 
 
 def _batches(names: Iterable[Listed]) -> Iterator[list[Listed]]:
-    """Yield documents together whose bytes fit in memory."""
     batch: list[Listed] = []
     size = 0
     for listed in names:
@@ -282,10 +278,8 @@ def _batches(names: Iterable[Listed]) -> Iterator[list[Listed]]:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which this user keeps what can be deleted: `$XDG_CACHE_HOME/perfci/history`.
-
-    Raises UsageError where there is no home, MachineError where it cannot be made.
-    """
+    """Return this user's `$XDG_CACHE_HOME/perfci/history`, which can be deleted. Raises UsageError without a home,
+    MachineError where it cannot be made."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = Path(named) if named.startswith("/") else Path.home() / ".cache"
@@ -295,7 +289,7 @@ def cache_folder() -> Path:
 
 
 def made(folder: Path, *, private: bool = False) -> Path:
-    """Return a folder that is there afterwards, for this user alone where `private`. Raises MachineError."""
+    """Make a folder, for this user alone where `private`. Raises MachineError."""
     with disk_errors("made", folder):
         folder.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     return folder

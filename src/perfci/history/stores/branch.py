@@ -1,7 +1,7 @@
-"""A store on a branch of a git repository, that one stands in or another: one commit a night, pushed and never forced.
+"""A store on a branch of a git repository: one commit a night, pushed and never forced.
 
-git works in a bare clone of its own below the user's cache folder, which holds the last state of the branch and can be
-deleted; the user's checkout, index and configuration stay untouched.
+git works in a bare clone below the user's cache folder, which can be deleted; checkout, index and configuration stay
+untouched.
 """
 
 import fcntl
@@ -24,31 +24,31 @@ from perfci.system.bounded import run
 from perfci.system.files import disk_errors
 
 TRIES = 30
-"""Pushes at most: each that is lost to another writer is one that the other has won."""
+"""Pushes: each that is lost is one that another writer has won."""
 _STUCK = 4
-"""Pushes that are refused although nobody else has pushed meanwhile, before that is an error."""
+"""Refused pushes though nobody else has pushed, before that is an error."""
 _PATIENCE = 600.0
 """Seconds for one call of git that reaches a remote."""
 _BACKOFF = 2.0
-"""Seconds that a writer waits at most before it pushes again."""
+"""Seconds between pushes, at most."""
 HEAVY = 200 * 2**20
-"""Bytes that a branch may take in git's files before its owner is told."""
+"""Bytes of git's files from which on the owner is told."""
 _TIP = "refs/perfci/tip"
 _CLONE = "clone.git"
 _LISTING = 64 * 2**20
-"""Bytes of a listing of one level that are read."""
+"""Bytes of a listing of one level."""
 _MOST_YEARS = 100
 _README = re.compile(rb"(README|LICENSE|\.gitattributes|\.gitignore)[^/]*")
-"""Files that may stand beside the nights in the root of their branch."""
+"""May stand beside the nights."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]+@")
 _TRANSPORT = r"^(http|credential|url|ssh)\.|^core\.(sshcommand|askpass)$"
-"""Settings of a repository that say how its remote is reached."""
+"""Say how a remote is reached."""
 _PROTOCOLS = "file:git:http:https:ssh"
 """Others start programs that the address names."""
 
 
 def open_branch(text: str, where: Path, settings: Sequence[tuple[str, str]] = ()) -> "BranchStore":
-    """Return the store `BRANCH` of the repository around `where`, at its remote origin if it has one, or `URL#BRANCH`.
+    """Return the store `BRANCH` of the repository around `where`, at its origin if it has one, or `URL#BRANCH`.
 
     `settings`: of git, for reaching such a URL; they may hold a secret. Raises UsageError.
     """
@@ -73,13 +73,13 @@ def open_branch(text: str, where: Path, settings: Sequence[tuple[str, str]] = ()
 
 
 def _absolute(url: str, where: Path) -> str:
-    """Return the address of a repository, of a path seen from `where`."""
+    """A path is seen from `where`."""
     remote = "://" in url or "::" in url or re.match(r"[^/]+:", url)
     return url if remote else str((where / url).resolve())
 
 
 class BranchStore(Store):
-    """The nights of a branch, which need not be there yet: the first one begins it, without a parent."""
+    """Nights of a branch, which need not be there: the first begins it, without a parent."""
 
     def __init__(self, text: str, url: str, branch: str, settings: Sequence[tuple[str, str]]) -> None:
         super().__init__(text)
@@ -96,7 +96,7 @@ class BranchStore(Store):
             return list(self._tree(clone, self._tip)) if self._tip is not None else []
 
     def _tree(self, clone: Path, tip: str) -> Iterator[Listed]:
-        """Yield the documents of a commit, level by level: a tree can hold itself many times over."""
+        """Level by level: a tree can hold itself many times over."""
         years = [one for one in self._level(clone, tip, [TOP]) if one[0] == b"tree" and re.fullmatch(rb"\d{4}", one[3])]
         months = self._level(clone, tip, sorted(f"{TOP}/{name.decode()}" for _, _, _, name in years)[-_MOST_YEARS:])
         folders = sorted(path for kind, _, path, name in months if kind == b"tree" and re.fullmatch(rb"\d{2}", name))
@@ -116,7 +116,7 @@ class BranchStore(Store):
     def _level(
         self, clone: Path, tip: str, folders: Sequence[str]
     ) -> list[tuple[bytes, tuple[bytes, ...], bytes, bytes]]:
-        """Return kind, facts (mode, kind, hash, size), path and name of all that lies right below these folders."""
+        """Kind, facts (mode, kind, hash, size), path and name of what lies right below these folders."""
         if not folders:
             return []
         args = ["ls-tree", "-z", "-l", "--full-tree", tip, "--", *(f"{folder}/" for folder in folders)]
@@ -174,7 +174,6 @@ class BranchStore(Store):
         raise MachineError(f"{self.text}: cannot be pushed to: {refused}: see that the token may write this branch")
 
     def _holds(self, clone: Path, tip: str, name: str) -> bool:
-        """Return whether something of this name is there."""
         self._listed = {path.decode(): facts[2].decode() for _, facts, path, _ in self._exact(clone, tip, name)}
         return bool(self._listed)
 
@@ -183,7 +182,7 @@ class BranchStore(Store):
         return [one for one in self._level(clone, tip, [folder]) if os.fsdecode(one[2]) == name]
 
     def _require_store(self, clone: Path, tip: str) -> None:
-        """Refuse a branch of something else, such as main: nights are kept on a branch of their own."""
+        """Refuse a branch of something else, such as main."""
         entries = [
             line for line in _bounded(["ls-tree", "-z", "--name-only", tip], clone, _LISTING).split(b"\0") if line
         ]
@@ -195,7 +194,7 @@ class BranchStore(Store):
             )
 
     def _push(self, clone: Path, tip: str | None, name: str, content: bytes) -> str:
-        """Commit a document upon `tip` and push that; return what git says where it was refused."""
+        """Commit upon `tip` and push; return git's words where it was refused."""
         index = clone / "index"
         env = {"GIT_INDEX_FILE": str(index)}
         for who in ("AUTHOR", "COMMITTER"):
@@ -224,7 +223,7 @@ class BranchStore(Store):
         return _SECRET.sub("", escaped((told or ["git says nothing"])[0], 200))
 
     def _weigh(self, clone: Path) -> None:
-        """Warn where the branch has grown heavy: who clones it takes all of it."""
+        """Who clones the branch takes all of it."""
         assert self._tip is not None
         listed = list(self._tree(clone, self._tip))
         request = "".join(f"{self._listed[night.name]}\n" for night in listed).encode()
@@ -244,7 +243,7 @@ class BranchStore(Store):
 
     @contextmanager
     def _clone(self) -> Iterator[Path]:
-        """Yield the bare clone, for this thread alone; reading objects needs no such turn."""
+        """For this thread alone; reading objects needs no such turn."""
         folder = self._folder()
         with disk_errors("locked", folder), (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -256,7 +255,7 @@ class BranchStore(Store):
             yield clone
 
     def _update(self, clone: Path) -> str | None:
-        """Fetch the branch as it stands now, without its past; return its commit, None where there is none."""
+        """Fetch the branch without its past; return its commit."""
         ref = f"refs/heads/{self.branch}"
         told = self._remote(clone, ["ls-remote", "--", self.url, ref]).stdout.decode(errors="replace").splitlines()
         # It lists what ends so, too, such as a branch `other/refs/heads/history`.
@@ -294,10 +293,23 @@ def _begin(clone: Path) -> None:
 
 
 def _bounded(args: Sequence[str], cwd: Path, most: int, stdin: bytes = b"") -> bytes:
-    """Return what a git that only reads this clone prints. Raises MachineError for more than `most` bytes."""
-    said = run(["git", *args], _PATIENCE, env=git_environment(os.environ), cwd=cwd, stdin=stdin, largest=most)
-    if said.problem:
-        raise MachineError(f"git {args[0]} of a history: {said.problem}: see who wrote it")
-    if not said.fine:
+    """Of a git that only reads this clone. Raises MachineError for more than `most` bytes."""
+    with tempfile.TemporaryFile() as asked:
+        asked.write(stdin)
+        asked.seek(0)
+        with subprocess.Popen(
+            ["git", *args],
+            cwd=cwd,
+            env=git_environment(os.environ),
+            stdin=asked,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            answer = process.stdout.read(most + 1)
+            if len(answer) > most:
+                process.kill()
+                raise MachineError(f"git {args[0]}: says more than {most >> 20} MiB of a history: see who wrote it")
+    if process.returncode:
         raise MachineError(f"git {args[0]}: fails in {escaped(cwd)}: delete that folder, which is fetched anew")
     return said.raw

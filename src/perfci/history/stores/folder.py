@@ -1,4 +1,4 @@
-"""A store in a folder: files that are linked into their place once they are on the disk."""
+"""A store in a folder: files are linked into place once they are on the disk."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from perfci.model.text import escaped
 from perfci.system.files import disk_errors, write_new
 
 _LITTER = re.compile(r"\.[0-9a-f]{16}\.tmp")
-"""A file that a writer has not linked yet, or that a killed writer left."""
+"""Not linked yet, or left by a killed writer."""
 _DEEPEST = 3
 """Levels of a store: `nights`, a year, a month."""
 
 
 class FolderStore(Store):
-    """The nights below a folder, which need not be there yet. Links in it are never followed."""
+    """Nights below a folder, which need not be there. Links in it are never followed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))

@@ -51,7 +51,6 @@ def unread(sides: Iterable[Profile]) -> list[str]:
 
 
 def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
-    """Kernels each of whose launches has code."""
     codes: dict[str, list[KernelCode]] = {}
     for one in seen.profile.code:
         codes.setdefault(identify(one.name).key, []).append(one)
@@ -64,13 +63,11 @@ def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
 
 
 def _of(code: KernelCode, use: KernelUse | KernelCounters) -> bool:
-    """Not of another configuration of the same name."""
     registers = use.registers if isinstance(use, KernelUse) else use.values.get("registers")
     return code.name == use.name and (code.registers is None or registers is None or code.registers == registers)
 
 
 def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
-    """By opcode, of the configuration with most."""
     found: dict[str, int] = {}
     for one in codes:
         for opcode, count in one.tensor.items():

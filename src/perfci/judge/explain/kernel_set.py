@@ -53,7 +53,6 @@ def _launches(base: Seen, head: Seen) -> str:
 
 
 def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
-    """A fused attention left, taken or exchanged."""
     before, after = ({group.kernel.attention for group in (seen.groups or {}).values()} - {""} for seen in (base, head))
     left, taken = sorted(before - after), sorted(after - before)
     if not left and not taken:

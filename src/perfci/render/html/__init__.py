@@ -1,7 +1,7 @@
 """The report for a browser: `report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
 
-Tables and words are HTML from a template, which escapes whatever it prints; plots are drawn in the browser by uPlot
-from numbers that stand in the page as JSON. The page's content security policy names scripts and styles by their hash.
+HTML comes from a template, which escapes whatever it prints; plots are drawn by uPlot from JSON in the page. The
+content security policy names scripts and styles by their hash.
 """
 
 import base64
@@ -39,7 +39,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def render(report: Report, recorded: Recorded | None = None) -> str:
-    """Return the page. Without `recorded` it has those plots that the report alone gives."""
+    """Return the page; without `recorded` with the plots that the report alone gives."""
     recorded = recorded or Recorded()
     shown = View(report)
     cases = _cases(shown)
@@ -63,7 +63,7 @@ def render(report: Report, recorded: Recorded | None = None) -> str:
 
 @dataclass
 class Case:
-    """One case on one device, and all that the report says of it."""
+    """A case on a device, and all that the report says of it."""
 
     number: int
     case: str
@@ -78,13 +78,13 @@ class Case:
 
     @property
     def place(self) -> str:
-        """`kernels/softmax.py:12`; empty where it is not known."""
+        """`kernels/softmax.py:12`."""
         row = next((row for row in self.rows if row.file), None)
         return "" if row is None else f"{row.file}:{row.line}" if row.line else row.file
 
 
 def _cases(shown: View) -> list[Case]:
-    """In the order of their worst rows, then those without a row."""
+    """By their worst rows, then those without a row."""
     report = shown.report
     parts: list[Sequence[Row | Measured | CaseFacts | CaseProfile]] = [
         report.rows, report.measured, report.facts, report.profiles,
@@ -127,7 +127,7 @@ def asset(name: str) -> str:
 
 @cache
 def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Return the content security policy: nothing is loaded, and only what was hashed here runs."""
+    """Return the content security policy: nothing is loaded, and only what was hashed runs."""
 
     def hashes(names: Sequence[str]) -> str:
         digests = (hashlib.sha256(asset(name).encode()).digest() for name in names)
@@ -152,7 +152,7 @@ def environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Make what a template prints safe: text with nothing hidden in it, whole numbers, or Markup."""
+    """Safe is text with nothing hidden in it, whole numbers, or Markup."""
     if isinstance(value, Markup) or type(value) is int:
         return value
     if isinstance(value, str):
@@ -163,7 +163,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _prose(text: str) -> Markup:
-    """Return a sentence in which names stand between backticks: these become code."""
+    """Names between backticks become code."""
     parts = spans(shorten(visible(text), _LONGEST))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
@@ -171,15 +171,14 @@ def _prose(text: str) -> Markup:
 
 
 def _breakable(name: str) -> Markup:
-    """Return a name that may be broken over lines behind its separators."""
     return Markup("<wbr>").join(re.split(r"(?<=[/=_,:@.])", shorten(visible(name), _LONGEST)))
 
 
 def _exact(line: str) -> Markup:
-    """Return a line to copy: its spaces stay as they are."""
+    """Spaces stay as they are."""
     return escape("".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line))
 
 
 def _key(value: float | None) -> str:
-    """Return the value by which a column is sorted; empty sorts last."""
+    """A column's sorting value; empty sorts last."""
     return repr(value) if value is not None and math.isfinite(value) else ""

@@ -1,7 +1,7 @@
-"""The history as a site for Pages: an overview, and a page of every case; each runs nothing but its own script.
+"""The history as a site for Pages: an overview, and a page of every case.
 
-Names come from strangers' documents: they enter pages as text, and file names only through a hash. A link is one only
-where the run's address is that of GitHub Actions, over https.
+Strangers' names enter pages as text, and file names only through a hash. A link needs a run at an https address of
+GitHub Actions.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from perfci.render.html import asset, environment, policy
 from perfci.render.html.plots import embed
 
 MOST_NIGHTS = 2000
-"""Nights of a device in a page: the last ones."""
+"""The last ones of a device, in a page."""
 POINTS = 150
 """Points of a sparkline."""
 _WIDTH, _HEIGHT = 220, 40
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def now(self) -> str:
-        """Where it stands, with half of its interval."""
+        """With half of its interval."""
         one = self.standing
         if one is None or one.ratio is None or one.low is None or one.high is None:
             return "no answer"
@@ -86,13 +86,13 @@ class Entry:
 
 
 def page_name(case: str) -> str:
-    """Return the file name of a case's page: letters, digits and hyphens, and a hash of the case."""
+    """Return letters, digits and hyphens, and a hash of the case."""
     plain = re.sub(r"[^a-z0-9]+", "-", case.lower()).strip("-")[:60]
     return f"{plain or 'case'}-{hashlib.sha256(case.encode()).hexdigest()[:12]}.html"
 
 
 def site(devices: Sequence[Device], found: Checked) -> Iterator[tuple[str, str]]:
-    """Yield the files of the site: path below its folder, and text. `found` has the changes of all nights."""
+    """Yield path below the site's folder, and text. `found` has the changes of all nights."""
     entries = _entries(devices, found)
     yield "index.html", _overview(devices, entries, found)
     cases: dict[str, list[Entry]] = {}
@@ -135,7 +135,7 @@ def _overview(devices: Sequence[Device], entries: Sequence[Entry], found: Checke
 
 
 def _spark(one: Entry) -> Spark:
-    """Return a sparkline of the ratio: of more answers than points, the middle one of each stretch."""
+    """Of more answers than points the middle one of each stretch."""
     trace, nights = one.trace, max(1, len(one.device.heads) - 1)
     index = range(0, len(trace.nights), max(1, math.ceil(len(trace.nights) / POINTS)))
     ends = sorted([*(trace.x[i] for i in index), 0.0])
@@ -163,7 +163,7 @@ def _spark(one: Entry) -> Spark:
 
 
 def _seams(device: Device) -> list[int]:
-    """Return the nights on which another epoch begins than that of the night before."""
+    """Nights on which another epoch begins."""
     heads = device.heads
     return [night for night in range(1, len(heads)) if heads[night].epoch != heads[night - 1].epoch]
 
@@ -173,7 +173,7 @@ def _second(instant: str) -> int:
 
 
 def _links(head: Head) -> tuple[str, str]:
-    """Return the addresses of a night's commit and run; empty where its run is not one of GitHub Actions."""
+    """Of a night's commit and run; empty without a run of GitHub Actions."""
     known = _RUN.fullmatch(head.url)
     return (f"{known[1]}/commit/{head.commit.sha}", head.url) if known else ("", "")
 
@@ -186,7 +186,6 @@ class _Facts:
 
 
 def _nights(device: Device) -> _Facts:
-    """Return the nights of a device as pages have them."""
     first = max(0, len(device.heads) - MOST_NIGHTS)
     heads = device.heads[first:]
     links = [_links(head) for head in heads]
@@ -225,7 +224,7 @@ def _value(trace: Trace) -> str:
 
 
 def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
-    """Return a series as its plot has it: percent to four decimals, a night of the page for each answer."""
+    """Percent to four decimals, a night of the page for each answer."""
     trace = one.trace
     begin = next((i for i, night in enumerate(trace.nights) if night >= first), len(trace.nights))
 

@@ -1,7 +1,6 @@
-"""The plots of a page as JSON: values that stand in the report and its side files, put in order.
+"""The plots of a page as JSON, from the report and its side files.
 
-Nothing is worked out here beyond notation: a unit for people, percent for a ratio, which order statistics of a
-placement's samples are shown.
+Only notation is worked out here: units, percent, which order statistics of samples are shown.
 """
 
 import json
@@ -24,7 +23,7 @@ MOST_SAMPLES = 120_000
 MOST_DRAWN = 30_000
 """Slices of timelines in a page: 0.8 MB."""
 _RANKS = ((0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.5, 1.0), (0.5,))
-"""The order statistics of a placement that are shown: fewer where there are many."""
+"""Of a placement; fewer where there are many."""
 _DIGITS = 6
 
 Key = tuple[str, DeviceKind]
@@ -37,8 +36,7 @@ def embed(data: Any) -> str:
 
 
 def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, Any]:
-    """Return everything that is drawn: `overview`, and `cases` in the order of `keys`, each with those plots that it
-    has."""
+    """Return `overview`, and `cases` in the order of `keys`, each with the plots that it has."""
     results = recorded.results
     cases = {(case.id, case.device): case for case in results.cases} if results else {}
     trails: dict[Key, Trail] = {}
@@ -78,7 +76,7 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
 
 
 def _number(value: float | None, digits: int = _DIGITS) -> float | None:
-    """Round to as many digits as a plot can show; None for what is no finite number."""
+    """To the digits that a plot can show; None for no finite number."""
     return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None
 
 
@@ -91,7 +89,7 @@ def _points(ratio: float | None) -> float | None:
 
 
 def _unit(values: Iterable[float]) -> tuple[str, float]:
-    """Return the unit in which the largest of these seconds is at least 1."""
+    """In which the largest of these seconds is at least 1."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     return next(((name, TIME_UNITS[name]) for name in ("s", "ms", "µs") if largest >= TIME_UNITS[name]), ("ns", 1e-9))
 
@@ -139,7 +137,7 @@ def _workers(
 
 
 def _order(samples: list[float], ranks: Sequence[float], scale: float) -> list[float | None]:
-    """Return order statistics: the smallest sample for rank 0, the largest for 1."""
+    """The smallest sample for rank 0, the largest for 1."""
     ordered = sorted(samples)
     return [_number(ordered[round(rank * (len(ordered) - 1))] / scale, 5) for rank in ranks]
 
@@ -152,7 +150,7 @@ def _better(metric: str, results: Results | None) -> str:
 
 
 def _limit(row: Row, results: Results | None) -> float | None:
-    """Return the ratio from which on a change is one for the worse, in percent."""
+    """The ratio from which on a change is for the worse, in percent."""
     if row.limit is None:
         return None
     return _number(row.limit * (100 if _better(row.metric, results) == "lower" else -100))
@@ -178,7 +176,7 @@ def _ratios(trail: Trail, row: Row, results: Results | None) -> dict[str, Any] |
 def _overview(
     trails: dict[Key, Trail], rows: dict[tuple[str, DeviceKind, str], Row], keys: Sequence[Key], results: Results | None
 ) -> list[dict[str, Any]]:
-    """Return the relative change of every case that has one, by its number."""
+    """By the number of the case."""
     found = []
     for number, key in enumerate(keys):
         row = rows.get((*key, trails[key].metric)) if key in trails else None
@@ -200,7 +198,7 @@ def _overview(
 
 
 def _clock(case: Case, start: float) -> dict[str, Any] | None:
-    """Return `start`: when the run began, in seconds since 1970."""
+    """`start`: of the run, in seconds since 1970."""
     pairs = _in_order(case)
     clocks = {
         name: _numbers((pair.clock[name].hertz if name in pair.clock else None for pair in pairs), 1e9)
@@ -217,7 +215,7 @@ def _clock(case: Case, start: float) -> dict[str, Any] | None:
 
 
 def _roof(roof: Roof | None) -> dict[str, Any] | None:
-    """In TFLOP/s and FLOP/B; None where no arithmetic is declared or a ceiling is missing: then there is no roof."""
+    """In TFLOP/s and FLOP/B; None without declared arithmetic or a ceiling."""
     if roof is None or not (roof.memory and roof.compute):
         return None
     sides = {
@@ -240,8 +238,7 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
 
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
-    """Return slices of base and head as [name, stream, start, duration], the first two by number, in a unit for
-    people."""
+    """Slices as [name, stream, start, duration], the first two by number, in a unit for people."""
     traces = {name: side.profile.trace for name, side in case.sides.items() if side.profile and side.profile.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:

@@ -1,4 +1,4 @@
-"""The records that a run leaves beside its report, as the report draws them."""
+"""Records that a run leaves beside its report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,4 +17,4 @@ class Recorded:
     results: Results | None = None
     samples: Samples = field(default_factory=dict)
     missing: str = ""
-    """Why there are no samples, where there should be some: one line."""
+    """Why there are no samples, where there should be."""
