@@ -5,7 +5,7 @@ import tarfile
 from functools import cache
 from pathlib import Path
 
-from perfci.work.image import Image as Unnamed
+from perfci.worker.work.elf import Image as Unnamed
 
 DATA = Path(__file__).parents[1] / "data" / "cubins"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")

@@ -1,14 +1,12 @@
 """What compilers make of sources that differ, or only seem to: tests/data/cubins/build.py says how they were built."""
 
 import struct
-import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.work.code import same_function
-from perfci.work.image import without_path
+from perfci.work.code import same_function, without_path
 from perfci.worker.work.elf import functions
 
 from .cubins import ARCHITECTURES, cubin, image, with_bytes, with_header, with_section
@@ -264,18 +262,6 @@ def with_section_of(data, found, section, **fields):
     return bytes(changed)
 
 
-def test_millions_of_entries_are_refused_before_they_are_read():
-    base = cubin("sm_90a", "base")
-    grown = base + b"\x01\x01\0\0" * (5 << 20)
-    head = with_section(grown, ".nv.info", offset=len(base), size=len(grown) - len(base))
-    tracemalloc.start()
-    try:
-        assert same_function(base, head, "scale") == "the image cannot be read: .nv.info is over 4 MiB"
-        assert tracemalloc.get_traced_memory()[1] < 20 << 20
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_images_by_an_older_compiler_are_compared_too(architecture):
     """Of CUDA 12.8, as Triton 3.5 bundles it."""
@@ -289,7 +275,7 @@ def test_images_by_an_older_compiler_are_compared_too(architecture):
 def test_registers_in_the_header_of_a_section_count():
     """Up to ABI 7 they stand above the symbol's index."""
     base = cubin("sm_80", "old")
-    assert image("sm_80", "old").header[0][1] == 7
+    assert image("sm_80", "old").header[0][3] == 7
     info = image("sm_80", "old").sections[image("sm_80", "old").named[".text.scale"]].info
     assert info >> 24
     assert same_function(base, with_section(base, ".text.scale", info=info + (1 << 24)), "scale") == (

@@ -101,7 +101,7 @@ def test_names_of_images_lead_nowhere_else(folders: dict) -> None:
 
 def test_files_are_bounded(folders: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LARGEST", 1000)
-    assert "more than" in compare({"case": folders}, 1)["case"].why_not
+    assert "no ordinary file of up to" in compare({"case": folders}, 1)["case"].why_not
 
 
 def test_one_case_that_cannot_be_read_leaves_the_others(folders: dict) -> None:

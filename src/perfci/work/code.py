@@ -11,19 +11,21 @@ import struct
 from collections.abc import Collection, Iterator
 
 from perfci.model.text import escaped, shorten
-from perfci.work.image import (
+from perfci.worker.work.elf import (
     ALLOCATED,
+    ENTRY,
     EXECUTED,
+    FUNCTION,
     RELOCATIONS,
     STRTAB,
     SYMBOLS,
     Image,
     Section,
     Unreadable,
-    without_path,
 )
-from perfci.worker.work.elf import ENTRY, FUNCTION
 
+_OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
+"""The digest of a file's path that nvcc puts into names that are internal to it."""
 LEFT_OUT = re.compile(r"(\.nv\.merc(\.rela?)?|\.rela?)?\.(debug|nv_debug)(_.*)?|\.(note|comment)(\..*)?")
 """Lines, paths and the compiler's command line, and what relocates them."""
 _OF_FUNCTION = re.compile(
@@ -49,6 +51,12 @@ _WHOLE = ("the architecture", "the kind of build", "the ABI", _BESIDE)
 _WORDS = {".text": "its machine code", ".nv.info": "its resources", ".nv.shared": "its shared memory"}
 
 
+def without_path(name: str) -> str:
+    """Return a symbol's name with zeros for what hangs on the folder that its file was compiled in: base and head are
+    compiled in two."""
+    return _OF_PATH.sub(r"\g<1>00000000", name)
+
+
 class Unknown(Exception):
     """Why what a function executes is not known: one clause."""
 
@@ -63,7 +71,7 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
         ours = _executed(base, without_path(name))
         theirs = ours if base == head else _executed(head, without_path(name))
     except (Unreadable, Unknown) as why:
-        return str(why)
+        return escaped(why, 300)
     beside = dict(theirs)
     different = [what for what, content in ours if beside.get(what) != content] or [_BESIDE] * (ours != theirs)
     # What indices hang on is named first, then what the function itself consists of.
@@ -76,6 +84,13 @@ def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
     """Return all that kernel `name` of an image executes and is given, each part with its words for people. Raises
     Unreadable and Unknown."""
     image = Image(data)
+    if not image.linked:
+        raise Unreadable("it is no linked machine code for NVIDIA's GPUs")
+    image.sections = tuple(one._replace(name=without_path(one.name)) for one in image.sections)
+    image.symbols = {
+        number: tuple(one._replace(name=without_path(one.name)) for one in table)
+        for number, table in image.symbols.items()
+    }
     functions = [one for table in image.symbols.values() for one in table if one.info & 15 == FUNCTION]
     if not any(one.name == name and image.place(one) == f".text.{name}" and not one.value for one in functions):
         raise Unknown(f"the image has no function {_brief(name)}")
@@ -131,7 +146,7 @@ def _content(image: Image, section: Section, others: Collection[str]) -> object:
 
 def _attributes(image: Image, section: Section, others: Collection[str]) -> Iterator[bytes]:
     """Give the entries of `.nv.info`: a byte of format, one that says of what, and two of the value or of its size."""
-    content, at = image.table(section), 0
+    content, at = image.content(section), 0
     while at < len(content):
         if at + 4 > len(content):
             raise Unreadable(f"{_brief(section.name)} ends within an entry")
@@ -148,7 +163,7 @@ def _attributes(image: Image, section: Section, others: Collection[str]) -> Iter
 def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) -> None:
     """Raise Unknown for a call that leads where the image does not tell of: device malloc, device launches, pointers.
     Whoever calls, but for `others`: functions that are no kernels may be called by all."""
-    content, part = image.table(section), 0
+    content, part = image.content(section), 0
     if len(content) % 8:
         raise Unreadable(f"{section.name} ends within an entry")
     for first, second in struct.iter_unpack("<II", content):

@@ -6,7 +6,6 @@ What wrote them ran the code under test: they are read within bounds, in a proce
 
 import errno
 import hashlib
-import os
 import stat
 from functools import cache
 from pathlib import Path
@@ -84,23 +83,12 @@ def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> 
         return f"its work list is none ({error.errors(include_url=False, include_input=False)[0]['type']})"
     except OSError as error:
         return f"its work list cannot be read ({error.strerror})"
-    except _Large:
-        return f"its work list or machine code has more than {LARGEST >> 20} MiB"
     return Recorded(work, images)
 
 
-class _Large(Exception):
-    """A file has more bytes than are read."""
-
-
 def _bytes(path: Path) -> bytes:
-    """Return what a file holds. Raises OSError, _Large."""
-    # A pipe would be waited for, a link leads out of the folder.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no ordinary file")
-        held = file.read(LARGEST + 1)
-    if len(held) > LARGEST:
-        raise _Large
-    return held
+    """Return what a file holds. Raises OSError."""
+    status = path.lstat()  # a pipe would be waited for, a link leads out of the folder
+    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+        raise OSError(errno.EINVAL, f"is no ordinary file of up to {LARGEST >> 20} MiB")
+    return path.read_bytes()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from perfci.model.kernels import identify
 from perfci.model.text import count, escaped
-from perfci.work.image import without_path
+from perfci.work.code import without_path
 from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
 
 SameCode = Callable[[bytes, bytes, str], str]

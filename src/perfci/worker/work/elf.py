@@ -1,23 +1,141 @@
-"""The names in a CUDA image: an ELF file of 64 bits, little endian (ELF specification; `e_machine` 190)."""
+"""A CUDA image, machine code that the driver loads: an ELF file of 64 bits, little-endian, its sections and symbols.
+
+Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation"). Segments, which repeat what sections
+say, are not read.
+"""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-SECTION = struct.Struct("<IIQQQQIIQQ")
-SYMBOL = struct.Struct("<IBBHQQ")
-SYMTAB = 2
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_BEGIN = b"\x7fELF\x02"
+_CUDA, _EXECUTABLE = 190, 2
+"""`EM_CUDA`; `ET_EXEC`: linked, what the driver loads."""
+_SYMTAB = 2
+STRTAB, NOBITS = 3, 8
+SYMBOLS = (_SYMTAB, 0x7000_0085)
+"""Kinds of tables of symbols; the second is NVIDIA's own, in images for compute capability 10.0 and later."""
+RELOCATIONS = {4: 24, 9: 16, 0x7000_0082: 24}
+"""Kinds of tables of relocations, likewise, with the bytes of an entry."""
+ALLOCATED, EXECUTED = 2, 4
 OBJECT, FUNCTION = 1, 2
 """Types of symbols."""
 ENTRY = 0x10
 """Of st_other: the symbol is a kernel (STO_CUDA_ENTRY)."""
 
 
+class Unreadable(Exception):
+    """An image that cannot be read, and why."""
+
+    def __str__(self) -> str:
+        return f"the image cannot be read: {self.args[0]}"
+
+
+class Section(NamedTuple):
+    """The header of a section."""
+
+    name: str
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    """Bytes."""
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+
+class Symbol(NamedTuple):
+    """An entry of a table of symbols."""
+
+    name: str
+    info: int
+    """Binding in the upper four bits, type in the lower."""
+    other: int
+    section: int
+    """Index of the section that it lies in; 0 where the image does not define it."""
+    value: int
+    size: int
+
+
+class Image:
+    """The sections and symbols of an image. Raises Unreadable, as its methods do."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        try:
+            identity, kind, machine, toolkit, entry, _, table, self.flags, *_, count, names = HEADER.unpack_from(data)
+            if not identity.startswith(_BEGIN):
+                raise Unreadable("it is no ELF file of 64 bits")
+            raw = [_SECTION.unpack_from(data, table + number * _SECTION.size) for number in range(count)]
+            texts = data[raw[names][4] : raw[names][4] + raw[names][5]]
+            self.sections = tuple(Section(_text(texts, name), *rest) for name, *rest in raw)
+        except (struct.error, IndexError, ValueError, OverflowError) as error:
+            raise Unreadable("it is damaged") from error
+        self.linked = machine == _CUDA and kind == _EXECUTABLE
+        self.header = (identity[5:], toolkit, entry)
+        """Order of bytes, ABI with its version, `e_version` (of ABI 7 the toolkit) and `e_entry`."""
+
+    def content(self, section: Section) -> bytes:
+        """Return the bytes of a section; none where the file holds none of it (`NOBITS`)."""
+        if section.kind == NOBITS:
+            return b""
+        if section.offset + section.size > len(self.data):
+            raise Unreadable(f"{section.name} reaches beyond its end")
+        return self.data[section.offset : section.offset + section.size]
+
+    @cached_property
+    def symbols(self) -> dict[int, tuple[Symbol, ...]]:
+        """The symbols of each table, by the index of its section."""
+        try:
+            tables = [number for number, section in enumerate(self.sections) if section.kind in SYMBOLS]
+            return {number: self._symbols(self.sections[number]) for number in tables}
+        except (struct.error, IndexError, ValueError, Unreadable) as error:
+            raise Unreadable("its symbols are damaged") from error
+
+    def _symbols(self, table: Section) -> tuple[Symbol, ...]:
+        texts = self.content(self.sections[table.link])
+        return tuple(Symbol(_text(texts, name), *rest) for name, *rest in _SYMBOL.iter_unpack(self.content(table)))
+
+    def symbol(self, section: Section, number: int) -> Symbol:
+        """Return symbol `number` of the table that a section names. Images of cuBLAS name none, or a section that is no
+        such table, where there is only one."""
+        tables = self.symbols
+        table = next(iter(tables)) if len(tables) == 1 and section.link not in tables else section.link
+        if table not in tables or number >= len(tables[table]):
+            raise Unreadable("it names a symbol that it does not have")
+        return tables[table][number]
+
+    def relocated(self, section: Section) -> Iterator[Symbol]:
+        """Give the symbols whose addresses a table of relocations puts into another section."""
+        size = RELOCATIONS[section.kind]
+        if section.entry_size != size or section.size % size:
+            raise Unreadable(f"{section.name} is damaged")
+        content = self.content(section)
+        for at in range(0, len(content), size):
+            yield self.symbol(section, int.from_bytes(content[at + 12 : at + 16], "little"))
+
+    def place(self, symbol: Symbol) -> str:
+        """Return the name of the section that a symbol lies in; empty where the image does not define it."""
+        return self.sections[symbol.section].name if symbol.section < len(self.sections) else ""
+
+
+def _text(texts: bytes, at: int) -> str:
+    return texts[at : texts.index(0, at)].decode("utf-8", "surrogateescape")
+
+
 def extent(header: bytes) -> int:
     """Return the bytes of an image by its header, which both of its tables of headers end; 0 where it is none."""
     try:
-        if header[:5] != b"\x7fELF\x02":
+        if not header.startswith(_BEGIN):
             return 0
         *_, segments, sections, _, _, segment, count, each, number, _ = HEADER.unpack_from(header)
     except struct.error:
@@ -27,33 +145,19 @@ def extent(header: bytes) -> int:
 
 def functions(image: bytes) -> frozenset[str]:
     """Return the names of the kernels; none of what is no such file."""
-    return frozenset(name for name, kind, other, _ in _symbols(image) if kind == FUNCTION and other & ENTRY)
+    return frozenset(one.name for one in _placed(image) if one.info & 15 == FUNCTION and one.other & ENTRY)
 
 
 def variables(image: bytes) -> list[str]:
     """Return the names of the variables that lie in memory of the device, in order."""
-    return sorted({name for name, kind, _, size in _symbols(image) if kind == OBJECT and size})
+    return sorted({one.name for one in _placed(image) if one.info & 15 == OBJECT and one.size})
 
 
-def _symbols(image: bytes) -> list[tuple[str, int, int, int]]:
-    """Return name, type, st_other and size of all symbols that have a place."""
+def _placed(data: bytes) -> list[Symbol]:
+    """Return all symbols that have a place."""
     try:
-        if image[:5] != b"\x7fELF\x02":
-            return []
-        header = HEADER.unpack_from(image)
-        begin, each, count = header[6], header[11], header[12]
-        sections = [SECTION.unpack_from(image, begin + at * each) for at in range(count)]
-        found = []
-        for section in sections:
-            if section[1] != SYMTAB:
-                continue
-            strings = sections[section[6]]
-            text = image[strings[4] : strings[4] + strings[5]]
-            for at in range(section[4], section[4] + section[5], SYMBOL.size):
-                name, info, other, place, _, size = SYMBOL.unpack_from(image, at)
-                if place:
-                    words = text[name : text.index(b"\0", name)].decode("utf-8", "surrogateescape")
-                    found.append((words, info & 15, other, size))
-        return found
-    except (struct.error, IndexError, ValueError, OverflowError):
+        image = Image(data)
+        tables = [table for number, table in image.symbols.items() if image.sections[number].kind == _SYMTAB]
+    except Unreadable:
         return []
+    return [one for table in tables for one in table if one.section]
