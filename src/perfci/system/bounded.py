@@ -7,7 +7,6 @@ have taken the process over. What passes a bound is Unread, one line; never a va
 
 import codecs
 import contextlib
-import ctypes
 import importlib
 import json
 import math
@@ -32,6 +31,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perfci.model.text import escaped, one_line
 from perfci.system.users import SAME, Account
+from perfci.worker.leash import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
 
 T = TypeVar("T")
 
@@ -49,7 +49,6 @@ _BOOT = (
 )
 """The first code that it runs. -I leaves out PYTHONPATH and the user's own packages, which may hold perfci and what it
 needs: what is on its path and not the folder that it was started in comes last."""
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
 
 
 class Unread(Exception):
@@ -357,7 +356,6 @@ def unbind(memory: int | None = None) -> None:
 
 def _bind(request: dict[str, Any]) -> None:
     """Take the bounds of a request upon this process, and become its user."""
-    library = ctypes.CDLL(None)
     reached = math.ceil(time.process_time() + request["seconds"])
     limits = {
         resource.RLIMIT_CORE: (0, 0),
@@ -379,6 +377,5 @@ def _bind(request: dict[str, Any]) -> None:
         os.setgroups([])
         os.setresgid(group, group, group)
         os.setresuid(user, user, user)
-    if sys.platform.startswith("linux"):
-        library.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after the change of user, which takes it away
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which takes it away

@@ -370,6 +370,11 @@ class Prepared:
     again: Callable[[bool], Prepared]
     """Sets the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
 
+    def synchronize(self) -> None:
+        """Wait for the whole device."""
+        if self.bench.device_name.startswith("cuda"):
+            _torch().cuda.synchronize()
+
 
 def prepare(
     kernel: Kernel,

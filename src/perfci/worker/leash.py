@@ -15,6 +15,7 @@ from typing import Callable, Optional
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 ENDING = 5.0
 """Seconds at most for ending processes that start others."""

@@ -136,7 +136,7 @@ def _alternative(prepared: Prepared, sizes: Sequence[int], given: Given) -> Any:
         expected = _expected(prepared)
         with poisoned_memory(sizes, prepared.bench.device_name):
             out = versus.fn()
-            _synchronize(prepared)
+            prepared.synchronize()
         found = _outcome(prepared, out, expected, given).text
     except Exception as error:
         found = f"{type(error).__name__}: {error}"[:400]
@@ -155,7 +155,7 @@ def verify(prepared: Prepared, given: Given = NONE, *, redraw: bool = True) -> O
     if replaced:
         return Outcome(False, "invalid", None, replaced)
     out = prepared.fn()
-    _synchronize(prepared)
+    prepared.synchronize()
     sizes = _sizes(out, prepared)
     outcome = _again(prepared, out, sizes, given)
     if not outcome.ok:
@@ -190,7 +190,7 @@ def verify_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given
 
 def _replayed(prepared: Prepared, out: Any, replay: Callable[[], Any]) -> Any:
     replay()
-    _synchronize(prepared)
+    prepared.synchronize()
     return out
 
 
@@ -216,7 +216,7 @@ def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: 
             return Outcome(False, "wrong", None, str(refused))
         if strict:
             spoiled = spoil(out, prepared.bench)
-    _synchronize(prepared)
+    prepared.synchronize()
     expected = _expected(prepared)
     new = execute()
     outcome = _outcome(prepared, new, expected, given)
@@ -226,7 +226,7 @@ def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: 
         cached = handed_out_again(spoiled, new)
         for memory in spoiled:
             memory.restore()
-    _synchronize(prepared)
+    prepared.synchronize()
     again = _expected(prepared)
     if _outcome(prepared, again, expected, given).ok:  # the reference does not read what was overwritten
         return Outcome(False, "wrong", None, CACHED) if cached else outcome
@@ -263,7 +263,7 @@ def _redrawn(
 def _with_other_values(prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], given: Given) -> Outcome:
     wanted = _expected(redraw.other)
     redraw.apply(other=True)
-    _synchronize(prepared)
+    prepared.synchronize()
     if _outcome(prepared, execute(), wanted, given).ok:
         return Outcome(True)
     # A kernel may carry over state that does not follow from the draw, as one that accumulates does. Then its reference
@@ -272,7 +272,7 @@ def _with_other_values(prepared: Prepared, redraw: Redraw, execute: Callable[[],
     before = _expected(prepared)
     redraw.apply(other=True)
     now = _expected(prepared)
-    _synchronize(prepared)
+    prepared.synchronize()
     out = execute()
     if _outcome(prepared, before, now, given).ok:
         now = wanted
@@ -316,15 +316,8 @@ def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
     """Return what one execution returns, with memory poisoned, once the whole device is done."""
     with poisoned_memory(sizes, prepared.bench.device_name):
         out = prepared.fn()
-        _synchronize(prepared)
+        prepared.synchronize()
     return out
-
-
-def _synchronize(prepared: Prepared) -> None:
-    if prepared.bench.device_name.startswith("cuda"):
-        import torch
-
-        torch.cuda.synchronize()
 
 
 def _expected(prepared: Prepared) -> Any:

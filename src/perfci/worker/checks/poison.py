@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from .plain import MAPPINGS, NUMBERS, is_array, is_sequence, is_tensor, strided
+from .compare import leaves
+from .plain import is_array, is_tensor
 
 BLOCKS, BLOCK_BYTES = 8, 2**28
 """Freed blocks of each size that are poisoned: more than the seven that a bin of glibc's tcache holds, and some that a
@@ -28,22 +29,14 @@ def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) ->
     Left out are tensors of which `drawn` says that they lie in memory that was there before the kernel ran.
     """
     sizes = set()
-    todo = [out]
-    while todo:
-        value = todo.pop()
-        if type(value) in MAPPINGS:
-            todo.extend(value.values())
-        elif is_sequence(value):
-            if not NUMBERS.issuperset(map(type, value)):  # a long list of numbers has no other memory
-                todo.extend(value)
-        elif is_tensor(value):
-            tensor = strided(value)
-            if not drawn(tensor):
-                sizes.add(tensor.untyped_storage().nbytes())
-        elif is_array(value):
-            sizes.add(value.nbytes)
-        elif type(value) in (bytes, bytearray):
-            sizes.add(len(value))
+    for _, leaf in leaves(out, ()):
+        if is_tensor(leaf):
+            if not drawn(leaf):
+                sizes.add(leaf.untyped_storage().nbytes())
+        elif is_array(leaf):
+            sizes.add(leaf.nbytes)
+        elif type(leaf) in (bytes, bytearray):
+            sizes.add(len(leaf))
     return sorted(sizes - {0})
 
 

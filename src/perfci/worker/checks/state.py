@@ -26,7 +26,7 @@ def carried(prepared: Prepared, right: Callable[[Prepared], bool]) -> str:
         drawn = _drawn(fresh)
         kept = [(one.tensor.grad, one.tensor.detach().clone()) for one in drawn]
         fresh.fn()
-        _synchronize(fresh)
+        fresh.synchronize()
         graded = [one for one, (grad, _) in zip(drawn, kept) if one.tensor.grad is not grad]
         changed = [one for one, (_, values) in zip(drawn, kept) if not _same(one.tensor, values)]
         for one, (grad, values) in zip(drawn, kept):
@@ -72,8 +72,3 @@ def _finite(tensor: Any) -> bool:
     floating = tensor.is_floating_point() or tensor.is_complex()
     wide = tensor.float() if floating and tensor.element_size() == 1 else tensor  # torch asks no float8
     return not floating or bool(sys.modules["torch"].isfinite(wide).all())
-
-
-def _synchronize(prepared: Prepared) -> None:
-    if prepared.bench.device_name.startswith("cuda"):
-        sys.modules["torch"].cuda.synchronize()
