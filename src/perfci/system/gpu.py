@@ -129,8 +129,11 @@ class Gpu:
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Return what the function `name` of the library says of this GPU; None where it says nothing."""
+        return self._system(name, self._handle, *arguments)
+
+    def _system(self, name: str, *arguments: Any) -> Any:
         try:
-            return getattr(self._library, name)(self._handle, *arguments)
+            return getattr(self._library, name)(*arguments)
         except (self._library.NVMLError, AttributeError):  # no such function: an old library
             return None
 
@@ -162,12 +165,8 @@ class Gpu:
     def facts(self) -> NvmlFacts:
         """Return the facts for the fingerprint."""
         ask = self.ask
-        try:
-            driver = self._library.nvmlSystemGetDriverVersion()
-        except self._library.NVMLError:
-            driver = None
         return NvmlFacts(
-            driver=driver,
+            driver=self._system("nvmlSystemGetDriverVersion"),
             vbios=ask("nvmlDeviceGetVbiosVersion"),
             power_limit=_scaled(ask("nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
             compute_mode=COMPUTE_MODES.get(ask("nvmlDeviceGetComputeMode")),
@@ -179,10 +178,7 @@ class Gpu:
 
     def cuda(self) -> int | None:
         """Return the newest CUDA that the driver runs, as 13000; None where it does not tell."""
-        try:
-            return int(self._library.nvmlSystemGetCudaDriverVersion_v2()) or None
-        except (self._library.NVMLError, AttributeError):  # no such function: an old library
-            return None
+        return int(self._system("nvmlSystemGetCudaDriverVersion_v2") or 0) or None
 
     def _reasons(self) -> tuple[str, ...] | None:
         bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")

@@ -7,7 +7,7 @@ import hashlib
 import math
 import random as standard_random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Optional
@@ -22,6 +22,8 @@ Tensor = Any  # torch.Tensor: torch is imported where it is needed, not before
 Dtype = Any  # torch.dtype, or a name such as "bf16" or "float32"
 
 SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+FLOATS, INTEGERS = ("float32", "float64"), ("int64", "int32", "int16", "int8", "uint8")
+"""Types that generators draw themselves."""
 LINE = 64
 """Bytes: tensors on the CPU begin at multiples of a cache line, which is also what torch aligns to."""
 PAGE = 4096
@@ -131,7 +133,7 @@ class Bench:
         `host`: on the CPU although the case runs on the GPU; `pinned`: there in page-locked memory.
         """
         out = self._place(shape, dtype, host, pinned)
-        return self._float("randn", out, lambda room, generator: room.normal_(generator=generator))
+        return self._fill("randn", out, FLOATS, lambda room, generator: room.normal_(generator=generator))
 
     def rand(
         self,
@@ -144,7 +146,7 @@ class Bench:
     ) -> Tensor:
         """Return uniform values in [low, high); rounding to a short type may reach `high`."""
         out = self._place(shape, dtype, host, pinned)
-        return self._float("rand", out, lambda room, generator: room.uniform_(low, high, generator=generator))
+        return self._fill("rand", out, FLOATS, lambda room, generator: room.uniform_(low, high, generator=generator))
 
     def randint(
         self,
@@ -156,18 +158,10 @@ class Bench:
         pinned: bool = False,
     ) -> Tensor:
         """Return uniform integers in [low, high)."""
-        torch = _torch()
         out = self._place(shape, dtype, host, pinned)
-        generator = self._generator(self.device)
-        integer = out.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-        if integer and out.device.type == self.device.type:
-            out.random_(low, high, generator=generator)
-        elif integer:
-            drawn = torch.empty(out.shape, dtype=out.dtype, device=self.device)
-            out.copy_(drawn.random_(low, high, generator=generator))
-        else:
-            out.copy_(torch.randint(low, high, out.shape, generator=generator, device=self.device))
-        return self._take("randint", out)
+        return self._fill(
+            "randint", out, INTEGERS, lambda room, generator: room.random_(low, high, generator=generator)
+        )
 
     def zeros(self, *shape: Any, dtype: Dtype = "fp32", host: bool = False, pinned: bool = False) -> Tensor:
         """Return zeros."""
@@ -314,23 +308,18 @@ class Bench:
     def _generator(self, device: Any) -> Any:
         return _torch().Generator(device).manual_seed(self._integer(str(len(self._drawn))))
 
-    def _float(self, method: str, out: Tensor, draw: Callable[[Tensor, Any], Tensor]) -> Tensor:
-        """Fill `out` by `draw(tensor, generator)`, through float32 for types that generators do not know."""
+    def _fill(self, method: str, out: Tensor, native: Sequence[str], draw: Callable[[Tensor, Any], Tensor]) -> Tensor:
+        """Fill `out` by `draw(tensor, generator)`, through the first of the `native` types where its own is none."""
         torch = _torch()
+        types = [getattr(torch, name) for name in native]
         # On the case's own device, for host memory too: a GPU draws 64 MB in a fraction of a millisecond.
         generator = self._generator(self.device)
-        here = out.device.type == self.device.type
-        if here and out.dtype in (torch.float32, torch.float64):
-            draw(out, generator)
-        elif here and out.dtype in (torch.complex64, torch.complex128):
-            draw(torch.view_as_real(out), generator)
-        elif out.is_complex():
-            drawn = torch.empty(out.shape, dtype=out.dtype, device=self.device)
-            draw(torch.view_as_real(drawn), generator)
-            out.copy_(drawn)
+        room = torch.view_as_real(out) if out.is_complex() else out
+        if room.device.type == self.device.type and room.dtype in types:
+            draw(room, generator)
         else:
-            wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-            out.copy_(draw(torch.empty(out.shape, dtype=wide, device=self.device), generator))
+            kind = room.dtype if room.dtype in types else types[0]
+            room.copy_(draw(torch.empty(room.shape, dtype=kind, device=self.device), generator))
         return self._take(method, out)
 
     def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
