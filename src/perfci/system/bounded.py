@@ -239,11 +239,12 @@ def run(
     cwd: Path | None = None,
     stdin: bytes = b"",
     largest: int = MIB,
+    prepare: Callable[[], None] | None = None,
 ) -> Said:
     """Run a program in a session of its own, which is ended after `seconds`, or over `largest` bytes of output. Never
     raises OSError.
 
-    What it starts and leaves behind is ended with it.
+    What it starts and leaves behind is ended with it. `prepare`: runs in its place before it.
     """
     with tempfile.TemporaryFile() as asked:
         asked.write(stdin)
@@ -251,7 +252,7 @@ def run(
         try:
             process = subprocess.Popen(
                 argv, cwd=cwd, env=env, stdin=asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=prepare,  # noqa: PLW1509 - a reader, which has one thread, asks for it
             )  # fmt: skip
         except FileNotFoundError:
             return Said(None, problem="no such program")

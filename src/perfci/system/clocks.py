@@ -75,15 +75,12 @@ class Nvml:
 
     def _why(self, error: Any) -> str:
         nvml = self._library
-        if error.value == nvml.NVML_ERROR_NO_PERMISSION:
-            return (
-                "this needs root (in a container SYS_ADMIN too): run perfci under sudo, or leave PERFCI_LOCK_CLOCKS out"
-            )
-        if error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
-            return "this GPU's clock cannot be locked: leave PERFCI_LOCK_CLOCKS out"
-        if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:
-            return "this GPU knows no such frequency: see nvidia-smi -q -d SUPPORTED_CLOCKS, or lock base or max"
-        return f"NVML says {error}: leave PERFCI_LOCK_CLOCKS out"
+        known = {
+            nvml.NVML_ERROR_NO_PERMISSION: "this needs root (in a container SYS_ADMIN too): run perfci under sudo",
+            nvml.NVML_ERROR_NOT_SUPPORTED: "this GPU's clock cannot be locked",
+            nvml.NVML_ERROR_INVALID_ARGUMENT: "this GPU knows no such frequency: see nvidia-smi -q -d SUPPORTED_CLOCKS",
+        }
+        return f"{known.get(error.value, f'NVML says {error}')}, or leave --lock-clocks out"
 
 
 @dataclass(frozen=True)

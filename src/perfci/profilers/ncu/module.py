@@ -7,9 +7,7 @@ import json
 import math
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +29,7 @@ from perfci.profilers.ncu.launch import (
     fault,
     triple_of,
 )
-from perfci.system.bounded import unbind
+from perfci.system.bounded import run, unbind
 
 _MEMORY = 384 * 2**20
 """Address space of the process that reads a report, beside twelve times the file."""
@@ -96,29 +94,22 @@ def read(
         text = f"{path.name}: {source} {why}"
         return Content(version=version, faults=[fault("unreadable", text, remedy)])
 
-    with tempfile.TemporaryFile() as answered:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM], input=json.dumps(request).encode(),
-                stdout=answered, stderr=subprocess.PIPE, preexec_fn=unbind, cwd="/", timeout=timeout, check=False,
-            )  # fmt: skip
-        except PermissionError:
-            return None
-        except subprocess.TimeoutExpired:
-            return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
-        if done.returncode == ncu_native.NO_MODULE:
-            return None
-        if done.returncode:
-            told = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            how = signal.Signals(-done.returncode).name if done.returncode < 0 else told[0]
-            return unreadable(f"cannot read it ({how})")
-        answered.seek(0)
-        try:
-            answer = json.load(answered)
-            launches = [_from_native(one) for one in answer["launches"]]
-            ranges, dropped = int(answer["ranges"]), int(answer["dropped"])
-        except _NONSENSE as error:  # a damaged report can have taken it over
-            return unreadable(f"answered nonsense ({type(error).__name__})")
+    command = [sys.executable, "-I", "-S", "-c", _PROGRAM]
+    said = run(command, timeout, cwd=Path("/"), stdin=json.dumps(request).encode(), largest=_ANSWER, prepare=unbind)
+    if said.late:
+        return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
+    if said.code in (None, ncu_native.NO_MODULE):
+        return None
+    if not said.fine:
+        told = said.err.strip().splitlines()[-1:] or ["it said nothing"]
+        how = signal.Signals(-said.code).name if said.code < 0 else told[0]
+        return unreadable(f"cannot read it ({how})")
+    try:
+        answer = json.loads(said.raw)
+        launches = [_from_native(one) for one in answer["launches"]]
+        ranges, dropped = int(answer["ranges"]), int(answer["dropped"])
+    except _NONSENSE as error:  # a damaged report can have taken it over
+        return unreadable(f"answered nonsense ({type(error).__name__})")
     faults = []
     if not ranges:
         faults.append(fault("unreadable", f"{path.name}: truncated, or no report of ncu", "profile again"))

@@ -1,8 +1,6 @@
 """Nsight Systems as a back end: timelines of cases and of commands."""
 
 import os
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.export import fault
 from perfci.profilers.nsys.trace import Loop
 from perfci.profilers.scan import keep_report
-from perfci.system.bounded import MIB, Unread, call, desk, regular, take
+from perfci.system.bounded import MIB, Unread, call, desk, regular, run, take
 from perfci.system.child import Exit, Under
 from perfci.system.users import SAME, Account
 from perfci.worker.profile import NSYS
@@ -163,20 +161,10 @@ def export_report(argv: Sequence[str], folder: Path, log: Path) -> bool:
         str(nsys_export.LARGEST // 512),
         *argv,
     ]
+    said = run(bounded, EXPORT_TIMEOUT, env=nsys_privacy.environment(os.environ), cwd=folder)
     with log.open("ab") as handle:
-        process = subprocess.Popen(
-            bounded, env=nsys_privacy.environment(os.environ), cwd=folder, stdin=subprocess.DEVNULL, stdout=handle,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-    try:
-        process.wait(EXPORT_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return False
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return True
+        handle.write(said.raw + said.err.encode())
+    return not said.late
 
 
 _ALONE = "measure in a container of perfci's image, or where a user may open a PID namespace"
