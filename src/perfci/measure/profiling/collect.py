@@ -4,12 +4,11 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.bench import Bench
 from perfci.measure.costs import PROFILED, Budget
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
@@ -179,16 +178,14 @@ def observe(
         )
     ]
     turns = Turns(seconds, len(place.sides) * (len(kernels) + len(passes) * len(commands)))
+    run = _Pass(place, profilers, scratch, note, turns)
     for device, part, metrics, alike in kernels:
-        _profile_kernels(
-            profilers, part, place.benches[device], device, list(place.sides), alike, metrics, scratch, note, turns
-        )
+        run.kernels(part, device, alike, metrics)
     for command in commands:
         for part, some in passes:
             own = [case for case in some if case.origin == "command" and case.kernel == command]
-            asked = _asked(place, command, own, plan, more)
             metrics = tuple(dict.fromkeys(one for names, _ in asked_alike(own, plan, part) for one in names))
-            _profile_command(place, profilers, part, asked, own, metrics, scratch, note, turns)
+            run.command(part, _asked(place, command, own, plan, more), own, metrics)
     barrier()
     for profiler in profilers.of("code", "side"):
         if not isinstance(profiler, Fault):
@@ -232,74 +229,77 @@ def _withheld(place: Place, profilers: Profilers) -> list[str]:
     )
 
 
-def _profile_kernels(
-    profilers: Profilers,
-    part: Part,
-    bench: Bench,
-    device: DeviceKind,
-    names: Sequence[Side],
-    cases: Sequence[Case],
-    metrics: Sequence[str],
-    scratch: Path,
-    note: Callable[[str], None],
-    turns: Turns,
-) -> None:
-    """Provide a part of the profiles of cases, with `metrics` by the profiler's own names: by the first
-    profiler, and by the next one of those that it does not see in every side. Sides are compared by what one profiler
-    says of both.
+@dataclass(frozen=True)
+class _Pass:
+    """The pass of all profilers over a run."""
 
-    A profiler that starts the worker is passed over where its time would not reach to the end of the imports, which the
-    workers inherit without one.
-    """
-    if not cases:
-        turns.skip(len(names))
-    for found in profilers.of(part, "case"):
+    place: Place
+    profilers: Profilers
+    scratch: Path
+    note: Callable[[str], None]
+    turns: Turns
+
+    def kernels(self, part: Part, device: DeviceKind, cases: Sequence[Case], metrics: Sequence[str]) -> None:
+        """Provide a part of the profiles of cases, with `metrics` by the profiler's own names.
+
+        A profiler that starts the worker is passed over where its time would not reach to the end of the imports, which
+        the workers inherit without one.
+        """
+        bench, names = self.place.benches[device], list(self.place.sides)
         if not cases:
-            return
-        if isinstance(found, Fault):
-            _refuse(cases, names, found)
-            continue
-        profiler, imports, share = found.for_cases(device).asking(metrics), bench.parent.imported, turns.share
-        if profiler.under(scratch / profiler.name) is not None and share < imports:
-            _refuse(cases, names, unaffordable(profiler, imports, share))
-            continue
-        with _parent(bench.parent, part) as parent:
+            self.turns.skip(len(names))
+
+        def ready(found: Profiler[Any]) -> Profiler[Any] | Fault:
+            profiler, imports, share = found.for_cases(device).asking(metrics), bench.parent.imported, self.turns.share
+            unready = profiler.under(self.scratch / profiler.name) is not None and share < imports
+            return unaffordable(profiler, imports, share) if unready else profiler
+
+        def start(profiler: Profiler[Any], parent: Parent, name: Side, cases: Sequence[Case]) -> _Seen:
             own = replace(bench, parent=parent)
-            for name in names:
-                seen = profile_cases(own, name, cases, profiler, scratch, note, turns.next())
-                _keep(cases, name, seen, profilers.capability)
-        cases = _unseen(cases, names, part)
+            return profile_cases(own, name, cases, profiler, self.scratch, self.note, self.turns.next())
+
+        self._provide(self.profilers.of(part, "case"), part, bench.parent, cases, names, ready, start)
+
+    def command(self, part: Part, asked: Command, cases: Sequence[Case], metrics: Sequence[str]) -> None:
+        """Provide a part of the profile of one command for its cases, the sides in turns."""
+        runner, forms = self.place.runner, _forms(self.place, asked.name)
+
+        def start(found: Profiler[Any], parent: Parent, name: Side, cases: Sequence[Case]) -> _Seen:
+            self.note(f"{found.name}: {name} · {asked.name}")
+            own, form = replace(runner, parent=parent), forms[name]
+            profiler = found.for_command(form.device, runner.time(form), asked).asking(metrics)
+            return profile_command(own, name, form, cases, profiler, self.scratch, self.turns.next())
+
+        found = self.profilers.of(part, "command")
+        self._provide(found, part, runner.parent, cases, list(forms), lambda one: one, start, runner.cases[asked.name])
+
+    def _provide(
+        self,
+        found: Sequence[Profiler[Any] | Fault],
+        part: Part,
+        parent: Parent,
+        cases: Sequence[Case],
+        names: Sequence[Side],
+        ready: Callable[[Profiler[Any]], Profiler[Any] | Fault],
+        start: Callable[[Profiler[Any], Parent, Side, Sequence[Case]], "_Seen"],
+        reports: int | None = None,
+    ) -> None:
+        """Provide a part by the first profiler, and by the next one of those cases that it does not see in every side.
+        Sides are compared by what one profiler says of both. `reports`: cases of their command."""
+        for one in found:
+            if not cases:
+                return
+            profiler = one if isinstance(one, Fault) else ready(one)
+            if isinstance(profiler, Fault):
+                _refuse(cases, names, profiler, reports)
+                continue
+            with counting(parent) if part == "counters" else nullcontext(parent) as own:
+                for name in names:
+                    _keep(cases, name, start(profiler, own, name, cases), self.profilers.capability, reports)
+            cases = _unseen(cases, names, part)
 
 
-def _profile_command(
-    place: Place,
-    profilers: Profilers,
-    part: Part,
-    asked: Command,
-    cases: Sequence[Case],
-    metrics: Sequence[str],
-    scratch: Path,
-    note: Callable[[str], None],
-    turns: Turns,
-) -> None:
-    """Provide a part of the profile of one command for its cases, the sides in turns."""
-    runner, command = place.runner, asked.name
-    forms = _forms(place, command)
-    reports = runner.cases[command]
-    for found in profilers.of(part, "command"):
-        if not cases:
-            return
-        if isinstance(found, Fault):
-            _refuse(cases, list(forms), found, reports)
-            continue
-        with _parent(runner.parent, part) as parent:
-            own = replace(runner, parent=parent)
-            for name, form in forms.items():
-                note(f"{found.name}: {name} · {command}")
-                profiler = found.for_command(form.device, runner.time(form), asked).asking(metrics)
-                seen = profile_command(own, name, form, cases, profiler, scratch, turns.next())
-                _keep(cases, name, seen, profilers.capability, reports)
-        cases = _unseen(cases, list(forms), part)
+_Seen = Mapping[str, Observation[Any]]
 
 
 def _forms(place: Place, command: str) -> dict[Side, Command]:
@@ -314,10 +314,6 @@ def _asked(place: Place, command: str, cases: Sequence[Case], plan: Plan, more: 
     limited = any(one.metric in CHECKED and one.case_key in keys for one in plan.observed)
     traced = {*asked.trace, *more, *(["memory"] if limited else [])}
     return asked.model_copy(update={"trace": sorted(traced)})
-
-
-def _parent(ordinary: Parent, part: Part) -> AbstractContextManager[Parent]:
-    return counting(ordinary) if part == "counters" else nullcontext(ordinary)
 
 
 def _unseen(cases: Sequence[Case], names: Sequence[Side], part: Part) -> list[Case]:
