@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from perfci.bisect.document import Answer, Bisect, CommitFacts, Compared, Purpose, Range
 from perfci.model.text import count, listed
 from perfci.model.units import limit_percent, show_change, significant
 from perfci.render.escape import cell, code, prose, visible
+from perfci.render.table import Table
 from perfci.render.words import duration
 
 SHORT = 10
 """Characters of a hash."""
 NONE = "no commit is accused"
-_HEAD = ("commit", "change", "is it there", "pairs", "time", "subject")
+_HEAD = ["commit", ">change", "is it there", ">pairs", ">time", "subject"]
 _PURPOSES: dict[Purpose, str] = {"whole": "whole range", "step": "step", "confirm": "against its parent"}
 _HERE: dict[Answer, str] = {"yes": "there", "no": "not there", "unknown": "skipped"}
 
@@ -103,8 +101,9 @@ def print_bisect(found: Bisect, console: Console) -> None:
         put("")
         put(visible(_range(one, found.metric)), "bold")
         if one.steps:
-            rows = [[visible(entry) for entry in _row(step, found)] for step in one.steps]
-            _table(console, rows) if rich else _lines(console, rows)
+            table = Table(_HEAD, [[visible(entry) for entry in _row(step, found)] for step in one.steps])
+            for line in (table.fitted(console.width) if rich else table).lines(console):
+                console.print(line, soft_wrap=True, highlight=False)
         for sentence in _reasons(one):
             put(visible(f"  {sentence}"), "dim")
         if len(found.ranges) > 1:
@@ -131,7 +130,7 @@ def render(found: Bisect) -> str:
         if len(found.ranges) > 1:
             lines += [text(one.sentence), ""]
         if one.steps:
-            lines += [f"| {' | '.join(_HEAD)} |", "|---|--:|---|--:|--:|---|"]
+            lines += [f"| {' | '.join(Table(_HEAD, []).names)} |", "|---|--:|---|--:|--:|---|"]
             for step in one.steps:
                 name, *rest = _row(step, found)
                 lines.append(f"| {code(name)} | {' | '.join(map(cell, rest))} |")
@@ -139,23 +138,6 @@ def render(found: Bisect) -> str:
         if reasons := _reasons(one):
             lines += [*(f"- {text(sentence)}" for sentence in reasons), ""]
     return "\n".join(lines)
-
-
-def _table(console: Console, rows: list[list[str]]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for index, name in enumerate(_HEAD):
-        table.add_column(name, no_wrap=index < 5, justify="right" if index in (1, 3, 4) else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
-
-
-def _lines(console: Console, rows: list[list[str]]) -> None:
-    lines = [list(_HEAD), *rows]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        text = "  ".join(e + " " * (w - cell_len(e)) for e, w in zip(line, widths, strict=True)).rstrip()
-        console.print(Text(text), soft_wrap=True, highlight=False)
 
 
 def _about(found: Bisect) -> str:

@@ -4,17 +4,15 @@ import math
 import re
 from collections.abc import Sequence
 
-from rich import box
-from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from perfci.model.calibration import Calibration, CaseCalibration
 from perfci.model.units import direction, limit_percent, noise_percent, show
 from perfci.render.escape import cell, code, prose, visible
+from perfci.render.table import Table
 
-_HEAD = ("case", "noise", "bias", "smallest change", "limit", "pairs", "decided in")
+_HEAD = ["case", "noise", "bias", "smallest change", "limit", "pairs", "decided in"]
 _MOST_COMPONENTS = 10
 
 
@@ -32,18 +30,9 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
     put(visible(_machine(calibration)), "dim" if rich else "")
     rows = [[visible(entry) for entry in _row(case, calibration)] for case in calibration.cases]
     put("")
-    if rich:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-        for index, name in enumerate(_HEAD):
-            table.add_column(name, overflow="fold", min_width=12 if index == 0 else None)
-        for case, row in zip(calibration.cases, rows, strict=True):
-            table.add_row(Text(row[0], "bold red" if case.differs else ""), *map(Text, row[1:]))
-        console.print(table)
-    else:
-        lines = [list(_HEAD), *rows]
-        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            put("  ".join(e + " " * (w - cell_len(e)) for e, w in zip(line, widths, strict=True)).rstrip())
+    styles = ["bold red" if case.differs else "" for case in calibration.cases]
+    for line in Table(_HEAD, rows, styles).lines(console):
+        console.print(line, soft_wrap=not rich, highlight=False)
     for lead, style, texts in (
         ("warning: ", "yellow", calibration.warnings),
         ("noise: ", "", _components(calibration)),

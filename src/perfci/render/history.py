@@ -7,7 +7,6 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -15,7 +14,7 @@ from perfci.history.document import Night
 from perfci.history.series import Answer, Device, Entry, Head, Series
 from perfci.history.store import Fault
 from perfci.model.base import matches
-from perfci.model.text import count, listed, shorten
+from perfci.model.text import count, listed
 from perfci.model.units import show, show_change
 from perfci.render.escape import visible
 from perfci.render.table import Table
@@ -123,26 +122,15 @@ def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) ->
         ]
         for night, entry in nights
     ]
-    if not console.is_terminal:
-        for text in Table(head, cells).plain():
-            _put(console, text)
-        return
     styles = [_style(entry) for _, entry in nights]
-    room = console.width - sum(Table(head, cells).widths[:-1]) - 2 * (len(head) - 1)
-    if room >= _LEAST_TITLE:
-        table = Table(head, [[*line[:-1], _fitted(line[-1], room)] for line in cells], styles)
-    else:
+    table = Table(head, cells, styles)
+    if console.is_terminal and table.last(console.width) >= _LEAST_TITLE:
+        table = table.fitted(console.width)
+    elif console.is_terminal:
         below = [Text(line[-1], "dim") if line[-1] else None for line in cells]
         table = Table(head[:-1], [line[:-1] for line in cells], styles, below)
-    for text in table.drawn(console):
+    for text in table.lines(console):
         _put(console, text)
-
-
-def _fitted(text: str, room: int) -> str:
-    """At most so many columns: a character may take two."""
-    while cell_len(text) > room:
-        text = shorten(text, len(text) - max(1, (cell_len(text) - room) // 2))
-    return text
 
 
 def _told(answer: Answer | None) -> str:

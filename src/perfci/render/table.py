@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from perfci.model.text import shorten
 
 CASE_WIDTH = 20
 """Left to case ids before another column is given up."""
@@ -43,6 +45,19 @@ class Table:
             min(own, CASE_WIDTH) if name == "case" else own for name, own in zip(self.names, self.widths, strict=True)
         ]
         return _whole(widths) <= width
+
+    def last(self, width: int) -> int:
+        """Return the width that is left to the last column."""
+        return width - _whole(self.widths[:-1]) - _GAP
+
+    def fitted(self, width: int) -> "Table":
+        """Return it with its last column cut to what is left."""
+        room = self.last(width)
+        return replace(self, cells=[[*line[:-1], _cut(line[-1], room)] for line in self.cells])
+
+    def lines(self, console: Console) -> Iterable[Text]:
+        """Return the lines: for a terminal within its width, for a log with everything."""
+        return self.drawn(console) if console.is_terminal else self.plain()
 
     def plain(self) -> list[Text]:
         """Return a line for each row, padded to columns of any width."""
@@ -83,6 +98,12 @@ class Table:
                     line.rstrip()
                     line.pad_left(inset)
                     yield line
+
+
+def _cut(text: str, room: int) -> str:
+    while cell_len(text) > room > 0:  # some characters take two columns
+        text = shorten(text, len(text) - max(1, (cell_len(text) - room) // 2))
+    return text
 
 
 def _whole(widths: Sequence[int]) -> int:
