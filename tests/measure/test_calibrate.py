@@ -32,7 +32,7 @@ def test_recorded_pairs_of_a_quiet_gpu_hold_a_limit_of_1_percent():
     assert found.exit_code == 0
     assert found.warnings == []
     assert len(found.cases) == 6
-    assert (found.failing.failing, found.failing.noise_alone) == (0, 0)
+    assert found.failing.failing == 0
     assert found.failing.high < 0.01
     for one in found.cases:
         assert one.replayed.unchanged == 1
@@ -62,8 +62,7 @@ def test_an_effect_that_makes_runs_fail_is_told_apart_from_noise():
     measured = recorded({"mm1024": 0.012})
     found = conclude(measured, POLICY)
     assert found.failing.low > 0.9
-    assert found.failing.noise_alone <= 0.01 * found.failing.runs
-    assert any("noise alone does not do that" in text for text in found.warnings)
+    assert any("fix what differs between the sides" in text for text in found.warnings)
 
 
 def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():

@@ -68,8 +68,6 @@ class FailRate(Document):
     low: Share
     """Clopper–Pearson, 95 %."""
     high: Share
-    noise_alone: int = Field(ge=0)
-    """Failing runs when a coin turns each pair, which takes biases out."""
 
 
 class Calibration(Document):

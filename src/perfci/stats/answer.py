@@ -161,19 +161,15 @@ def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDA
     return _decided(found.ratios.taken(drawn), criterion, r_log, looks, m, ended=True)
 
 
-def replay(
-    case: Case, criterion: Criterion, looks: Looks, m: int, places: NDArray[np.intp], signs: NDArray[np.int8]
-) -> list[Decision]:
+def replay(case: Case, criterion: Criterion, looks: Looks, m: int, places: NDArray[np.intp]) -> list[Decision]:
     """Return the decisions at the end of runs whose pairs are drawn from those of `case`, for a relative criterion.
 
-    `places`: the pairs of each run in their order, shape (runs, pairs). `signs`, likewise: −1 for a pair that is
-    turned, as if base had been head, else 1. The looks before the first one, which ask for samples, are left out.
+    `places`: the pairs of each run in their order, shape (runs, pairs). The looks before the first one, which ask for
+    samples, are left out.
     """
     ratios = log_ratios(case, criterion.metric, looks.pairs[0])
     r_log = margin(_limit(case, criterion, ratios.base[: looks.pairs[0]]), criterion.better)
-    runs = ((ratios.taken(where), sign) for where, sign in zip(places, signs, strict=True))
-    turned = (one._replace(x=one.x * sign, measured=one.measured * sign) for one, sign in runs)
-    return [_decided(one, criterion, r_log, looks, m, ended=True) for one in turned]
+    return [_decided(ratios.taken(where), criterion, r_log, looks, m, ended=True) for where in places]
 
 
 def precise(case: Case, criterion: Criterion, looks: Looks) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from perfci.measure.calibrate.forecast import LEAST_PAIRS, Earlier, noise_metric, ratios
 from perfci.measure.request import Request
@@ -84,10 +85,8 @@ class _Replayed:
     of: _Measured
     criterion: Criterion
     limit: float
-    kept: list[Decision]
+    decisions: list[Decision]
     """Of `RUNS` runs of its pairs."""
-    turned: list[Decision]
-    """Likewise, with each pair turned by a coin: noise alone."""
 
 
 def conclude(results: Results, policy: Policy, *, whole: bool = True, notes: Iterable[str] = ()) -> Calibration:
@@ -110,7 +109,7 @@ def conclude(results: Results, policy: Policy, *, whole: bool = True, notes: Ite
     warnings = [
         *broken,
         *(_effect_warning(case) for case in effects),
-        *_fail_warning(failing),
+        *_fail_warning(failing, biased=bool(effects)),
         *_limit_warnings(cases, plan),
         *lacking,
     ]
@@ -162,10 +161,10 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
 def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
     """Replay every relative criterion on resampled runs. Cases with equally many pairs share the draws, so that what a
     worker pair has in common stays together."""
-    shape, draws = (RUNS, plan.looks.pairs[-1]), {}
+    shape, draws = (RUNS, plan.looks.pairs[-1]), dict[int, NDArray[np.intp]]()
     for n in {one.x.size for one in measured}:
         rng = np.random.default_rng(0)
-        draws[n] = rng.integers(0, n, shape), 1 - 2 * rng.integers(0, 2, shape, dtype=np.int8)
+        draws[n] = rng.integers(0, n, shape)
     by_key = {(one.case.key, one.metric): one for one in measured}
     found = []
     for criterion in plan.timed:
@@ -176,9 +175,8 @@ def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
         limit = limit_in_effect(criterion, one.value, least)
         if not margin(limit, criterion.better) > 0:
             continue  # judged `invalid`: never failing
-        places, coins = draws[one.x.size]
-        kept, turned = (replay(one.case, criterion, plan.looks, plan.m, places, by) for by in (coins**0, coins))
-        found.append(_Replayed(one, criterion, limit, kept, turned))
+        decisions = replay(one.case, criterion, plan.looks, plan.m, draws[one.x.size])
+        found.append(_Replayed(one, criterion, limit, decisions))
     return found
 
 
@@ -202,7 +200,7 @@ def _case(one: _Measured, replayed: Sequence[_Replayed], results: Results, cases
         differs=found.differs,
         reach=reach(found, plan.looks, plan.m),
         asked=tightest and tightest.limit,
-        replayed=tightest and _shares(tightest.kept),
+        replayed=tightest and _shares(tightest.decisions),
         seconds=Earlier(results, "calibration").pair(case, len(case.pairs)),
         components={"worker": parts.worker, "placement": parts.placement, "block": parts.block} if parts else {},
     )
@@ -227,12 +225,10 @@ def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
     failing = [one for one in replayed if one.criterion.shares_alpha]
     if not failing:
         return None
-    fails, noise_alone = (
-        sum(any(one.status == "regression" for one in run) for run in zip(*found, strict=True))
-        for found in ([one.kept for one in failing], [one.turned for one in failing])
-    )
+    runs = zip(*(one.decisions for one in failing), strict=True)
+    fails = sum(any(one.status == "regression" for one in run) for run in runs)
     low, high = clopper_pearson(fails, RUNS)
-    return FailRate(runs=RUNS, failing=fails, low=low, high=high, noise_alone=noise_alone)
+    return FailRate(runs=RUNS, failing=fails, low=low, high=high)
 
 
 # In words
@@ -291,14 +287,10 @@ def _effect_warning(case: CaseCalibration) -> str:
     )
 
 
-def _fail_warning(failing: FailRate | None) -> list[str]:
+def _fail_warning(failing: FailRate | None, *, biased: bool) -> list[str]:
     if failing is None or failing.low <= MOST_FAILING:
         return []
-    remedy = (
-        "the noise itself is too much for the limits: raise them"
-        if clopper_pearson(failing.noise_alone, failing.runs)[0] > MOST_FAILING
-        else "noise alone does not do that: fix what differs between the sides"
-    )
+    remedy = "fix what differs between the sides" if biased else "raise the limits"
     return [f"{failing.failing} of {failing.runs} replayed runs fail though nothing changed, 1 in 100 may: {remedy}"]
 
 
