@@ -11,7 +11,6 @@ from perfci.model.calibration import Calibration
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Looks, Plan, Schedule
-from perfci.model.policy import Policy
 from perfci.model.results import Case, CaseSide, Moments, Pair, Reason, Results, Scatter, SideCode
 from perfci.model.timing import Timing
 from tests.judge.build import limit
@@ -24,7 +23,6 @@ IDS = {
 SECONDS = {
     "add64k": 1.6e-6, "mm1024": 5.83e-6, "mm8192": 1.6e-3, "resample": 33e-6, "sdpa512": 48.5e-6, "copy512M": 258e-6,
 }  # fmt: skip
-POLICY = Policy.model_validate({"version": 1, "suite": "kernels/*.py", "limits": [{"regression": "1%"}]})
 
 
 def criterion(case: str, bound: float = 0.01, **more) -> Criterion:
@@ -115,7 +113,7 @@ def calibrations() -> dict[str, Calibration]:
         [criterion("add/n=65536"), criterion("app/frame", device="cpu", metric="cycles", unit="cycles")],
     )
     return {
-        "quiet": conclude(quiet, POLICY),
-        "planted": conclude(planted, POLICY, notes=["changes that are not committed were left out"]),
-        "loud": conclude(loud, POLICY, whole=False),
+        "quiet": conclude(quiet),
+        "planted": conclude(planted, notes=["changes that are not committed were left out"]),
+        "loud": conclude(loud, whole=False),
     }

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from perfci import schemas
 from perfci.measure.calibrate.forecast import forecast, ratios
-from perfci.measure.calibrate.trials import conclude, policy_text, proposed
+from perfci.measure.calibrate.trials import conclude, proposed
 from perfci.model.base import MachineError, matches
 from perfci.model.calibration import Calibration
 from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Looks
 from perfci.model.policy import Policy
-from perfci.model.policy_text import parse_policy
 from perfci.model.results import Work
 from perfci.stats.decide import decide, margin
-from tests.measure.recorded import IDS, POLICY, RATIOS, STATES, calibrations, case, criterion, recorded, results
+from tests.measure.recorded import IDS, RATIOS, STATES, calibrations, case, criterion, recorded, results
 
 # What it concludes
 
@@ -53,21 +52,21 @@ def test_a_planted_effect_of_3_in_1000_is_named_first_and_ends_in_1():
 @pytest.mark.parametrize("kernel", IDS)
 def test_3_in_1000_is_caught_on_every_recorded_kernel(kernel):
     measured = recorded({kernel: 0.003})
-    found = conclude(measured, POLICY)
+    found = conclude(measured)
     assert [one.case for one in found.cases if one.differs] == [IDS[kernel]]
     assert found.exit_code == 1
 
 
 def test_an_effect_that_makes_runs_fail_is_told_apart_from_noise():
     measured = recorded({"mm1024": 0.012})
-    found = conclude(measured, POLICY)
+    found = conclude(measured)
     assert found.failing.low > 0.9
     assert any("fix what differs between the sides" in text for text in found.warnings)
 
 
 def test_an_effect_that_does_not_matter_is_told_and_fails_nothing():
     x = np.random.default_rng(1).normal(2e-5, 1e-5, 32)
-    found = conclude(results([case("still", x)]), POLICY)
+    found = conclude(results([case("still", x)]))
     assert found.cases[0].differs
     assert found.exit_code == 0
     assert len(found.warnings) == 1
@@ -78,7 +77,7 @@ def test_the_fail_rate_is_that_of_the_decision():
     """Whole runs of three loud cases with biases, drawn anew and decided one by one."""
     rng = np.random.default_rng(2)
     series = [rng.normal(0.006, 0.004, 32) for _ in range(3)]
-    found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]), POLICY)
+    found = conclude(results([case(f"c{i}", x) for i, x in enumerate(series)]))
     assert 0.05 < found.failing.failing / found.failing.runs < 0.95
 
     def is_red() -> bool:
@@ -91,8 +90,8 @@ def test_the_fail_rate_is_that_of_the_decision():
 
 def test_only_criteria_that_can_fail_the_run_make_it_fail():
     x = np.full(32, 0.05) + np.random.default_rng(3).normal(0, 0.001, 32)
-    measured = results([case("c", x)], [criterion("c", fail_on=["missing"])])
-    assert conclude(measured, POLICY).failing is None
+    measured = results([case("c", x)], [criterion("c", severity="warn")])
+    assert conclude(measured).failing is None
 
 
 def test_what_derives_from_time_is_judged_by_the_noise_of_time():
@@ -102,7 +101,7 @@ def test_what_derives_from_time_is_judged_by_the_noise_of_time():
         measured.plan.criteria = [criterion("matmul/n=1024", metric="tflops", unit="TFLOP/s", better="higher")]
         for side in next(one for one in measured.cases if one.id == "matmul/n=1024").sides.values():
             side.work = Work(flops=2e9)
-        found[planted] = conclude(measured, POLICY)
+        found[planted] = conclude(measured)
         assert {one.metric for one in found[planted].cases} == {"time"}
     assert found[0.03].failing.failing == found[0.03].failing.runs, "a rise of the time is a fall of the rate"
     assert found[-0.03].failing.failing == 0
@@ -110,24 +109,24 @@ def test_what_derives_from_time_is_judged_by_the_noise_of_time():
 
 def test_a_least_change_loosens_the_limit_that_is_replayed():
     measured = results([case("tiny", np.zeros(32), seconds=1e-6)], [criterion("tiny", min_change=32e-9)])
-    assert conclude(measured, POLICY).cases[0].asked == pytest.approx(0.032)
+    assert conclude(measured).cases[0].asked == pytest.approx(0.032)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1.0])
 def test_values_that_are_no_numbers_calibrate_nothing(bad):
     broken = case("broken", np.zeros(32))
     broken.pairs[3].values["head"]["time"] = bad
-    found = conclude(results([broken, case("fine", np.zeros(32))]), POLICY)
+    found = conclude(results([broken, case("fine", np.zeros(32))]))
     assert [one.case for one in found.cases] == ["fine"]
     assert any("broken: not calibrated" in text for text in found.warnings)
     with pytest.raises(MachineError, match="nothing was calibrated: broken"):
-        conclude(results([broken]), POLICY)
+        conclude(results([broken]))
 
 
 def test_sides_of_the_same_code_that_ask_differently_end_in_1():
     odd = case("odd", np.zeros(32))
     odd.sides["head"].timing.settings["tf32"] = True
-    found = conclude(results([odd]), POLICY)
+    found = conclude(results([odd]))
     assert found.exit_code == 1
     assert "base and head are the same code, and yet timing tf32" in found.warnings[0]
 
@@ -156,31 +155,14 @@ def test_calibrating_twice_from_the_same_results_gives_the_same_bytes():
 @pytest.mark.parametrize("state", STATES)
 def test_the_proposed_policy_parses_and_its_limits_can_be_held(state):
     found = calibrations()[state]
-    policy = parse_policy(policy_text(found, POLICY))
-    assert policy.suite == POLICY.suite
+    limits = [limit for line in found.limits for limit in yaml.safe_load(line) or ()]
+    policy = Policy.model_validate({"version": 1, "suite": "kernels/*.py", "limits": limits})
     asked = criteria(policy, [Subject(one.case, one.device) for one in found.cases])
     for one in found.cases:
         mine = [j for j in asked if (j.case, j.device, j.metric) == (one.case, one.device, one.metric)]
         if not any(line.startswith("#") and one.case in line for line in found.limits):
             assert len(mine) == 1
             assert margin(mine[0].bound, "lower") >= one.smallest
-
-
-def test_proposals_come_behind_what_the_policy_asks_already():
-    policy = Policy.model_validate({
-        "version": 1, "suite": "k.py", "budget": "3m", "memory": "8GiB",
-        "limits": [{"cases": "*", "metric": "tflops", "min": "600TFLOP/s"}, {"regression": "7%", "min_change": "5us"}],
-    })  # fmt: skip
-    again = parse_policy(policy_text(calibrations()["quiet"], policy))
-    assert again.model_dump(exclude={"limits"}) == policy.model_dump(exclude={"limits"})
-    assert again.limits[:2] == policy.limits
-    assert len(again.limits) > 2
-
-
-def test_without_limits_the_defaults_stay_for_other_devices():
-    policy = Policy.model_validate({"version": 1, "suite": "k.py"})
-    again = parse_policy(policy_text(calibrations()["quiet"], policy))
-    assert [j.bound for j in criteria(again, [Subject("other", "cpu")])] == [0.1]
 
 
 @settings(max_examples=50, deadline=None)
@@ -232,7 +214,7 @@ def test_a_plan_without_a_past_is_unknown_and_marked(tmp_path):
 def calibrated(measured, tmp_path):
     (tmp_path / "calibration").mkdir()
     (tmp_path / "calibration" / "results.json").write_text(measured.model_dump_json())
-    return conclude(measured, POLICY)
+    return conclude(measured)
 
 
 def test_a_plan_says_what_the_calibration_knows(tmp_path):

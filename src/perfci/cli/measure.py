@@ -17,7 +17,7 @@ from perfci.cli.output import tell, tell_files, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
 from perfci.measure.calibrate.forecast import CALIBRATION
-from perfci.measure.calibrate.trials import conclude, policy_text, ready
+from perfci.measure.calibrate.trials import conclude, ready
 from perfci.measure.environments import parse_variables
 from perfci.measure.journal import gone_on
 from perfci.measure.place import prepare_sides
@@ -37,7 +37,7 @@ _AS_ASKED = (
     "base", "quick", "resume", "committed", "pull_request", "counters", "strict", "profile", "raw",
 )  # fmt: skip
 """Fields of a request that hold what the command line says, as it says it."""
-CALIBRATION_FILES = ("calibration.md", "calibration.json", "policy.yaml", "results.json", "samples.jsonl", "logs/")
+CALIBRATION_FILES = ("calibration.md", "calibration.json", "results.json", "samples.jsonl", "logs/")
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
@@ -129,7 +129,7 @@ def calibrate_machine(pairs: int | None, *, json: bool, **asked: Any) -> None:
     """Measure HEAD against itself, conclude, keep, tell. Ends the process with its exit code."""
     request = read_request("compare", committed=True, **asked)
     out = request.where.out / CALIBRATION
-    request, policy, notes = ready(gone_on(request.but(out=out, exact_pairs=pairs)))
+    request, notes = ready(gone_on(request.but(out=out, exact_pairs=pairs)))
     signal.signal(signal.SIGTERM, interrupt)
     with keep_outputs(out.parent, request.where.repository) as outputs:
         with Teller(Console(stderr=True)) as teller:
@@ -142,11 +142,10 @@ def calibrate_machine(pairs: int | None, *, json: bool, **asked: Any) -> None:
                 raise MachineError("interrupted: go on with --resume") from None
         outputs.require()  # nothing of the code under test runs any more
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
-        calibration = conclude(results, policy, whole=not request.what.cases, notes=notes)
+        calibration = conclude(results, whole=not request.what.cases, notes=notes)
         write_atomic(out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
         write_atomic(out / "calibration.md", rendered.render(calibration))
-        write_atomic(out / "policy.yaml", policy_text(calibration, policy))
-    if json:
+    if asked["json"]:
         typer.echo(calibration.model_dump_json(indent=1))
     else:
         rendered.print_calibration(calibration, Console())

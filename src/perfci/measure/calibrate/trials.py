@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from perfci.measure.calibrate.forecast import LEAST_PAIRS, Earlier, noise_metric, ratios
@@ -14,10 +13,8 @@ from perfci.model.base import MachineError, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, FailRate, Shares
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion, least_change
-from perfci.model.limits import DEFAULT_LIMITS
 from perfci.model.plan import Plan
-from perfci.model.policy import Limit, Policy
-from perfci.model.policy_text import FILE, parse_policy
+from perfci.model.policy_text import FILE
 from perfci.model.results import Case, Results
 from perfci.model.text import count
 from perfci.model.units import direction, limit_percent, noise_percent, show
@@ -40,8 +37,8 @@ _NEGLIGIBLE = 0.1
 _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
-def ready(request: Request) -> tuple[Request, Policy, list[str]]:
-    """Return what to measure: HEAD as committed, as base and as head, so many pairs of each case; HEAD's policy; notes.
+def ready(request: Request) -> tuple[Request, list[str]]:
+    """Return what to measure: HEAD as committed, as base and as head, so many pairs of each case; and notes.
 
     Raises UsageError outside git, without a committed policy, or for too few pairs.
     """
@@ -53,18 +50,16 @@ def ready(request: Request) -> tuple[Request, Policy, list[str]]:
     head = repo.head_commit() if repo else None
     if repo is None or head is None:
         raise UsageError(f"{where}: has no commit: calibrate measures HEAD against itself (`git commit` first)")
-    text = repo.read(head.sha, FILE)
-    if text is None:
+    if repo.read(head.sha, FILE) is None:
         raise UsageError(
             f"{FILE}: is not in HEAD ({head.sha[:10]}): commit it, as calibrate measures what is committed"
         )
     notes = []
     if repo.is_dirty(exclude=[request.where.out]):
         notes.append("changes that are not committed were left out: HEAD was measured against itself")
-    policy = parse_policy(text.decode(errors="replace"), f"{head.sha[:10]}:{FILE}")
     budget = request.how.budget or BUDGET
     asked = request.but(base="HEAD", committed=True, exact_pairs=pairs, quick=False, budget=budget)
-    return asked, policy, notes
+    return asked, notes
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class _Replayed:
     """Of `RUNS` runs of its pairs."""
 
 
-def conclude(results: Results, policy: Policy, *, whole: bool = True, notes: Iterable[str] = ()) -> Calibration:
+def conclude(results: Results, *, whole: bool = True, notes: Iterable[str] = ()) -> Calibration:
     """Return what results of HEAD against itself say. Pure: the same results give the same calibration.
 
     `whole`: whether all cases of the suite were asked for. Raises MachineError where no case has enough pairs.
@@ -361,25 +356,3 @@ def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
             fields = f"cases: {named}, metric: {metric}, regression: {step * 100:g}%, devices: [{device}]"
             lines.append(f"- {{{fields}}}")
     return lines
-
-
-def policy_text(calibration: Calibration, policy: Policy) -> str:
-    """Return `policy`, the proposed limits behind its own: of several on a case and metric the last counts."""
-    fields = policy.model_dump(mode="json", exclude_defaults=True)
-    fields.pop("limits", None)
-    own: Sequence[Limit] = policy.limits or DEFAULT_LIMITS
-    kept = yaml.safe_dump(
-        [limit.model_dump(mode="json", exclude_defaults=True) for limit in own],
-        sort_keys=False, allow_unicode=True, default_flow_style=None, width=120,
-    )  # fmt: skip
-    devices = ", ".join(calibration.fingerprint.devices.get(kind, kind) for kind in calibration.devices)
-    return "\n".join(
-        [
-            f"# Proposed by `perfci calibrate` from commit {(calibration.commit or '')[:10]} on {devices}.",
-            yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120).rstrip(),
-            "limits:",
-            *(f"  {line}" for line in kept.splitlines()),
-            *(f"  {line}" for line in calibration.limits),
-            "",
-        ]
-    )
