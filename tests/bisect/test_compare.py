@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import perfci
-from perfci.bisect.compare import JOURNAL, Comparisons, Subject
-from perfci.bisect.run import Bisecting, bisect
+from perfci.bisect.compare import JOURNAL, Bisecting, Comparisons
+from perfci.bisect.run import bisect
 from perfci.bisect.search import Asked
 from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
@@ -56,9 +56,10 @@ def opened(made: Made, measure: Measured, *, restart: bool = False, deeper: bool
     assert repo is not None
     out = made.folder.parent / "out"
     out.mkdir(exist_ok=True)
-    subject = Subject(repo, Request.of("compare", made.folder, out, cases=["adding"]), "time", None)
+    request = Request.of("compare", made.folder, out, cases=["adding"])
+    asked = Bisecting(request, "", "", restart=restart, deeper=deeper)
     said = {f"the {name}": value for name, value in identity.items()}
-    return Comparisons(subject, IDENTITY | said, measure, restart=restart, deeper=deeper)
+    return Comparisons(repo, asked, IDENTITY | said, measure)
 
 
 def step(made: Made, bound: float = 0.05) -> Asked:
@@ -77,7 +78,7 @@ def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) ->
 
     again = opened(made, measure)
     assert again.resumed and again.ask(step(made)).answer == "yes"
-    again.end(deeper=False)
+    again.end()
     again.close()
     assert len(measure.calls) == 2
     assert not opened(made, measure).resumed, "what has ended begins anew"
@@ -86,7 +87,7 @@ def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) ->
 def test_what_has_ended_goes_on_for_what_is_left(made: Made) -> None:
     comparisons = opened(made, Measured(log=0.06))
     comparisons.ask(step(made))
-    comparisons.end(deeper=False)
+    comparisons.end()
     comparisons.close()
     deeper = opened(made, Measured(), deeper=True)
     assert deeper.resumed and deeper.ask(step(made)).answer == "yes"
@@ -144,7 +145,7 @@ def test_a_mistake_before_anything_was_measured_stands_in_nobodys_way(made: Made
 def test_a_mistake_loses_nothing_of_the_bisect_before(made: Made) -> None:
     comparisons = opened(made, Measured(log=0.06))
     comparisons.ask(step(made))
-    comparisons.end(deeper=False)
+    comparisons.end()
     comparisons.close()
     out = made.folder.parent / "out"
     (out / "bisect.md").write_text("found")

@@ -59,52 +59,56 @@ class About(Document):
     machine: dict[str, str]
 
 
-@dataclass
-class Subject:
-    """The question of all comparisons."""
+@dataclass(frozen=True)
+class Bisecting:
+    """One call of `perfci bisect`."""
 
-    repo: Repository
     request: Request
-    """Without commits and question; `out` is the bisect's own folder."""
-    metric: str
-    limit: float | None
-    """As asked for; None takes the policy's."""
-    skip: frozenset[str] = frozenset()
-    """Full hashes that are not to be measured."""
+    """Of its comparisons; `out` is its own folder, and `cases` hold the one case."""
+    good: str
+    bad: str
+    metric: str = "time"
+    limit: float | None = None
+    """Relative change from which on the ends differ; None takes the policy's."""
+    first_parent: bool = False
+    deeper: bool = False
+    """Search what an accused commit leaves of the change, too."""
+    suite: str | None = None
+    """A commit whose policy and suite are those of all."""
+    restart: bool = False
+    skip: tuple[str, ...] = ()
 
 
 class Comparisons:
     """The comparisons of the journal, and those measured now."""
 
-    def __init__(
-        self, subject: Subject, identity: Mapping[str, Any], measure: Measure, *, restart: bool, deeper: bool
-    ) -> None:
-        """`identity`: must be the same for the journal to be gone on with. `deeper`: what a bisect leaves is searched,
-        too, so that one which ended before that goes on. Raises UsageError, MachineError."""
-        self.subject, self.measure = subject, measure
+    def __init__(self, repo: Repository, asked: Bisecting, identity: Mapping[str, Any], measure: Measure) -> None:
+        """`identity`: what must be the same for the journal to be gone on with. Raises UsageError, MachineError."""
+        self.repo, self.asked, self.measure, self.out = repo, asked, measure, asked.request.where.out
+        self.skip = {repo.commit(name).sha for name in asked.skip}
         self.known: dict[_Key, Compared] = {}
         self.about: About | None = None
         """None until something was measured."""
-        out = subject.request.where.out
-        path = out / JOURNAL
-        self.resumed = path.exists() and not restart and self._load(path, identity, deeper=deeper)
-        """An unfinished bisect is gone on with."""
+        path = self.out / JOURNAL
+        self.resumed = path.exists() and not asked.restart and self._load(path, identity)
+        """True where an unfinished bisect is gone on with."""
         if not self.resumed:
-            _put_away(out)
+            _put_away(self.out)
         self._file = Appender(path)
         if not self.resumed:
             self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
 
-    def _load(self, path: Path, identity: Mapping[str, Any], *, deeper: bool) -> bool:
-        """Take over what is there; tell whether there is a bisect to go on with."""
+    def _load(self, path: Path, identity: Mapping[str, Any]) -> bool:
+        """Take over what is there, and tell whether there is a bisect to go on with: one that ended is done, unless
+        what it leaves is to be searched, too."""
         records = read_lines(path)
         if not records:
             return False  # it was killed before it wrote anything
         try:
             if records[0]["kind"] != "header":
                 raise ValueError
-            if any(record["kind"] == "ended" and record["deeper"] >= deeper for record in records):
-                return False  # that one is done
+            if any(record["kind"] == "ended" and record["deeper"] >= self.asked.deeper for record in records):
+                return False
             if len(records) == 1 and not any((path.parent / COMPARISONS).glob(f"*/{PAIRS}")):
                 return False  # a mistake ended it before anything was measured
             todo = "give --restart to begin anew, or another --out"
@@ -132,22 +136,23 @@ class Comparisons:
         """Tell whether the answer is there."""
         return _key(asked) in self.known
 
-    def end(self, *, deeper: bool) -> None:
-        """End it: the same command begins a new bisect."""
-        self._file.append({"kind": "ended", "deeper": deeper}, sync=True)
+    def end(self) -> None:
+        """The bisect is done: the same command begins a new one."""
+        self._file.append({"kind": "ended", "deeper": self.asked.deeper}, sync=True)
 
     def close(self) -> None:
         """Close the journal."""
         self._file.close()
 
     def _told(self, asked: Asked) -> Compared | None:
-        repo = self.subject.repo
+        """Return the answer where nothing needs to be measured for it."""
+        repo = self.repo
         same = tree(repo, asked.head)
 
         def answer(answer: Answer, reason: str) -> Compared:
             return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer=answer, reason=reason)
 
-        if asked.purpose != "whole" and asked.head in self.subject.skip:
+        if asked.purpose != "whole" and asked.head in self.skip:
             return answer("unknown", "left out by --skip")
         if same == tree(repo, asked.base):
             return answer("no", f"the files are those of {short(asked.base)}")
@@ -163,22 +168,22 @@ class Comparisons:
 
     def _measured(self, asked: Asked) -> Compared:
         name = f"{len(self.known) + 1:02}-{asked.purpose}-{short(asked.base)}-{short(asked.head)}"
-        out = self.subject.request.where.out / COMPARISONS / name
+        out = self.out / COMPARISONS / name
         question = Question(
-            metric=self.subject.metric,
-            bound=asked.bound if asked.bound is not None else self.subject.limit,
+            metric=self.asked.metric,
+            bound=asked.bound if asked.bound is not None else self.asked.limit,
             better=asked.better,
             threshold=asked.purpose == "step",
             sharing=asked.sharing,
             explained=asked.purpose == "confirm",
             precise=asked.purpose == "whole",
         )
-        request = self.subject.request.but(
+        request = self.asked.request.but(
             out=out,
             commits=(asked.base, asked.head),
             committed=True,
             question=question,
-            keep=self.subject.request.where.keep if asked.purpose == "whole" else None,
+            keep=self.asked.request.where.keep if asked.purpose == "whole" else None,
             resume=(out / PAIRS).exists(),
         )
         start = time.monotonic()
@@ -198,7 +203,7 @@ class Comparisons:
         self._require_machine(results)
         found = _read(asked, results)
         found.seconds = time.monotonic() - start
-        found.folder = str(out.relative_to(self.subject.request.where.out))
+        found.folder = str(out.relative_to(self.out))
         return found
 
     def _require_machine(self, results: Results) -> None:
@@ -207,7 +212,7 @@ class Comparisons:
         if self.about is None:
             self.about = about
             self._file.append({"kind": "about", "about": plain(about)}, sync=True)
-        path, todo = self.subject.request.where.out / JOURNAL, "give --restart to begin anew"
+        path, todo = self.out / JOURNAL, "give --restart to begin anew"
         require_same(self.about.machine, about.machine, path, "has changed since", todo)
 
     def _results(self, request: Request) -> Results:
