@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -189,27 +189,6 @@ class _Running:
     """None before its first pair."""
 
 
-@dataclass
-class _Teller:
-    """One progress of all processes."""
-
-    progress: Progress
-    stages: list[str] = field(default_factory=list)
-    notes: set[str] = field(default_factory=set)
-
-    def stage(self, text: str) -> None:
-        kind = text.split(" · ", maxsplit=1)[0]
-        if kind not in self.stages:
-            self.stages.append(kind)
-        if kind == self.stages[-1]:  # whoever is behind tells nothing new
-            self.progress.stage(text)
-
-    def note(self, name: str, text: str) -> None:
-        if text not in self.notes:
-            self.notes.add(text)
-            self.progress.note(f"{name}: {text}")
-
-
 def measure_together(asked: Sequence[tuple[Member, Request]], progress: Progress) -> list[str | None]:
     """Measure as each request asks, in a process each, in step. Returns how a process died, None of one that
     came to its end; results are in its output folder.
@@ -218,14 +197,14 @@ def measure_together(asked: Sequence[tuple[Member, Request]], progress: Progress
     they are where this is interrupted.
     """
     running: list[_Running] = []
-    teller = _Teller(progress)
+    notes: set[str] = set()
     try:
         for each in asked:
             running.append(_start(*each))
         while some := [one for one in running if one.open]:
             for line in wait([one.line for one in some]):
                 one = next(one for one in some if one.line is line)
-                _hear(one, running, teller)
+                _hear(one, running, progress, notes)
             some = [one for one in running if one.open]
             if all(one.waiting for one in some):
                 for one in some:
@@ -264,22 +243,25 @@ def _end(process: SpawnProcess) -> str:
     return Exit(None, -code, 0.0).words() if code < 0 else Exit(code, None, 0.0).words()
 
 
-def _hear(one: _Running, running: Sequence[_Running], teller: _Teller) -> None:
-    """Take one message of a process, or its end. Raises what it was refused by."""
+def _hear(one: _Running, running: Sequence[_Running], progress: Progress, notes: set[str]) -> None:
+    """Take one message of a process, or its end. Raises what it was refused by. `notes`: what was told before."""
     try:
         kind, *said = one.line.recv()
     except (EOFError, OSError):
         one.open = one.waiting = False
         return
     if kind == "stage":
-        teller.stage(*said)
+        if one is next((other for other in running if other.open), one):  # one speaks for all
+            progress.stage(*said)
     elif kind == "note":
-        teller.note(one.member.name, *said)
+        if said[0] not in notes:
+            notes.add(said[0])
+            progress.note(f"{one.member.name}: {said[0]}")
     elif kind == "pair":
         (one.standing,) = said
-        teller.progress.pair(_overall([other.standing for other in running]))
+        progress.pair(_overall([other.standing for other in running]))
     elif kind == "decided":
-        teller.progress.decided(*said)
+        progress.decided(*said)
     elif kind == "barrier":
         one.waiting = True
     elif kind == "refused":
