@@ -12,9 +12,7 @@ class Shares(Document):
     """Outcomes of decisions at the limit asked for, replayed on the recorded pairs."""
 
     unchanged: Share
-    inconclusive: Share
     failing: Share
-    improved: Share
     pairs: Amount
     """Median of the unchanged ones; of all where there are none."""
 

@@ -208,9 +208,7 @@ def _shares(found: Sequence[Decision]) -> Shares:
     unchanged = [one.n for one in found if one.status == "unchanged"]
     return Shares(
         unchanged=share("unchanged"),
-        inconclusive=share("inconclusive", "clock"),
         failing=share("regression"),
-        improved=share("improvement"),
         pairs=float(np.median(unchanged or [one.n for one in found])),
     )
 
