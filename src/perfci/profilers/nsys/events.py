@@ -128,90 +128,69 @@ class Events(Export):
             for name in self.names:
                 self.note(name, "empty", "no NVTX range is in the trace", _LOST_RANGES)
             return
-        has = self.nvtx.columns
-        if not has & {"text", "textId"}:
-            raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
-        text = "x.text" if "text" in has else "NULL"
-        identity = "x.textId" if "textId" in has else "NULL"
-        self.db.execute("CREATE TABLE foreign_domains (pid INT, id INT, PRIMARY KEY (pid, id)) WITHOUT ROWID")
-        elsewhere = "0"
-        if "domainId" in has:
-            spoken = f"coalesce({self.text(text)}, {self.text(identity)})"
-            self.db.execute(
-                f"INSERT OR IGNORE INTO foreign_domains SELECT x.globalTid & {PROCESS}, x.domainId "
-                f"FROM {self.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND {spoken} <> ? "
-                "AND x.globalTid IS NOT NULL AND x.domainId IS NOT NULL",
-                (DOMAIN,),
-            )
-            elsewhere = (
-                f"EXISTS (SELECT 1 FROM foreign_domains f WHERE f.pid = (x.globalTid & {PROCESS}) "
-                "AND f.id = x.domainId)"
-            )
-        outer = ""
+        self.push_pop(self.nvtx)
         if self.outermost:
-            outer = "AND x.rowid IN (SELECT id FROM outermost)"
-            self.outer(self.nvtx, f"coalesce({self.text(identity)}, {self.text(text)})", elsewhere)
-        self.db.execute("CREATE TABLE wanted (name INT, key, PRIMARY KEY (key)) WITHOUT ROWID")
+            self.find_outermost()
+        self.db.execute("CREATE TABLE wanted (name INT, said PRIMARY KEY) WITHOUT ROWID")
         self.db.executemany("INSERT INTO wanted VALUES (?, ?)", enumerate(self.names))
+        named = "SELECT w.name AS name, p.* FROM pushed p JOIN wanted w ON w.said = p.said"
         self.db.execute(
-            "INSERT OR IGNORE INTO wanted SELECT w.name, s.id FROM t.StringIds s CROSS JOIN wanted w ON w.key = s.value"
+            f"CREATE VIEW executed AS {named}{' JOIN outermost o ON o.id = p.id' if self.outermost else ''}"
         )
-        source = (
-            f"FROM {self.nvtx.rows} x JOIN wanted w ON w.key = coalesce({identity}, {text}) "
-            f"WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere} {outer}"
-        )
-        good = f"({self.nvtx.good} AND x.end > x.start)"
         for index, cut, bad in self.rows(
-            f"SELECT w.name, total(x.end IS NULL), total(x.end IS NOT NULL) {source} AND NOT {good} GROUP BY 1"
+            "SELECT name, total(end IS NULL), total(end IS NOT NULL) FROM executed WHERE NOT good GROUP BY name"
         ):
             if cut:
                 said = f"of its executions {cut:.0f} did not end before the capture did: left out"
                 self.note(self.names[index], "incomplete", said, "let the capture last longer")
             if bad:
                 self.note(self.names[index], "incomplete", f"{bad:.0f} of its executions have no usable times")
-        self.db.execute(
-            "INSERT INTO execs (name, pid, tid, start, end) SELECT DISTINCT w.name, "  # nsys may tell an event twice
-            f"x.globalTid & {PROCESS}, x.globalTid, x.start, x.end {source} AND {good} ORDER BY 2, 4, 5 DESC"
+        self.db.execute(  # nsys may tell an event twice
+            "INSERT INTO execs (name, pid, tid, start, end) SELECT DISTINCT name, pid, tid, start, end FROM executed "
+            "WHERE good ORDER BY pid, start, end DESC"
         )
         self.db.execute("CREATE INDEX execs_at ON execs (pid, start)")
         self.overlaps()
         self.leave_out()
-        seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
-        pushed = self.one(f"SELECT count(*) FROM {self.nvtx.rows} WHERE eventType = {PUSH_POP}")
-        for index, name in enumerate(() if self.outermost else self.names):
-            if self.made is not None and seen.get(index, self.made) != self.made:
-                said = f"{seen[index]} of its executions are in the trace, and {self.made} were made"
-                self.note(name, "incomplete", said)
-            if index not in seen and not self.faults[name]:
-                if pushed:
-                    remedy = "see in the log whether the case was executed"
-                    self.note(name, "empty", f"no range of this name among {pushed} in the trace", remedy)
-                else:
-                    self.note(name, "empty", "no NVTX push/pop range is in the trace", _LOST_RANGES)
-        nameless = self.one(
-            f"SELECT count(*) FROM {self.nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND {text} IS NULL "
-            f"AND NOT EXISTS (SELECT 1 FROM t.StringIds s WHERE s.id = {identity})"
-        )
-        if nameless:
-            known = self.made is not None and all(number == self.made for number in seen.values())
-            self.everywhere(f"{nameless} NVTX ranges have no name", metrics=[ALL_RANGES] if known else ())
+        self.count_executions()
 
-    def outer(self, nvtx: Table, said: str, elsewhere: str) -> None:
+    def push_pop(self, nvtx: Table) -> None:
+        """Fill `pushed` with all push/pop ranges of the default domain and of perfci's: what each says, and whether its
+        times are usable."""
+        spoken = [self.text(f"x.{column}") for column in ("text", "textId") if column in nvtx.columns]
+        if not spoken:
+            raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
+        said = f"coalesce({', '.join(spoken)}, NULL)"
+        foreign = "0"
+        if "domainId" in nvtx.columns:
+            foreign = (
+                f"EXISTS (SELECT 1 FROM foreign_domains f WHERE f.pid = (x.globalTid & {PROCESS}) "
+                "AND f.id = x.domainId)"
+            )
+            self.db.execute("CREATE TABLE foreign_domains (pid INT, id INT, PRIMARY KEY (pid, id)) WITHOUT ROWID")
+            self.db.execute(
+                f"INSERT OR IGNORE INTO foreign_domains SELECT x.globalTid & {PROCESS}, x.domainId FROM {nvtx.rows} x "
+                f"WHERE x.eventType = {DOMAIN_CREATE} AND {said} <> '{DOMAIN}' AND x.globalTid IS NOT NULL "
+                "AND x.domainId IS NOT NULL"
+            )
+        self.db.execute(
+            f"CREATE TABLE pushed AS SELECT x.rowid AS id, x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, "
+            f"x.start AS start, x.end AS end, {said} AS said, ({nvtx.good} AND x.end > x.start) IS TRUE AS good "
+            f"FROM {nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND NOT {foreign}"
+        )
+
+    def find_outermost(self) -> None:
         """Take the ranges that are open in no other of their process, and their names for those asked for.
 
-        Raises Unreadable where these are too many. `said`: SQL for a name, `elsewhere` for whether a range is of
-        another domain.
+        Raises Unreadable where these are too many.
         """
-        ranges = f"FROM {nvtx.rows} x WHERE x.eventType = {PUSH_POP} AND NOT {elsewhere}"
-        good = f"{nvtx.good} AND x.end > x.start"
         # Of ranges that overlap none lies in the other: `overlaps` leaves them out, and says so.
         self.db.execute(
-            "CREATE TABLE outermost AS SELECT id, said, start FROM (SELECT x.rowid AS id, x.start AS start, "
-            f"x.end AS end, {said} AS said, max(x.end) OVER (PARTITION BY x.globalTid & {PROCESS} ORDER BY x.start, "
-            f"x.end DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before {ranges} AND {good}) "
+            "CREATE TABLE outermost AS SELECT id, said, start FROM (SELECT *, max(end) OVER (PARTITION BY pid ORDER BY "
+            "start, end DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM pushed WHERE good) "
             "WHERE before IS NULL OR before < end"
         )
-        cut = f"SELECT {said}, count(*) {ranges} AND x.end IS NULL GROUP BY 1 LIMIT {MOST_NAMES}"
+        cut = f"SELECT said, count(*) FROM pushed WHERE end IS NULL GROUP BY 1 LIMIT {MOST_NAMES}"
         for name, count in self.rows(cut):
             text = f"{count} ranges {escaped(str(name))[:80]} did not end before the capture did: left out"
             self.general.append(fault("incomplete", text, "let the capture last longer", aside=True))
@@ -222,6 +201,25 @@ class Events(Export):
                 f"more than {MOST_NAMES} NVTX ranges of different names", "give them names without numbers"
             )
         self.faults = {name: [] for name in self.names}
+
+    def count_executions(self) -> None:
+        """Name what has no execution, or another number of them than were made."""
+        seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
+        pushed, nameless = self.rows("SELECT count(*), total(said IS NULL) FROM pushed").fetchone()
+        for index, name in enumerate(() if self.outermost else self.names):
+            if self.made is not None and seen.get(index, self.made) != self.made:
+                said = f"{seen[index]} of its executions are in the trace, and {self.made} were made"
+                self.note(name, "incomplete", said)
+            if index not in seen and not self.faults[name]:
+                if pushed:
+                    remedy = "see in the log whether the case was executed"
+                    self.note(name, "empty", f"no range of this name among {pushed} in the trace", remedy)
+                else:
+                    self.note(name, "empty", "no NVTX push/pop range is in the trace", _LOST_RANGES)
+        if nameless:
+            known = self.made is not None and all(number == self.made for number in seen.values())
+            text = f"{nameless:.0f} NVTX ranges have no name"
+            self.everywhere(text, metrics=[ALL_RANGES] if known else ())
 
     def unnamed(self) -> None:
         """Name ranges and domains whose name is said to stand in StringIds and does not."""
