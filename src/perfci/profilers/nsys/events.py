@@ -328,10 +328,8 @@ class Events(Export):
 
     def cuda_was_traced(self) -> bool:
         """Tell whether nsys was told to trace CUDA; true where the export does not say."""
-        if not {"name", "value"} <= self.columns("META_DATA_CAPTURE"):
-            return True
-        said = [v for (v,) in self.rows("SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_CUDA_TRACE'")]
-        return not said or any(value != "false" for value in said)
+        told = self.facts("META_DATA_CAPTURE", "%COLLECT_CUDA_TRACE")
+        return not told or any(value != "false" for _, value in told)
 
     def touched(self, condition: str, *parameters: Any) -> list[int]:
         """Return the names (their indices) with a call `c` that this condition holds for."""

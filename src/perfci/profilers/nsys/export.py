@@ -165,6 +165,22 @@ class Export:
         times = f"x.start BETWEEN {-FAR} AND {FAR}" + ("" if moment else f" AND x.end BETWEEN x.start AND {FAR}")
         return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))
 
+    def enumeration(self, table: str) -> dict[Any, str]:
+        """Return number → name, as this table of the export says. Raises Unreadable where it does not."""
+        if table not in self.tables:
+            raise Unreadable(f"table {table} is missing, which says what its numbers are", NEWER)
+        if missing := {"id", "name"} - self.columns(table):
+            raise Unreadable(f"table {table} has no column {min(missing)}", NEWER)
+        rows = self.rows(f"SELECT id, name FROM t.{table} LIMIT 1000")
+        return {number: name for number, name in rows if isinstance(name, str)}
+
+    def facts(self, table: str, like: str) -> list[tuple[str, str]]:
+        """Return the names and values of a table of facts whose names are so; none where there is no such table."""
+        if not {"name", "value"} <= self.columns(table):
+            return []
+        rows = self.rows(f"SELECT name, substr(value, 1, 100) FROM t.{table} WHERE name LIKE ? LIMIT 100", like)
+        return [(str(name), str(value)) for name, value in rows if isinstance(value, str | int)]
+
     def _numbered(self, name: str, columns: frozenset[str]) -> str:
         """SQL for the rows of a table; of one WITHOUT ROWID a copy that has one."""
         if "rowid" in {column.lower() for column in columns}:

@@ -6,7 +6,6 @@ processes allocate on the GPU of one number adds up.
 
 import re
 from collections import defaultdict
-from typing import Any
 
 from perfci.model.profile import MemoryUse
 from perfci.profilers.cuda import memory, plain_call
@@ -31,7 +30,8 @@ def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
     What is missing is a fault that concerns `peak_memory` alone. `asked`: whether the capture was to hold it, so that
     it is a fault where it does not.
     """
-    if MEMORY not in events.tables and not _traced(events):
+    traced = events.facts("META_DATA_CAPTURE", "%COLLECT_GPU_MEMORY_USAGE")
+    if MEMORY not in events.tables and "true" not in [value for _, value in traced]:
         if asked:
             remedy = "trace it with an nsys that knows --cuda-memory-usage"
             events.everywhere("the use of device memory was not traced", remedy, METRICS)
@@ -62,10 +62,11 @@ def _fill(events: Events) -> None:
     if table is not None:
         if needs[-1] not in table.columns:
             raise Unreadable(f"table {MEMORY} has no column {needs[-1]}", NEWER)
-        known = [(number, memory(said.removeprefix(_KIND))) for number, said in _names(events, "ENUM_CUDA_MEM_KIND")]
+        kinds = events.enumeration("ENUM_CUDA_MEM_KIND")
+        known = [(number, memory(said.removeprefix(_KIND))) for number, said in kinds.items()]
         events.db.executemany("INSERT OR IGNORE INTO memory_kinds VALUES (?, ?)", known)
-        found = _names(events, "ENUM_CUDA_DEV_MEM_EVENT_OPER")
-        operations = [(number, _OPERATIONS[said]) for number, said in found if said in _OPERATIONS]
+        changes = events.enumeration("ENUM_CUDA_DEV_MEM_EVENT_OPER")
+        operations = [(number, _OPERATIONS[said]) for number, said in changes.items() if said in _OPERATIONS]
         if {op for _, op in operations} != {1, -1}:
             raise Unreadable("table ENUM_CUDA_DEV_MEM_EVENT_OPER does not say what allocates and what frees", NEWER)
         events.db.executemany("INSERT OR IGNORE INTO memory_operations VALUES (?, ?)", operations)
@@ -117,16 +118,6 @@ def _fill_sites(events: Events) -> None:
             f"INSERT OR IGNORE INTO sites SELECT x.globalTid & {PROCESS}, x.correlationId, n.said FROM {table.rows} x "
             f"JOIN {scratch} n ON n.fn = x.nameId WHERE {table.good} AND typeof(x.correlationId) = 'integer' {failed}"
         )
-
-
-def _names(events: Events, table: str) -> list[tuple[Any, str]]:
-    """Return the numbers of an enumeration with their names. Raises Unreadable where the export does not tell them."""
-    if table not in events.tables:
-        raise Unreadable(f"table {table} is missing, which says what its numbers are", NEWER)
-    if missing := {"id", "name"} - events.columns(table):
-        raise Unreadable(f"table {table} has no column {min(missing)}", NEWER)
-    rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
-    return [(number, said) for number, said in rows if isinstance(said, str)]
 
 
 def _note_missing(events: Events) -> None:
@@ -197,11 +188,3 @@ def _told(events: Events) -> dict[int, MemoryUse]:
     if events.whole:
         finals[0] = max(levels.values(), default=0)
     return {index: MemoryUse(peak=peaks[index], final=finals[index]) for index in names}
-
-
-def _traced(events: Events) -> bool:
-    """Tell whether nsys says that it traced the use of memory, and there was none."""
-    if not {"name", "value"} <= events.columns("META_DATA_CAPTURE"):
-        return False
-    sql = "SELECT value FROM t.META_DATA_CAPTURE WHERE name LIKE '%COLLECT_GPU_MEMORY_USAGE'"
-    return any(value == "true" for (value,) in events.rows(sql))

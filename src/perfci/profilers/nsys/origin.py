@@ -11,14 +11,8 @@ SCHEMA = 3
 
 def version_of(events: Events) -> str:
     """Of the nsys that exported; a schema that perfci does not know is told, and read by its columns."""
-    said: dict[str, str] = {}
-    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
-        if table in events.tables and {"name", "value"} <= events.columns(table):
-            rows = events.rows(
-                f"SELECT name, value FROM t.{table} "
-                "WHERE name IN ('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION') LIMIT 10"
-            )
-            said = {name: escaped(value)[:100] for name, value in rows if isinstance(value, str)} | said
+    facts = [events.facts(table, "EXPORT_%_VERSION") for table in ("EXPORT_META_DATA", "META_DATA_EXPORT")]
+    said = {name: escaped(value) for own in facts for name, value in own}
     schema = said.get("EXPORT_SCHEMA_VERSION", "")
     major = schema.partition(".")[0]
     if major.isascii() and major.isdigit() and len(major) < 6 and int(major) > SCHEMA:
@@ -29,10 +23,7 @@ def version_of(events: Events) -> str:
 
 def driver_cuda(events: Events) -> str:
     """Return the CUDA version of the driver that was traced, such as `13.0`; empty where the export does not tell."""
-    if not {"name", "value"} <= events.columns("TARGET_INFO_SYSTEM_ENV"):
-        return ""
-    query = "SELECT value FROM t.TARGET_INFO_SYSTEM_ENV WHERE name = 'CudaDriverVersion' LIMIT 1"
-    found = next((str(value) for (value,) in events.rows(query)), "")
+    found = next((value for _, value in events.facts("TARGET_INFO_SYSTEM_ENV", "CudaDriverVersion")), "")
     if not (found.isascii() and found.isdigit() and len(found) < 8):
         return ""
     number = int(found)  # 1000 · major + 10 · minor, as cudaDriverGetVersion tells it

@@ -32,7 +32,7 @@ def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
     `asked`: whether the capture was to hold them, so that it is worth a word where it does not.
     """
     if TABLE not in events.tables:
-        if asked and not _traced(events):
+        if asked and not events.facts("META_DATA_CAPTURE", "OS_RUNTIME_OPTIONS:%"):
             _aside(events, "calls of the OS runtime were not traced", "trace them with an nsys that knows --trace=osrt")
         return {}
     try:
@@ -90,21 +90,11 @@ def _class(events: Events) -> int:
     """Return the event class of calls, as the export itself numbers it. Raises Unreadable for one without it."""
     if "ENUM_NSYS_EVENT_CLASS" not in events.tables:
         return _CLASS  # of older exports; osrt_sum of 2022 to 2025 takes this number from all
-    if missing := {"id", "name"} - events.columns("ENUM_NSYS_EVENT_CLASS"):
-        raise Unreadable(f"table ENUM_NSYS_EVENT_CLASS has no column {min(missing)}", NEWER)
-    rows = events.rows("SELECT id FROM t.ENUM_NSYS_EVENT_CLASS WHERE name = ? LIMIT 1", _CLASS_NAME)
-    number = next((one for (one,) in rows), None)
+    classes = events.enumeration("ENUM_NSYS_EVENT_CLASS")
+    number = next((number for number, name in classes.items() if name == _CLASS_NAME), None)
     if not isinstance(number, int):
         raise Unreadable(f"table ENUM_NSYS_EVENT_CLASS has no {_CLASS_NAME}", NEWER)
     return number
-
-
-def _traced(events: Events) -> bool:
-    """Tell whether nsys says that it traced them, and there were none."""
-    if not {"name", "value"} <= events.columns("META_DATA_CAPTURE"):
-        return False
-    sql = "SELECT EXISTS (SELECT 1 FROM t.META_DATA_CAPTURE WHERE name LIKE 'OS_RUNTIME_OPTIONS:%')"
-    return bool(events.one(sql))
 
 
 def _aside(events: Events, text: str, remedy: str) -> None:
