@@ -77,7 +77,7 @@ def test_calls_of_the_os_runtime_are_listed_where_they_are_asked_for(repo: Repo,
     assert sleep["seconds"]["head"] >= 0.02 and sleep["launching"] == {}
     out = run.folder / "perfci-out"
     assert "OS runtime" in run.out and "those that wait idly too" in run.out
-    assert "| `clock_nanosleep` | 1 × | 20." in (out / "report.md").read_text()
+    assert "| `clock_nanosleep` | 1 × | " in (out / "report.md").read_text()
     assert '<th scope="row">clock_nanosleep</th>' in (out / "report.html").read_text()
     lines = list(csv.DictReader((out / "profile.csv").open()))
     assert {line["name"] for line in lines if line["what"] == "OS time"} >= {"clock_nanosleep", "sem_wait"}
