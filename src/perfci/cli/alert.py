@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from perfci.cli.publish import log_line, not_installed, require_suite
+from perfci.cli.publish import log_line, not_installed
 from perfci.history.alert import Alerts, find_alerts
 from perfci.history.series import read
 from perfci.history.store import open_store
@@ -26,7 +26,7 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
 
     Ends the process with 0. Raises UsageError for what is asked wrongly, MachineError where the store or GitHub fails.
     """
-    require_suite(suite)
+    _require_suite(suite)
     if not _REPOSITORY.fullmatch(repository):
         raise UsageError(f"--repository {repository!r}: write owner/name")
     token = os.environ.get("GITHUB_TOKEN", "")
@@ -45,6 +45,12 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
     else:
         _settle(devices, suite, address, repository, token)
     raise typer.Exit(0)
+
+
+def _require_suite(name: str) -> None:
+    """Raise UsageError for what is no name of a suite: it stands in markers."""
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 60:
+        raise UsageError(f"--suite {name!r}: use lower-case letters and digits, with single hyphens between")
 
 
 def _settle(devices: list[Alerts], suite: str, address: str, repository: str, token: str) -> None:

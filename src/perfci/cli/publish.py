@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -39,6 +38,7 @@ def publish_run(here: Path | None = None) -> None:
         from perfci.github.api import Api
         from perfci.github.measured import Scope
         from perfci.github.publish import publish
+        from perfci.github.result import VERDICTS, conclusion
         from perfci.github.source import Wanted
         from perfci.github.standing import open_history
     except ModuleNotFoundError as error:
@@ -67,21 +67,14 @@ def publish_run(here: Path | None = None) -> None:
         files.summary([f"Nothing to publish: {outcome.waiting}.\n{notes}"])
     else:
         files.summary([f"{text}{notes}\n" for text in (comment.render_summary(report), comment.render(report), "")])
-        verdict = {0: "undecided" if report.undecided else "pass", 1: "fail"}.get(outcome.exit_code, "error")
         url = outcome.comment.url if outcome.comment else ""
-        files.outputs({"verdict": verdict, "comment-url": url, "check-url": outcome.check})
+        files.outputs({"verdict": VERDICTS[conclusion(report)], "comment-url": url, "check-url": outcome.check})
         said = [*report.missing, *outcome.notes, *filter(None, [outcome.unread])]
         lines = [comment.render_check(report).title, *(f"- {line}" for line in said)]
         lines += [f"comment: {outcome.comment.state} {url}"] if outcome.comment else []
     for line in lines:
         typer.echo(log_line(line))
     raise typer.Exit(outcome.exit_code)
-
-
-def require_suite(name: str) -> None:
-    """Raise UsageError for what is no name of a suite: it stands in markers, and begins the names of checks."""
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 60:
-        raise UsageError(f"--suite {name!r}: use lower-case letters and digits, with single hyphens between")
 
 
 def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:

@@ -17,6 +17,13 @@ from perfci.model.text import listed
 Conclusion = Literal["success", "failure", "neutral", "action_required"]
 Own = Literal["success", "failure", "neutral", "action_required", "accepted"]
 """The result of one run: `accepted` is a failure that somebody took upon themselves, and passes."""
+VERDICTS: dict[Conclusion, str] = {
+    "success": "pass",
+    "neutral": "undecided",
+    "failure": "fail",
+    "action_required": "error",
+}
+"""What a run is said to have come to, for workflows that go on by it."""
 QUEUE = "queue"
 """In the place of a pull request's number: a merge queue's group of them."""
 NONE = "0"
