@@ -311,7 +311,7 @@ def test_the_last_night_over_the_limit_is_told_before_a_level_is_known(before):
     assert one.state == "undecided"
     day = at(before)[:10]
     assert [(over.against, over.alert) for over in told.over] == [("last", False), ("reference", False)]
-    assert f"+19.0 % (± 0.2) against v1.2, over its limit of 5 %, on one night so far, {day}" in render(told)
+    assert f"+19.0 % (±0.2) against v1.2, over its limit of 5 %, on one night so far, {day}" in render(told)
     assert told.exit_code == 0
     assert checked(walk([*[1.0] * before, 1.19, 1.0], creep=0.05)).over == []
 
@@ -323,7 +323,7 @@ def test_a_limit_over_on_two_nights_is_an_alert_and_told_once():
     ]  # fmt: skip
     assert told.exit_code == 1
     assert "0 changes proposed, 2 over a limit" in render(told)
-    assert f"+19.0 % (± 0.3) against {commit(2).sha[:10]}, over its limit of 2 %, since {at(3)[:10]}" in render(told)
+    assert f"+19.0 % (±0.3) against {commit(2).sha[:10]}, over its limit of 2 %, since {at(3)[:10]}" in render(told)
     told = checked(walk([1.0, *[1.19] * 9], creep=0.05))
     assert [one.state for one in told.standings] == ["over"]
     assert render(told).count("against v1.2") == 1

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from perfci.bisect.document import Answer, Bisect, CommitFacts, Compared, Purpose, Range
 from perfci.model.text import count, listed
-from perfci.model.units import limit_percent, show_change, significant
+from perfci.model.units import limit_percent, show_change, show_span
 from perfci.render.escape import cell, code, prose, visible
 from perfci.render.table import Table
 from perfci.render.words import duration
@@ -26,12 +26,10 @@ def short(commit: str) -> str:
 
 
 def change(one: Compared) -> str:
-    """Return `+9.7 % (± 0.5)`, or a dash."""
-    shown = show_change(one.change)
+    """Return `+9.7 % (±0.5)`; a dash where nothing was compared."""
     if one.interval is None:
-        return shown
-    points = (one.interval.high - one.interval.low) / 2 * 100
-    return f"{shown} (± {significant(points, 1 if points < 1 else 2)})"
+        return show_change(one.change)
+    return show_span(one.change, one.interval.low, one.interval.high)
 
 
 def named(one: CommitFacts) -> str:

@@ -242,6 +242,18 @@ def show_change(ratio: float | None) -> str:
     )
 
 
+def show_points(low: float, high: float) -> str:
+    """Show half of an interval of a ratio in percentage points: `±0.4`; empty where it has no end."""
+    points = (high - low) / 2 * 100
+    return f"±{significant(points, 1 if points < 1 else 2)}" if math.isfinite(points) else ""
+
+
+def show_span(ratio: float | None, low: float, high: float) -> str:
+    """Show a ratio head/base with its interval: `+2.1 % (±0.4)`."""
+    points = show_points(low, high)
+    return f"{show_change(ratio)} ({points})" if points else show_change(ratio)
+
+
 def direction(ratio: float, metric: str) -> str:
     """Return where a ratio head/base other than 1 moved a metric: `slower`, `faster`; `higher`, `lower`."""
     more, less = ("slower", "faster") if metric in SPEED else ("higher", "lower")

@@ -8,11 +8,10 @@ from perfci.history.alert import Alert, Alerts
 from perfci.history.document import Commit
 from perfci.model.metrics import OBSERVED, RANGE, known_metric
 from perfci.model.text import count, shell, shorten
-from perfci.model.units import limit_percent, show, show_change
+from perfci.model.units import limit_percent, show, show_span
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, name, prose, visible
 from perfci.render.fit import LIMIT
-from perfci.render.words import half
 
 _MOST_ROWS = 25
 _MOST_LINES = 1000
@@ -180,7 +179,7 @@ def _moved(one: Alert) -> str:
     if one.change is None:
         return ""
     ratio, low, high = one.change.ratios
-    return f"{show_change(ratio)} ({half(low, high)})"
+    return show_span(ratio, low, high)
 
 
 def _log(one: Alert) -> float:

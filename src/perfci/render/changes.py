@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from perfci.history.check import Checked, Over, Proposal, Standing
 from perfci.model.base import DeviceKind
 from perfci.model.text import count, shell
-from perfci.model.units import limit_percent, show_change, significant
+from perfci.model.units import limit_percent, show_span
 from perfci.render.escape import visible
 
 MOST = 100
@@ -18,16 +18,10 @@ def render(found: Checked) -> str:
     return "\n".join(_lines(found)) + "\n"
 
 
-def span(ratio: float, low: float, high: float) -> str:
-    """Return `+1.9 % (± 0.3)`: half of the interval, of the wider side, in percentage points."""
-    points = max(high - ratio, ratio - low) * 100
-    return f"{show_change(ratio)} (± {significant(points, 1 if points < 1 else 2)})"
-
-
 def change(one: Proposal) -> str:
-    """Return `+1.9 % (± 0.3), for the worse`."""
+    """Return a proposal in a few words: `+1.9 % (±0.3), for the worse`."""
     way = "" if one.worse is None else ", for the worse" if one.worse else ", for the better"
-    return f"{span(one.change, one.low, one.high)}{way}"
+    return f"{show_span(one.change, one.low, one.high)}{way}"
 
 
 def between(one: Proposal) -> str:
@@ -100,7 +94,7 @@ def _standing(one: Standing) -> str:
     name = _name(one.case, one.metric, one.device, one.device_name)
     if one.ratio is None or one.low is None or one.high is None or not math.isfinite(one.ratio):
         return f"? {name}: no answer against {visible(one.reference) or 'a reference'}: {visible(one.reason)}"
-    where = f"{span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {one.commit[:10]}"
+    where = f"{show_span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {one.commit[:10]}"
     if one.state == "silent":
         return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
     return f"> {name}: {where}, over its limit of {limit_percent(one.limit or 0)}"
@@ -109,7 +103,7 @@ def _standing(one: Standing) -> str:
 def _over(over: Over) -> str:
     what = visible(over.reason) or "over an absolute limit"
     if over.against != "bound":
-        moved = "worse" if over.ratio is None else span(over.ratio, over.low or 0, over.high or 0)
+        moved = "worse" if over.ratio is None else show_span(over.ratio, over.low or 0, over.high or 0)
         limit = f", over its limit of {limit_percent(over.limit)}" if over.limit is not None else ""
         what = f"{moved} against {visible(over.reference) or over.base[:10]}{limit}"
     nights = f"since {over.since[:10]}" if over.alert else f"on one night so far, {over.since[:10]}"

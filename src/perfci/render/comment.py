@@ -204,13 +204,13 @@ def _accepted(publication: Publication) -> Safe:
 
 
 def _standing(one: Standing) -> Safe:
-    """`main was 3.1 % (± 0.3) over v1.2 on 18 November 2026 (abc1234)`."""
+    """Return `main was 3.1 % (±0.3) over v1.2 on 18 November 2026 (abc1234)` of a case."""
     points, width = (one.ratio - 1) * 100, (one.high - one.low) / 2 * 100
     digits = 1 if width >= 0.1 or width == 0 else 2
     size = f"{abs(points):.{digits}f}"
-    how = f"{size} % (± {width:.{digits}f}) {'over' if points > 0 else 'under'}"
+    how = f"{size} % (±{width:.{digits}f}) {'over' if points > 0 else 'under'}"
     if not float(size):
-        how = f"level (± {width:.{digits}f} %) with"
+        how = f"level (±{width:.{digits}f} %) with"
     what = code(one.case) if one.metric == "time" else f"{code(one.metric, 80)} of {code(one.case)}"
     day = f"{one.day.day} {one.day:%B %Y}"
     return Safe(f"{what}: main was {how} {code(one.reference, 80)} on {day} ({code(one.commit[:7])})")

@@ -14,11 +14,10 @@ from perfci.history.document import Night
 from perfci.history.series import Answer, Device, Entry, Head, Series
 from perfci.history.store import Fault
 from perfci.model.base import matches
-from perfci.model.text import count, listed
-from perfci.model.units import show, show_change
+from perfci.model.text import count, listed, shorten
+from perfci.model.units import show, show_change, show_span
 from perfci.render.escape import visible
 from perfci.render.table import Table
-from perfci.render.words import half
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _NOTHING = "·"
@@ -141,8 +140,7 @@ def _told(answer: Answer | None) -> str:
         return answer.class_
     if ratio.pairs == 0:
         return "proved"
-    width = half(ratio.low, ratio.high) if ratio.low < ratio.high else ""
-    return " ".join([show_change(ratio.ratio), *([f"({width})"] if width else [])])
+    return show_span(ratio.ratio, ratio.low, ratio.high) if ratio.low < ratio.high else show_change(ratio.ratio)
 
 
 def _style(entry: Entry) -> str:

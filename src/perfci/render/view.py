@@ -14,10 +14,10 @@ from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
 from perfci.model.text import count
-from perfci.model.units import limit_percent, parse_price, show, show_change, significant
+from perfci.model.units import limit_percent, parse_price, show, show_change, show_span, significant
 from perfci.render.escape import visible
 from perfci.render.facts import device_facts, environments, timing
-from perfci.render.words import class_count, duration, half_width, moved, plain, relative
+from perfci.render.words import class_count, duration, moved, plain, relative
 
 _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
@@ -211,8 +211,9 @@ class View:
         """Return `+211 % (±0.4) slower`; `proved`; `–` where nothing was compared."""
         if row.change is None:
             return "proved" if row.proved else "–"
-        width = half_width(row) if interval else ""
-        return " ".join(part for part in (show_change(row.change), f"({width})" if width else "", moved(row)) if part)
+        span = row.interval if interval and row.against == "base" else None
+        shown = show_span(row.change, span.low, span.high) if span is not None else show_change(row.change)
+        return f"{shown} {moved(row)}".rstrip()
 
     def median(self, entry: Measured | None, side: Side) -> str:
         """Return a side's median over workers; a speed-up with what it is over: `1.23x sdpa`."""

@@ -5,7 +5,7 @@ import re
 
 from perfci.model.report import UNANSWERED, Class, Report, Row
 from perfci.model.text import count, shell
-from perfci.model.units import direction, significant
+from perfci.model.units import direction, show_points, significant
 from perfci.render.docs import link
 
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
@@ -51,25 +51,10 @@ def because(row: Row) -> str:
     return f"{row.cause} · {row.reason}" if row.cause else row.reason
 
 
-def half_width(row: Row) -> str:
-    """Return `±0.4`: half of the interval of a relative change, in percentage points; empty where there is none."""
-    return half(row.interval.low, row.interval.high) if row.against == "base" and row.interval is not None else ""
-
-
-def half(low: float, high: float) -> str:
-    """Return `±0.4`: half of an interval of a ratio, in percentage points; empty where it has no end."""
-    points = (high - low) / 2 * 100
-    return f"±{_points(points)}" if math.isfinite(points) else ""
-
-
-def _points(points: float) -> str:
-    return significant(points, 1 if points < 1 else 2)
-
-
 def relative(low: float, high: float, centre: float) -> str:
     """Return half of an interval as a share of its centre; empty where that is no number."""
-    points = (high - low) / 2 / abs(centre) * 100
-    return f"{_points(points)} %" if math.isfinite(points) else ""
+    points = show_points(low / abs(centre), high / abs(centre))
+    return f"{points.removeprefix('±')} %" if points else ""
 
 
 def moved(row: Row) -> str:

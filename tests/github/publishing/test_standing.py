@@ -69,7 +69,7 @@ def test_the_comment_says_where_main_stood_in_what_the_change_moves_most(hub: Gi
     _, run = scene(hub, 1.1, 1.0, fingerprint=HERE)
     outcome = published(hub, run, history=lambda: store)
     assert outcome.unread == ""
-    line = "Before this change: `matmul/n=0`: main was 3.1 % (± 0.3) over `v1.2` on 18 November 2026 (`18ddddd`)."
+    line = "Before this change: `matmul/n=0`: main was 3.1 % (±0.3) over `v1.2` on 18 November 2026 (`18ddddd`)."
     assert line in comment_of(hub).splitlines()
     assert outcome.publication.exit_code == outcome.exit_code == 1, "judged as ever"
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from perfci.history.check import Checked, Proposal, Standing, epochs
 from perfci.history.series import Device, Head, Trace
 from perfci.model.text import shell, shorten
-from perfci.model.units import limit_percent, show
+from perfci.model.units import limit_percent, show, show_span
 from perfci.render import changes as words
 from perfci.render.escape import visible
 from perfci.render.html import asset, environment, policy
@@ -72,7 +72,7 @@ class Entry:
         one = self.standing
         if one is None or one.ratio is None or one.low is None or one.high is None:
             return "no answer"
-        return words.span(one.ratio, one.low, one.high)
+        return show_span(one.ratio, one.low, one.high)
 
     @property
     def limit(self) -> str:
