@@ -32,7 +32,7 @@ def policy(text: str) -> Policy:
         ("2TB/s", "2000GB/s"),
         ("regression: 2%", "regression: 2.0%"),
         ('cases: "*", ', ""),  # which is what is taken without
-        ("version: 1", "# in other words\nversion: 1\nbudget: 15m\nmode: gate"),
+        ("version: 1", "# in other words\nversion: 1\nbudget: 15m\nfail_on: [missing, broken]"),
         ("suite: [kernels/*.py]", "suite: [more/*.py]\nbuild: make\nenv: {A: b}\npass_env: [C]\npath: [lib]"),
         ("version: 1", "version: 1\nignore: docs/*\ngpu_hour: 3.50 USD"),
     ],
