@@ -11,7 +11,7 @@ from perfci.bisect import words as rendered
 from perfci.bisect.compare import ANSWERS, COMPARISONS, Bisecting
 from perfci.bisect.document import CommitFacts, Compared
 from perfci.bisect.run import bisect
-from perfci.cli.measure import duration, folders, interrupt, parse_devices, read_command
+from perfci.cli.measure import interrupt, read_request
 from perfci.cli.output import tell_files, write_all
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge

@@ -14,7 +14,7 @@ from perfci.history.document import Night
 from perfci.history.series import Answer, Device, Entry, Head, Series
 from perfci.history.store import Fault
 from perfci.model.base import matches
-from perfci.model.text import count, listed, shorten
+from perfci.model.text import count, listed
 from perfci.model.units import show, show_change, show_span
 from perfci.render.escape import visible
 from perfci.render.table import Table

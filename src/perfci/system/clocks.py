@@ -80,7 +80,7 @@ class Nvml:
             nvml.NVML_ERROR_NOT_SUPPORTED: "this GPU's clock cannot be locked",
             nvml.NVML_ERROR_INVALID_ARGUMENT: "this GPU knows no such frequency: see nvidia-smi -q -d SUPPORTED_CLOCKS",
         }
-        return f"{known.get(error.value, f'NVML says {error}')}, or leave --lock-clocks out"
+        return f"{known.get(error.value, f'NVML says {error}')}, or leave PERFCI_LOCK_CLOCKS out"
 
 
 @dataclass(frozen=True)

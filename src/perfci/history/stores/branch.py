@@ -294,22 +294,9 @@ def _begin(clone: Path) -> None:
 
 def _bounded(args: Sequence[str], cwd: Path, most: int, stdin: bytes = b"") -> bytes:
     """Of a git that only reads this clone. Raises MachineError for more than `most` bytes."""
-    with tempfile.TemporaryFile() as asked:
-        asked.write(stdin)
-        asked.seek(0)
-        with subprocess.Popen(
-            ["git", *args],
-            cwd=cwd,
-            env=git_environment(os.environ),
-            stdin=asked,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            assert process.stdout is not None
-            answer = process.stdout.read(most + 1)
-            if len(answer) > most:
-                process.kill()
-                raise MachineError(f"git {args[0]}: says more than {most >> 20} MiB of a history: see who wrote it")
-    if process.returncode:
+    said = run(["git", *args], _PATIENCE, env=git_environment(os.environ), cwd=cwd, stdin=stdin, largest=most)
+    if said.problem:
+        raise MachineError(f"git {args[0]} of a history: {said.problem}: see who wrote it")
+    if not said.fine:
         raise MachineError(f"git {args[0]}: fails in {escaped(cwd)}: delete that folder, which is fetched anew")
     return said.raw
