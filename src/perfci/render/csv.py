@@ -39,10 +39,12 @@ _OF_USES: dict[Use, list[tuple[str, str, str]]] = {
     "call": [("calls", "count", ""), ("call time", "seconds", "s")],
     "copy": [("copied", "bytes", "B"), ("copy time", "seconds", "s")],
     "os_call": [
-        ("OS calls", "count", ""), ("OS time", "seconds", "s"), ("OS time on launching threads", "launching", "s"),
+        ("OS calls", "count", ""),
+        ("OS time", "seconds", "s"),
+        ("OS time on launching threads", "launching", "s"),
     ],
     "memory": [("device memory", "bytes", "B")],
-}  # fmt: skip
+}
 """The lines of each kind: what, field, unit."""
 
 

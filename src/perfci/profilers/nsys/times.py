@@ -66,11 +66,12 @@ def measure(events: Events, length: int) -> dict[int, Times]:
         f"SELECT key, {side}, {name}, {extent * sign}, {work * sign}, {launch * sign} FROM ({rows}) "
         "WHERE key IN (SELECT key FROM extents) AND end > start"
         for rows, name, extent, work, launch in (
-            ("SELECT * FROM extents", "name", 1, 0, 0), *((one, "NULL", 0, 1, 0) for one in works),
+            ("SELECT * FROM extents", "name", 1, 0, 0),
+            *((one, "NULL", 0, 1, 0) for one in works),
             (calls, "name", 0, 0, 1),
         )
         for side, sign in (("start", 1), ("end", -1))
-    )  # fmt: skip
+    )
     busy, launching = sweep(events.rows(f"SELECT * FROM ({edges}) ORDER BY 1, 2, 4"))
     numbers = [(0, 1, length)] if events.whole else events.rows(walls)
     return {name: Times(number, wall, busy[name], launching[name]) for name, number, wall in numbers}
