@@ -84,7 +84,7 @@ def test_calls_of_the_os_runtime_are_listed_where_they_are_asked_for(repo: Repo,
     found = repo.perfci("profile", "app", "--trace", "osrt,ram")
     assert found.code == 2 and found.err.startswith("perfci: --trace osrt,ram: write osrt, memory or osrt,memory")
     run = repo.perfci("profile", "app")
-    assert run.report["profiles"][0]["os_calls"] == [], "nobody asked"
+    assert run.report["profiles"][0]["uses"] == [], "nobody asked"
 
 
 KERNELS = """
