@@ -69,6 +69,11 @@ def _root(
     pass
 
 
+OF_MACHINE = (
+    "Of the machine, by variables: PERFCI_WAIT=30m waits longer for another perfci, PERFCI_LOCK_CLOCKS=base holds the "
+    "GPU's clock (root), PERFCI_SEED=7 draws as another run did, PERFCI_CACHE=FOLDER and PERFCI_KEEP=base keep builds."
+)
+"""Behind the options of verbs that measure."""
 FIRST_FILES = {
     "perfci.yaml": "perfci.yaml",
     "kernels/example.py": "example.py",
@@ -196,7 +201,7 @@ def list_(
     list_cases(plan=plan, json=json, cases=cases, device=device, budget=budget, python=python, where=where)
 
 
-@app.command()
+@app.command(epilog=OF_MACHINE)
 @taking(options.Deciding, options.Measuring)
 def run(cases: options.Cases = None, **asked: Any) -> None:
     """Measure this tree alone: times, rates and absolute limits."""
@@ -205,7 +210,7 @@ def run(cases: options.Cases = None, **asked: Any) -> None:
     measure_and_report("run", cases=cases, **asked)
 
 
-@app.command()
+@app.command(epilog=OF_MACHINE)
 @taking(options.Deciding, options.Measuring)
 def compare(
     cases: options.Cases = None,
@@ -250,7 +255,7 @@ def compare(
     measure_and_report("compare", creep=creep, **asked)
 
 
-@app.command()
+@app.command(epilog=OF_MACHINE)
 @taking(options.Measuring)
 def profile(
     cases: options.SomeCases,
@@ -338,7 +343,7 @@ def bisect(
     )  # fmt: skip
 
 
-@app.command()
+@app.command(epilog=OF_MACHINE)
 def calibrate(
     cases: options.Cases = None,
     pairs: Annotated[
