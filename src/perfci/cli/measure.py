@@ -145,7 +145,7 @@ def calibrate_machine(pairs: int | None, *, json: bool, **asked: Any) -> None:
         calibration = conclude(results, whole=not request.what.cases, notes=notes)
         write_atomic(out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
         write_atomic(out / "calibration.md", rendered.render(calibration))
-    if asked["json"]:
+    if json:
         typer.echo(calibration.model_dump_json(indent=1))
     else:
         rendered.print_calibration(calibration, Console())

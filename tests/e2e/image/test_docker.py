@@ -272,7 +272,7 @@ def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp
     payload = hub.pull_request()
     payload["pull_request"]["head"]["repo"] = FORK
     checkout = hub.checkout(hub.merge)
-    job = hub.job("pull_request", payload, hub.merge, checkout, container=image.name, budget="20s")
+    job = hub.job("pull_request", payload, hub.merge, checkout, container=image.name)
     assert job.code == 1, job.log
     assert (job.outputs["verdict"], job.outputs["regressions"]) == ("fail", "1")
     assert job.outputs["report-path"] == str(checkout / "perfci-out")
