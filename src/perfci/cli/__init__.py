@@ -364,7 +364,7 @@ def calibrate(
     """Measure HEAD against itself, built twice: noise, false alarms and the smallest change each case can show.
 
     Ends with 1 where the two builds differ in speed, or more than 1 % of runs would fail on unchanged code. What it
-    finds is kept in perfci-out/calibration, where `perfci list --plan` looks first.
+    finds is kept in perfci-out/calibration, where `perfci list --plan` finds it.
     """
     from perfci.cli.measure import calibrate_machine
 
