@@ -170,3 +170,33 @@ def test_a_run_that_is_killed_amid_checks_keeps_those_that_are_written_down(tmp_
     again = Request.of("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True, resume=True)
     results = Measurement(again, Quiet()).measure()
     assert all(side.status == "ok" for case in results.cases for side in case.sides.values() if case.id != "kernel_2")
+
+
+def test_what_others_disturbed_in_base_is_not_asked_of_a_head_that_lacks_it():
+    class Side:
+        """A checker without a worker."""
+
+        def __init__(self, name: str, wants: bool) -> None:
+            self.name, self.wanted, self.wait, self.asked = name, wants, None, []
+
+        def wants(self, case: Case) -> bool:
+            return self.wanted
+
+        def start(self) -> None: ...
+
+        def begin(self, case: Case) -> None:
+            if self.wants(case):
+                self.asked.append(case.id)
+
+        def keep(self, *, beside: bool) -> bool:
+            return self.name != "base" or not beside
+
+        repeat = checker.Checker.repeat
+
+    base, head = Side("base", True), Side("head", False)
+    lane = checks._Lane([base, head], [case("a", 0)], beside=True)
+    lane.begin()
+    assert lane.over and [(one.id, side.name) for one, side in lane.again] == [("a/n=0", "base"), ("a/n=0", "head")]
+    for one, side in lane.again:
+        side.repeat(one)
+    assert (base.asked, head.asked) == (["a/n=0"] * 2, [])

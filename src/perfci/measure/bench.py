@@ -12,6 +12,7 @@ from perfci.measure.prepare import SideWork
 from perfci.measure.timing import Setup
 from perfci.model.base import Amount, Document, Items, Side
 from perfci.model.results import Case, Choice, ReasonKind, Versus
+from perfci.model.timing import Setting
 from perfci.system.child import Died, Under
 from perfci.system.process import Parent
 from perfci.system.starter import Wait, Worker
@@ -35,6 +36,8 @@ class Checked(Document):
     """Bytes of device memory that it has needed at most."""
     tuner: str | None
     """As `worker.tuners.told`; None on a CPU."""
+    settings: dict[str, Setting]
+    """As they were behind it, on a GPU."""
 
 
 class Warmed(Document):

@@ -73,7 +73,8 @@ class Checker:
         self.wait: Wait | None = None
         """For the check that is under way."""
         self._worker: Worker | None = None
-        self._loading = False
+        self.loading = False
+        """True while the worker imports its suite."""
         self._case: Case | None = None
         """The one that is being checked, or was last."""
         self._reply: Checked | Died | None = None
@@ -92,7 +93,7 @@ class Checker:
 
     def _begin(self) -> Worker:
         self._worker = self.bench.begin(self.name, beside=True)
-        self._loading = True
+        self.loading = True
         return self._worker
 
     def begin(self, case: Case) -> None:
@@ -117,7 +118,7 @@ class Checker:
         self.wait = None
         try:
             worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
-            if self._loading:
+            if self.loading:
                 self.wait = self.bench.loading(worker)
                 return
             worker.begin("check", **fields, **case_fields(case, self.name))
@@ -132,8 +133,8 @@ class Checker:
         assert self._worker is not None and self.wait is not None
         waited, self.wait = self.wait, None
         try:
-            if self._loading:
-                self._loading = False
+            if self.loading:
+                self.loading = False
                 self.bench.loaded(self._worker, waited)
                 self._ask()
             else:
@@ -152,6 +153,8 @@ class Checker:
             self.close()  # with the memory that it holds
             return False
         if isinstance(reply, Checked):
+            if not reply.ok:
+                case.sides[self.name].status = "failed"  # `settle` says why; head is not held to its tolerances
             case.sides[self.name].check = Check(  # head is checked with base's tolerances
                 shapes=reply.shapes, compared=reply.compared, worst=_finite(reply.worst),
                 rtol=reply.rtol, atol=reply.atol, sketch=reply.sketch, unredrawn=reply.unredrawn[:400],
@@ -167,8 +170,7 @@ class Checker:
 
     def repeat(self, case: Case) -> None:
         """Check a case once more, with nothing beside it."""
-        self._case, self._reply = case, None
-        self._ask()
+        self.begin(case)
         while self.wait is not None:
             wait_first([self.wait])
             self.go_on()
@@ -189,7 +191,7 @@ class Checker:
             patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
             if reply.ok and (self._worker is None or not self._worker.alive):
                 patient.loaded(self._begin())
-                self._loading = False
+                self.loading = False
             probe = _found(patient, self._worker, self.name, case, reply, self.asked.get(case.key, "auto"))
         except Died as died:
             if died.reason.kind == "timeout" and not self.budget.left:
@@ -248,7 +250,7 @@ def _found(
     if case.device == "cuda":
         side.profile = Profile(metrics={"peak_memory": opened.memory})
     peak = max(told.peak, opened.peak)
-    probe = Probe(opened.seconds, opened.settings, opened.footprint, peak, clocks=opened.clocks)
+    probe = Probe(opened.seconds, told.settings or opened.settings, opened.footprint, peak, clocks=opened.clocks)
     versus = side.versus is not None and not side.versus.wrong and name == "head"
     if versus:
         probe = replace(probe, versus="cold" if case.device == "cuda" else "graph")

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from perfci.measure.bench import Bench
@@ -206,7 +207,10 @@ def _check(shares: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None
             for lane in lanes:
                 lane.begin()
             while waits := {wait: (lane, side) for lane in lanes for wait, side in lane.waits().items()}:
-                lane, side = waits[wait_first([*waits])]
+                # Where others are checked already, that is what the time goes to.
+                importing = all(side.loading for _, side in waits.values())
+                with everyone[0].bench.costs.phase("import") if importing else nullcontext():
+                    lane, side = waits[wait_first([*waits])]
                 lane.go_on(side)
                 if time.monotonic() < end:
                     lane.begin()

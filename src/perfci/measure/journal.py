@@ -1,4 +1,4 @@
-"""The journal: every finished check and pair is on disk before the next begins.
+"""The journal: every finished pair is on disk before the next begins, and checks every few seconds.
 
 `journal.jsonl` holds a header and one record a line; `samples.jsonl` beside it the raw samples, which only people read.
 """

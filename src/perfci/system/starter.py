@@ -307,19 +307,19 @@ def wait_first(waits: Sequence[Wait]) -> Wait:
         for wait in waits:
             if wait.is_over():
                 return wait
-        now = time.monotonic()
-        for wait in waits:
-            wait.limit(now)
-            if wait.died is not None:
-                return wait
-        left = min(min(wait.deadline, wait.look) for wait in waits) - now
-        ready = select.select([*controls, *channels], [], [], max(0.0, left))[0]
-        for control, starter in controls.items():
-            if control in ready or control.pending():
-                starter.hear()
+        left = min(min(wait.deadline, wait.look) for wait in waits) - time.monotonic()
+        pending = [control for control in controls if control.pending()]
+        ready = select.select([*controls, *channels], [], [], 0.0 if pending else max(0.0, left))[0]
         for channel in ready:
             if channel in channels:
                 return channels[channel]
+        heard = [control for control in controls if control in ready or control in pending]
+        for control in heard:
+            controls[control].hear()
+        for wait in waits if not heard else ():
+            wait.limit(time.monotonic())
+            if wait.died is not None:
+                return wait
 
 
 class Worker:

@@ -72,12 +72,14 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
         theirs = ours if base == head else _executed(head, without_path(name))
     except (Unreadable, Unknown) as why:
         return escaped(why, 300)
-    beside = dict(theirs)
-    different = [what for what, content in ours if beside.get(what) != content] or [_BESIDE] * (ours != theirs)
+    if ours == theirs:
+        return ""
+    parts = zip(ours, theirs, strict=False)
+    different = [what for (what, content), other in parts if (what, content) != other] or [_BESIDE]
     # What indices hang on is named first, then what the function itself consists of.
     order = [*_WHOLE, *_WORDS.values()]
-    what = min(different, key=lambda what: order.index(what) if what in order else len(order), default="")
-    return what and f"{what} differ{'' if what.endswith('s') else 's'}"
+    what = min(different, key=lambda what: order.index(what) if what in order else len(order))
+    return f"{what} differ{'' if what.endswith('s') else 's'}"
 
 
 def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
@@ -133,6 +135,8 @@ def _content(image: Image, section: Section, others: Collection[str]) -> object:
             one._replace(value=0, size=0) if _whose(image.place(one)) in others else one
             for one in image.symbols[image.sections.index(section)]
         ]
+    if section.name.startswith((".rel", ".nv.merc.rel")) and section.kind not in RELOCATIONS:
+        raise Unknown(f"section {_brief(section.name)} is of an unknown kind")
     if section.kind in RELOCATIONS:
         for symbol in image.relocated(section):
             if (place := image.place(symbol)) and (LEFT_OUT.fullmatch(place) or _whose(place) in others):
@@ -175,6 +179,8 @@ def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) 
             continue
         if part == _INDIRECT:
             raise Unknown(f"{_brief(caller)} calls through a pointer")
+        if part in (_DIRECT, _TAKES) and _whose(image.place(image.symbol(section, second))) in others:
+            raise Unknown(f"{_brief(caller)} calls another kernel")
         if part == _DIRECT and not (callee := image.symbol(section, second)).section and callee.name not in _HARMLESS:
             raise Unknown(f"{_brief(caller)} calls {_brief(callee.name)} of the driver")
 

@@ -6,6 +6,7 @@ What wrote them ran the code under test: they are read within bounds, in a proce
 
 import errno
 import hashlib
+import os
 import stat
 from functools import cache
 from pathlib import Path
@@ -88,7 +89,10 @@ def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> 
 
 def _bytes(path: Path) -> bytes:
     """Return what a file holds. Raises OSError."""
-    status = path.lstat()  # a pipe would be waited for, a link leads out of the folder
-    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
+    # A pipe would be waited for, a link leads out of the folder.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(LARGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    if content is None or len(content) > LARGEST:
         raise OSError(errno.EINVAL, f"is no ordinary file of up to {LARGEST >> 20} MiB")
-    return path.read_bytes()
+    return content

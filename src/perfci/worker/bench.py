@@ -314,7 +314,7 @@ class Bench:
         types = [getattr(torch, name) for name in native]
         # On the case's own device, for host memory too: a GPU draws 64 MB in a fraction of a millisecond.
         generator = self._generator(self.device)
-        room = torch.view_as_real(out) if out.is_complex() else out
+        room = torch.view_as_real(out) if out.is_complex() and native is FLOATS else out
         if room.device.type == self.device.type and room.dtype in types:
             draw(room, generator)
         else:

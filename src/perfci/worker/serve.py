@@ -261,8 +261,9 @@ class Server:
                 sets.append(fuzzed)
         given = message.get("rtol"), message.get("atol")
         found = check.check_case(kernel, sets, device, message["seed"], given)
-        found["peak"], found["tuner"] = _peak(device), tuners.told() if device == "cuda" else None
+        found.update(peak=_peak(device), tuner=None, settings={})
         if device == "cuda":
+            found.update(tuner=tuners.told(), settings=rig().settings())
             give_back(CHECKED_SHARE)
         replaced = guard.tampered()
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found

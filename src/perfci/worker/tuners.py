@@ -162,8 +162,8 @@ def told(known: str = "") -> str:
 
 def _standing() -> str:
     """Return one line on what may do so for any case of this process."""
-    torch = sys.modules["torch"]
-    if _before is None:
+    torch = sys.modules.get("torch")
+    if torch is None or _before is None:
         return "torch was not there before the suite, so that nothing was watched"
     if torch.backends.cudnn.benchmark:
         return "torch.backends.cudnn.benchmark is on"

@@ -72,9 +72,12 @@ class Image:
     def __init__(self, data: bytes) -> None:
         self.data = data
         try:
-            identity, kind, machine, toolkit, entry, _, table, self.flags, *_, count, names = HEADER.unpack_from(data)
+            identity, kind, machine, toolkit, entry, _, table, self.flags, *sizes = HEADER.unpack_from(data)
             if not identity.startswith(_BEGIN):
                 raise Unreadable("it is no ELF file of 64 bits")
+            size, _, _, section, count, names = sizes
+            if (size, section) != (HEADER.size, _SECTION.size):
+                raise Unreadable("its header is damaged")
             raw = [_SECTION.unpack_from(data, table + number * _SECTION.size) for number in range(count)]
             texts = data[raw[names][4] : raw[names][4] + raw[names][5]]
             self.sections = tuple(Section(_text(texts, name), *rest) for name, *rest in raw)
