@@ -242,7 +242,7 @@ def test_a_bound_that_base_breaks_already_fails_unchanged_code_no_oftener_than_o
 FAIL_ON = {"fail": ["broken", "missing"], "warn": ["broken"]}
 
 
-@pytest.mark.parametrize("fail_on", [[], ["missing"], ["broken"], ["undecided"]])
+@pytest.mark.parametrize("fail_on", [[], ["missing"], ["broken"], ["broken", "undecided"]])
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_has_no_answer_fails_where_its_limit_or_strict_with_a_limit_that_can_break_says_so(fail_on, strict):
     noisy = case("a", values={"sd": 0.2})
@@ -254,6 +254,14 @@ def test_what_has_no_answer_fails_where_its_limit_or_strict_with_a_limit_that_ca
     assert report.exit_code == int(fails)
 
 
+@pytest.mark.parametrize("inputs", ["other inputs", ""], ids=["changed", "skipped"])
+def test_a_limit_that_fails_without_an_answer_does_so_where_its_case_withholds_it(inputs):
+    head = side(inputs=inputs) if inputs else side("skipped")
+    for fail_on, effect in ((["broken"], "undecided"), (["broken", "undecided"], "fail")):
+        report = judge(results([case(head=head)], [limit(fail_on=fail_on)]))
+        assert only(report).effect == effect, report.rows
+
+
 @pytest.mark.parametrize(
     ("policys", "own", "effect"), [([], [], "undecided"), ([], ["broken"], "fail"), (["broken"], [], "fail")]
 )
@@ -263,7 +271,7 @@ def test_a_case_that_fails_is_never_green(policys, own, effect):
     assert report.verdict == {"fail": "fail", "undecided": "undecided"}[effect]
 
 
-@pytest.mark.parametrize(("fail_on", "code"), [(["broken"], 1), (["missing", "undecided"], 0), ([], 0)])
+@pytest.mark.parametrize(("fail_on", "code"), [(["broken"], 1), (["missing"], 0), ([], 0)])
 def test_a_violation_does_what_its_limit_says(fail_on, code):
     given = alone(level=5e-3)
     assert judge(results([given], [limit(kind="max", bound=1e-3, fail_on=fail_on)], mode="run")).exit_code == code

@@ -1,5 +1,7 @@
 """Judging by another policy than the plan's: what counts, and what stays."""
 
+import pytest
+
 from perfci.judge.replan import judge_by
 from perfci.model.criteria import LimitSource
 from perfci.model.limits import Subject, criteria
@@ -33,6 +35,19 @@ def test_a_kernels_own_limit_tightens_and_never_loosens() -> None:
         report = judge_by(parse_policy(POLICY), made)
         assert [row.limit for row in report.rows] == [counts]
         assert report.exploratory == (bound != counts), "what was planned is not what counts"
+
+
+@pytest.mark.parametrize(
+    ("planned", "judging", "added", "code"),
+    [("[]", "[broken, missing]", [], 1), ("[broken, missing]", "[]", [], 0), ("[]", "[]", ["broken"], 1)],
+)
+def test_a_kernels_own_limit_fails_the_run_as_the_policy_that_judges_and_it_say(planned, judging, added, code) -> None:
+    own = {"metric": "time", "regression": "2%", **({"fail_on": added} if added else {})}
+    policy = "version: 1\nsuite: [k.py]\nlimits: [{cases: '*', metric: peak_memory, max: 1TB}]\nfail_on: "
+    cases = [case(ratio=1.05)]
+    subject = Subject(cases[0].id, cases[0].device, own=[own], where="kernels/a.py:3")
+    made = results(cases, [one for one in criteria(parse_policy(policy + planned), [subject]) if one.metric == "time"])
+    assert judge_by(parse_policy(policy + judging), made).exit_code == code
 
 
 def test_a_glob_asks_only_for_what_a_case_reports() -> None:

@@ -283,7 +283,7 @@ def profile(
     )  # fmt: skip
 
 
-@app.command()
+@app.command(epilog=OF_MACHINE)
 def bisect(
     good: Annotated[str, typer.Argument(metavar="GOOD", help="The commit, tag or branch before the change.")],
     bad: Annotated[str, typer.Argument(metavar="BAD", help="One behind it.")],

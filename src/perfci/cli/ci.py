@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 
 from perfci.cli.container import measure_in_container
-from perfci.cli.measure import Finished, measure
+from perfci.cli.measure import Finished, measure, read_machine
 from perfci.cli.output import tell
 from perfci.cli.progress import Console
 from perfci.cli.report import read_results
@@ -25,7 +25,7 @@ from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.github.thin import NOTE, fit
 from perfci.measure.prepare import policy_of
-from perfci.measure.request import ANEW, OUT, Request
+from perfci.measure.request import ANEW, LOCK_CLOCKS, OUT, WAIT, Request
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import begun
 from perfci.model.base import MachineError, PerfciError, UsageError
@@ -316,10 +316,12 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Co
     stranger = event.stranger(context) if settings.raw == "true" else ""
     if stranger:
         typer.echo(f"perfci: raw: reports of profilers are not handed on: {stranger}")
+    machine = read_machine({name: os.environ[name] for name in (WAIT, LOCK_CLOCKS) if name in os.environ})
     return Request.of(
         "compare" if compared else "run",
         out.parent,
         out,
+        **machine,
         base=compared.ref if compared else None,
         pull_request=compared.merge if compared else False,
         models=settings.models,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfci.cli.measure import Finished, environments, folders, interrupt, read_settings
+from perfci.cli.measure import Finished, environments, folders, interrupt, read_machine
 from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
@@ -34,7 +34,7 @@ def run_in_container(
     mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
     request = Request.of(
         mode, where, out, base=asked.get("base"), committed=asked.get("committed", False),
-        resume=asked.get("resume", False), **environments(mode, asked), **read_settings(os.environ),
+        resume=asked.get("resume", False), **environments(mode, asked), **read_machine(os.environ),
     )  # fmt: skip
     signal.signal(signal.SIGTERM, interrupt)
     rest += [word for word in sys.argv if word == "--debug"]  # which this command line was rid of

@@ -179,7 +179,7 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
     fields |= {name: asked[name].resolve() for name in ("prepare", "prepared") if asked.get(name)}
     if {"prepare", "prepared"} <= fields.keys():
         raise UsageError("--prepare and --prepared: the first builds, the second measures what was built: give one")
-    fields |= read_settings(os.environ)
+    fields |= read_machine(os.environ)
     if keeps and not {"prepare", "prepared"} & fields.keys():
         fields |= read_kept(os.environ, mode, pull_request=bool(asked.get("pull_request")))
     if asked.get("creep"):
@@ -200,7 +200,7 @@ def read_command() -> list[str]:
     return shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]]
 
 
-def read_settings(variables: Mapping[str, str]) -> dict[str, Any]:
+def read_machine(variables: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a request that variables of this machine tell. Raises UsageError."""
     fields: dict[str, Any] = {}
     if wait := variables.get(WAIT):

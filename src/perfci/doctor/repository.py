@@ -121,6 +121,8 @@ def secrets(entries: Sequence[str]) -> list[str]:
     found = []
     for entry in entries:
         key, _, value = entry.partition("\n")
+        if key.startswith("branch.") and "://" not in entry:
+            continue  # a name that somebody chose
         if is_secret(value=key):  # url.https://user:password@….insteadOf
             found.append(f"a credential in the name of {key.split('.')[0]}.….{key.rsplit('.', 1)[-1]}")
         elif _HEADER.fullmatch(key) and _AUTHORISING.match(value):

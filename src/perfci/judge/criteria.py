@@ -97,7 +97,8 @@ def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[
         "can be, or give the case a limit that holds here"
     )
     # A case of which nothing is known does not pass, though its limits only warn.
-    effect: Effect = "fail" if context.effect("invalid", first) == "fail" else "undecided"
+    fails = any(context.effect("invalid", one) == "fail" for one in waiting)
+    effect: Effect = "fail" if fails else "undecided"
     fields = judged("invalid", effect, reason)
     said = about_criterion(first) | {"unit": context.unit(case, first.metric), "kind": "presence", "limit": None}
     return [Row(**about(case), **said, **fields)]

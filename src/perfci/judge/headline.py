@@ -61,7 +61,7 @@ def headline(
         todo = _advice(rows, "warn", short, imported=imported, on_main=on_main)
         return Headline("pass", _passing(worst, context.compared), todo)
     # Without a base there may be nothing to ask: that is not the change's fault.
-    wanted = results.plan.judged and context.compared and context.undecided == "fail"
+    wanted = results.plan.judged and context.compared and context.unanswered() == "fail"
     alone: _Unlimited = "imported" if imported else "alone"
     how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
     how = context.purpose if context.purpose in ("seam", "reference") else how

@@ -87,7 +87,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         sentence=first.sentence,
         advice=first.advice,
         advised=_again(results),
-        strict=context.undecided == "fail",
+        strict=context.unanswered() == "fail",
         exploratory=exploratory,
         counts={str(name): n for name, n in counts.items()},
         rows=rows,

@@ -13,7 +13,8 @@ from perfci.model.results import Case, Results, reports
 def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: str = FILE) -> Report:
     """Judge by the limits, metrics and mode of `policy`.
 
-    A kernel's own limits stand as planned. The report is exploratory where what pairs decide is not what was planned.
+    A kernel's own limits stand as planned, and fail the run as `policy` and they say. The report is exploratory where
+    what pairs decide is not what was planned.
     Raises UsageError where a limit matches no case: `where` names the policy.
     """
     declared = _declared(results)
@@ -24,7 +25,7 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     written = criteria(policy, subjects, declared.kernels, purpose=purpose)
     captured = any(case.captured for case in results.cases)
     written = answerable(written, timed=not captured or any(case.pairs for case in results.cases))
-    own = [one for one in results.plan.criteria if one.source.origin == "kernel"]
+    own = [one.under(policy.fail_on) for one in results.plan.criteria if one.source.origin == "kernel"]
     waiting = [one for one in (*written, *own) if one.waits]
     asked = [one for one in (*strictest(written, own), *waiting) if results.mode == "compare" or not one.relative]
     if not policy.prove:

@@ -45,7 +45,7 @@ def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None
     if reason is None:
         return None
     base, head = (centre(side_values(case, side, "time")) for side in ("base", "head"))
-    fields = judged("invalid", context.undecided, reason, base=base, head=head)
+    fields = judged("invalid", context.unanswered(case), reason, base=base, head=head)
     return Row(**about(case), **fields, metric="time", unit="s", kind="presence", pairs=len(case.pairs))
 
 

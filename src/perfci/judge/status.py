@@ -83,10 +83,11 @@ class Context:
             return "fail" if fails else "undecided" if breaks else "warn"
         return "pass"
 
-    @property
-    def undecided(self) -> Effect:
-        """The effect of a row on the case itself that withholds an answer."""
-        return "fail" if self.strict or "undecided" in self.fail_on else "undecided"
+    def unanswered(self, case: Case | None = None) -> Effect:
+        """Return the effect of a row on a case, or a file, itself that withholds an answer."""
+        asked = self.criteria.get(case.key, ()) if case is not None else ()
+        fails = self.strict or "undecided" in self.fail_on or any("undecided" in one.fail_on for one in asked)
+        return "fail" if fails else "undecided"
 
     def failed(self, asked: Sequence[Criterion] = ()) -> Effect:
         """Return the effect of a case that fails, of which so much is asked: what is wrong passes nowhere."""
@@ -222,10 +223,10 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     base, head = state(case, "base"), state(case, "head")
     failed = context.failed(context.criteria.get(case.key, ()))
     if base.status != "ok" and head.status == "ok" and case.sides["head"].status == "skipped":
-        return "invalid", context.undecided, f"not checked in head{because(head)}"
+        return "invalid", context.unanswered(case), f"not checked in head{because(head)}"
     match base.status, head.status:
         case "absent", "absent":
-            return "invalid", context.undecided, f"in neither base nor head{because(head)}"
+            return "invalid", context.unanswered(case), f"in neither base nor head{because(head)}"
         case _, "absent":
             return "missing", _gone(context, case), f"in base, not in head{because(head)}"
         case "failed", "failed":
@@ -235,7 +236,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
             return "failed", failed, f"{_fails(head)} in head{because(head)}"
         case "ok", "skipped":
             # A change must not pass by skipping what base measured.
-            return "skipped", context.undecided, f"measured in base, skipped in head{because(head)}"
+            return "skipped", context.unanswered(case), f"measured in base, skipped in head{because(head)}"
         case _, "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent", _:
@@ -243,12 +244,12 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case "skipped", _:
             return "added", "pass", f"skipped in base{because(base)}"
         case "failed", _ if broke_down(case):
-            return "invalid", context.undecided, f"base failed while it was measured{because(base)}"
+            return "invalid", context.unanswered(case), f"base failed while it was measured{because(base)}"
         case "failed", _:
-            return "invalid", context.undecided, f"{_fails(base)} in base only{because(base)}"
+            return "invalid", context.unanswered(case), f"{_fails(base)} in base only{because(base)}"
     if not case.code_proved and (different := differences(base, head, context.environments)):
         # A release asks what it asked: until the next one there is nothing that could be done about it.
-        effect: Effect = "warn" if context.purpose == "reference" else context.undecided
+        effect: Effect = "warn" if context.purpose == "reference" else context.unanswered(case)
         return "changed", effect, "; ".join([*different, *redeclared(base, head)])
     return None
 
@@ -318,7 +319,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
             continue
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
-        effect = context.failed() if class_ == "failed" else context.undecided
+        effect = context.failed() if class_ == "failed" else context.unanswered()
         reason = f"{IMPORTS_NOT}{where}: {one_line(failed[file, sides[-1]].text, 400)}"
         fields = judged(class_, effect, reason)
         rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))

@@ -40,7 +40,8 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
         fields = _relative(context, case, criterion, found, found.ratios)
     else:
         fields = _absolute(context, case, criterion, found)
-    failed = fields["effect"] == "fail" and fields["class"] in ("regression", "violation")
+    fails = fields["effect"] == "fail" or "broken" not in criterion.fail_on
+    failed = fails and fields["class"] in ("regression", "violation")
     if context.drifting and failed and not _stands(criterion, found):
         # Its effect stays: drift must not turn a slow-down green.
         fields |= {"class": "inconclusive", "look": None, "reason": f"{fields['reason']}; {_DRIFTS}"}
@@ -61,10 +62,10 @@ def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
     """Of a speed-up whose alternative differs between base and head, or did not always run."""
     sides = case.sides
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
-        return judged("changed", context.undecided, f"no speed-up to hold head to: {why}")
+        return judged("changed", context.unanswered(case), f"no speed-up to hold head to: {why}")
     refused = next((pair.refused for pair in case.pairs if pair.refused), "")
     if refused:
-        return judged("invalid", context.undecided, f"not measured: {_against(case)} failed: {refused}")
+        return judged("invalid", context.unanswered(case), f"not measured: {_against(case)} failed: {refused}")
     return None
 
 

@@ -10,13 +10,14 @@ To add a kind of limit (say `max_ratio_to`, against another case), begin here:
 3. Only where it compares with something new: a value of `Against`; CONTRIBUTING.md lists who asks for it.
 """
 
+from collections.abc import Collection
 from typing import Any, Literal, Self, assert_never
 
 from pydantic import Field, model_validator
 
 from perfci.model.base import DeviceKind, Document
 from perfci.model.metrics import OBSERVED, Direction, Metric, Tier
-from perfci.model.policy import FAIL_ON, FailOn, Limit, Regex, bound_in_unit
+from perfci.model.policy import FAIL_ON, FailOn, Limit, Outcome, Regex, bound_in_unit
 from perfci.model.timing import Timing
 from perfci.model.units import item_of, limit_percent, show
 
@@ -128,6 +129,8 @@ class Criterion(Document):
     """Seconds that the timer resolves of one sample, where the limit names no min_change: shared out over the
     executions in a sample it is the min_change."""
     fail_on: FailOn = Field(default_factory=lambda: list(FAIL_ON))
+    added: FailOn = Field(default_factory=list)
+    """Of a kernel's own limit: what it adds to the policy's, whichever policy judges."""
     source: LimitSource
     named: bool = True
     """The limit names the case; a pattern asks no case for what it has none of."""
@@ -216,6 +219,10 @@ class Criterion(Document):
             case _:
                 assert_never(self.kind)
 
+    def under(self, fail_on: Collection[Outcome]) -> Self:
+        """Return a kernel's own criterion where the policy that judges says `fail_on`."""
+        return self.model_copy(update={"fail_on": sorted({*fail_on, *self.added})})
+
     def tightened(self, own: Self) -> Self:
         """Return this criterion of a policy, made stricter by a kernel's `own`, never looser.
 
@@ -224,6 +231,7 @@ class Criterion(Document):
         lower = min(self, own, key=lambda one: (one.min_change, one.tick))
         changes: dict[str, Any] = {
             "fail_on": sorted({*self.fail_on, *own.fail_on}),
+            "added": own.added,
             "min_change": lower.min_change,
             "tick": lower.tick,
             "named": self.named or own.named,

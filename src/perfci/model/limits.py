@@ -196,6 +196,8 @@ def _asked(
     for limit, source in limits:
         if not names(limit, subject.id):
             continue
+        added = limit.fail_on or [] if source.origin == "kernel" else []
+        own = limit.fail_on is None or source.origin == "kernel"
         metric = resolve(limit.metric, policy.metrics)
         for kind, fields in asked(limit, metric, subject.device).items():
             profiled = fields["tier"] in OBSERVED
@@ -204,7 +206,8 @@ def _asked(
                     case=subject.id,
                     device=subject.device,
                     kind=kind,
-                    fail_on=policy.fail_on if limit.fail_on is None else limit.fail_on,
+                    fail_on=sorted({*policy.fail_on, *added}) if own else limit.fail_on,
+                    added=added,
                     source=source,
                     named=subject.id in limit.cases,
                     waits=elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else ""),

@@ -88,6 +88,12 @@ def _quantity(value: Any) -> Any:
     return value
 
 
+def _outcomes(names: list[str]) -> list[str]:
+    if "undecided" in names and "broken" not in names:
+        raise ValueError("undecided fails no run that what is broken does not: write [broken, undecided]")
+    return sorted(set(names))
+
+
 Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
 InsidePath = Annotated[
     str,
@@ -107,7 +113,7 @@ Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_rege
 Outcome = Literal["broken", "missing", "undecided"]
 """What can come of a limit besides that it holds. `broken`: of a case, that it fails. `missing`: the case or the metric
 is gone from head, or cannot be measured. `undecided`: there is no answer."""
-FailOn = Annotated[list[Outcome], BeforeValidator(_as_list), AfterValidator(lambda names: sorted(set(names)))]
+FailOn = Annotated[list[Outcome], BeforeValidator(_as_list), AfterValidator(_outcomes)]
 FAIL_ON: tuple[Outcome, ...] = ("broken", "missing")
 """The default."""
 When = Literal["on_change", "always", "never"]

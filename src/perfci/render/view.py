@@ -372,7 +372,7 @@ class View:
         found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
         return (
             found
-            + ["what has no answer fails the run too (--strict, or fail_on: undecided)"] * self.report.strict
+            + ["what has no answer fails the run too (--strict, or undecided in fail_on)"] * self.report.strict
             + self.report.notes
         )
 

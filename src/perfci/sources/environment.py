@@ -35,8 +35,10 @@ _SECRET = re.compile(
 )
 # Tokens that tell what they are by how they begin, and addresses with a password.
 _TOKEN = re.compile(
-    r"(?<![A-Za-z0-9])(gh[a-z]_[A-Za-z0-9]{16}|github_pat_\w{20}|glpat-[\w-]{16}|hf_[A-Za-z0-9]{20}|xox[a-z]-[\w-]{8}"
-    r"|sk-(ant|proj|svcacct)-[\w-]{16}|sk-[\w-]{0,40}[A-Za-z0-9]{16}|AKIA[0-9A-Z]{12}|eyJ[\w-]{8,}\.[\w-]{8,}\.)|-----BEGIN|://[^/@\s:]*:[^/@\s]+@"
+    r"((?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"
+    r"(gh[a-z]_[A-Za-z0-9]{16}|github_pat_\w{20}|glpat-[\w-]{16}|hf_[A-Za-z0-9]{20}|xox[a-z]-[\w-]{8}"
+    r"|sk-(ant|proj|svcacct)-[\w-]{16}|sk-[\w-]{0,40}[A-Za-z0-9]{16}|AKIA[0-9A-Z]{12}|eyJ[\w-]{8,}\.[\w-]{8,}\.)"
+    r"|-----BEGIN|://[^/@\s:]*:[^/@\s]+@"
 )
 # Without these a private package index cannot be reached; they go to builds only.
 _INDEX = re.compile(r"(PIP|UV)_.*INDEX.*")

@@ -246,7 +246,7 @@ def test_files_that_do_not_fit_together(tmp_path, base, head, says):
 
 def test_a_file_of_no_tool_is_named(tmp_path):
     (tmp_path / "x.json").write_text('{"a": 1}')
-    with pytest.raises(UsageError, match=r"--import: .*x\.json: is no result of a tool that perfci reads"):
+    with pytest.raises(UsageError, match=r"import: .*x\.json: is no result of a tool that perfci reads"):
         import_files({"head": [tmp_path / "x.json"]}, Policy(version=1))
 
 
