@@ -508,7 +508,7 @@ def test_limits_that_only_warn_pass(account: Account) -> None:
     assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
     assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "0"
     assert account.concluded == ["success"]
-    assert account.comment.startswith("### ✅ Passed, but ")
+    assert account.comment.startswith("### ⚠️ Passed, but ")
 
 
 @pytest.mark.slow

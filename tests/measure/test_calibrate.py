@@ -90,7 +90,7 @@ def test_the_fail_rate_is_that_of_the_decision():
 
 def test_only_criteria_that_can_fail_the_run_make_it_fail():
     x = np.full(32, 0.05) + np.random.default_rng(3).normal(0, 0.001, 32)
-    measured = results([case("c", x)], [criterion("c", severity="warn")])
+    measured = results([case("c", x)], [criterion("c", fail_on=["missing"])])
     assert conclude(measured).failing is None
 
 
