@@ -1,8 +1,7 @@
 """Reads files that code under test or a stranger wrote in a process of its own, with bounds on time, memory and size.
 
-`call` starts it, `serve` is what runs in it: it imports the reader, takes its bounds, becomes the user that the file is
-of, and only then reads. Its answer comes as JSON through a pipe and is held to the reader's return type, for damage can
-have taken the process over. What passes a bound is Unread, one line; never a value.
+Damage can have taken that process over: `serve` takes bounds and user before it reads, and its JSON is held to the
+reader's return type.
 """
 
 import codecs
@@ -37,18 +36,16 @@ T = TypeVar("T")
 
 MIB = 2**20
 SPARSE = 16
-"""A large file of whose bytes fewer than one in this many are on the disk has been made, not written."""
+"""A large file with fewer than one in this many bytes on the disk was made, not written."""
 _LARGE = 16 * MIB
 _NO_MEMORY = 77
-"""Exit status of a reader that asked for more memory than it may have."""
 _SAID = 4000
-"""Characters of what it says on stderr that are kept."""
 _BOOT = (
     "import json, sys; sys.path += [one for one in json.loads(sys.argv.pop(1)) if one not in sys.path]; "
     "from perfci.system.bounded import serve; sys.exit(serve())"
 )
-"""The first code that it runs. -I leaves out PYTHONPATH and the user's own packages, which may hold perfci and what it
-needs: what is on its path and not the folder that it was started in comes last."""
+"""-I leaves out PYTHONPATH and the user's packages, which may hold perfci: they come last. The starting folder stays
+out."""
 
 
 class Unread(Exception):
@@ -57,28 +54,26 @@ class Unread(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a reader."""
+    """Bounds of a reader."""
 
     seconds: float = 10.0
-    """Of processor time; by the clock six times that and a minute more, since the machine may be busy."""
+    """Of processor time."""
     memory: int = 384 * MIB
-    """Bytes beside what the interpreter and its modules take."""
+    """Bytes beside the interpreter and its modules."""
     answer: int = 32 * MIB
     """Bytes of JSON."""
     written: int = 256 * MIB
-    """Bytes of the largest file that it writes."""
+    """Bytes of its largest file."""
     program: int = 0
-    """Bytes of memory that a program which it starts may be given, where that is more than its own."""
 
     @property
     def wall(self) -> float:
-        """Seconds by the clock."""
+        """Seconds by the clock, since the machine may be busy."""
         return 6 * self.seconds + 60
 
 
 def regular(path: Path, largest: int) -> int:
-    """Return the bytes of an ordinary file. Raises Unread: none there, a link, pipe or device, over `largest`, or
-    mostly holes."""
+    """Return a file's bytes. Raises Unread: none there, a link, pipe or device, over `largest`, or mostly holes."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
@@ -94,20 +89,20 @@ def regular(path: Path, largest: int) -> int:
 
 
 def hollow(path: Path, status: os.stat_result) -> bool:
-    """Return whether a large file has hardly a byte on the disk. Raises OSError."""
+    """Tell whether a large file has hardly a byte on the disk. Raises OSError."""
     few = status.st_size >= _LARGE and status.st_blocks * 512 * SPARSE < status.st_size
     return few and _has_hole(path)
 
 
 def check_size(status: os.stat_result, largest: int) -> None:
-    """Raise Unread where a file has more bytes than are read of one."""
+    """Raise Unread for a file over `largest` bytes."""
     if status.st_size > largest:
         raise Unread(f"has {status.st_size >> 20} MiB, more than the {largest >> 20} MiB that are read")
 
 
 def _has_hole(path: Path) -> bool:
-    """Return whether a part of the file was never written; true where the system does not tell. Counts of blocks alone
-    lie on file systems that compress, or write late."""
+    """Tell whether a part was never written, or this is unknown. Counts of blocks lie on file systems that compress,
+    or write late."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         return os.lseek(descriptor, 0, os.SEEK_HOLE) < os.fstat(descriptor).st_size
@@ -119,7 +114,7 @@ def _has_hole(path: Path) -> bool:
 
 @contextlib.contextmanager
 def desk(account: Account = SAME) -> Iterator[Path]:
-    """Yield a folder for a reader to work in, which it may write to; gone in the end."""
+    """Yield a temporary folder that a reader works in and may write to."""
     with tempfile.TemporaryDirectory(prefix="perfci-read-") as folder:
         path = Path(folder).resolve()
         account.give(path)
@@ -127,10 +122,7 @@ def desk(account: Account = SAME) -> Iterator[Path]:
 
 
 def take(made: Path, target: Path, largest: int) -> None:
-    """Copy a file that a reader made on its desk to `target`, all or nothing.
-
-    Raises Unread where it is no ordinary file or too large, OSError where `target` cannot be written.
-    """
+    """Copy a reader's file to `target`, all or nothing. Raises Unread, and OSError for `target`."""
     regular(made, largest)
     partial = target.with_name(f"{target.name}.partial")
     try:
@@ -141,10 +133,10 @@ def take(made: Path, target: Path, largest: int) -> None:
 
 
 def call(function: Callable[..., T], bounds: Bounds, folder: Path, account: Account = SAME, /, **arguments: Any) -> T:
-    """Return what `function` of a module of perfci's returns, called with these `arguments` in a process of its own.
+    """Return what `function` of a module of perfci's returns in a process of its own; arguments and answer go as JSON.
 
-    Arguments and answer go as JSON, by the function's annotations. It runs in `folder`, a desk of `worker`, as that
-    user, with none of this process's environment but where programs and libraries are. Raises Unread.
+    It runs in `folder`, a desk of `account`, as that user, with only the search paths of this environment. Raises
+    Unread.
     """
     adapter: TypeAdapter[T] = TypeAdapter(get_type_hints(function, include_extras=True)["return"])
     try:
@@ -200,16 +192,15 @@ class Said:
     """The output of a program, and how it ended."""
 
     code: int | None
-    """None: it could not be started, or was ended. Negative: killed by that signal."""
+    """None: not started, or ended by us. Negative: killed by that signal."""
     raw: bytes = b""
     err: str = ""
-    """The end of what it said on stderr."""
     problem: str = ""
     """Why it has no exit code: `no such program`, `no answer within 5 s`."""
 
     @property
     def fine(self) -> bool:
-        """It ended by itself with 0."""
+        """It exited with 0."""
         return self.code == 0
 
     @property
@@ -223,7 +214,7 @@ class Said:
         return self.raw.decode(errors="replace")
 
     def why(self) -> str:
-        """Return why it is not fine, in one line: the problem, or its last words."""
+        """Return why it is not fine, in one line."""
         if self.problem:
             return self.problem
         words = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
@@ -241,10 +232,9 @@ def run(
     largest: int = MIB,
     prepare: Callable[[], None] | None = None,
 ) -> Said:
-    """Run a program in a session of its own, which is ended after `seconds`, or over `largest` bytes of output. Never
-    raises OSError.
+    """Run a program and end it, with what it leaves behind, after `seconds` or `largest` bytes of output.
 
-    What it starts and leaves behind is ended with it. `prepare`: runs in its place before it.
+    Never raises OSError. `prepare` runs in the new process first.
     """
     with tempfile.TemporaryFile() as asked:
         asked.write(stdin)
@@ -273,9 +263,9 @@ def run(
 
 
 def listen(process: "subprocess.Popen[bytes]", answer: bytearray, seconds: float, largest: int) -> str:
-    """Put into `answer` what a process says until it has ended, and return the end of what it says on stderr.
+    """Read a process's output into `answer`, and return the end of its stderr.
 
-    Raises TimeoutError, and Unread where the answer has more than `largest` bytes.
+    Raises TimeoutError, and Unread over `largest` bytes.
     """
     assert process.stdout is not None and process.stderr is not None
     deadline, late = time.monotonic() + seconds, TimeoutError(f"no answer within {seconds:g} s")
@@ -323,7 +313,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def serve() -> int:
-    """Answer the request on stdin; what is printed meanwhile goes to stderr."""
+    """Answer the request on stdin; prints go to stderr."""
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -347,7 +337,7 @@ def serve() -> int:
 
 
 def unbind(memory: int | None = None) -> None:
-    """Let a program that a reader starts have `Bounds.program` of memory, or less; to be run in its place before it."""
+    """Let a program of a reader have `Bounds.program` of memory, or less; runs in the new process."""
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         hard = resource.getrlimit(kind)[1]
         if memory is not None:
@@ -356,7 +346,6 @@ def unbind(memory: int | None = None) -> None:
 
 
 def _bind(request: dict[str, Any]) -> None:
-    """Take the bounds of a request upon this process, and become its user."""
     reached = math.ceil(time.process_time() + request["seconds"])
     limits = {
         resource.RLIMIT_CORE: (0, 0),

@@ -10,7 +10,7 @@ from perfci.model.results import Reason
 
 @dataclass
 class Arena:
-    """The surroundings of every worker of one side: its trees, path, environment, cores."""
+    """The surroundings of every worker of one side."""
 
     tree: Path
     site: Path
@@ -20,7 +20,7 @@ class Arena:
     threads: int
     cores: Sequence[int] = field(default_factory=tuple)
     cache: Path | None = None
-    """The folder of its caches, where that is not the side's; `env` names it, too."""
+    """Where it is not the side's; `env` names it, too."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ class Under:
     """How a worker is started by a profiler."""
 
     command: Callable[[list[str]], list[str]]
-    """The profiler's command line out of the worker's."""
     environment: Callable[[Mapping[str, str]], dict[str, str]]
-    """The part of the worker's environment that passes: reports keep it."""
+    """The part that passes: reports keep it."""
 
 
 @dataclass
@@ -42,7 +41,7 @@ class Exit:
     wall: float
 
     def words(self) -> str:
-        """Return words for people: `killed by SIGSEGV`, `exited with status 3`."""
+        """Return words such as `killed by SIGSEGV`, `exited with status 3`."""
         if self.signal is not None:
             try:
                 name = signal.Signals(self.signal).name
@@ -55,7 +54,7 @@ class Exit:
 
 
 class Died(Exception):
-    """A worker or a command ended, or had to be ended, before it answered."""
+    """A worker or a command ended, or was ended, before it answered."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.text)

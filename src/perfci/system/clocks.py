@@ -1,7 +1,6 @@
 """`PERFCI_LOCK_CLOCKS`: the SM clock of a GPU held at one frequency, and released however perfci ends.
 
-A guardian, a small process in a session of its own, locks the clock and reads from a socket that perfci holds open. At
-its end, which the kernel sees to even after SIGKILL, it releases the clock and ends.
+A guardian process locks it, and releases it when a socket of perfci's closes, even after SIGKILL.
 """
 
 import importlib
@@ -25,19 +24,19 @@ NVML = "perfci.system.clocks:Nvml"
 CLOCK_LIMIT_TDP = 0xFFFFFF01  # NVML_CLOCK_LIMIT_ID_TDP of nvml.h
 CLOCK_SM = 1
 START = 30.0
-"""Seconds for the guardian to lock the clock: on a machine without persistence mode the driver starts up first."""
+"""Seconds to lock: without persistence mode the driver starts up first."""
 END = 15.0
-"""Seconds for it to release the clock."""
+"""Seconds to release."""
 NOT_LOCKED, STILL_LOCKED = 1, 2
-"""Exit codes of the guardian; 1 is also that of a Python that fails before it could lock."""
+"""Exit codes; 1 is also that of a Python that fails before it could lock."""
 
 
 class Locked(Exception):
-    """Why a clock could not be locked or released; the text is for people."""
+    """Why a clock could not be locked or released; for people."""
 
 
 class Nvml:
-    """The driver itself. Needs root."""
+    """The driver; needs root."""
 
     def __init__(self) -> None:
         try:
@@ -53,7 +52,7 @@ class Nvml:
         return self._library.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
     def lock(self, uuid: str, mhz: Frequency) -> int | None:
-        """Hold the SM clock. Raises Locked."""
+        """Hold the SM clock, and return its MHz; None for `base`. Raises Locked."""
         nvml = self._library
         try:
             handle = self._handle(uuid)
@@ -94,11 +93,11 @@ class Lock:
     guardian: "subprocess.Popen[bytes]"
 
     def words(self) -> str:
-        """Return words for the timing mode: `locked at 1980 MHz`, `locked at base`."""
+        """Return `locked at 1980 MHz` or `locked at base`."""
         return f"locked at {self.frequency}" if self.mhz is None else f"locked at {self.mhz} MHz"
 
     def require(self) -> None:
-        """Raise MachineError where the guardian has ended, and with it the lock."""
+        """Raise MachineError where the guardian, and with it the lock, has ended."""
         if self.guardian.poll() is not None:
             raise MachineError(
                 f"PERFCI_LOCK_CLOCKS: the process that held the clock of GPU {self.gpu} was ended from outside: "
@@ -119,11 +118,10 @@ def parse(text: str) -> Frequency:
 
 @contextmanager
 def locked(gpu: str, mhz: Frequency, driver: str = NVML) -> Iterator[Lock]:
-    """Hold the SM clock of the GPU with this UUID within the block. Raises MachineError where that fails.
+    """Hold the SM clock of the GPU with this UUID within the block. Raises MachineError.
 
-    A lock that somebody else set before is gone afterwards: NVML does not tell which it was. Only where the guardian
-    is killed along with perfci, as when a container is, does the clock stay as it is until the next
-    `nvidia-smi --reset-gpu-clocks`. `driver` names the class that locks, as `module:Class`.
+    An earlier lock is lost: NVML does not tell it. A guardian killed along with perfci, as in a container, leaves the
+    lock until `nvidia-smi --reset-gpu-clocks`. `driver`: `module:Class`.
     """
     # -P: as root, import nothing from the folder that perfci happens to run in.
     command = [sys.executable, "-P", "-m", "perfci.system.clocks", gpu, str(mhz), driver]
@@ -153,7 +151,6 @@ def _first_word(channel: Channel, gpu: str) -> int | None:
 
 
 def _end(guardian: "subprocess.Popen[bytes]", gpu: str, mhz: Frequency, driver: str) -> None:
-    """Let the guardian end; if it did not release the clock, do so here."""
     try:
         code = guardian.wait(END)
     except subprocess.TimeoutExpired:
@@ -175,8 +172,7 @@ def _make(driver: str) -> Any:
 
 
 def main(gpu: str, mhz: str, driver: str) -> int:
-    """Run the guardian: lock, say so on its socket, wait for the end of that or SIGTERM, release. Return the exit
-    code."""
+    """Run the guardian: lock, report on its socket, wait for its end or SIGTERM, release; return the exit code."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)

@@ -1,4 +1,4 @@
-"""Facts of the machine that perfci runs on. Linux; elsewhere what the standard library and psutil know."""
+"""Facts of the machine, from Linux; elsewhere what the standard library and psutil know."""
 
 import os
 import platform
@@ -26,10 +26,9 @@ _ARM_CORES = {
 
 
 def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
-    """Return the fingerprint of the host: operating system, processor, usable cores, usable memory.
+    """Return the fingerprint of the host, without interpreter and GPU.
 
-    `perfci` is perfci's own version. What a side's interpreter and the GPU add is left empty. `root` is where
-    `/proc` and `/sys` lie.
+    `perfci` is its version; `root` is where `/proc` and `/sys` lie.
     """
     cpu = cpu_model(root)
     return Fingerprint(
@@ -43,8 +42,7 @@ def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    """Return the version of NVIDIA's driver, from a line like `NVRM version: … Kernel Module for x86_64  580.159.04
-    Release …`."""
+    """Return NVIDIA's version, from `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(errors="replace")
     except OSError:
@@ -62,7 +60,7 @@ def _host() -> str:
 
 
 def cpu_model(root: Path = Path("/")) -> str:
-    """Return the processor's name, such as `AMD EPYC 9654 96-Core Processor`; its architecture if it has none."""
+    """Return the processor's name, else its architecture."""
     try:
         text = (root / "proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -85,15 +83,13 @@ def usable_cores() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the cores' worth of time that the cgroups (version 1 and 2) of this process allow; None without a
-    quota."""
+    """Return the cores' worth of time that cgroups (version 1 and 2) allow, or None."""
     quotas = [_quota(folder, version2) for folder, version2 in cgroups("cpu", root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _quota(folder: Path, version2: bool) -> float | None:
-    """Return the quota of one cgroup: `cpu.max` is `QUOTA PERIOD`, both in µs; QUOTA is `max`, or -1 in version 1,
-    without one."""
+    """Read `cpu.max`, `QUOTA PERIOD` in µs; without a quota QUOTA is `max`, in version 1 -1."""
     try:
         if version2:
             quota, period = (folder / "cpu.max").read_text().split()
@@ -105,31 +101,31 @@ def _quota(folder: Path, version2: bool) -> float | None:
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this process could ever use: the machine's, or less under a cgroup's limit."""
+    """Return the bytes of the machine, or of its cgroups' limit."""
     return min([psutil.virtual_memory().total, *(group.limit for group in memory_groups(root))])
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this process can still use: what the machine has free, or less in a cgroup."""
+    """Return the bytes that this process can still use."""
     return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
 
 
 @dataclass(frozen=True)
 class MemoryGroup:
-    """A cgroup with a limit on memory. Sizes in bytes."""
+    """A cgroup with a limit on memory, in bytes."""
 
     limit: int
     used: int
-    """Without the page cache that the kernel would give back (`inactive_file`), as kubelet counts it."""
+    """Without the page cache that the kernel would give back (`inactive_file`), as kubelet counts."""
 
     @property
     def free(self) -> int:
-        """Bytes that the group may still take; 0 when it is over its limit."""
+        """Bytes that the group may still take."""
         return max(0, self.limit - self.used)
 
 
 def memory_groups(root: Path = Path("/")) -> list[MemoryGroup]:
-    """Return the limited memory cgroups (version 1 and 2) that this process is in, innermost first."""
+    """Return this process's cgroups (version 1 and 2) that limit memory, innermost first."""
     found = []
     for folder, version2 in cgroups("memory", root):
         names = _V2 if version2 else _V1
@@ -146,8 +142,7 @@ _V2 = ("memory.max", "memory.current")
 
 
 def cgroups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of this process's cgroups that `controller` may limit, from its own up to the mount point; and
-    whether each is of version 2."""
+    """Yield this process's cgroups that `controller` may limit, innermost first, and whether each is of version 2."""
     try:
         groups = (root / "proc/self/cgroup").read_text(errors="replace").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(errors="replace").splitlines()
@@ -170,7 +165,6 @@ def cgroups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, boo
 
 
 def _inside(path: PurePosixPath, shown: PurePosixPath) -> PurePosixPath:
-    """Return where the group `path` lies below a mount that shows the tree from `shown` on."""
     if ".." in path.parts or not path.is_relative_to(shown):
         return PurePosixPath()
     return path.relative_to(shown)
@@ -181,7 +175,6 @@ def _unescape(word: str) -> str:
 
 
 def _number(file: Path) -> int | None:
-    """Return the number in a cgroup file; None where there is none, or `max`."""
     try:
         text = file.read_text().strip()
     except OSError:

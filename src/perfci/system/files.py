@@ -1,4 +1,4 @@
-"""Files that survive a full disk and a killed process: documents, journals of lines, scratch folders."""
+"""Files that survive a full disk and a killed process."""
 
 import errno
 import fcntl
@@ -34,14 +34,14 @@ _REMEDIES = {
 
 
 def disk_error(action: str, path: Path, error: OSError) -> MachineError:
-    """Return an OSError as one line: `PATH: cannot be ACTION: why: what to do`."""
+    """Return the error as `PATH: cannot be ACTION: why: what to do`."""
     remedy = _REMEDIES.get(error.errno or 0, "fix the disk or the folder, or choose another")
     return MachineError(f"{escaped(path)}: cannot be {action}: {error.strerror}: {remedy}")
 
 
 @contextmanager
 def disk_errors(action: str, path: Path) -> Iterator[None]:
-    """Raise an OSError as `disk_error` says it."""
+    """Raise an OSError as `disk_error` words it."""
     try:
         yield
     except OSError as error:
@@ -57,7 +57,7 @@ def end_of(path: Path, most: int) -> bytes:
 
 
 def unused(folder: Path, name: str) -> Path:
-    """Return the path of a file that is not there yet: `ncu.log`, else `ncu-2.log` and so on."""
+    """Return an absent path: `ncu.log`, else `ncu-2.log` and so on."""
     path, number = folder / name, 1
     while path.exists():
         number += 1
@@ -66,20 +66,18 @@ def unused(folder: Path, name: str) -> Path:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a whole file: after a crash or a full disk there is the old file or the new one, never a part.
+    """Write a file: a crash or a full disk leaves the old file or the new one, never a part.
 
-    Text is written as UTF-8, what cannot be as escapes. The mode is 0644 less the umask.
-    Raises MachineError where the disk refuses.
+    Text goes as UTF-8, with escapes for what cannot be encoded; the mode is 0644 less the umask. Raises MachineError.
     """
     with _temporary(path, data.encode(errors="backslashreplace") if isinstance(data, str) else data) as temporary:
         temporary.replace(path)
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Write a whole file where there is none of this name; return False where there is one, whatever it holds.
+    """Write a whole file; return False where the name is taken. Raises MachineError.
 
-    Of several writers one wins, and a killed one leaves nothing under that name. Raises MachineError where the disk
-    refuses.
+    Of several writers one wins, and a killed one leaves nothing under that name.
     """
     with _temporary(path, data) as temporary:
         try:
@@ -91,7 +89,6 @@ def write_new(path: Path, data: bytes) -> bool:
 
 @contextmanager
 def _temporary(path: Path, data: bytes) -> Iterator[Path]:
-    """Yield a file beside `path` that holds `data`, for it to get that name; no longer there in the end."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     with disk_errors("written", path):
         try:
@@ -108,7 +105,7 @@ def _temporary(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable. File systems that cannot do this for a folder answer EINVAL."""
+    """Make a rename durable, where the file system can (else EINVAL)."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -120,10 +117,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 class Appender:
-    """Appends JSON objects to a file, one a line; for one writer at a time.
+    """Appends JSON objects to a file, one a line; for one writer at a time. Raises MachineError.
 
-    Opening drops a torn last line, which a killed writer may have left. A line that cannot be written in full
-    is taken back. Raises MachineError where the disk refuses.
+    Opening drops a torn last line of a killed writer. A line that cannot be written in full is taken back.
     """
 
     def __init__(self, path: Path) -> None:
@@ -150,9 +146,9 @@ class Appender:
             os.ftruncate(self._fd, end)
 
     def append(self, record: Mapping[str, Any], *, sync: bool = False) -> None:
-        """Append one record; with `sync` it is on the disk before this returns.
+        """Append one record; `sync`: to the disk before this returns.
 
-        Raises ValueError for NaN and infinity, which are not JSON, TypeError for what JSON cannot hold.
+        Raises ValueError for NaN and infinity, TypeError for what JSON cannot hold.
         """
         line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         with disk_errors("written", self.path):
@@ -175,16 +171,15 @@ class Appender:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the records that an Appender wrote; a last line without its newline, torn by a kill, is ignored.
+    """Return the records of an Appender, without a torn last line.
 
-    Raises MachineError with file and line number for any other line that is no JSON object, or holds NaN or
-    infinity.
+    Raises MachineError for what is no JSON object, or holds NaN or infinity.
     """
     return list(each_line(path))
 
 
 def each_line(path: Path, longest: int = 2**30) -> Iterator[dict[str, Any]]:
-    """Yield the same, one after the other. A line of more than `longest` bytes is refused as well."""
+    """Yield them likewise. Raises MachineError also for a line over `longest` bytes."""
     with disk_errors("read", path), path.open("rb") as file:
         number = 0
         while (line := file.readline(longest + 1)).endswith(b"\n") or len(line) > longest:
@@ -209,10 +204,9 @@ _OWNER = "owner"
 
 @contextmanager
 def make_scratch() -> Iterator[Path]:
-    """Yield a new folder `perfci-PID-RANDOM`, mode 0700, in the folder for temporary files; removed at the end.
+    """Yield a new temporary folder `perfci-PID-RANDOM`, mode 0700. Raises MachineError.
 
-    A lock in it says that its owner lives. What cannot be removed stays for `sweep_scratch`. Raises MachineError where
-    the disk refuses.
+    Its lock says that its owner lives; what cannot be removed stays for `sweep_scratch`.
     """
     path = Path(f"perfci-{os.getpid()}-{secrets.token_hex(4)}")
     try:
@@ -239,11 +233,7 @@ def make_scratch() -> Iterator[Path]:
 
 
 def sweep_scratch() -> list[Path]:
-    """Remove this user's scratch folders whose owner no longer lives, and return them.
-
-    Folders of living owners and of other users stay, and links are never followed. One that cannot be removed
-    stays for the next sweep.
-    """
+    """Remove this user's scratch folders without a living owner, and return them. Follows no links."""
     swept = []
     pattern = re.compile(r"perfci-\d+-[0-9a-f]{8}")
     for path in sorted(Path(tempfile.gettempdir()).iterdir()):
@@ -258,7 +248,6 @@ def sweep_scratch() -> list[Path]:
 
 @contextmanager
 def _dead(path: Path) -> Iterator[bool]:
-    """Tell whether the scratch folder `path` is ours and its owner gone; hold its lock meanwhile."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_uid != os.geteuid():
@@ -279,7 +268,7 @@ def _dead(path: Path) -> Iterator[bool]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it, folders without permissions too. Raises OSError."""
+    """Remove a folder and its content, folders without permissions too. Raises OSError."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:

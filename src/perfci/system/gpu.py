@@ -1,7 +1,7 @@
-"""The state of a GPU by NVML: clocks and what holds them down, temperature, power, modes, who else uses it.
+"""The state of a GPU by NVML.
 
-The library is `nvidia-ml-py` (module `pynvml`), imported when a GPU is opened. What a GPU, a driver or a container does
-not tell is None: never an exception, and never 0.
+`pynvml` is imported when a GPU is opened. What a GPU, a driver or a container does not tell is None: never an
+exception, and never 0.
 """
 
 import importlib
@@ -37,21 +37,21 @@ MEMORY_V2 = 0x02000028  # nvmlMemory_v2 of nvml.h: 2 << 24 | sizeof(nvmlMemory_v
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of linux/proc_ns.h
 
 WORTH_TELLING = 0.01
-"""Share of a round from which on a reason that held the clocks down is told."""
+"""Least share of a round to be reported."""
 UNSEEN = 2**30
-"""Bytes in use before perfci uses the GPU, from which on someone must hold them: what an idle driver keeps is less."""
+"""Bytes in use before perfci that only a process can hold: an idle driver keeps less."""
 
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that uses the GPU."""
+    """A user of the GPU."""
 
     pid: int
-    """In its own PID namespace where that cannot be read."""
+    """In its own PID namespace if unreadable."""
     name: str | None
-    """None where the process cannot be seen from here."""
+    """None where it cannot be seen from here."""
     memory: int | None
-    """Bytes of device memory."""
+    """Bytes on the device."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class GpuState:
     power_limit: float | None = None
     """Watts."""
     reasons: tuple[str, ...] | None = None
-    """Reasons that hold the clocks down at this moment: values of REASONS."""
+    """What holds the clocks down now: values of REASONS."""
     held: dict[str, float] | None = None
-    """Reason → seconds, since the driver was loaded, for which it has held the clocks down."""
+    """Reason → seconds that it held the clocks down, since the driver was loaded."""
     utilisation: float | None = None
-    """Share of the last moments in which a kernel ran."""
+    """Share of the last moments with a running kernel."""
     processes: tuple[GpuProcess, ...] | None = None
-    """Those of others."""
+    """Without ours."""
     compute_mode: str | None = None
     """`default`, `exclusive` or `prohibited`."""
     persistence: bool | None = None
@@ -86,7 +86,7 @@ class GpuState:
 
 
 class Gpu:
-    """One GPU, open for questions."""
+    """One GPU, open for queries."""
 
     def __init__(self, library: Any, handle: Any, uuid: str) -> None:
         self._library = library
@@ -95,10 +95,9 @@ class Gpu:
 
     @classmethod
     def open(cls, which: str | int, library: Any = None) -> "tuple[Gpu | None, str]":
-        """Return the GPU with this UUID (with or without `GPU-` in front) or NVML index; or None and why not, in one
-        line.
+        """Return the GPU with this UUID (`GPU-` may be left out) or NVML index; or None and why, in one line.
 
-        Of a MIG instance it is the GPU that holds it. `library` stands in for pynvml.
+        For a MIG instance it is the GPU that holds it. `library` stands in for pynvml.
         """
         if library is None:
             try:
@@ -115,7 +114,7 @@ class Gpu:
 
     @classmethod
     def every(cls, library: Any = None) -> "tuple[list[Gpu], str]":
-        """Return all GPUs, in NVML's order; or none and why, in one line: where one does not answer, too."""
+        """Return all GPUs in NVML's order; or none and why, in one line, if any does not answer."""
         first, why = cls.open(0, library)
         if first is None:
             return [], why
@@ -128,7 +127,7 @@ class Gpu:
         return [] if lost else [gpu for gpu, _ in found if gpu is not None], lost
 
     def ask(self, name: str, *arguments: Any) -> Any:
-        """Return what the function `name` of the library says of this GPU; None where it says nothing."""
+        """Return the library's answer for this GPU, or None."""
         return self._system(name, self._handle, *arguments)
 
     def _system(self, name: str, *arguments: Any) -> Any:
@@ -138,7 +137,7 @@ class Gpu:
             return None
 
     def state(self, ours: Collection[int] = ()) -> GpuState:
-        """Return the state now. `ours`: processes that, with all below them, do not count as others."""
+        """Return the state now. `ours`: processes that, with all below them, are not listed."""
         ask = self.ask
         # Version 2 does not count what the driver keeps for itself as used.
         memory = ask("nvmlDeviceGetMemoryInfo", MEMORY_V2) or ask("nvmlDeviceGetMemoryInfo")
@@ -177,7 +176,7 @@ class Gpu:
         )
 
     def cuda(self) -> int | None:
-        """Return the newest CUDA that the driver runs, as 13000; None where it does not tell."""
+        """Return the newest CUDA that the driver runs, such as 13000, or None."""
         return int(self._system("nvmlSystemGetCudaDriverVersion_v2") or 0) or None
 
     def _reasons(self) -> tuple[str, ...] | None:
@@ -222,7 +221,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _switch(value: Any) -> bool | None:
-    """Return on or off; of modes that come as (now, after a reset) what holds now."""
+    """Return on or off; of a pair (now, after a reset) the first."""
     if isinstance(value, list | tuple):
         value = value[0]
     return None if value is None else bool(value)
@@ -256,14 +255,14 @@ def _initial_pid_namespace() -> bool:
 
 
 def cuda_version(number: int | None) -> str:
-    """Return a version of CUDA as people write it: 13000 → `13.0`; empty for None."""
+    """Return `13.0` for 13000; empty for None."""
     return "" if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
 def describe(states: Sequence[GpuState]) -> list[str]:
-    """Return notes for the report, from the states before and after each round: `[before, after, before, after, …]`.
+    """Return notes for the report from states around the rounds: `[before, after, before, after, …]`.
 
-    The first must be taken while perfci has nothing on the GPU yet. Pure. Nothing to say gives an empty list.
+    The first state must precede perfci's use of the GPU.
     """
     rounds = list(zip(states[::2], states[1::2], strict=False))
     notes = [note for note in (_power(rounds), _thermal(rounds), _braked(rounds)) if note]
@@ -274,7 +273,6 @@ Round = tuple[GpuState, GpuState]
 
 
 def _share(one: Round, *reasons: str) -> float | None:
-    """Return the share of a round for which one of `reasons` held the clocks down; None where that is not told."""
     before, after = one
     if before.held is None or after.held is None or after.at <= before.at:
         return None
@@ -283,10 +281,9 @@ def _share(one: Round, *reasons: str) -> float | None:
 
 
 def _when(rounds: Sequence[Round], *reasons: str) -> str:
-    """Return in how many rounds one of `reasons` held the clocks down, and for which share of these rounds at most;
-    empty for none.
+    """Return in how many rounds one of `reasons` held the clocks down, and its largest share; empty for none.
 
-    Where the driver does not count the time, what was seen at the ends of a round has to serve.
+    Without times from the driver, the ends of a round have to serve.
     """
     affected, largest = 0, None
     for one in rounds:
@@ -327,7 +324,7 @@ def _braked(rounds: Sequence[Round]) -> str:
 
 
 def _users(states: Sequence[GpuState]) -> list[str]:
-    """Return notes on other processes. One that cannot be read may be perfci's own, unless it was there before."""
+    """Return notes on other processes. An unreadable one may be perfci's own, unless it was there before."""
     if not states:
         return []
     before = {process.pid for process in states[0].processes or ()}

@@ -1,4 +1,4 @@
-"""The GPUs of one host that a run measures on side by side, and the cores for each: those beside it, never shared."""
+"""The GPUs of one host that a run measures on, and the cores for each, never shared."""
 
 import os
 import re
@@ -13,17 +13,16 @@ from perfci.system.facts import cpu_quota
 from perfci.system.gpu import Gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""Variable of the CUDA driver: the devices that a process sees, by number or UUID."""
 ORDER = "CUDA_DEVICE_ORDER"
-"""Variable of the CUDA driver: in which order it numbers them, by itself the fastest first."""
+"""By default the CUDA driver numbers the fastest first."""
 LEAST_CORES = 2
-"""Cores of a measuring process at least: the workers of base and head live side by side."""
+"""The workers of base and head live side by side."""
 _SHARED_IN_TIME = 2  # NVML_GPU_VIRTUALIZATION_MODE_VGPU of nvml.h: this is a guest's part of a GPU
 
 
 @dataclass(frozen=True)
 class HostGpu:
-    """A GPU of this host and the cores of the process that measures on it."""
+    """A GPU and the cores of the process that measures on it."""
 
     number: int
     """As nvidia-smi counts."""
@@ -40,10 +39,10 @@ class HostGpu:
 def host_gpus(
     text: str, env: Mapping[str, str] = os.environ, library: Any = None, root: Path = Path("/")
 ) -> list[HostGpu]:
-    """Return the GPUs that `--gpus` names: `all` that CUDA_VISIBLE_DEVICES of `env` leaves, or numbers such as `0,2`.
+    """Return the GPUs of `--gpus`: `all` that CUDA_VISIBLE_DEVICES of `env` leaves, or numbers such as `0,2`.
 
-    `library` stands in for pynvml, `root` is where `/sys` lies. Raises UsageError for what names no whole GPU, for
-    different models, and for too few cores; MachineError where there is no GPU.
+    `library` stands in for pynvml, `root` is where `/sys` lies. Raises UsageError for a part of a GPU, different
+    models, and too few cores; MachineError for no GPU.
     """
     wanted = _numbers(text)
     gpus, why = Gpu.every(library)
@@ -79,7 +78,6 @@ def host_gpus(
 
 
 def _numbers(text: str) -> list[int] | None:
-    """Return the numbers that `--gpus` names, in order; None for `all`. Raises UsageError."""
     if text == "all":
         return None
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text):
@@ -91,7 +89,6 @@ def _numbers(text: str) -> list[int] | None:
 
 
 def _visible(env: Mapping[str, str], gpus: Sequence[Gpu], models: Sequence[str]) -> list[int]:
-    """Return the numbers of the GPUs that CUDA_VISIBLE_DEVICES leaves. Raises UsageError where they cannot be told."""
     text = env.get(VISIBLE)
     if text is None:
         return list(range(len(gpus)))
@@ -115,7 +112,6 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu], models: Sequence[str])
 
 
 def _require_whole(number: int, gpu: Gpu) -> None:
-    """Raise UsageError for a GPU that is divided, in space or in time."""
     if gpu.state().mig:
         raise UsageError(f"--gpus: GPU {number} is divided by MIG: parts of a GPU disturb each other: turn MIG off")
     if gpu.ask("nvmlDeviceGetVirtualizationMode") == _SHARED_IN_TIME:
@@ -127,7 +123,6 @@ def _usable() -> frozenset[int]:
 
 
 def _beside(gpu: Gpu, root: Path) -> frozenset[int]:
-    """Return the cores of the GPU's NUMA node, as Linux tells them; none where it does not."""
     address = getattr(gpu.ask("nvmlDeviceGetPciInfo"), "busId", "")
     address = address.decode(errors="replace") if isinstance(address, bytes) else str(address)
     # NVML writes eight digits of the domain, sysfs four.
@@ -137,7 +132,6 @@ def _beside(gpu: Gpu, root: Path) -> frozenset[int]:
 
 
 def _twins(core: int, root: Path) -> frozenset[int]:
-    """Return the logical cores of the physical one that `core` is of."""
     folder = root / "sys/devices/system/cpu" / f"cpu{core}" / "topology"
     return _read_cores(folder / "thread_siblings_list") | {core}
 
@@ -150,7 +144,7 @@ def _read_cores(path: Path) -> frozenset[int]:
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """Return the cores of a list as Linux writes it, such as `0-3,8` (cpuset(7), formats). Raises ValueError."""
+    """Return the cores of a list such as `0-3,8` (cpuset(7), formats). Raises ValueError."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
@@ -165,8 +159,8 @@ def share_cores(
 ) -> list[list[int]]:
     """Return the cores of each GPU's process: an even share of the `usable` ones `beside` it, no core twice.
 
-    `beside`: for each GPU the cores of its node; where one is not told, or nodes overlap in part, all share all.
-    `twins`: the logical cores of one physical core, which stay together. A share may be empty.
+    `beside`: cores of each GPU's node; where one is unknown, or nodes overlap in part, all share all. `twins`: logical
+    cores of a physical core, which stay together. A share may be empty.
     """
     # With their twins: no node ends within a physical core.
     near = [frozenset(twin for core in one for twin in (core, *twins(core))) & frozenset(usable) for one in beside]

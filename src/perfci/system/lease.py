@@ -17,14 +17,14 @@ from perfci.system.files import disk_errors
 
 FOLDER = "perfci-leases"
 POLL = 0.2
-"""Seconds between two tries."""
+"""Seconds."""
 
 
 class Lease:
     """A lock on `device_key` (a GPU's UUID, or `cpu`) that the kernel releases when this process dies.
 
-    Waits up to `wait` seconds, after telling `on_wait` once what for. Raises MachineError when the time is
-    over or the lock file cannot be used. Programs that this process starts do not inherit it.
+    Waits up to `wait` seconds, after one call of `on_wait`. Raises MachineError after that, or for an unusable file.
+    Programs that this process starts do not inherit it.
     """
 
     def __init__(self, device_key: str, wait: float, on_wait: Callable[[str], None]) -> None:
@@ -35,7 +35,7 @@ class Lease:
 
     @property
     def path(self) -> Path:
-        """The lock file. It stays when the lease ends: removing it would let two processes hold two files."""
+        """It stays when the lease ends: removing it would let two processes hold two files."""
         return Path(tempfile.gettempdir()) / FOLDER / f"{re.sub(r'[^A-Za-z0-9._-]', '_', self.device_key)}.lock"
 
     def __enter__(self) -> "Lease":
@@ -76,7 +76,6 @@ class Lease:
         return True
 
     def _locked(self) -> int | None:
-        """Return the lock file's descriptor, locked; None while another process holds it. Raises OSError."""
         while True:
             with ExitStack() as cleanup:
                 fd = self._open_patiently()
@@ -91,7 +90,7 @@ class Lease:
                     return fd
 
     def _open_patiently(self) -> int:
-        """Return `_open`, with time for another user's process that is about to open what it made to all."""
+        """Give another user's process time to set the mode of the file that it has just made."""
         for _ in range(5):
             with suppress(PermissionError):
                 return self._open()
@@ -99,7 +98,7 @@ class Lease:
         return self._open()
 
     def _open(self) -> int:
-        """Return the lock file's descriptor. Folder and file are for all users, whatever the umask."""
+        """Folder and file are for all users, whatever the umask."""
         make_folder()
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
@@ -117,7 +116,6 @@ class Lease:
         return fd
 
     def _holder(self) -> str:
-        """Return ` (pid N, since …)`, or nothing where the holder cannot be read."""
         try:
             note = json.loads(self.path.read_bytes())
             return f" (pid {int(note['pid'])}, since {escaped(note['started'])})"
@@ -126,7 +124,7 @@ class Lease:
 
 
 def make_folder() -> Path:
-    """Return the folder of the locks, which all users may write to. Raises MachineError, OSError."""
+    """Return the folder of the locks, writable for all users. Raises MachineError, OSError."""
     folder = Path(tempfile.gettempdir()) / FOLDER
     try:
         folder.mkdir()
@@ -138,7 +136,6 @@ def make_folder() -> Path:
 
 
 def _is_named(fd: int, path: Path) -> bool:
-    """Return whether the open file is still the one that `path` names."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:

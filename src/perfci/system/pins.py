@@ -1,7 +1,6 @@
-"""The contents of perfci's images: one file of versions, and questions to it.
+"""The contents of perfci's images, from pins.toml.
 
-`python -m perfci.system.pins VARIANT` prints the arguments with which `docker build` makes that variant, quoted for
-xargs.
+`python -m perfci.system.pins VARIANT` prints arguments of `docker build`, quoted for xargs.
 """
 
 import functools
@@ -19,13 +18,13 @@ from perfci.model.base import Document, UsageError
 FILE = Path(__file__).with_name("pins.toml")
 DEFAULT = "cuda13"
 VARIABLE = "PERFCI_IMAGE"
-"""Set inside an image: the name of its variant."""
+"""Set inside an image: its variant."""
 
 Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){2}$")]
 
 
 class Variant(Document):
-    """One image. The comments of pins.toml say what the fields are."""
+    """One image; pins.toml says what the fields are."""
 
     base: str
     digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")]
@@ -39,7 +38,7 @@ class Variant(Document):
     packages: list[str]
 
     def arguments(self, name: str) -> dict[str, str]:
-        """Return the Dockerfile's arguments that make this variant, called `name`."""
+        """Return the Dockerfile's arguments for this variant, called `name`."""
         from_index = not any(one.startswith("python3-torch=") for one in self.packages)
         return {
             "BASE": self.base + (f"@{self.digest}" if self.digest else ""),
@@ -54,13 +53,13 @@ class Variant(Document):
 
 @functools.cache
 def variants() -> dict[str, Variant]:
-    """Name → variant, the default first."""
+    """Return name → variant, the default first."""
     found = tomllib.loads(FILE.read_text(encoding="utf-8"))
     return {name: Variant.model_validate(fields) for name, fields in found.items()}
 
 
 def variant(name: str) -> Variant:
-    """Return the variant of this name. Raises UsageError."""
+    """Return the variant. Raises UsageError."""
     try:
         return variants()[name]
     except KeyError:
@@ -68,10 +67,8 @@ def variant(name: str) -> Variant:
 
 
 def for_driver(driver: str) -> str | None:
-    """Return the name of NVIDIA's newest variant that a driver such as `580.95.05` runs; None for an older driver.
-
-    The driver's major version decides, not torch's CUDA: see pins.toml.
-    """
+    """Return the newest NVIDIA variant for a driver such as `580.95.05`, or None; its major version decides
+    (pins.toml)."""
     major = int(driver.partition(".")[0])
     fit = {name: one for name, one in variants().items() if one.base.startswith("nvidia/") and one.driver <= major}
     return max(fit, key=lambda name: fit[name].driver, default=None)

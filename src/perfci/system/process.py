@@ -1,7 +1,7 @@
-"""Everything that perfci starts: one parent, workers forked from it, commands spawned by it.
+"""What perfci starts: one parent, workers forked from it, commands spawned by it.
 
-The run talks to the parent (`perfci/worker/parent.py`) and to each worker over Unix sockets. Whatever happens to
-the run, the parent kills all that still runs.
+The run talks to the parent (`perfci/worker/parent.py`) and to workers over Unix sockets. If the run dies, the parent
+kills all that still runs.
 """
 
 import contextlib
@@ -22,33 +22,32 @@ from perfci.system.users import SAME, Account
 from perfci.worker.channel import Channel, reachable
 
 SLOWEST = 10.0
-"""Seconds in which a stem must take what it is told."""
+"""Seconds for a stem to take a message."""
 
 
 class Spoiled(Document):
-    """A module with which a process cannot be forked any more."""
+    """A module after whose import a process cannot be forked any more."""
 
     name: str
     why: str
     seconds: Amount
-    """Of its import."""
 
 
 class Settled(Document):
-    """Told by a stem of what it has imported."""
+    """A stem's report of its imports."""
 
     modules: int
     seconds: Amount
-    """Of the imports themselves, that each process would pay which inherits none."""
+    """Of imports, which each process that inherits none would pay."""
     fault: Spoiled | None
     stopped: str
-    """The module from which on the suite decides how it imports; empty where it does not."""
+    """The module from which on the suite decides how it imports."""
     kept: str
-    """A path of the side that something keeps where it cannot be replaced; empty where nothing does."""
+    """A path of the side that is kept where it cannot be replaced."""
 
 
 class Stem(Starter):
-    """A fork of the parent that imports once, for the workers of all sides, what lies outside of them."""
+    """A fork of the parent that imports once what lies outside of all sides."""
 
     def __init__(
         self,
@@ -58,8 +57,7 @@ class Stem(Starter):
         refused: Sequence[str] = (),
         others: Sequence[Arena] = (),
     ) -> None:
-        """`refused`: names of modules that are not to be imported; `others`: where the other sides' workers run.
-        Raises Died."""
+        """`refused`: modules that are not to be imported; `others`: the other sides' arenas. Raises Died."""
         super().__init__(parent.address, parent.listener, parent.numbers, parent.memory_limit)
         self.parent = parent
         self.ident, self.pid, self.control = parent.forked(
@@ -73,12 +71,12 @@ class Stem(Starter):
         self.control.limit(SLOWEST)
 
     def take(self, name: str, state: str) -> None:
-        """Let it import a module that a scout asked for in this state, and ask nothing."""
+        """Have it import a module that a scout asked for in this state, without an answer."""
         with contextlib.suppress(OSError):  # it is gone, as settle() finds out
             self.control.send({"op": "import", "name": name, "state": state})
 
     def settle(self, timeout: float) -> Settled:
-        """Return what came of the imports, once all are done. Raises MachineError, pydantic.ValidationError."""
+        """Return the outcome once all imports are done. Raises MachineError, pydantic.ValidationError."""
         with contextlib.suppress(OSError):  # it has ended, and said before what spoiled it
             self.control.send({"op": "settle"})
         return Settled.model_validate(self._await("settled", timeout)["settled"])
@@ -92,7 +90,7 @@ class Stem(Starter):
 class Parent(Starter):
     """The run's side of the common parent.
 
-    It runs as `worker`, and what it starts with it, with these `capabilities` and no others where that is another user.
+    All run as `account`; another user has these `capabilities` and no others.
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class Parent(Starter):
         self.scratch = scratch
         self.env = dict(env)
         self.imported = 0.0
-        """Seconds that imports have taken which all forks inherit; a process of its own pays about as many."""
+        """Seconds of imports that forks inherit; a process of its own pays about as many."""
         address, listener = str(scratch / "s"), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Of one length, as all in requests is: forks then find memory alike.
         super().__init__(address, listener, itertools.count(100_000), memory_limit)
@@ -126,7 +124,6 @@ class Parent(Starter):
         account.show(scratch)
         listener.listen(16)
         self.stem: Stem | None = None
-        """Of which workers are forks, where there is one."""
         log = scratch / "parent.log"
         try:
             with log.open("ab") as handle:
@@ -145,7 +142,6 @@ class Parent(Starter):
         self.control = self._began(log)
 
     def _began(self, log: Path) -> Channel:
-        """Return the connection of the parent. Raises MachineError."""
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -162,7 +158,7 @@ class Parent(Starter):
         raise MachineError(f"{self.python}: did not start within {START_TIMEOUT:g} s: is the machine overloaded?")
 
     def preload(self) -> None:
-        """Import torch in the parent, where the interpreter has one. Raises MachineError if it is broken there."""
+        """Import torch, if there is one. Raises MachineError if it is broken."""
         start = time.monotonic()
         reply = self._ask({"op": "preload"}, "preloaded")
         self.imported += time.monotonic() - start
@@ -173,8 +169,7 @@ class Parent(Starter):
         """Start a worker: forked from the stem or the parent, or spawned where the sides' environments differ. Raises
         Died.
 
-        Never one side so and the other so: that would be a difference between the sides. A worker under a profiler is
-        spawned, for the profiler to start it.
+        All sides start the same way, for a difference would be measured. A profiler has to start its worker.
         """
         if not self.forks or under is not None:
             return self.spawned(arena, log, under)

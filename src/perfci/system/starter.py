@@ -1,4 +1,4 @@
-"""A process that starts others, as the run sees it, and the workers that it starts."""
+"""A process that starts others, as the run sees it, and its workers."""
 
 import contextlib
 import json
@@ -23,14 +23,14 @@ from perfci.worker.channel import Channel, Garbage
 
 BOOT = Path(__file__).parent.parent / "worker" / "boot.py"
 START_TIMEOUT = 120.0
-"""Seconds for an interpreter to start and connect; importing torch from a cold disk takes tens of seconds."""
+"""Seconds; importing torch from a cold disk takes tens."""
 POLL = 0.25
-"""Seconds between two checks of a worker's memory."""
+"""Seconds."""
 D = TypeVar("D", bound=Document)
 
 
 def memory_of(pid: int) -> int:
-    """Return the resident memory in bytes of a process and everything below it; 0 once it is gone."""
+    """Return the resident bytes of a process and everything below it."""
     try:
         top = psutil.Process(pid)
         return sum(_rss(process) for process in [top, *top.children(recursive=True)])
@@ -46,8 +46,7 @@ def _rss(process: psutil.Process) -> int:
 
 
 def _peer(sock: socket.socket) -> int | None:
-    """Return the process at the other end of a Unix socket; None where the system does not tell (unix(7),
-    SO_PEERCRED)."""
+    """Return the process at the other end, or None (unix(7), SO_PEERCRED)."""
     if not sys.platform.startswith("linux"):
         return None
     pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
@@ -55,13 +54,13 @@ def _peer(sock: socket.socket) -> int | None:
 
 
 def _opened(log: Path) -> int:
-    """Return a log open for appending. Processes of another user get it so, and need not reach where it lies."""
+    """Return a log open for appending: processes of another user cannot reach its path."""
     with disk_errors("opened", log):
         return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
 
 
 def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | None:
-    """Return a new connection, where process `pid` says at its other end that it is `name`."""
+    """Return the connection if process `pid` says that it is `name`."""
     if pid is not None and _peer(sock) not in (pid, None):
         return None  # code under test, in the place of a worker
     channel = Channel(sock)
@@ -73,25 +72,24 @@ def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | 
 
 
 class Asked(Document):
-    """Told by a scout before its answer: a module that is asked for, and a digest of the settings then."""
+    """A scout's message: a module that is asked for, and a digest of the settings then."""
 
     asked: tuple[str, str]
 
 
 class Starter:
-    """The common parent, or a stem of it: it starts processes at the run's request, and tells of their ends."""
+    """The common parent, or a stem: starts processes, and reports their ends."""
 
     control: Channel
 
     def __init__(self, address: str, listener: socket.socket, numbers: Iterator[int], memory_limit: int | None) -> None:
-        """`address`: of `listener`, where processes report; `numbers`: theirs, each another one; `memory_limit`: bytes
-        that each may use."""
+        """`address`: of `listener`; `memory_limit`: bytes for each process."""
         self.address, self.listener, self.numbers, self.memory_limit = address, listener, numbers, memory_limit
         self._exits: dict[int, Exit] = {}
 
     def _accept(self, name: int, pid: int | None, timeout: float) -> Channel:
-        """Return the connection of a process that says it is `name`. Where `pid` is known, no other is believed
-        that. Raises Died where it has ended, MachineError after `timeout` seconds."""
+        """Return the connection of process `name`, and of `pid` if known. Raises Died where it has ended,
+        MachineError after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             if name in self._exits:
@@ -110,7 +108,7 @@ class Starter:
                 self.hear()
 
     def hear(self) -> dict[str, Any]:
-        """Read one message of the parent; note it when it tells of an exit. Raises MachineError if it is gone."""
+        """Read a message of the parent, and note an exit. Raises MachineError."""
         try:
             message = self.control.receive(timeout=30)
         except (TimeoutError, Garbage, OSError):
@@ -126,7 +124,7 @@ class Starter:
     def _ask(
         self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT, log: Path | None = None
     ) -> dict[str, Any]:
-        """Send a request, with its log as an open file, and wait for the message that has a field `answer`."""
+        """Send a request with its log as an open file; return the message that has a field `answer`."""
         file = None if log is None else _opened(log)
         try:
             self.control.send(request, file)
@@ -138,7 +136,6 @@ class Starter:
         return self._await(answer, timeout)
 
     def _await(self, answer: str, timeout: float) -> dict[str, Any]:
-        """Return the message that has a field `answer`. Raises MachineError."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.control.pending() or select.select([self.control], [], [], 0.5)[0]:
@@ -148,7 +145,7 @@ class Starter:
         raise MachineError(f"the parent of the workers did not answer within {timeout:g} s")
 
     def forked(self, op: str, arena: Arena, log: Path, **fields: Any) -> tuple[int, int, Channel]:
-        """Return number, process and channel of a new fork. Raises Died where it ends before it speaks."""
+        """Return number, process and channel of a new fork. Raises Died."""
         ident = next(self.numbers)
         pid = self._ask({"op": op, **self._setup(ident, arena), **fields}, "started", log=log)["pid"]
         if pid is None:
@@ -169,7 +166,7 @@ class Starter:
         }
 
     def spawned(self, arena: Arena, log: Path, under: Under | None) -> "Worker":
-        """Return a worker that is a process of its own, `under` a profiler which starts it. Raises Died."""
+        """Return a worker that is a process of its own. Raises Died."""
         ident = next(self.numbers)
         env = dict(arena.env) if under is None else under.environment(arena.env)
         setup = self._setup(ident, arena) | {"env": env, "profiled": under is not None}
@@ -214,26 +211,25 @@ class Starter:
         cores: Sequence[int] = (),
         watch: Callable[[], Reason | None] | None = None,
     ) -> Exit:
-        """Run a program to its end. Raises Died when it outlasts `timeout` seconds or the memory limit, or where
-        `watch`, which is asked meanwhile, has a reason to end it."""
+        """Run a program to its end. Raises Died past `timeout` seconds or the memory limit, or for a reason from
+        `watch`."""
         ident = next(self.numbers)
         pid = self._spawn(ident, argv, env, cwd, log, cores)["pid"]
         wait_first([Wait(self, ident, pid, timeout, None, watch)]).require()
         return self._exits.pop(ident)
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> int:
-        """Start a program beside the workers. Returns the number by which `wait_exit` and `kill` know it. Raises
-        Died."""
+        """Start a program, and return its number for `wait_exit` and `kill`. Raises Died."""
         ident = next(self.numbers)
         self._spawn(ident, argv, env, cwd, log)
         return ident
 
     def has_ended(self, ident: int) -> bool:
-        """Tell whether the end of a process has been told."""
+        """Tell whether the end of a process has been reported."""
         return ident in self._exits
 
     def wait_exit(self, ident: int, timeout: float) -> Exit | None:
-        """Return the exit of a process that is ending; None if it has not ended after `timeout` seconds."""
+        """Return the exit of a process; None after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while ident not in self._exits:
             left = deadline - time.monotonic()
@@ -244,13 +240,13 @@ class Starter:
         return self._exits.pop(ident)
 
     def kill(self, ident: int) -> None:
-        """Kill a process with everything below it."""
+        """Kill a process and all below it."""
         self._ask({"op": "kill", "id": ident}, "killed")
         self.wait_exit(ident, 10)
 
 
 class Wait:
-    """A process that is waited for, from now on."""
+    """A wait for a process, from now on."""
 
     def __init__(
         self,
@@ -261,21 +257,21 @@ class Wait:
         channel: Channel | None,
         watch: Callable[[], Reason | None] | None = None,
     ) -> None:
-        """`channel`: by which it answers, if it does; `watch`: is asked meanwhile whether to end it, and why."""
+        """`channel`: for its answer; `watch`: returns a reason to end it."""
         self.starter, self.ident, self.pid, self.channel, self.watch = starter, ident, pid, channel, watch
         self.timeout, self.deadline = timeout, time.monotonic() + timeout
         self.look = time.monotonic() + POLL
-        """When its memory is looked at next."""
+        """When its memory is read next."""
         self.died: Died | None = None
-        """Why it had to be killed."""
+        """Why it was killed."""
 
     def is_over(self) -> bool:
-        """Tell whether it has ended, or its answer is read already."""
+        """Tell whether it has ended, or its answer is already read."""
         answered = self.channel is not None and self.channel.pending()
         return answered or self.died is not None or self.starter.has_ended(self.ident)
 
     def limit(self, now: float) -> None:
-        """Kill it past time or memory, or where `watch` says why."""
+        """Kill it past time or memory, or for a reason of `watch`."""
         if now >= self.deadline:
             return self._kill(Reason(kind="timeout", text=f"no answer within {self.timeout:g} s"))
         if now < self.look:
@@ -294,13 +290,13 @@ class Wait:
         self.died = Died(reason)
 
     def require(self) -> None:
-        """Raise Died where it had to be killed."""
+        """Raise Died where it was killed."""
         if self.died is not None:
             raise self.died
 
 
 def wait_first(waits: Sequence[Wait]) -> Wait:
-    """Return the first of `waits` that ends or can be answered, or had to be killed. Raises MachineError."""
+    """Return the first that ends, can be answered or was killed. Raises MachineError."""
     controls = {wait.starter.control: wait.starter for wait in waits}
     channels = {wait.channel: wait for wait in waits if wait.channel is not None}
     while True:
@@ -333,29 +329,29 @@ class Worker:
         self.log = log
         self.alive = True
         self.leaving = False
-        """True where it was dismissed and its exit is still to be collected."""
+        """It was dismissed, and its exit is still to be collected."""
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
-        """Ask and wait for the answer. Raises Died, with the reason, where none comes or it reports an error."""
+        """Ask and wait for the answer. Raises Died where none comes or it is an error."""
         self.begin(op, **fields)
         return self.answer(timeout)
 
     def begin(self, op: str, **fields: Any) -> None:
-        """Ask, and let others be asked before `answer` waits. Raises Died where the worker has ended."""
+        """Ask without waiting. Raises Died where the worker has ended."""
         if not self.alive:
             raise Died(Reason(kind="crash", text="the worker has ended already"))
         with contextlib.suppress(OSError):  # it is gone, as `answer` finds out
             self.channel.send({"op": op, **fields})
 
     def wait(self, timeout: float) -> Wait:
-        """Return the wait of so many seconds for the answer to what was begun: for `wait_first`, and then `answer`."""
+        """Return the wait for the answer to `begin`: for `wait_first`, then `answer`."""
         return Wait(self.parent, self.ident, self.pid, timeout, self.channel)
 
     def answer(
         self, timeout: float, asked: Callable[[str, str], None] | None = None, *, waited: Wait | None = None
     ) -> dict[str, Any]:
-        """Wait for the answer to what was begun. Raises Died as `ask` does. `asked`: is told each module that a scout
-        says is asked for meanwhile. `waited`: a wait that is over."""
+        """Return the answer to `begin`. Raises Died. `asked`: gets module and state of each import that a scout asks
+        for. `waited`: a wait that is over."""
         end = time.monotonic() + timeout
         try:
             while True:
@@ -387,11 +383,11 @@ class Worker:
         return reply
 
     def tell(self, form: type[D], op: str, timeout: float, **fields: Any) -> D:
-        """Ask for an answer of this form. Raises Died as ask() does, and where the answer does not fit."""
+        """Ask for an answer of this form. Raises Died."""
         return self.fit(form, op, self.ask(op, timeout, **fields))
 
     def fit(self, form: type[D], op: str, reply: Mapping[str, Any]) -> D:
-        """Return the answer to `op` in its form. Raises Died, and ends the worker, where it does not fit."""
+        """Return the answer in its form, else end the worker and raise Died."""
         try:
             return form.model_validate(reply)
         except ValidationError as error:
@@ -411,12 +407,12 @@ class Worker:
         return Died(Reason(kind=kind, text=f"{ended.words()} before it answered"))
 
     def kill(self) -> None:
-        """Kill the worker and everything below it."""
+        """Kill the worker and all below it."""
         self.alive = False
         self.parent.kill(self.ident)
 
     def dismiss(self) -> None:
-        """Tell the worker to end by itself, without waiting for it."""
+        """Tell the worker to end by itself, without a wait."""
         if self.alive:
             self.alive = False
             self.leaving = True
@@ -425,7 +421,7 @@ class Worker:
             self.channel.close()
 
     def finish(self, timeout: float) -> Exit | None:
-        """Let the worker end by itself, and with it the profiler around it. None, and killed, if that takes longer."""
+        """Let the worker, and the profiler around it, end; kill it, and return None, if that takes longer."""
         self.dismiss()
         self.leaving = False
         ended = self.parent.wait_exit(self.ident, timeout)

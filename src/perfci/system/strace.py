@@ -1,4 +1,4 @@
-"""strace(1), which tells what names the processes of a case hand to the kernel."""
+"""strace(1), which tells the names that a case's processes hand to the kernel."""
 
 import re
 import shutil
@@ -11,13 +11,13 @@ from perfci.system.bounded import run
 from perfci.worker.leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY
 
 OLDEST = (5, 3)
-"""The first version whose output was read by perfci."""
+"""The first version whose output perfci was tried with."""
 INSTALL = "apt-get install strace"
 ALLOW = "update strace, or allow ptrace: kernel.yama.ptrace_scope under 2, in a container the default seccomp profile"
 TIMEOUT = 20.0
-"""Seconds for one look at an idle program."""
+"""Seconds."""
 ATTACHED = re.compile(rb"Process \d+ attached")
-"""Said once it sees every call of a process."""
+"""Said once every call of a process is traced."""
 _TRACED = f"""
 import ctypes, os, subprocess, sys, time
 ctypes.CDLL(None).prctl({PR_SET_PTRACER}, ctypes.c_ulong({PR_SET_PTRACER_ANY}), 0, 0, 0)
@@ -25,13 +25,12 @@ tracer = subprocess.Popen([*sys.argv[1:], "-p", str(os.getpid())])
 while tracer.poll() is None and "TracerPid:\\t0" in open("/proc/self/status").read():
     time.sleep(0.01)
 """
-"""An idle program that has itself traced, and ends."""
 ESCAPES = (
     "io_uring_setup", "open_by_handle_at", "pidfd_getfd", "process_vm_readv", "process_vm_writev", "shmget", "msgget",
     "mq_open", "add_key", "request_key", "keyctl", "unshare", "setns", "chroot", "pivot_root", "mount", "umount2",
     "open_tree", "move_mount", "accept", "accept4",
 )  # fmt: skip
-"""Calls by which contents come into a process without a name of a file that it opens, or under another name."""
+"""Calls that bring contents in without opening a file by its name."""
 SENDS = ("sendto", "sendmsg", "sendmmsg")
 """Calls that may name another process's socket, as `connect` does."""
 _LISTS = ("getdents", "getdents64")
@@ -43,25 +42,24 @@ def find() -> str | None:
 
 
 def command(tool: str, output: Path) -> list[str]:
-    """Return the command line by which strace writes to `output` all calls that name files, of a process (to be added:
-    `-p PID`) and of those that it will start.
+    """Return the command line that writes all calls that name files, of a process (add `-p PID`) and all it starts.
 
-    Names are in hexadecimal, so that none can look like a piece of another line; descriptors come with their path.
+    Names are in hexadecimal, so that none can look like another line; descriptors come with their path.
     """
     calls = ",".join(["%file", "fchdir", "connect", *(f"?{name}" for name in (*_LISTS, *SENDS, *ESCAPES))])
     return [tool, "-f", "-y", "-xx", "-s", "0", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(output)]
 
 
 def version(text: str) -> tuple[int, int] | None:
-    """Return what `strace --version` says; None where that is no version."""
+    """Return what `strace --version` says, or None."""
     found = re.search(r"version (\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def refusal(tool: str, prefix: Sequence[str] = (), python: str = sys.executable) -> str:
-    """Return why strace cannot be used here, as a clause; empty where it can be attached to an idle program.
+    """Return why strace cannot be attached to an idle program here, as a clause, or empty.
 
-    `prefix`: of the command line, where that runs it as another user; `python`: an interpreter that this user may run.
+    `prefix`: runs it as another user; `python`: that this user may run.
     """
     told = run([tool, "--version"], TIMEOUT)
     found = version(told.out)

@@ -1,8 +1,8 @@
 """The user that the code under test runs as, where that is not the user of this process.
 
-`PERFCI_WORKER=UID:GID` names it; the image's entry point sets it. The run then stays root, and whatever runs code of
-the sides (builds, the common parent, workers, profilers) is started behind setpriv(1): another user, no capability,
-and no way to gain one. What that user must write is given to it, and taken back before it is read.
+`PERFCI_WORKER=UID:GID` names it; the image's entry point sets it. The run stays root, and starts code of the sides
+behind setpriv(1): another user, no capability, and no way to gain one. What that user writes is taken back before it is
+read.
 """
 
 import os
@@ -25,24 +25,21 @@ VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
 """Bits of capabilities(7) in linux/capability.h."""
 NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}
-"""Bits of the capabilities without which no other user can be run, given files, or be ended."""
+"""Capabilities that are needed to run another user, give it files and end it."""
 _LARGEST = 2**32 - 2
-"""Of a user's or group's number; the one above means `none` (chown(2))."""
+"""The next number means `none` (chown(2))."""
 _GIVEN = "given to another user"
 
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the code under test. Without `ids` it is the user of this process, and every method does nothing."""
+    """Who runs the code under test. Without `ids` it is this process's user, and methods do nothing."""
 
     ids: tuple[int, int] | None = None
-    """User and group."""
     setpriv: str = ""
-    """Path of setpriv(1)."""
 
     def prefix(self, capabilities: Sequence[int] = ()) -> tuple[str, ...]:
-        """Return what stands before a command line, for it to run as this user with these `capabilities` and no
-        others."""
+        """Return the start of a command line that runs as this user with only these `capabilities`."""
         if self.ids is None:
             return ()
         kept = ",".join(["-all", *(f"+cap_{number}" for number in capabilities)])
@@ -53,14 +50,14 @@ class Account:
         )  # fmt: skip
 
     def show(self, folder: Path) -> None:
-        """Make a folder ours, for the user to pass through and not to list or change. Raises MachineError."""
+        """Make a folder ours, for the user to pass, not to list or change. Raises MachineError."""
         if self.ids is not None:
             with disk_errors(_GIVEN, folder):
                 os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)
                 folder.chmod(0o711)
 
     def give(self, path: Path) -> None:
-        """Make a file that this process made the user's, or a folder with all in it. Raises MachineError."""
+        """Give the user a file, or a folder with all in it. Raises MachineError."""
         if self.ids is None:
             return
         with disk_errors(_GIVEN, path):
@@ -70,10 +67,7 @@ class Account:
                     os.chown(name, *self.ids, dir_fd=folder, follow_symlinks=False)
 
     def seal(self, folder: Path) -> None:
-        """Take back a folder: the user reads all that is in it, may add to it, and can change nothing of it.
-
-        Raises MachineError.
-        """
+        """Take back a folder: the user may read it and add to it, not change what it holds. Raises MachineError."""
         if self.ids is None:
             return
         with disk_errors(_GIVEN, folder):
@@ -97,10 +91,10 @@ class Account:
             folder.chmod(0o1775)
 
     def reclaim(self, folder: Path) -> None:
-        """Take back a folder to read what the user wrote there: afterwards it holds folders and ordinary files only.
+        """Take back a folder to read what the user wrote there: only folders and ordinary files stay. Raises
+        MachineError.
 
         Links, files of several names, pipes and the like are removed: what they lead to is not what the user wrote.
-        Raises MachineError.
         """
         if self.ids is None:
             return
@@ -117,12 +111,12 @@ class Account:
                         os.unlink(name, dir_fd=inside)
 
     def adopt(self) -> None:
-        """Become the one to whom orphans fall, so that none of the user's processes gets away from `sweep`."""
+        """Become the parent of orphans, so that no process gets away from `sweep`."""
         if self.ids is not None:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def sweep(self) -> None:
-        """Kill the user's processes below this one; others of the same user may be a neighbour's."""
+        """Kill the user's processes below this one; others may be a neighbour's."""
         if self.ids is None:
             return
         end_all(lambda: [pid for pid in descendants(os.getpid(), children()) if self._owns(pid)])
@@ -132,7 +126,7 @@ class Account:
                     os.waitpid(child.pid, os.WNOHANG)
 
     def strangers(self) -> list[int]:
-        """Return the user's processes that are not below this one: they may change what the user owns."""
+        """Return the user's other processes, which may change what the user owns."""
         ours = {one.pid for one in psutil.Process().children(recursive=True)}
         return [pid for pid in psutil.pids() if pid not in ours and self._owns(pid)]
 
@@ -143,8 +137,7 @@ class Account:
             return False
 
     def may_replace(self, path: Path) -> Path | None:
-        """Return the folder above `path` in which the user can put something else in the place of what leads to
-        `path`."""
+        """Return the folder above `path` in which the user can replace what leads to `path`, or None."""
         if self.ids is None:
             return None
         for inner, folder in zip((path, *path.parents), path.parents, strict=False):
@@ -157,10 +150,8 @@ class Account:
         return None
 
     def may_change(self, path: Path) -> Path | None:
-        """Return what the user can change of a file or folder: what leads to it, it, or what it holds or links to.
-
-        None for nothing, or where there is no such file.
-        """
+        """Return what the user can change of a file or folder: what leads to it, it, or what it holds or links to;
+        or None."""
         if self.ids is None or not path.exists():
             return None
         found = [path, path.resolve()]
@@ -180,14 +171,14 @@ class Account:
         return next((above for one in entered.values() if (above := self.may_replace(one))), None)
 
     def may_read(self, path: Path) -> bool:
-        """Tell whether the user can open a file that is there, or list a folder."""
+        """Tell whether the user can open an existing file, or list a folder."""
         folders = {*path.parents, *path.resolve().parents}
         return self.ids is None or (
             self._may(path.stat(), stat.S_IROTH) and all(self._may(one.stat(), stat.S_IXOTH) for one in folders)
         )
 
     def _may(self, info: os.stat_result, right: int) -> bool:
-        """Tell whether the user has a right, as its bit for others names it, or can give it to itself as the owner."""
+        """Tell whether the user has a right (its bit for others), or can take it as the owner."""
         user, group = self.ids or (os.geteuid(), os.getegid())
         return info.st_uid == user or bool(info.st_mode & (right << 3 if info.st_gid == group else right))
 
@@ -197,7 +188,7 @@ SAME = Account()
 
 
 def find_account(env: Mapping[str, str] = os.environ) -> Account:
-    """Return who `PERFCI_WORKER` says runs the code under test; the user of this process where it is not set.
+    """Return the user that `PERFCI_WORKER` names, else that of this process.
 
     Raises UsageError for what is no user, MachineError where this process may not run anything as another.
     """
@@ -233,14 +224,14 @@ def held(capabilities: Sequence[int], root: Path = Path("/")) -> list[int] | Non
 
 @dataclass(frozen=True)
 class Outputs:
-    """The folder that results go to, held by this process while code of another user runs."""
+    """The folder of the results, held by this process while code of another user runs."""
 
     folder: Path
     descriptor: int
-    """Of the folder as it was made; negative where nothing has to hold it."""
+    """Negative where it need not be held."""
 
     def require(self) -> None:
-        """Raise MachineError where something else has been put in the folder's place."""
+        """Raise MachineError where the folder has been replaced."""
         try:
             same = self.descriptor < 0 or os.path.samestat(os.fstat(self.descriptor), self.folder.lstat())
         except OSError:
@@ -254,7 +245,7 @@ class Outputs:
 
 @contextmanager
 def keep_outputs(folder: Path, sources: Path, account: Account | None = None) -> Iterator[Outputs]:
-    """Make `folder` and hold it against `worker`; in the end, however that comes, it belongs to the owner of `sources`.
+    """Make `folder` and hold it against `account`; in any case it belongs to the owner of `sources` in the end.
 
     Does nothing where the code under test runs as this process's user. Raises MachineError.
     """
@@ -283,8 +274,7 @@ def keep_outputs(folder: Path, sources: Path, account: Account | None = None) ->
 
 
 def _own(top: Path, user: int, group: int, mask: int) -> None:
-    """Give `top` and all below it to a user, with no bit of the mode that is not in `mask`. Links are not followed,
-    and files of several names left alone."""
+    """Give a tree to a user, with no mode bit outside `mask`. Leave out links and files of several names."""
     os.chown(top, user, group, follow_symlinks=False)
     top.chmod(stat.S_IMODE(top.lstat().st_mode) & mask)
     for name, folder, info in _below(top):
@@ -296,13 +286,11 @@ def _own(top: Path, user: int, group: int, mask: int) -> None:
 
 
 def _hold(name: "str | Path", inside: int | None = None) -> None:
-    """Make a folder ours alone to change."""
     os.chown(name, os.geteuid(), os.getegid(), dir_fd=inside, follow_symlinks=False)
     os.chmod(name, 0o755, dir_fd=inside)
 
 
 def _copy_in_place(name: str, inside: int) -> None:
-    """Give a file of several names an inode of its own."""
     source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inside)
     with os.fdopen(source, "rb") as old:
         os.unlink(name, dir_fd=inside)
@@ -314,10 +302,9 @@ def _copy_in_place(name: str, inside: int) -> None:
 
 
 def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Yield (name, descriptor of the folder that it lies in, facts) of everything below `top`, folders before what they
-    hold.
+    """Yield (name, descriptor of its folder, facts) of all below `top`, without following links.
 
-    A folder is read after the caller has dealt with it. Links are not followed.
+    A folder is read after the caller has dealt with it.
     """
     if not stat.S_ISDIR(top.lstat().st_mode):
         return
