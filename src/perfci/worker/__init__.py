@@ -1,5 +1,5 @@
 """The code that runs inside a side, in the interpreter of the code under test.
 
-Standard library and torch only, Python 3.9 or newer. Loaded under two names, `perfci.worker` and an
-injected one, so it imports its own modules relatively.
+Standard library and torch only, Python 3.9 or newer. Imports are relative, for it has two names: `perfci.worker` and an
+injected one.
 """

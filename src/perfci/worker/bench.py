@@ -1,4 +1,4 @@
-"""`Bench`: the first argument of a kernel function. It draws inputs, and takes down work and reference."""
+"""`Bench`: the first argument of a kernel function."""
 
 from __future__ import annotations
 
@@ -25,25 +25,23 @@ SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64"
 FLOATS, INTEGERS = ("float32", "float64"), ("int64", "int32", "int16", "int8", "uint8")
 """Types that generators draw themselves."""
 LINE = 64
-"""Bytes: tensors on the CPU begin at multiples of a cache line, which is also what torch aligns to."""
+"""Bytes of a cache line, which is also torch's alignment on the CPU."""
 PAGE = 4096
-"""Bytes: within this range the begin of a tensor on the CPU is drawn."""
+"""Bytes within which the begin of a tensor on the CPU is drawn."""
 SMALLEST_PAD, LARGEST_PAD = 64 * 2**10, 16 * 2**20
-"""Bytes: a padding block is at most as large as the tensor behind it, within these bounds, so that it comes
-from the same pool of the caching allocator."""
+"""Bytes. Padding is at most as large as its tensor, so that both come from one pool of the caching allocator."""
 BALLAST = 64
-"""Blocks of up to 64 KiB that fill holes of the heap, and displace what a case allocates without `bench`."""
+"""Blocks of up to 64 KiB that displace what a case allocates without `bench`."""
 _ballast: list[bytearray] = []
 GRAIN = 512
-"""Bytes: the caching allocator of torch rounds to it."""
+"""Bytes to which torch's caching allocator rounds."""
 SAMPLED = 65536
-"""Elements of a tensor that enter the digest one by one."""
+"""Elements that enter the digest one by one."""
 OTHER = 2**40
-"""Placements from here on draw values that no placement that is checked or timed has."""
+"""Placements from here on draw values that no checked or timed one has."""
 LONGEST_NAME = 40
-"""Characters of the name of an alternative."""
+"""Characters."""
 SUMMED = 2**26
-"""Elements of a tensor that are added at once."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +62,16 @@ class Drawn:
 
     @property
     def shape(self) -> str:
-        """`randn float16[32, 8, 128, 64]`."""
+        """Such as `randn float16[32, 8, 128, 64]`."""
         return f"{self.method} {str(self.tensor.dtype).split('.')[-1]}{list(self.tensor.shape)}"
 
 
 class Bench:
     """The inputs of one case in one placement.
 
-    Values depend on `seed`, `placement` and on which draw it is, and so are the same in base and in head; where the
-    tensors lie in memory, and what else the case allocates, is drawn anew with every placement, for both alike.
-    `device` is "cuda", "cuda:1" or "cpu". With `poison`, what `empty` returns is filled with NaN, so that an element
-    that is never written shows.
+    Values depend on `seed`, `placement` and the number of the draw, so base and head have the same; where tensors and
+    other allocations lie in memory is drawn anew with every placement, for both alike. `device` is "cuda", "cuda:1" or
+    "cpu". With `poison`, `empty` is filled with NaN, so that an element that is never written shows.
 
     Every `dtype` is a torch.dtype or its name: "bf16", "fp16", "fp32", "fp64", or as torch calls it.
     """
@@ -92,7 +89,6 @@ class Bench:
         self._reference: Optional[Reference] = None
         self._versus: Optional[Versus] = None
         self.fields: tuple[str, ...] = ()
-        """Names of what the reference returned last, where that was a named tuple."""
 
     # ---------------------------------------------------------------- where and from what
 
@@ -191,7 +187,8 @@ class Bench:
     def work(
         self, flops: float = 0, read: float = 0, written: float = 0, items: float = 0, item: str = "items"
     ) -> None:
-        """Declare the work of one execution: floating-point operations, least bytes, items (tokens, samples).
+        """Declare the work of one execution: floating-point operations, least bytes read and written, items (tokens,
+        samples).
 
         Raises ValueError for a number that is negative or not finite, and on a second call.
         """
@@ -208,9 +205,9 @@ class Bench:
         """Declare what the result must be: `fn()`, within atol + rtol · |reference|; exactly, by default.
 
         `rtol` and `atol`: a number, or a mapping of outputs to numbers: by position in a tuple or list, by key of a
-        dict, by field of a named tuple, and "*" for all others.
-        `fn` is called only when the result is checked, before the kernel runs. Raises TypeError where it
-        cannot be called, ValueError for a tolerance that is negative or not finite, and on a second call.
+        dict, by field of a named tuple, and "*" for all others. `fn` is called only when the result is checked, before
+        the kernel runs. Raises TypeError where it cannot be called, ValueError for a tolerance that is negative or not
+        finite, and on a second call.
         """
         if self._reference is not None:
             raise ValueError("bench.reference() was called before: declare one reference")
@@ -239,11 +236,11 @@ class Bench:
         return dict(self._work or {"flops": 0.0, "read": 0.0, "written": 0.0, "items": 0.0, "item": "items"})
 
     def declared_reference(self) -> Optional[Reference]:
-        """Return the reference, if the case declared one."""
+        """Return the reference, if declared."""
         return self._reference
 
     def declared_versus(self) -> Optional[Versus]:
-        """Return the alternative, if the case declared one."""
+        """Return the alternative, if declared."""
         return self._versus
 
     def shapes(self) -> list[str]:
@@ -251,13 +248,12 @@ class Bench:
         return [drawn.shape for drawn in self._drawn]
 
     def device_bytes(self) -> int:
-        """Return the bytes of the tensors that lie where the case runs: those drawn with `host` or `pinned` do not
-        count."""
+        """Return the bytes of the tensors that lie where the case runs, without `host` and `pinned` ones."""
         drawn = (one.tensor for one in self._drawn)
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
 
     def main_dtype(self) -> str:
-        """Return the type of most of the bytes drawn, such as `bfloat16`; empty where nothing was."""
+        """Return the type of most bytes drawn, such as `bfloat16`; empty if none were."""
         sizes: dict[str, int] = {}
         for one in self._drawn:
             name = str(one.tensor.dtype).rpartition(".")[2]
@@ -265,22 +261,22 @@ class Bench:
         return max(sizes, key=lambda name: sizes[name]) if sizes else ""
 
     def holds(self, tensor: Tensor) -> bool:
-        """Return whether `tensor` lies in memory that was drawn."""
+        """Tell whether `tensor` lies in memory that was drawn."""
         memory = tensor.untyped_storage().data_ptr()
         return any(one.tensor.untyped_storage().data_ptr() == memory for one in self._drawn)
 
     def release(self) -> None:
-        """Forget tensors, padding and reference: their memory is free although functions refer to this."""
+        """Free tensors, padding and reference, although functions refer to this."""
         self._drawn.clear()
         self._pads.clear()
         self._reference = self._versus = None
 
     def inputs_digest(self) -> str:
-        """Return the SHA-256 over shapes, types and values of the inputs as they are now.
+        """Return the SHA-256 over shapes, types and values of the inputs as they are now: take it before the kernel
+        runs.
 
-        Of each tensor enter up to 65536 elements, evenly spaced, and the sum of all its bytes taken as int32
-        (uint8 where the size is no multiple of four), which wraps around and so does not depend on the order.
-        `empty` has no values. Take it before the kernel runs: a kernel may change its inputs.
+        Each tensor gives up to 65536 evenly spaced elements, and the sum of its bytes as int32 (uint8 where the size is
+        no multiple of four), which wraps around and so does not depend on the order. `empty` gives no values.
         """
         digest = hashlib.sha256()
         for drawn in self._drawn:
@@ -294,14 +290,14 @@ class Bench:
     # ---------------------------------------------------------------- placing
 
     def _integer(self, purpose: str) -> int:
-        """Return 63 bits out of seed, placement and purpose. hash() would differ between processes."""
+        """Return 63 bits; hash() would differ between processes."""
         return int.from_bytes(hashlib.sha256(f"{self._seed}/{purpose}".encode()).digest()[:8], "big") >> 1
 
     def _stream(self, purpose: str) -> Random:
         return Random(self._integer(purpose))
 
     def _displace_heap(self) -> None:
-        """Allocate blocks of random sizes, then free those of the placement before: these lie elsewhere therefore."""
+        """Allocate before the blocks of the last placement are freed, for new ones to lie elsewhere."""
         heap = self._stream("heap")
         _ballast[:] = [bytearray(int(GRAIN * 2 ** heap.uniform(0, 7)) + 1) for _ in range(BALLAST)]
 
@@ -309,7 +305,7 @@ class Bench:
         return _torch().Generator(device).manual_seed(self._integer(str(len(self._drawn))))
 
     def _fill(self, method: str, out: Tensor, native: Sequence[str], draw: Callable[[Tensor, Any], Tensor]) -> Tensor:
-        """Fill `out` by `draw(tensor, generator)`, through the first of the `native` types where its own is none."""
+        """Fill by `draw(tensor, generator)`, through the first `native` type where its own is none."""
         torch = _torch()
         types = [getattr(torch, name) for name in native]
         # On the case's own device, for host memory too: a GPU draws 64 MB in a fraction of a millisecond.
@@ -323,7 +319,7 @@ class Bench:
         return self._take(method, out)
 
     def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
-        """Return uninitialised memory behind padding of random size; on the CPU at a random cache line of a page."""
+        """Return uninitialised memory behind random padding; on the CPU at a random cache line of a page."""
         torch = _torch()
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
@@ -354,7 +350,7 @@ class Prepared:
     """A case that is ready to run."""
 
     fn: Callable[[], Any]
-    """The function that is timed."""
+    """What is timed."""
     bench: Bench
     again: Callable[[bool], Prepared]
     """Sets the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
@@ -400,8 +396,8 @@ def seed_generators(seed: int) -> None:
 
 
 def _seed_torch(torch: Any, seed: int) -> None:
-    """Seed the generators of CPU and GPUs. torch.manual_seed seeds every kind of device that there is in the world, and
-    for those that are not here keeps a stack trace of each call: half the time of drawing a small case."""
+    """Seed CPU and GPUs. torch.manual_seed keeps a stack trace for each kind of absent device: half the time of
+    drawing a small case."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:
@@ -438,7 +434,7 @@ def _described(value: Any) -> str:
 
 
 def _fingerprint(tensor: Tensor) -> bytes:
-    """Return sum and sample of a tensor's bytes; both computed where it lies."""
+    """Return sum and sample of a tensor's bytes, computed in place."""
     torch = _torch()
     flat = tensor.detach().contiguous().reshape(-1)
     raw = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)

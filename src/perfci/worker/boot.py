@@ -1,6 +1,6 @@
 """Entry into the interpreter of the code under test: `python boot.py parent|worker ADDRESS …`.
 
-Loads this folder as the package `perfci_worker` by its path, so that nothing of perfci needs to be installed there.
+Nothing of perfci needs to be installed there.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ import sys
 
 
 def load() -> None:
-    """Load the folder of this file as the package `perfci_worker`."""
+    """Load this folder as the package `perfci_worker`."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
     spec = importlib.util.spec_from_file_location(

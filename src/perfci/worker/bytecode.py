@@ -1,7 +1,7 @@
 """Finds bytecode that is not that of its source: `python -I -S -B bytecode.py FILE`, in the side's interpreter.
 
-FILE holds a JSON list of paths; the last line printed is the JSON list of those at fault. What this interpreter would
-not load, since it is of another version, has no source or is older than its source, is at no fault.
+FILE holds a JSON list of paths; the last line printed lists the faulty ones. Bytecode that would not be loaded (other
+version, no source, older than its source) is not faulty.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ HASHED, CHECKED = 1, 2
 
 
 def faulty(path: str) -> bool:
-    """Return whether the interpreter would load this bytecode, and it is not what its source compiles to."""
+    """Tell whether the interpreter would load this bytecode, and its source compiles to other code."""
     stem, _, tail = os.path.basename(path)[: -len(".pyc")].partition(f".{sys.implementation.cache_tag}")
     if not stem or tail not in ("", ".opt-1", ".opt-2"):
         return False
@@ -50,7 +50,7 @@ def faulty(path: str) -> bool:
 
 
 def _same(one: CodeType, two: Any) -> bool:
-    """Compare code objects by value, but for the files they name; a constant that is NaN equals nothing."""
+    """Compare without file names; a NaN constant equals nothing."""
     return bool(one == two) or marshal.dumps(one) == marshal.dumps(two)
 
 

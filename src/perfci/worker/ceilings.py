@@ -1,7 +1,7 @@
-"""The most that this device does, measured: bytes and floating-point operations per second that no kernel exceeds.
+"""The most that this device does, measured: bytes and floating-point operations per second.
 
-From them follows the speed of light, beyond which a time is not believed (perfci/judge/speed_of_light.py). Half a
-second on a GPU.
+They give the speed of light, beyond which a time is not believed (perfci/judge/speed_of_light.py). Takes half a second
+on a GPU.
 """
 
 from __future__ import annotations
@@ -11,31 +11,30 @@ import time
 from typing import Any, Callable
 
 GPU_BYTES = 2**30
-"""Bytes that are read or copied: twenty times the largest L2, half a millisecond at 4 TB/s."""
+"""Bytes: twenty times the largest L2, half a millisecond at 4 TB/s."""
 GPU_MATMUL = 8192
 """Rows and columns: cuBLAS reaches its best from some 4096 on."""
 HOST_BYTES = 64 * 2**20
 CPU_BYTES = 256 * 2**20
-"""Larger than the last cache of a CPU."""
+"""Bytes, more than the last cache of a CPU."""
 CPU_MATMUL = 512
 REPEATS = 7
 LONG = 10e-3
-"""Seconds of one execution from which on it is repeated twice only."""
+"""Seconds from which on an execution is repeated only twice."""
 FP4_FACTOR = 4.0
-"""From Blackwell on (compute capability 10) tensor cores take 4-bit numbers, which torch.matmul does not: their dense
-rate is at most this many times that of 8 bits (B200: 9 and 4.5 PFLOP/s, B300: 15 and 4.5; NVIDIA's data sheets)."""
+"""Tensor cores from Blackwell on take 4-bit numbers, torch.matmul does not: their dense rate is at most this many
+times that of 8 bits (B200: 9 and 4.5 PFLOP/s, B300: 15 and 4.5; NVIDIA's data sheets)."""
 
 Timer = Callable[[Callable[[], Any]], float]
 Rate = dict[str, Any]
 
 
 def measure(device: str) -> dict[str, Any]:
-    """Measure the ceilings of `device` ("cuda" or "cpu", with the threads that torch may use now).
+    """Measure the ceilings of `device` ("cuda" or "cpu", with torch's current threads), without code under test.
 
     Returns `{"device", "read", "copied", "matmul": {dtype: …}, "to_device", "to_host", "seconds"}`. A rate is
-    `{"value": float, "how": str}` in bytes or floating-point operations per second, or `{"value": None, "reason": str}`
-    where it could not be measured. `copied` counts bytes read and written; `to_device` and `to_host` are of pinned
-    memory and None on the CPU. To be called in a process without the code under test.
+    `{"value": float, "how": str}` in bytes or floating-point operations per second, or `{"value": None, "reason":
+    str}`. `copied` counts bytes read and written; `to_device` and `to_host` are of pinned memory, None on the CPU.
     """
     start = time.perf_counter()
     try:
@@ -72,7 +71,7 @@ def _cpu(torch: Any) -> dict[str, Any]:
 
 
 def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Measure bandwidths: of reading the best of what reads only and of the copy, which reads while it writes."""
+    """Measure bandwidths; reading at least as fast as the copy, which reads while it writes."""
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         target = torch.empty_like(source)
@@ -91,7 +90,7 @@ def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]
 
 
 def _matmuls(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Measure products of n×n matrices, 2n³ operations, by type. Restores what it sets of torch."""
+    """Measure products of n×n matrices, 2n³ operations. Restores torch's settings."""
     flops = 2.0 * size**3
     found: dict[str, Rate] = {}
     on_gpu = device == "cuda"
@@ -159,7 +158,6 @@ def _link(torch: Any, timer: Timer, to_device: bool) -> Rate:
 
 
 def _rate(amount: float, timer: Timer, fn: Callable[[], Any], how: str) -> Rate:
-    """Return `amount` per second of the fastest execution."""
     try:
         return {"value": amount / timer(fn), "how": how}
     except (RuntimeError, ValueError) as error:  # not for this type, not on this device, no memory
@@ -175,7 +173,7 @@ def _line(error: BaseException) -> str:
 
 
 def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
-    """Return seconds of the fastest of several executions on the GPU, after two that warm up."""
+    """Return the fastest seconds after two executions that warm up."""
     fn()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -193,7 +191,7 @@ def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
 
 
 def _best_of_calls(fn: Callable[[], Any]) -> float:
-    """Return the same on the CPU. What takes LONG even when it is warm is done in software: once is enough."""
+    """Likewise on the CPU. What takes LONG when warm is done in software: once is enough."""
     fn()
     times: list[float] = []
     while len(times) < REPEATS and not (times and times[0] > 5 * LONG):

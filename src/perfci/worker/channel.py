@@ -1,4 +1,4 @@
-"""Newline-delimited JSON over a socket: what run, parent and workers speak."""
+"""Newline-delimited JSON over a socket, between run, parent and workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 LARGEST_MESSAGE = 64 * 2**20
-"""Bytes. A longer line is no message of ours."""
+"""Bytes."""
 LONGEST_PATH = 103
 """Bytes of a socket's path that both Linux (107) and macOS (103) take."""
 
 
 class Garbage(Exception):
-    """The other side sent something that is not one JSON object per line."""
+    """The other side sent something other than one JSON object per line."""
 
 
 class Channel:
-    """One end of a conversation. Only the process that made it may speak: a fork of it leaves at once."""
+    """One end of a conversation, for the process that made it: a fork leaves at once."""
 
     def __init__(self, sock: socket.socket, takes_files: bool = False) -> None:
         self._sock = sock
@@ -36,7 +36,7 @@ class Channel:
         return self._sock.fileno()
 
     def send(self, message: dict[str, Any], file: Optional[int] = None) -> None:
-        """Send one message, with an open file that the other side may use. Raises OSError when it is gone."""
+        """Send a message, with an open file for the other side. Raises OSError."""
         if os.getpid() != self._pid:
             os._exit(0)  # a child that user code forked came back into our loop: it must not answer
         data = json.dumps(message).encode() + b"\n"
@@ -45,8 +45,7 @@ class Channel:
         self._sock.sendall(data)
 
     def file(self) -> int:
-        """Return the open file that came with the message just received. Messages that bring one are dealt with in
-        turn."""
+        """Return the open file of the message just received; such messages are dealt with in turn."""
         return self._files.pop(0)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[dict[str, Any]]:
@@ -88,22 +87,21 @@ class Channel:
         return chunk
 
     def limit(self, seconds: float) -> None:
-        """Let no message take longer to be sent. What is received has time-outs of its own."""
+        """Limit the time of each send; `receive` has time-outs of its own."""
         self._sock.settimeout(seconds)
 
     def pending(self) -> bool:
-        """Return whether a whole message is already here."""
+        """Tell whether a whole message is already here."""
         return b"\n" in self._buffer
 
     def close(self) -> None:
-        """Close this end."""
+        """Close it."""
         self._sock.close()
 
 
 @contextlib.contextmanager
 def reachable(address: str) -> Iterator[str]:
-    """Yield a name for the socket at path `address` that the system takes: paths of sockets end at 107 bytes
-    (unix(7))."""
+    """Yield a short name for a socket: paths end at 107 bytes (unix(7))."""
     if len(os.fsencode(address)) <= LONGEST_PATH:
         yield address
         return

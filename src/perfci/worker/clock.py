@@ -1,8 +1,7 @@
 """The SM clock, measured: the SMs' cycle counters against the GPU's timer, before and after what is timed.
 
-The method is NVBench's (nvbench/detail/timestamps_kernel.cu), a kernel of one thread on every SM that stores
-`%globaltimer` and `%clock64`, but over all SMs instead of SM 0 alone: a kernel runs on all of them, and they need not
-run alike. What nvidia-smi tells is a request and an average; this is what ran.
+The method is NVBench's (nvbench/detail/timestamps_kernel.cu), a thread that stores `%globaltimer` and `%clock64`, but
+on all SMs instead of SM 0, for they need not run alike.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ done:
 }
 """
 MOST_SMS = 1024
-"""Rows of a stamp: SMs are numbered below %nsmid, which may exceed how many there are."""
+"""Rows of a stamp: SMs are numbered below %nsmid, which may exceed their count."""
 SHORTEST = 100_000
-"""Nanoseconds of a block at least: the GPU's timer ticks in 32 ns to 1 µs, which is then under 1 %."""
+"""Nanoseconds of a block: the GPU's timer ticks in 32 ns to 1 µs, then under 1 %."""
 TICKS = 100
-"""Ticks of the GPU's timer in a window within a block at least, on average, for the same reason."""
+"""Ticks of the GPU's timer in a window, on average, for the same reason."""
 
 
 class SmClock:
     """Stamps time and cycles on the current device and stream.
 
-    A window lies between two stamps. Window 0 is the whole block; the others, where a timing mode has them, lie around
-    one sample each: within a flush the SMs run faster than within a kernel at the power limit (H200, cold matmul 4096:
-    by 4 % on average over the block), and the clock is to be that of the kernel.
+    Window 0 is the whole block, others lie around one sample each: within a flush the SMs run faster than within a
+    kernel at the power limit (H200, cold matmul 4096: by 4 % on average over the block), and the kernel's clock is
+    wanted.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -73,14 +72,14 @@ class SmClock:
             raise RuntimeError("{} failed with CUDA error {}".format(name, status))
 
     def forget(self, windows: int) -> None:
-        """Clear the stamps before a block of up to `windows` windows, the block itself included."""
+        """Clear the stamps of up to `windows` windows, with the block itself."""
         if windows > len(self._stamps):
             self._stamps = self._torch.zeros(windows, 2, MOST_SMS, 2, dtype=self._torch.int64, device="cuda")
         self._stamps.zero_()
         self._windows = windows
 
     def stamp(self, end: int, window: int = 0) -> None:
-        """Queue the stamp before (`end` 0) or after (1) a window on the current stream."""
+        """Queue the stamp before (`end` 0) or after (1) a window."""
         address = ctypes.c_uint64(self._stamps[window, end].data_ptr())
         arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(address), ctypes.c_void_p))
         stream = ctypes.c_void_p(self._torch.cuda.current_stream().cuda_stream)
@@ -92,8 +91,7 @@ class SmClock:
     def hertz(self) -> Optional[float]:
         """Return cycles per second, once the device is idle: the mean over the SMs that have every stamp.
 
-        Within the windows around samples where there are any and the timer's tick allows, else over the block. None
-        where the block is too short. `span` is then how long it was.
+        Taken within windows around samples if the timer's tick allows, else over the block; None if that is too short.
         """
         stamps = self._stamps[: self._windows].cpu()
         stamps = stamps[:, :, (stamps[..., 0] > 0).all(1).all(0)]
@@ -112,7 +110,7 @@ class SmClock:
 
 
 def sm_clock(torch: Any) -> Optional[SmClock]:
-    """Return the clock; None where it cannot be measured, and nothing is said in cycles."""
+    """Return the clock; None where it cannot be measured."""
     try:
         return SmClock(torch)
     except (OSError, RuntimeError, AttributeError):

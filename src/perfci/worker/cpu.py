@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 WARM_SECONDS = 0.02
 WARM_CALLS = 3
-"""Warm up for this long and this often, whichever takes longer: lazy initialisation and caches settle."""
+"""Lazy initialisation and caches settle."""
 
 ESTIMATED, MOST_CALLS = 1e-3, 1 << 14
-"""Seconds of the CPU, or calls, by which the time of one execution is estimated."""
+"""Seconds of the CPU, or calls, for an estimate."""
 
 
 class CpuSampler:
@@ -25,12 +25,10 @@ class CpuSampler:
     def __init__(self, fn: Callable[[], Any]) -> None:
         self.fn = fn
         self.learned = None
-        """Nothing is carried over from placement to placement."""
         self.hertz = None
         self.clocks = None
-        """The CPU's clock is not measured."""
         self.drained = False
-        """There is no queue on the CPU."""
+        """The CPU has no queue."""
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that the numbers depend on besides the case."""
@@ -38,15 +36,15 @@ class CpuSampler:
         return {"timer": "perf_counter_ns", "allocator": "keeps freed memory" if kept else "as found"}
 
     def warm(self) -> None:
-        """The first placement of a process."""
+        """Warm up for the first placement of a process."""
         self.estimate()
 
     def settle(self) -> None:
-        """Before a further placement in a process that is warm already."""
+        """Warm up for a further placement."""
         self.fn()
 
     def estimate(self) -> float:
-        """Warm up, then the shortest of a few calls, in seconds."""
+        """Warm up, then return the seconds of the shortest of a few calls."""
         deadline = time.perf_counter() + WARM_SECONDS
         calls = 0
         best = float("inf")
@@ -58,8 +56,7 @@ class CpuSampler:
         return max(best, 1e-9)
 
     def cpu_seconds(self, threads: int) -> float:
-        """Return the seconds of one execution by the time that the CPU spends on it with so many threads: no more than
-        it takes, whatever else this process waits for."""
+        """Return the seconds of one execution by its CPU time over `threads`: a lower bound."""
         calls = 1
         while True:
             start = time.process_time()
@@ -73,7 +70,7 @@ class CpuSampler:
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """Return `samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
 
-        One untimed batch goes before them, whatever `bracket` says: the other side has just used the caches.
+        One untimed batch goes first: the other side has just used the caches.
         """
         fn, clock = self.fn, time.perf_counter_ns
         times = []
@@ -94,11 +91,11 @@ class CpuSampler:
         return times
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """On the CPU a call is over when it returns."""
+        """Return None: a call is over when it returns."""
         return None
 
     def verify(self, prepared: Any, given: Given) -> None:
-        """Return None: the function that is timed was checked already."""
+        """Return None: the function that is timed was already checked."""
 
     def finish(self) -> None:
-        """Nothing is pending on the CPU."""
+        """Do nothing: nothing is pending on the CPU."""

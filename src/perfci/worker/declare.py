@@ -1,4 +1,4 @@
-"""`@kernel`: how a suite file declares what is to be measured."""
+"""`@kernel`: how a suite file declares what is measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CaseSpec:
     """One kernel at one set of parameters on one device."""
 
     id: str
-    """`matmul/n=1024/dtype=bf16`."""
+    """Such as `matmul/n=1024/dtype=bf16`."""
     kernel: str
     params: Params
     device: str
@@ -42,7 +42,7 @@ class Variant:
     params: dict[str, list[Any]]
     """Timed: the product, in order."""
     fuzz: dict[str, list[Any]]
-    """Checked only: the product, laid over a case's own parameters."""
+    """Checked only: the product, over a case's own parameters."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Kernel:
 
     name: str
     fn: Callable[..., Any]
-    """`fn(bench, **params)` builds one case and returns what is to be timed, a callable without arguments."""
+    """`fn(bench, **params)` builds one case and returns what is timed, a callable without arguments."""
     devices: dict[str, Variant]
     limits: list[dict[str, Any]] = field(default_factory=list)
     timing: Optional[str] = None
@@ -59,10 +59,10 @@ class Kernel:
     file: str = ""
     line: int = 0
     suite: str = ""
-    """Of the suite, the file that declares it when it is imported; `file` may be another."""
+    """The suite file whose import declares it; `file` may be another."""
 
     def cases(self, device: str) -> list[CaseSpec]:
-        """Return the cases on `device` ("cuda" or "cpu"), in the order declared; none where it is not named."""
+        """Return the cases on `device` ("cuda" or "cpu") in the order declared; none for an unnamed device."""
         variant = self.devices.get(device)
         return [
             CaseSpec(case_id(self.name, params), self.name, params, device, self.file, self.line)
@@ -70,7 +70,7 @@ class Kernel:
         ]
 
     def fuzz_sets(self, device: str, params: Params) -> list[Params]:
-        """Return the sets at which the case with `params` is also checked: each once, `params` itself left out."""
+        """Return the sets at which the case with `params` is also checked: each once, without `params`."""
         variant = self.devices.get(device)
         sets: list[Params] = []
         for values in product(variant.fuzz) if variant and variant.fuzz else []:
@@ -95,7 +95,7 @@ _collectors: list[list[Kernel]] = []
 
 @contextlib.contextmanager
 def collecting() -> Iterator[list[Kernel]]:
-    """Open the registry of one suite file: declarations made while it is open go to the list that it yields."""
+    """Open the registry of one suite file: declarations meanwhile go to the list that it yields."""
     kernels: list[Kernel] = []
     _collectors.append(kernels)
     try:
@@ -162,7 +162,6 @@ def kernel(
 
 
 def _place(fn: Any) -> tuple[str, int]:
-    """Return file and line of a function, under its decorators."""
     code = getattr(inspect.unwrap(fn) if callable(fn) else fn, "__code__", None)
     if code is None:
         raise TypeError(f"@perfci.kernel stands before a function, not before a {type(fn).__name__}")
@@ -214,7 +213,6 @@ def _variant(fn: Callable[..., Any], params: Any, fuzz: Any, device: str, overri
 
 
 def _values(given: Any, where: str) -> dict[str, list[Any]]:
-    """Return lists of plain values by name, copied."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{where} is a mapping from names to lists, not {given!r}")
     values = {}

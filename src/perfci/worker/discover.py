@@ -1,4 +1,4 @@
-"""Finding the kernels of a suite, and where every module of the repository really came from."""
+"""Finds the kernels of a suite, and where each module of the repository came from."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ from typing import Any, Optional
 from .declare import Kernel, collecting
 
 TEXT_LIMIT = 400
-"""Characters of an error that are kept: the log holds the rest."""
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
-"""perfci comes from the run by intent, also where the repository is perfci's own."""
+"""perfci comes from the run, even if the repository is perfci's own."""
 MOST_PACKAGES = 5000
-"""Packages of an interpreter that are told."""
 NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
 PACKAGES = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages; they may lie below the standard library."""
+"""They may lie below the standard library."""
 
 
 def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
     """Import the files below `root` that match `patterns` (pathlib globs, `**` allowed) and collect kernels.
 
-    Returns `{"files": [{"file", "error"}], "kernels": [Kernel]}`, paths relative to `root`, in the order of
-    patterns and sorted within each. A file that cannot be imported costs its own kernels only: its "error" is
-    `{"kind": "import", "text": one line}`, otherwise None. A pattern that matches no file is of kind "absent".
+    Returns `{"files": [{"file", "error"}], "kernels": [Kernel]}`, paths relative to `root`, sorted within each pattern.
+    A file that fails costs only its own kernels: "error" is `{"kind": "import", "text": one line}`, else None; kind
+    "absent" is for a pattern without files.
     """
     top = Path(root).resolve()
     files: list[dict[str, Any]] = []
@@ -55,7 +53,7 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
 
 
 class _Names:
-    """The names in a folder, as the import system asks for them: each by a look at that name alone."""
+    """The names in a folder, each looked up alone."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -65,7 +63,7 @@ class _Names:
 
 
 def packages() -> list[tuple[str, str]]:
-    """Return name and version of each package that this interpreter finds, the first of several of one name."""
+    """Return name and version of each package, the first of several of one name."""
     from importlib.metadata import distributions  # which brings along more than all else here
 
     found: dict[str, tuple[str, str]] = {}
@@ -84,16 +82,16 @@ def normalized(package: str) -> str:
 
 
 def is_metadata(path: str) -> bool:
-    """Tell whether a name is that of an installed distribution's metadata, as importlib.metadata has it."""
+    """Tell whether a name is that of metadata, as importlib.metadata has it."""
     return path.lower().endswith((".dist-info", ".egg-info", "/egg-info")) or path.lower() == "egg-info"
 
 
 def find_without_listing(own: Sequence[str]) -> None:
-    """Let this process search for modules name by name, so that a tracer sees which it asked for; and for metadata of
-    distributions among what is in the folders `own` now: each is named.
+    """Have modules searched name by name, so that a tracer sees each name; and metadata in the present content of the
+    folders `own`.
 
-    FileFinder (importlib/_bootstrap_external.py, Python 3.9 to 3.14) and importlib.metadata (FastPath, Python 3.9 to
-    3.14) list every folder on sys.path, and ask that list.
+    FileFinder (importlib/_bootstrap_external.py) and importlib.metadata (FastPath) list every folder on sys.path, and
+    search that list (Python 3.9 to 3.14).
     """
 
     def fill(finder: Any) -> None:
@@ -113,7 +111,7 @@ def find_without_listing(own: Sequence[str]) -> None:
 
 
 def matches(top: Path, pattern: str) -> list[str] | str:
-    """Return the relative paths of the files that match, or what is wrong with the pattern."""
+    """Return the relative paths of matching files, or what is wrong with the pattern."""
     if os.path.isabs(pattern) or ".." in Path(pattern).parts:
         return "lies outside the repository: write a glob relative to its root"
     if (top / pattern).is_file():
@@ -126,7 +124,6 @@ def matches(top: Path, pattern: str) -> list[str] | str:
 
 
 def _load(top: Path, file: str, kernels: dict[str, Kernel]) -> dict[str, Any]:
-    """Import one suite file and add what it declares to `kernels`."""
     path = top / file
     if path.suffix != ".py":
         return _failure(file, "is no Python file: narrow the glob under suite")
@@ -163,13 +160,12 @@ def _failure(file: str, text: str, kind: str = "import") -> dict[str, Any]:
 
 
 def _module_name(file: str) -> str:
-    """Return a name of its own for every file, also of the same stem; the same in base and in head."""
     stem = re.sub(r"\W", "_", Path(file).stem)
     return f"{SUITE_PREFIX}{hashlib.sha256(file.encode()).hexdigest()[:8]}_{stem}"
 
 
 def _explained(error: BaseException, top: Path) -> str:
-    """Return type and message of an exception in one line, and the last line of the repository on its way."""
+    """Return an exception in one line, with the repository's last line on its way."""
     place: Optional[tuple[str, Optional[int]]] = None
     for frame in traceback.extract_tb(error.__traceback__):
         relative = _relative(frame.filename, top)
@@ -190,7 +186,6 @@ def _explained(error: BaseException, top: Path) -> str:
 
 
 def _relative(file: str, top: Path) -> Optional[str]:
-    """Return `file` below `top`, with forward slashes, or None."""
     if not os.path.isabs(file):
         return None  # such as <string>
     path = Path(os.path.realpath(file))
@@ -206,10 +201,9 @@ def inside(path: str | Path, folders: Sequence[str | Path]) -> bool:
 def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> list[tuple[str, str]]:
     """Return imported modules that should be this side's and are not, as (name, file), sorted.
 
-    These are modules whose top-level name the tree at `root` (or `root/src`, or an entry of sys.path inside
-    it) or `site` provides, but which came from elsewhere; and modules that lie below one of `forbidden_roots`
-    (the user's own checkout, the other side). The interpreter's own library and packages, which may well lie
-    in a virtual environment inside the checkout, are not forbidden; nor is perfci itself.
+    Their top-level name is provided by the tree at `root` (or `root/src`, or an entry of sys.path inside it) or `site`,
+    but they came from elsewhere; or they lie below `forbidden_roots` (the user's checkout, the other side). The
+    interpreter's packages, which may lie in a virtual environment there, and perfci are allowed.
     """
     own = (os.path.realpath(root), os.path.realpath(site))
     library = tuple(os.path.realpath(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
@@ -232,7 +226,7 @@ def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> lis
 
 
 def repo_modules(root: str, site: str) -> dict[str, str]:
-    """Return imported modules of the repository → their paths, below `tree/` for `root` and `site/` for `site`."""
+    """Return imported modules of the repository → paths, below `tree/` for `root` and `site/` for `site`."""
     tree, overlay = os.path.realpath(root), os.path.realpath(site)
     modules = {}
     for name, _, path, spread in _imported():
@@ -246,8 +240,8 @@ def repo_modules(root: str, site: str) -> dict[str, str]:
 
 
 def reach(root: str, site: str) -> dict[str, list[str]]:
-    """Return suite file → paths, as `repo_modules` has them, of the repository's modules that it imports as it is
-    imported, by itself or through others: by their text, since one that is there already is not imported again."""
+    """Return suite file → paths, as in `repo_modules`, of all that its import imports. Read from text, since a
+    module is imported only once."""
     paths = repo_modules(root, site)
     asked = {name: _imports(name) for name in paths}
     found = {}
@@ -265,7 +259,6 @@ def reach(root: str, site: str) -> dict[str, list[str]]:
 
 
 def _imports(name: str) -> set[str]:
-    """Return the names that the statements of a module import when it is imported, with the packages they are in."""
     module = sys.modules[name]
     file, package = module.__dict__.get("__file__"), module.__dict__.get("__package__") or ""
     if not isinstance(file, str) or not file.endswith(".py"):
@@ -293,7 +286,7 @@ def _real(path: str) -> Path:
 
 
 def learn() -> None:
-    """Look up where the modules that are here came from: forks of this process need not."""
+    """Look up where present modules came from, once for all forks."""
     for _ in _imported():
         pass
 
@@ -305,7 +298,7 @@ def _real_folder(folder: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def real_file(path: str) -> str:
-    """Return os.path.realpath() for the thousands of files of a large library, which lie in few folders."""
+    """Return os.path.realpath(), resolving each folder once: large libraries have thousands of files."""
     if os.path.islink(path):
         return os.path.realpath(path)
     folder, name = os.path.split(path)
@@ -314,7 +307,6 @@ def real_file(path: str) -> str:
 
 @functools.lru_cache(maxsize=None)
 def _below(folder: str, folders: tuple[str, ...]) -> bool:
-    """Tell whether a folder is one of `folders` or below one; all are real paths."""
     return inside(folder, folders)
 
 
@@ -324,8 +316,7 @@ def _of_packages(folder: str) -> bool:
 
 
 def _imported() -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield of every module that came from a file or a namespace package its name, the file as given, the real path,
-    and the real folders that it lies in."""
+    """Yield name, file as given, real path and real folders of each module with a file, or of a namespace package."""
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType):
             continue
@@ -348,7 +339,6 @@ def _is_namespace(top: str) -> bool:
 
 
 def _provided(own: Sequence[Path]) -> tuple[set[str], set[str]]:
-    """Return top-level names that tree and overlay provide: modules and packages; folders without __init__.py."""
     entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if inside(path, own))]
     suffixes = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
     regular: set[str] = set()

@@ -20,24 +20,23 @@ FLUSH_FACTOR = 2
 """The flush writes this many times the size of the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
 WARM_CALLS = 3
 AHEAD = 1.5
-"""The GPU is held back for this many times what the CPU needs to queue a block."""
+"""The hold, in times that the CPU needs to queue a block."""
 ATTEMPTS = 3
-"""Times that a block is taken, at most, to have one without launch gaps."""
+"""To have a block without launch gaps."""
 HOLD_LIMIT = 0.1
-"""Seconds that the GPU is held back at most: a case that synchronises cannot be queued ahead."""
+"""Seconds: a case that synchronises cannot be queued ahead."""
 EMPTY_PAIRS = 100
-"""Event pairs with nothing between them whose median is reported: pygpubench's number."""
+"""Pairs with nothing between them, for the reported median (pygpubench)."""
 KEPT_SHARE = 0.1
-"""Share of the GPU's memory up to which a worker keeps what it has freed."""
+"""Share of the GPU's memory up to which a worker keeps freed memory."""
 EMPTY_HOLD = 10e-3
-"""Seconds that the GPU is held back meanwhile: queueing these events takes the CPU one or two."""
+"""Seconds; queueing them takes 1 to 2 ms."""
 
 Events = list[tuple[Any, Any]]
 
 
 class Rig:
-    """The parts that all placements of a worker share. Made before the suite is imported: what it calls is torch's
-    own."""
+    """What all placements of a worker share, made before the suite is imported, with torch's own functions."""
 
     def __init__(self) -> None:
         import torch
@@ -49,17 +48,17 @@ class Rig:
 
     @functools.cached_property
     def properties(self) -> Any:
-        """Of the current device."""
+        """Properties of the current device."""
         return self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
 
     @functools.cached_property
     def flush(self) -> Any:
-        """Written whole, it leaves nothing of the case in the L2."""
+        """A buffer: written whole, it displaces all of the case in the L2."""
         return self.torch.empty(FLUSH_FACTOR * self.properties.L2_cache_size, dtype=self.torch.int8, device="cuda")
 
     @functools.cached_property
     def flush_seconds(self) -> float:
-        """Seconds that a flush takes."""
+        """Seconds of a flush."""
         begin, end = self.event(), self.event()
         self.flush.zero_()
         begin.record()
@@ -75,12 +74,12 @@ class Rig:
 
     @functools.cached_property
     def stream(self) -> Any:
-        """Graphs are captured on it: capture cannot begin on the default stream."""
+        """The stream for captures, which cannot begin on the default stream."""
         return self.torch.cuda.Stream()
 
     @functools.cached_property
     def pool(self) -> Any:
-        """Memory of all graphs, kept alive by a graph of one node: a capture then need not ask the driver for it."""
+        """Memory of all graphs, kept alive by a graph of one node, lest a capture asks the driver for it."""
         pool = self.torch.cuda.graph_pool_handle()
         self.keeper = self.torch.cuda.CUDAGraph()
         one = self.torch.zeros(1, device="cuda")
@@ -91,7 +90,7 @@ class Rig:
         return pool
 
     def forget_pool(self) -> None:
-        """Let the next graph have memory of its own: no block of it lies where it does because of earlier graphs."""
+        """Give the next graph memory of its own, placed independently of earlier graphs."""
         self.__dict__.pop("pool", None)
         self.keeper = None
 
@@ -100,7 +99,7 @@ class Rig:
         self.sleep(int(seconds * getattr(self.properties, "clock_rate", 2_000_000) * 1e3))
 
     def empty_pair(self) -> float:
-        """Median seconds between the events of a pair with nothing between them: what every sample contains."""
+        """Median seconds of an event pair with nothing between: a part of every sample."""
         self.hold(EMPTY_HOLD)
         pairs = []
         for _ in range(EMPTY_PAIRS):
@@ -112,7 +111,7 @@ class Rig:
         return float(sorted(begin.elapsed_time(end) for begin, end in pairs)[EMPTY_PAIRS // 2]) * 1e-3
 
     def settings(self) -> dict[str, Any]:
-        """Of torch, as far as they change what a kernel computes or which kernel runs."""
+        """Settings of torch that change what a kernel computes or which kernel runs."""
         backends = self.torch.backends
         return {
             "timer": "cuda events",
@@ -130,51 +129,50 @@ def rig() -> Rig:
 
 
 class Learned:
-    """Facts about a case, learned from its blocks so far in this process."""
+    """What a case's blocks have shown so far in this process."""
 
     def __init__(self) -> None:
         self.queue_seconds = 0.0
-        """Seconds that the CPU needs to queue one sample."""
+        """Seconds for the CPU to queue one sample."""
         self.synchronises = False
-        """True where the longest hold was outlasted: then holding is in vain."""
+        """It outlasted the longest hold, so holding is in vain."""
 
 
 class GpuSampler(abc.ABC):
-    """Times blocks of samples on the current device and stream. What a sample is, a subclass says in `_queue`."""
+    """Times blocks of samples on the current device and stream; subclasses define a sample in `_queue`."""
 
     windows = False
-    """True where `_queue` stamps the clock around every sample: needed where something else lies between them."""
+    """Stamp the clock around every sample: something else lies between them."""
 
     def __init__(self) -> None:
         self.rig = rig()
         self.learned = Learned()
         self.drained = False
-        """True where the GPU had to wait for the CPU within the last block: then launch gaps are in its samples."""
+        """The GPU waited for the CPU: the last block's samples hold launch gaps."""
         self.hertz: Optional[float] = None
-        """SM clock during the last block; None where it could not be measured."""
+        """Of the last block; None if not measured."""
         self.doubts: list[Optional[str]] = []
-        """Of each block: what the GPU's own timer says against its events, if it does."""
+        """For each block, how the GPU's own timer contradicts its events."""
 
     @abc.abstractmethod
     def _queue(self, samples: int) -> Events:
-        """Queue `samples` samples with an event before and behind each, and equal work behind the last."""
+        """Queue samples with an event before and behind each, and equal work behind the last."""
 
     @abc.abstractmethod
     def _besides(self, times: list[float]) -> float:
-        """Return the seconds of GPU time in a block besides the `times` of its samples."""
+        """Return the GPU seconds of a block besides its samples."""
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """Return one line where the case works on after the current stream is done with it."""
+        """Return one line where the case still works once the current stream is done."""
         return None
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
         """Return `samples` GPU times of one execution, in seconds; each sample is `batch` executions.
 
-        `bracket`: of graphs, whether a replay goes before and one behind the samples.
+        `bracket`: replay a graph before and behind the samples too.
 
-        The GPU is held by a spinning kernel while the block is queued, so that no gap of the CPU's making enters a
-        sample. A block whose queueing outlasted the hold is taken again with a longer one. A case that synchronises
-        outlasts every hold: `drained` says so, and its further blocks are not held in vain.
+        A spinning kernel holds the GPU while the block is queued, so that no gap of the CPU enters a sample. If
+        queueing outlasts the hold, the next is longer; if the case synchronises, `drained` is set and holding ends.
         """
         guard.forbid_persisting_l2()
         hold = 0.0 if self.learned.synchronises else min(HOLD_LIMIT, AHEAD * self.learned.queue_seconds * (samples + 2))
@@ -196,12 +194,10 @@ class GpuSampler(abc.ABC):
         return [begin.elapsed_time(end) * 1e-3 / batch for begin, end in events]
 
     def _forget(self, samples: int) -> None:
-        """Make room for the stamps of a block."""
         if self.rig.clock is not None:
             self.rig.clock.forget(1 + samples * self.windows)
 
     def _held(self, hold: float, samples: int) -> Events:
-        """Queue one block behind a kernel that spins for `hold` seconds, and wait for it."""
         held, clock = self.rig.event(), self.rig.clock
         self._forget(samples)
         self.rig.hold(hold)
@@ -224,7 +220,7 @@ class GpuSampler(abc.ABC):
 
     @property
     def clocks(self) -> str:
-        """The SM clock as reports word it."""
+        """The SM clock in words for reports."""
         return "as found" if self.rig.clock is None else "as found, measured"
 
     def settings(self) -> dict[str, Any]:
@@ -232,13 +228,13 @@ class GpuSampler(abc.ABC):
         return self.rig.settings()
 
     def verify(self, prepared: Any, given: Given) -> Any:
-        """Return the Outcome of checking what was timed, where that is not the function that was checked already."""
+        """Return the Outcome of a check of what was timed, or None for the function itself."""
         return None
 
     def finish(self) -> None:
         """Wait for the whole device, side streams too.
 
-        Raises what the device reports, and RuntimeError where in no block the events fit the GPU's own timer.
+        Raises what the device reports, and RuntimeError if no block's events fit the GPU's own timer.
         """
         self.rig.synchronize()
         if self.doubts and all(self.doubts):
@@ -248,9 +244,8 @@ class GpuSampler(abc.ABC):
 class ColdSampler(GpuSampler):
     """Timing mode `cold`: one execution a sample, the L2 flushed before it.
 
-    Where a case synchronises, the host is in its times, and so is the core that it runs on: on a shared host some are
-    slower by a third for minutes (measured on an H200's virtual machine). Blocks stay on the one core that is drawn
-    from `seed`, the same for base and head.
+    A case that synchronises has its core in its times: on a shared host some are slower by a third for minutes (an
+    H200's virtual machine). Blocks stay on a core drawn from `seed`, the same for base and head.
     """
 
     windows = True
@@ -261,7 +256,7 @@ class ColdSampler(GpuSampler):
         self.core = drawn_core(seed)
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
-        """Take a block as GpuSampler does, on the sampler's core."""
+        """See GpuSampler; on the sampler's core."""
         with on_core(self.core):
             return super().block(batch, samples, bracket)
 
@@ -287,11 +282,11 @@ class ColdSampler(GpuSampler):
         return (len(times) + 1) * self.rig.flush_seconds + times[-1]
 
     def elsewhere(self, seconds: float) -> Optional[str]:
-        """Return one line where the case works on after the current stream is done with it."""
+        """See GpuSampler."""
         return guard.work_elsewhere(self.fn, seconds, self.learned.queue_seconds)
 
     def settle(self) -> None:
-        """Before a further placement in a process that is warm already."""
+        """Warm up for a further placement."""
         self._forget(1)
         start = time.perf_counter()
         self._queue(1)
@@ -299,11 +294,11 @@ class ColdSampler(GpuSampler):
         self.rig.synchronize()
 
     def warm(self) -> None:
-        """The first placement of a process."""
+        """Warm up for the first placement of a process."""
         self.estimate()
 
     def estimate(self) -> float:
-        """Warm up, then the median of five samples, in seconds; learns how long queueing takes."""
+        """Warm up, then return the median seconds of five samples; sets `queue_seconds`."""
         for _ in range(WARM_CALLS):
             self.fn()
         self._forget(5)
@@ -317,13 +312,13 @@ class ColdSampler(GpuSampler):
 
 
 def allocated(device: str) -> int:
-    """Return the bytes of device memory that tensors of this process hold."""
+    """Return the device bytes that tensors of this process hold."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
 
 
 def transient(device: str, fn: Any) -> int:
-    """Return the most bytes of device memory that tensors hold during one execution, besides those held before."""
+    """Return the most device bytes that one execution adds."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda"):
         return 0
@@ -337,7 +332,7 @@ def transient(device: str, fn: Any) -> int:
 
 
 def give_back(share: float = KEPT_SHARE) -> None:
-    """Return cached device memory where more than this share of it is kept: other workers need it too."""
+    """Release cached memory above this share of the GPU's, for other workers."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return

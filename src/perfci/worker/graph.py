@@ -1,4 +1,4 @@
-"""Timing modes `rotating` and `hot`: replays of a CUDA graph that walks through the input sets of a case."""
+"""Timing modes `rotating` and `hot`: replays of a CUDA graph over the input sets of a case."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from .gpu import WARM_CALLS, Events, GpuSampler, rig
 from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, Unreadable
 
 FIRST_REPLAY = 100e-6
-"""Seconds that queueing a replay is taken to need until it was seen."""
+"""Seconds to queue a replay until that was measured."""
 PROBED = 20
-"""Executions in the graph that finds out whether a case can be captured, and how long it takes."""
+"""Executions in the graph that tries whether a case can be captured."""
 WORKING = (KERNEL, COPY, MEMSET, CHILD, CONDITIONAL)
-"""Kinds of nodes that may do work on the device."""
 
 
 class NothingCaptured(RuntimeError):
@@ -29,11 +28,10 @@ class NothingCaptured(RuntimeError):
 
 
 class GraphSampler(GpuSampler):
-    """One sample is one replay of a graph in which every one of `fns` runs equally often, in order.
+    """One sample is one replay of a graph in which each of `fns` runs equally often, in order.
 
-    Each block captures its graph anew: on an H200 the medians of graphs captured from the same inputs scatter by
-    0.03 to 0.6 %, much like those of inputs drawn anew, and a capture costs 1 to 3 ms where drawing many sets costs
-    tens.
+    Each block captures its graph anew: on an H200 the medians of graphs of the same inputs scatter by 0.03 to 0.6 %, as
+    with new inputs; a capture costs 1 to 3 ms, drawing many sets tens.
     """
 
     def __init__(self, fns: Sequence[Callable[[], Any]]) -> None:
@@ -42,24 +40,24 @@ class GraphSampler(GpuSampler):
         self.graph: Any = None
         self.bracket = True
         self.kept = 0
-        """The input set whose result is kept: chosen anew for each graph, and not by a seed that the case knows."""
+        """The input set whose result is kept: the case must not know it."""
         self.out: Any = None
-        """The result of its last execution in the graph: valid after a replay."""
+        """Valid after a replay."""
 
     def settle(self) -> None:
-        """Run every input set once: what a case sets up at its first call cannot be captured."""
+        """Run every input set once: first calls may not be capturable."""
         for fn in self.fns:
             fn()
         self.rig.synchronize()
 
     def warm(self) -> None:
-        """The first placement of a process: lazy initialisation of the kernel's libraries."""
+        """Do the lazy initialisation of the kernel's libraries."""
         for _ in range(WARM_CALLS):
             self.fns[0]()
         self.settle()
 
     def capture(self, batch: int, keep: bool = False, kept: Optional[int] = None) -> None:
-        """Capture a graph of `batch` executions, a multiple of the number of input sets. Raises what capture raises.
+        """Capture `batch` executions, a multiple of the number of input sets. Raises what capture raises.
 
         `kept`: the input set whose result is kept; None draws it.
         """
@@ -98,10 +96,10 @@ class GraphSampler(GpuSampler):
             graph.capture_end()
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
-        """As of GpuSampler, over a graph of its own. `bracket`: with a replay before and behind those measured.
+        """Take a block as GpuSampler does, over a graph of its own.
 
-        The first replay of a block of 0.3 ms takes up to 2 % longer (H200), and the last ends early without work
-        behind it: by microseconds, so that where replays are long neither matters.
+        `bracket`: the first replay of a block of 0.3 ms takes up to 2 % longer (H200), and the last ends microseconds
+        early without work behind it; long replays need none.
         """
         self.bracket = bracket
         self.capture(batch)
@@ -126,8 +124,7 @@ class GraphSampler(GpuSampler):
         return events
 
     def verify(self, prepared: Sequence[Prepared], given: Given) -> Outcome:
-        """Replay and compare what the last graph computes of the set whose result was kept, twice: the second time with
-        the inputs of that set redrawn in place."""
+        """Replay and compare the kept result, then again with its inputs redrawn in place."""
         one = prepared[self.kept]
         outcome = verify_replay(one, self.out, self.graph.replay, given)
         if outcome.ok:
@@ -136,8 +133,7 @@ class GraphSampler(GpuSampler):
 
 
 def nodes(graph: Any) -> Optional[int]:
-    """Return the number of nodes of a kept graph that do work on the device; None where torch or the driver cannot
-    tell."""
+    """Return how many of a kept graph's nodes do work on the device; None if unknown."""
     if not hasattr(graph, "raw_cuda_graph"):
         return None
     try:
@@ -148,7 +144,7 @@ def nodes(graph: Any) -> Optional[int]:
 
 
 def probe(fn: Callable[[], Any]) -> float:
-    """Capture `fn`: the seconds of one execution in a graph. Raises what capture raises, and NothingCaptured."""
+    """Capture `fn`; return the seconds of one execution. Raises NothingCaptured, and what capture raises."""
     sampler = GraphSampler([fn])
     sampler.warm()
     try:

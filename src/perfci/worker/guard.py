@@ -1,6 +1,6 @@
-"""Defences against numbers that are not what they seem: replaced timers, work elsewhere, L2 set aside.
+"""Defences against false numbers: replaced timers, work elsewhere, L2 set aside.
 
-Against code that takes a short cut, by mistake or by a clever optimiser; no sandbox against code that means harm.
+They catch short cuts, by mistake or by a clever optimiser; no sandbox against malice.
 """
 
 from __future__ import annotations
@@ -52,37 +52,33 @@ WATCHED = (
     "torch.equal",
     "torch.zeros_like",
 )
-"""Functions that time, flush and compare. Code under test has no reason to replace them."""
 NOT_OURS = ("boot", "bytecode", "parent")
-"""Modules of this package that a worker does not use once the suite is imported."""
+"""Modules that a worker does not use once the suite is imported."""
 
 LONGER = 1.5
 LATER = 30e-6
-"""Work elsewhere is told when the device is busy for LONGER times and LATER seconds more than events and queueing
-explain: an idle GPU answers a synchronisation within some 10 µs."""
+"""Work elsewhere is reported when the device is busy for LONGER times and LATER seconds more than events and
+queueing explain: an idle GPU synchronises within some 10 µs."""
 BATCH_SECONDS = 2e-3
-"""Executions between two synchronisations go on for this long, and are at most BATCH."""
+"""Seconds between synchronisations, at most BATCH executions."""
 BATCH = 20
 BATCHES = 5
 ENOUGH = 0.25
-"""Seconds after which no further batch is begun."""
+"""Seconds for all batches."""
 
 CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6  # CUlimit of cuda.h
 CUDA_ERROR_UNSUPPORTED_LIMIT = 215
 AGREEMENT = 0.75
-"""Events and stamps time the same work on the same GPU. Their clocks agree within 1 %; the rest is for launch gaps."""
+"""Least share. The clocks of events and stamps agree within 1 %; the rest is for launch gaps."""
 GRANULARITY = 50e-6
-"""Seconds by which spans may differ whatever their length: two stamp kernels and their launch gaps."""
+"""Seconds: two stamp kernels and their launch gaps."""
 
 
 # ---------------------------------------------------------------- replaced functions
 
 
 class Trusted:
-    """The functions that time and check, as they were when this was made: before any of the user's code ran.
-
-    What was not imported then is not watched.
-    """
+    """The functions that time and check, as before any user code ran; unloaded modules are not watched."""
 
     def __init__(self, names: tuple[str, ...] = WATCHED, own: bool = True) -> None:
         self.names = names
@@ -91,9 +87,9 @@ class Trusted:
             self.then.update((name, _identity(found)) for name, found in _own())
 
     def tampered(self) -> Optional[str]:
-        """Return one line on the first thing that was replaced since; None when all is as it was.
+        """Return one line on the first replaced function, or None.
 
-        Identity and code object are compared: a function can be exchanged without its name.
+        Identity and code object are compared: each can be exchanged alone.
         """
         now = {name: _identity(found) for name, found in (*_watched(self.names), *_own())}
         for name, then in self.then.items():
@@ -103,7 +99,7 @@ class Trusted:
 
 
 def trust() -> None:
-    """Take down what is trusted, once. To be called in a worker with torch imported and the suite not yet."""
+    """Record them once, with torch imported and the suite not yet."""
     global _trusted
     if _trusted is _first:
         prefix = (__package__ or "") + "."
@@ -114,7 +110,7 @@ def trust() -> None:
 
 
 def tampered() -> Optional[str]:
-    """Return what the suite replaced, as one line; None when nothing. Before trust() only clocks are watched."""
+    """Return one line on what the suite replaced, or None. Before trust() only clocks are watched."""
     return _trusted.tampered()
 
 
@@ -132,7 +128,6 @@ def _watched(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def _own() -> Iterator[tuple[str, Any]]:
-    """Yield functions, classes and modules that this package's modules hold, and the methods of its classes."""
     prefix = (__package__ or "") + "."
     for path, module in sorted(sys.modules.items()):
         if not path.startswith(prefix) or path[len(prefix) :] in NOT_OURS:
@@ -157,7 +152,6 @@ _first = _trusted = Trusted(("time.perf_counter", "time.perf_counter_ns"), own=F
 
 
 def _driver() -> Any:
-    """Return the driver's library, once torch has made a context; None before."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -165,10 +159,9 @@ def _driver() -> Any:
 
 
 def forbid_persisting_l2() -> None:
-    """Set nothing of the L2 aside for accesses that persist, and release lines that do: a flush would spare them.
+    """Set no L2 aside for persisting accesses, and release persisting lines: a flush would spare them.
 
-    Does nothing where the GPU knows no such thing (before Ampere, under MIG). Raises RuntimeError where the driver
-    fails otherwise.
+    Does nothing on GPUs without this (before Ampere, under MIG). Raises RuntimeError for other failures.
     """
     driver = _driver()
     if driver is None or persisting_l2_bytes() is None:
@@ -181,8 +174,7 @@ def forbid_persisting_l2() -> None:
 
 
 def persisting_l2_bytes() -> Optional[int]:
-    """Return the bytes of the L2 that are set aside for accesses that persist; None where the GPU knows no such
-    thing."""
+    """Return the bytes of L2 set aside for persisting accesses; None on GPUs without this."""
     driver = _driver()
     if driver is None:
         return None
@@ -192,7 +184,7 @@ def persisting_l2_bytes() -> Optional[int]:
 
 
 def persisting_l2() -> Optional[str]:
-    """Return one line where the code under test set some of the L2 aside since forbid_persisting_l2(), else None."""
+    """Return one line if code under test set L2 aside, else None."""
     size = persisting_l2_bytes()
     if not size:
         return None
@@ -203,13 +195,11 @@ def persisting_l2() -> Optional[str]:
 
 
 def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: float) -> Optional[str]:
-    """Return one line where `fn` works on after the current stream is done with it, as on a stream that nothing waits
-    for.
+    """Return one line where `fn` still works once the current stream is done, as on a stream that nothing waits for.
 
-    `event_seconds`: one execution as event pairs on the current stream tell; `queue_seconds`: the CPU's time to
-    queue one, roughly. Batches of executions are timed from the first call to the end of all work on the device, and
-    with events: a kernel that works where it is timed is done within the sum of events and queueing, whichever of both
-    it waits for. The best batch counts. Warm up before. Raises what `fn` and the device raise.
+    `event_seconds`: one execution by events on the current stream; `queue_seconds`: the CPU's time to queue one,
+    roughly. A kernel that works where it is timed leaves the device idle within their sum; the best of several batches
+    counts. Warm up before. Raises what `fn` and the device raise.
     """
     torch = sys.modules["torch"]
     event, synchronize = torch.cuda.Event, torch.cuda.synchronize
@@ -231,8 +221,7 @@ def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: f
 
 
 def outlasts(batches: list[tuple[float, float, float]], count: int) -> Optional[str]:
-    """Apply the rule of work_elsewhere; `batches` holds (wall, events, queueing) in seconds of `count` executions
-    each."""
+    """Apply that rule; `batches`: (wall, events, queueing) in seconds of `count` executions."""
     wall, explained = min(
         ((wall, events + queued) for wall, events, queued in batches),
         key=lambda both: both[0] - both[1],
@@ -244,13 +233,10 @@ def outlasts(batches: list[tuple[float, float, float]], count: int) -> Optional[
 
 
 def clocks_agree(event_seconds: float, stamp_nanoseconds: float, besides_seconds: float = 0.0) -> Optional[str]:
-    """Return one line where the event times of a block do not fit the span between its two stamps of the GPU's own
-    timer.
+    """Return one line where a block's event times do not fit the span between its two stamps of the GPU's own timer.
 
-    `event_seconds`: the sum of all event pairs of the block; `besides_seconds`: what else lies between the
-    stamps, such as flushes, work behind the last sample and first replays. Events may not add up to more than the
-    span, and events and the rest not to less than AGREEMENT of it. Blocks that wait for the CPU hold gaps: leave
-    them out.
+    `event_seconds`: the sum; `besides_seconds`: the rest between the stamps, such as flushes. Events may not exceed the
+    span, and with the rest not fall below AGREEMENT of it. Leave out blocks that wait for the CPU: they hold gaps.
     """
     span = stamp_nanoseconds * 1e-9
     told = event_seconds + besides_seconds

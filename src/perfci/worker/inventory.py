@@ -1,7 +1,6 @@
 """The inventory of the interpreter of the code under test, for `perfci doctor`: runs there by `python -c`.
 
-One JSON object a line, `{"topic": …}`, flushed at once: what crashes (a broken extension, a driver) leaves what was
-learnt before, and its own name.
+One JSON object a line, `{"topic": …}`, flushed at once: a crash leaves its own topic and those before.
 """
 
 import json
@@ -13,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 TOLD = 3
-"""The descriptor that answers go to: standard output, moved out of the way of what packages print."""
+"""Standard output, moved out of the way of what packages print."""
 
 
 def _say(topic: str, **facts: Any) -> None:
@@ -26,7 +25,6 @@ def _short(error: BaseException) -> str:
 
 
 def _torch() -> Any:
-    """Tell of torch and return it, or None."""
     _say("begin", what="import torch")
     try:
         import torch
@@ -49,7 +47,7 @@ def _torch() -> Any:
 
 
 def _cuda(torch: Any) -> None:
-    """Tell whether torch can use the GPU: tried with one addition."""
+    """Tried with one addition."""
     _say("begin", what="torch.cuda")
     facts: "dict[str, Any]" = {"error": "", "ran": False}
     try:
@@ -64,7 +62,7 @@ def _cuda(torch: Any) -> None:
 
 
 def main() -> None:
-    """Everything, most important first."""
+    """Report everything, most important first."""
     # The folder that perfci runs in must not stand in for a package.
     sys.path[:] = [entry for entry in sys.path if entry]
     warnings.simplefilter("ignore")

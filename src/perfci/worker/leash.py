@@ -1,5 +1,4 @@
-"""How a fresh child is bound to the process that started it, how all below a process are ended, and how a thread is
-bound to a core."""
+"""Binds a child to its parent and a thread to a core, and ends all below a process."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 ENDING = 5.0
-"""Seconds at most for ending processes that start others."""
+"""Seconds."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -28,7 +27,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def leash(cores: Optional[list[int]] = None) -> None:
-    """In a fresh child: die with the parent, be the first to go when memory runs out, stay on `cores`."""
+    """In a fresh child: die with the parent, go first when memory runs out, stay on `cores`."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
@@ -40,7 +39,7 @@ def leash(cores: Optional[list[int]] = None) -> None:
 
 
 def children() -> dict[int, list[int]]:
-    """Process → its children, for all processes that live. Empty where there is no /proc."""
+    """Return process → children for all live processes; empty without /proc."""
     table: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
@@ -65,15 +64,15 @@ def descendants(pid: int, table: dict[int, list[int]]) -> list[int]:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to one process, gone or not."""
+    """Send a signal to a process, gone or not."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # gone already, or no longer ours
         os.kill(pid, number)
 
 
 def end_all(find: Callable[[], Iterable[int]]) -> None:
-    """Kill what `find` finds, until it finds nothing, for `ENDING` seconds at most.
+    """Kill what `find` finds until it finds nothing, for at most `ENDING` seconds.
 
-    All is stopped first: what still runs when another process ends may start that again.
+    All is stopped first: one may restart another.
     """
     end = time.monotonic() + ENDING
     found = set(find())
@@ -93,8 +92,7 @@ def end_all(find: Callable[[], Iterable[int]]) -> None:
 
 
 def drawn_core(seed: object) -> Optional[int]:
-    """Return one of the cores that this process may use, the same for the same seed; None where the system does not
-    tell them."""
+    """Return a usable core, the same for the same seed, or None."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     return random.Random(f"core/{seed}").choice(sorted(os.sched_getaffinity(0)))
@@ -102,7 +100,7 @@ def drawn_core(seed: object) -> Optional[int]:
 
 @contextlib.contextmanager
 def on_core(core: Optional[int]) -> Iterator[None]:
-    """Keep the calling thread on one core meanwhile. Threads that are there already go where they like."""
+    """Keep the calling thread on one core meanwhile; other threads are free."""
     if core is None:
         yield
         return

@@ -9,19 +9,19 @@ MAPS = "/proc/self/maps"
 
 
 class Piece(NamedTuple):
-    """A piece of it."""
+    """A mapping."""
 
     begin: int
     end: int
     """The first address behind it."""
     rights: str
-    """Such as `r-xp`; the last is `s` where it is shared."""
+    """Such as `r-xp`; the last is `s` for shared memory."""
     path: str
-    """Of the file that is mapped there; empty, or in brackets, where it is none."""
+    """Of the mapped file; else empty, or in brackets."""
 
 
 def pieces() -> list[Piece]:
-    """Return all of them; none where the system does not tell: macOS."""
+    """Return all mappings; none on macOS."""
     if not os.path.exists(MAPS):
         return []
     found = []

@@ -1,7 +1,6 @@
 """The common parent: imports torch once, leaves CUDA untouched, forks the workers of base and head and runs commands.
 
-It owns every process that perfci starts. When the run goes away, however it goes, the parent kills them all and
-ends; on Linux it is a subreaper, so that daemons which user code leaves behind are its children too and go as well.
+When the run goes away, it kills all below it and ends; on Linux it is a subreaper, so daemons of user code go as well.
 """
 
 from __future__ import annotations
@@ -24,21 +23,19 @@ from .channel import Channel, Garbage, connect
 from .leash import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, children, descendants, end_all, leash, prctl, send
 
 STARTING = 20.0
-"""Seconds in which a fork must take its request."""
+"""Seconds for a fork to take its request."""
 
 
 class Template:
     """A fork of the parent in which nothing happens but forks, so that all of them find memory alike.
 
-    The parent's own memory is another one after each request and each exit. Two forks of it would lay out what the
-    same code allocates otherwise, for as long as they live: by up to 22 KiB, where 2 KiB were 8 to 12 % of the time of
-    examples/extension. A fork here is one of a fork that ends at once, and so becomes a child of the parent, which is a
-    subreaper (prctl(2)).
+    The parent's memory changes with each request and exit: its forks would lay out the same allocations up to 22 KiB
+    apart, where 2 KiB were 8 to 12 % of the time of examples/extension. The child of a fork that ends at once becomes
+    the parent's, a subreaper (prctl(2)).
     """
 
     def __init__(self, close: Callable[[], None], begin: Callable[[dict[str, Any], int], None]) -> None:
-        """`close`: in the template, gives up what it has of the parent; `begin`: turns a fork into what a request and
-        its log say."""
+        """`close`: releases the parent's resources; `begin`: turns a fork into what request and log say."""
         ours, theirs = socket.socketpair()
         read, self._wake = os.pipe()
         self.pid = os.fork()
@@ -58,7 +55,7 @@ class Template:
         self._channel = Channel(ours)
 
     def fork(self, message: dict[str, Any], log: int) -> Optional[int]:
-        """Return the process of a new fork; None where it ended before it could take its request."""
+        """Return a new fork's process; None where it ended before it took its request."""
         try:
             os.write(self._wake, b"f")
             self._channel.send(message, log)
@@ -74,8 +71,7 @@ class Template:
 
 
 def _forks(wake: int, sock: socket.socket) -> tuple[dict[str, Any], int]:
-    """In the template: fork with each byte, and return in a fork alone, its request and its log. Nothing here may
-    allocate what stays."""
+    """In the template: fork with each byte; return request and log, in a fork. Nothing here may allocate what stays."""
     while os.read(wake, 1):
         middle = os.fork()
         if middle:
@@ -98,16 +94,16 @@ def _forks(wake: int, sock: socket.socket) -> tuple[dict[str, Any], int]:
 
 
 class Parent:
-    """The loop of the parent process: serves the run, and reports exits of children as they happen."""
+    """The loop of the parent process: serves the run, and reports exits of children."""
 
     def __init__(self, channel: Channel, enter_stem: Callable[[dict[str, Any], int], None]) -> None:
-        """`enter_stem`: turns a fork of this process into a stem, which is a parent itself."""
+        """`enter_stem`: turns a fork into a stem, which is a parent itself."""
         self.channel, self.enter_stem = channel, enter_stem
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
         self.stems: dict[int, tuple[int, float]] = {}  # likewise, of those that stay
         self.pipe: tuple[int, int] = (-1, -1)  # by which exits of children wake the loop
         self.template: Optional[Template] = None
-        """Made by the first fork: what is imported later, forks do without."""
+        """Made by the first fork: later imports are not in it."""
 
     def run(self) -> None:
         """Serve until the run hangs up."""
@@ -148,10 +144,10 @@ class Parent:
             self.channel.send({"killed": message["id"]})
 
     def prepare(self, message: dict[str, Any]) -> None:
-        """Make a fork ready for what it is to become."""
+        """Make a fork ready for its purpose."""
 
     def fork(self, message: dict[str, Any]) -> None:
-        """Start a fork of this process, or say that there is none."""
+        """Start a fork of this process, or report that there is none."""
         log = self.channel.file()
         start = time.monotonic()
         if self.template is None:
@@ -166,7 +162,7 @@ class Parent:
         self.channel.send({"started": message["id"], "pid": pid})
 
     def release(self) -> None:
-        """In the template: give up what is this process's own."""
+        """In the template: release the parent's own resources."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -175,7 +171,7 @@ class Parent:
             os.close(end)
 
     def begin(self, message: dict[str, Any], log: int) -> None:
-        """In a fork: become what was asked for."""
+        """In a fork: become what was requested."""
         self.prepare(message)
         (self.enter_stem if message["op"] == "stem" else serve.enter)(message, log)
 
@@ -202,7 +198,7 @@ class Parent:
         self.channel.send({"started": message["id"], "pid": process.pid})
 
     def reap(self) -> None:
-        """Collect every child that ended and tell the run of those that it asked for."""
+        """Collect every child that ended and report those that the run asked for."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -232,7 +228,7 @@ class Parent:
                 send(pid, signal.SIGKILL)  # where there is no /proc
 
     def strays(self) -> list[int]:
-        """Return all processes below this one but the template, stems and what is below them."""
+        """Return all processes below this one but template, stems and theirs."""
         table = children()
         stay = [*self.stems, *([self.template.pid] if self.template is not None else [])]
         kept = {one for stem in stay for one in [stem, *descendants(stem, table)]}
@@ -256,7 +252,7 @@ def tree(child: int) -> list[int]:
 
 
 def preload() -> dict[str, Any]:
-    """Import torch where there is one: the seconds are then paid once, not by every worker."""
+    """Import torch where there is one: once, not in every worker."""
     failure = None
     try:
         serve.import_torch()

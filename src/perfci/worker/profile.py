@@ -11,15 +11,15 @@ from importlib import metadata
 from typing import Any, Callable, Optional
 
 WARM_CALLS = 5
-"""Executions before those that count: compilation, autotuning and first allocations are not the case's."""
+"""Compilation, autotuning and first allocations do not count."""
 NSYS = "PERFCI_NSYS"
-"""Environment variable: the version of the nsys that watches this process."""
+"""The version of the nsys that watches this process."""
 LOST = ((2023, 4), (0, 2, 12), (0, 2, 17))
-"""An nsys that records no range of these versions of the package nvtx, first and last: seen, and it says nothing."""
+"""This nsys silently records no range of these versions of nvtx, first and last."""
 
 
 def records(nsys: str, package: str) -> bool:
-    """Return whether an nsys of this version records the ranges of the package nvtx of that version."""
+    """Tell whether this nsys records the ranges of this nvtx."""
     tool, first, last = LOST
     return _numbers(nsys)[:2] != tool or not first <= _numbers(package) <= last
 
@@ -29,11 +29,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def marker(threads: bool = False) -> tuple[str, Callable[[str], Any], Callable[[Any], Any]]:
-    """Return functions that open and close NVTX ranges here; the closing function takes what the opening one returned.
+    """Return functions that open and close NVTX ranges; closing takes what opening returned.
 
-    The package nvtx, where this interpreter has one and the nsys at hand records its ranges; else torch's own, where it
-    is built with CUDA. The first member tells what marks instead of the package, and why; "" where the package does.
-    `threads`: ranges of the whole process, which hold the work of other threads too, such as autograd's.
+    They are the package nvtx's, if the nsys at hand records its ranges, else torch's with CUDA; the first member tells
+    what replaces the package, and why, or "". `threads`: ranges of the whole process, with other threads' work, such as
+    autograd's.
     """
     package: Any = None
     own: Any = None
@@ -62,7 +62,7 @@ def marker(threads: bool = False) -> tuple[str, Callable[[str], Any], Callable[[
 
 @contextlib.contextmanager
 def capture(cuda: bool) -> Iterator[None]:
-    """Within it the profiler records, where it waits to be told: between cudaProfilerStart and cudaProfilerStop."""
+    """Have a waiting profiler record meanwhile: between cudaProfilerStart and cudaProfilerStop."""
     if not cuda:
         yield
         return
@@ -77,7 +77,7 @@ def capture(cuda: bool) -> Iterator[None]:
 
 
 def execute(fn: Callable[[], Any], name: str, executions: int, threads: bool = False) -> str:
-    """Execute `fn` that often, one behind the other, each in a range of this name. Return what `marker` tells."""
+    """Execute `fn`, each time in a range of this name. Return the first member of `marker`."""
     marked, begin, end = marker(threads)
     for _ in range(executions):
         opened = begin(name)
@@ -97,16 +97,15 @@ def warm(fn: Callable[[], Any], synchronize: Optional[Callable[[], Any]]) -> Non
 
 
 NAME = "perfci-execution"
-"""The range around each execution; `perfci.profilers.torch.trace` searches for it."""
+"""`perfci.profilers.torch.trace` searches for it."""
 
 
 def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> None:
     """Run `executions` executions of a warm case on `device` (`cuda`, `cpu`), each in a range NAME; write the trace.
 
-    One more goes before them without a range: the profiler's own first steps are no part of the case. The device is
-    waited for once, after the last range, so that nothing of the case is lost. `path`: where the Chrome JSON goes, a
-    name in `.gz`, as torch compresses by the name; its folder exists. It holds the name of the host:
-    `perfci.profilers.torch.trace.publish` makes a copy without it.
+    One goes before without a range, for the profiler's first steps. The device is synchronised once, at the end.
+    `path`: of the Chrome JSON, ending in `.gz` for torch to compress it. It holds the host's name, which
+    `perfci.profilers.torch.trace.publish` leaves out.
 
     Raises what `fn` raises, RuntimeError where the profiler does not start, OSError.
     """

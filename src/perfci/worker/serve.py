@@ -29,11 +29,10 @@ from .work.images import Images
 from .work.record import Record, displace_heap
 
 MOST_SETS = 256
-"""Input sets of one placement at most."""
+"""Of one placement."""
 CHECKED_SHARE = 0.02
-"""Share of the GPU's memory up to which a worker keeps what it has freed where several check at once."""
+"""Of the GPU's memory, up to which freed memory is kept where several check at once."""
 TEXT_LIMIT = 400
-"""Characters of a reason that are kept: the log holds the rest."""
 
 
 def described(error: BaseException) -> str:
@@ -44,8 +43,7 @@ def described(error: BaseException) -> str:
 
 
 def facade() -> types.ModuleType:
-    """Return the module that suite files get for `import perfci`, whatever the interpreter has installed under that
-    name."""
+    """Return the module for `import perfci` in suite files, whatever is installed under that name."""
     module = types.ModuleType("perfci", "perfci, as seen by the code under test")
     module.kernel = declare.kernel  # type: ignore[attr-defined]
     module.Bench = bench.Bench  # type: ignore[attr-defined]
@@ -55,7 +53,7 @@ def facade() -> types.ModuleType:
 def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
     """Turn this process, just forked or spawned, into a worker of one side. Never returns.
 
-    `log`: an open file for all output; None where it has it already.
+    `log`: for all output, if not yet set.
     """
     code = 70  # EX_SOFTWARE: the worker itself broke
     try:
@@ -85,12 +83,12 @@ def enter(message: dict[str, Any], log: Optional[int] = None) -> None:
 
 
 def main(setup: str) -> None:
-    """Entry of a spawned worker: `setup` is the JSON that a fork would get."""
+    """Enter a spawned worker: `setup` is a fork's message in JSON."""
     enter(dict(json.loads(setup), spawned=True))
 
 
 def import_torch() -> None:
-    """Import torch where there is one, before anything of a suite: what watches and guards it needs it as it came."""
+    """Import torch, if any, before the suite: guards need it unchanged."""
     try:
         import torch  # noqa: F401  # for all that looks it up among the modules
 
@@ -104,12 +102,11 @@ def import_torch() -> None:
 
 
 def ballast(seed: int) -> list[bytes]:
-    """Return memory that is to be kept, of sizes that `seed` draws: what a suite makes as it is imported then lies
-    elsewhere in each pair of workers, and alike in both of them.
+    """Return memory to keep, of sizes that `seed` draws: a suite's allocations at import lie elsewhere in each pair of
+    workers, alike within a pair.
 
-    All workers are forks of one process: what a comment in head moves would lie there in all pairs, and be faster or
-    slower for good. Some 700 pieces of up to 32 KiB, small ones as often as large ones, 2 MB in all: each of the
-    allocator's size classes, and whatever lies beyond them, begins elsewhere.
+    Else what a comment in head moves would lie there in all pairs, faster or slower for good. Some 700 pieces of up to
+    32 KiB, small ones as often as large ones, 2 MB in all, shift each size class of the allocator.
     """
     drawn = random.Random(seed)
     return [bytes(drawn.randrange(1 << drawn.randrange(4, 16))) for _ in range(drawn.randrange(500, 1000))]
@@ -150,7 +147,7 @@ class Server:
             self.channel.send(reply)
 
     def enter_side(self) -> None:
-        """Make this process one of the side's: its folder, its path, its threads."""
+        """Take the side's folder, path and threads."""
         if self.setup.get("spawned") and not self.setup.get("profiled"):
             import_torch()  # as the parent did for its forks
         os.chdir(self.setup["tree"])
@@ -165,7 +162,7 @@ class Server:
         guard.trust()  # before the suite can put anything in the place of what times and checks
 
     def poisoned(self) -> bool:
-        """Return whether the CUDA context of this process no longer works."""
+        """Tell whether the CUDA context no longer works."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return False
@@ -176,7 +173,7 @@ class Server:
         return False
 
     def do_facts(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Interpreter, torch and GPU as this process sees them."""
+        """Return interpreter, torch and GPU as this process sees them."""
         none = dict.fromkeys(("torch", "cuda", "name", "uuid", "gpu"))
         facts: dict[str, Any] = {"python": sys.version.split()[0], **none}
         facts["packages"] = discover.packages() if message.get("packages") else []
@@ -203,7 +200,7 @@ class Server:
         return ceilings.measure(message["device"])
 
     def do_load(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Import the suite; say which cases it declares and where every module of the repository came from."""
+        """Import the suite; return its cases and where every module of the repository came from."""
         root, site = self.setup["tree"], self.setup["site"]
         sys.dont_write_bytecode |= not message.get("bytecode", True)
         bench.seed_generators(message["seed"])
@@ -247,7 +244,7 @@ class Server:
         }
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Check one case for correctness at its own and its fuzzed parameters."""
+        """Check one case at its own and its fuzzed parameters."""
         kernel = self.kernels[message["kernel"]]
         device, params = message["device"], message["params"]
         tuners.begin()
@@ -269,8 +266,7 @@ class Server:
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
     def do_try(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Execute the first case of each kernel of some devices once, for what it then imports. None is begun after
-        `seconds`."""
+        """Execute the first case of each kernel once, for its imports. No case begins after `seconds`."""
         end = time.monotonic() + message["seconds"]
         asked = self.asked
         for kernel in sorted(self.kernels.values(), key=lambda one: asked is not None and asked.depends(one.suite)):
@@ -285,21 +281,20 @@ class Server:
         return {}
 
     def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Let any process of this user trace this one, and look names up one by one: it sees them then."""
+        """Let this user's processes trace this one, and look names up one by one, for the tracer to see."""
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
         discover.find_without_listing(self.setup["path"])
         return {}
 
     def do_prove(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Do for a tracer what a process does that is timed: see `proof.steps.prove`."""
+        """Do for a tracer what a timed process does: see `proof.steps.prove`."""
         return prove(self, message)
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Draw and place a case's inputs anew and warm it up.
 
-        `sets` sets of inputs are drawn, each with values of its own. With `describe` the reply says what the case is:
-        digest of the inputs, declared work, the bytes that one set needs on the device, and of tuners what they have
-        done for this case since its check. Its `warm` are the seconds after the inputs were drawn.
+        `sets`: input sets, each with values of its own. `describe`: return the inputs' digest, declared work, device
+        bytes of one set, and tuners' work since the check. `warm`: seconds after the draw.
         """
         self.prepared = []
         self.sampler = None
@@ -342,7 +337,7 @@ class Server:
         return said
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Tell whether the open case can be captured into a CUDA graph, and how long an execution then takes."""
+        """Return whether a CUDA graph can capture the open case, and the time of an execution in it."""
         try:
             return {"refused": "", "seconds": probe(self._fns(bool(message.get("versus")))[0])}
         except Exception as error:
@@ -355,8 +350,7 @@ class Server:
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
     def do_versus(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Time blocks of the open case and of its alternative in turns. The answer's `failed` is what the alternative
-        raised, and empty where there are times."""
+        """Time the open case and its alternative in turns. `failed`: what the alternative raised."""
         mode = message["mode"]
         own = self.sampler if mode == message["own"] else _sampler(mode, self._fns(False), message["seed"])
         other = _sampler(mode, self._fns(True), message["seed"])
@@ -369,7 +363,6 @@ class Server:
             return {"own": [], "other": [], "failed": described(error)}
 
     def _fns(self, alternative: bool) -> list[Any]:
-        """Return the function of each input set: the case's own, or its alternative's."""
         if not alternative:
             return [one.fn for one in self.prepared]
         declared = [one.bench.declared_versus() for one in self.prepared]
@@ -386,8 +379,8 @@ class Server:
     def do_profile(self, message: dict[str, Any]) -> dict[str, Any]:
         """Execute a case for a profiler: warm, then `executions` times in NVTX ranges called `name`.
 
-        With `window` the profiler records these executions alone. With `path` there is no profiler but torch's own,
-        which writes its trace there. The answer's `marked` is what `profile.marker` tells.
+        `window`: the profiler records these alone. `path`: torch's own profiler writes its trace there. `marked`: from
+        `profile.marker`.
         """
         kernel, device, window = self.kernels[message["kernel"]], message["device"], message["window"]
         cuda = device == "cuda"
@@ -411,11 +404,11 @@ class Server:
             give_back()
 
     def do_work(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Write into `folder` what a graph of `batch` executions of a case gives the GPU to do, over `sets` input sets,
-        for each of `draws`, seeds of theirs, as a pair has one for each placement.
+        """Write into `folder` the GPU work of a graph of `batch` executions over `sets` input sets, for each seed in
+        `draws`.
 
-        The answer's `refused` says why that is not known, and is empty where it is: with `unseen`, what libraries
-        choose cannot be told, and so nothing may wait for the GPU, as what tunes does.
+        `refused` says why it is unknown. With `unseen` libraries' choices cannot be told, so nothing may wait for the
+        GPU, as tuners do.
         """
         if self.images is None:
             return {"refused": self.unreadable}
@@ -444,7 +437,7 @@ class Server:
         return {"refused": ""}
 
     def _release(self, made: list[Any]) -> None:
-        """Give back the memory of prepared cases: that of the next ones does not hang on it."""
+        """The memory of the next cases must not depend on theirs."""
         while made:
             made.pop().bench.release()
         gc.collect()
@@ -453,7 +446,7 @@ class Server:
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check the result once more, after timing, and drop the case.
 
-        The answer's `tuner` is what `tuners.told` says of a case on a GPU, `chosen` what `tuners.chosen` does.
+        `tuner` and `chosen` are as of `tuners`.
         """
         outcome: Optional[Any] = None
         tuner: Optional[str] = None
@@ -483,21 +476,19 @@ class Server:
 
 
 def _sampler(mode: str, fns: list[Any], seed: int) -> Any:
-    """Return the sampler of a timing mode. `seed`: the placement's, the same for base and head."""
+    """`seed`: the placement's, the same for base and head."""
     if mode == "cpu":
         return CpuSampler(fns[0])
     return ColdSampler(fns[0], seed) if mode == "cold" else GraphSampler(fns)
 
 
 def _forget_peak(device: str) -> None:
-    """Begin to look for the most memory that tensors hold."""
     if device == "cuda" and "torch" in sys.modules:
         sys.modules["torch"].cuda.reset_peak_memory_stats()
         check.highest_before = 0
 
 
 def _peak(device: str) -> int:
-    """Return the most bytes of device memory that tensors of this process have held since it was forgotten."""
     if device != "cuda" or "torch" not in sys.modules:
         return 0
     return max(check.highest_before, int(sys.modules["torch"].cuda.max_memory_allocated()))

@@ -1,13 +1,11 @@
 """Traces of tuners: code that times kernels and picks one, so that processes of the same code may differ.
 
-The choice of a tuner hangs on a few measured microseconds. Where two choices are close, processes fall into two groups,
-and those of base may all fall into one and those of head into the other: pairs that agree well then show nothing. What
-assumes that pairs scatter about one value is not asked of such cases (`stats/obvious.py`).
+Where two choices are close, all processes of base may fall into one and those of head into the other: pairs that agree
+then show nothing, and what assumes scatter about one value is not asked (`stats/obvious.py`).
 
-Two kinds of traces count. What is known to tune: Triton's autotuner, `torch.backends.cudnn.benchmark`, TunableOp. And
-what a tuner written in Python does: wait for the GPU or read its events. What C++ does is not seen, and so a library
-that launches or times work on the GPU and is neither torch's, Triton's nor NVIDIA's counts as well. Not seen is a
-choice that is drawn by lot, or that the CPU's clock makes without waiting through `torch.cuda`.
+Traces are Triton's autotuner, `torch.backends.cudnn.benchmark`, TunableOp, and Python code that waits for the GPU or
+reads its events. C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor
+NVIDIA's counts as well. A random choice, or one by the CPU's clock without a wait through `torch.cuda`, is not seen.
 """
 
 from __future__ import annotations
@@ -24,48 +22,45 @@ NVIDIA = re.compile(
     r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|cufft\w*|cufile\w*|cupti|curand|cusolver\w*|cusparse|cusparseLt|nccl|npp\w+|"
     r"nvidia-\S+|nvcuvid|nvjpeg\w*|nvJitLink|nvToolsExt|nvrtc\S*|nvshmem\S*|nvperf_\w+)([-.][0-9a-f]+)?\.so"
 )
-"""Libraries whose choices follow from the question alone: heuristics, no measurements, unless one of them is asked to
-tune."""
+"""They choose by heuristics, without measurements unless asked to tune."""
 KNOWN = ("torch", "torchaudio", "torchvision", "triton", "cuda.bindings")
-"""Packages whose libraries are of these, too: PyTorch's own choose nothing by measuring, and the last is torch's way to
-the driver."""
+"""Packages whose libraries count likewise: PyTorch's choose nothing by measuring; the last is torch's way to the
+driver."""
 OTHERS = ("numba.cuda", "cuda.core", "cutlass", "helion", "tilelang", "jax", "warp")
-"""Packages that work on the GPU without a library that shows it, and may time what they do."""
+"""Packages that may time GPU work without a library that shows it."""
 WORKS = (b"LaunchKernel", b"cudaEvent", b"cuEvent")
-"""Names in a library that launches work on the GPU or times it."""
+"""Names in a library that launches GPU work or times it."""
 
 ELSEWHERE = ("autotune_in_subproc", "pipeline_max_autotune_gemm", "distributed_max_autotune_gemm")
-"""Settings of `torch._inductor.config` by which it tunes in another process; in this one it reads events."""
+"""Settings of `torch._inductor.config` by which it tunes in another process."""
 
 UNSEEN = "works on the GPU, and what it chooses cannot be told"
-"""Said of libraries of which nothing but this is known."""
+"""Of libraries of which nothing else is known."""
 
 _before: Optional[set[str]] = None
-"""Libraries that torch brought, before the suite; None where nothing is watched."""
+"""torch's libraries; None where nothing is watched."""
 _watched: set[int] = set()
-"""Classes whose methods are wrapped already, by id."""
 _inside = 0
-"""Calls of a known tuner that are under way: what they time is theirs."""
+"""Calls of known tuners under way: what they time is theirs."""
 _here = ""
-"""The trace of the case that was opened last."""
 _ever = ""
-"""A trace of it whose choice later cases of this process may share."""
+"""A trace of the open case whose choice later cases of this process may share."""
 _earlier = ""
-"""Such a trace of a case before it."""
+"""Such a trace of an earlier case."""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
-"""Tuner and configuration, by id → kernel's name and configuration, of the open case in the order of first use."""
+"""Ids of tuner and configuration → kernel and configuration of the open case, by first use."""
 MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80
-"""Choices of a case, parameters of one, characters of a parameter's name or value that are told."""
+"""Choices of a case, parameters of a choice, characters of a name or value."""
 
 
 def remember() -> None:
-    """Take the libraries that are here for torch's: to be called when it was imported and nothing else was."""
+    """Take the present libraries for torch's: call when nothing else was imported."""
     global _before
     _before = _libraries()
 
 
 def watch() -> None:
-    """Watch what times work on the GPU in this process. To be called before `guard.trust`, with torch imported."""
+    """Watch what times GPU work in this process. Call before `guard.trust`, with torch imported."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -79,7 +74,6 @@ def watch() -> None:
 
 
 def _noting(function: Callable[..., Any], does: str) -> Callable[..., Any]:
-    """Return `function`, which notes calls from outside of this package."""
     own = (__package__ or "") + "."
 
     @functools.wraps(function)
@@ -132,8 +126,7 @@ def begin() -> None:
 
 
 def chosen() -> list[dict[str, Any]]:
-    """Return the configurations with which Triton's autotuner ran kernels for the open case: `kernel` and `config`,
-    names and values as text, each once."""
+    """Return `kernel` and `config` that Triton's autotuner ran for the open case, as text, each once."""
     found: list[dict[str, Any]] = []
     for name, config in _chosen.values():
         parameters = dict(getattr(config, "kwargs", {}))
@@ -151,8 +144,10 @@ def _short(value: object) -> str:
 
 
 def told(known: str = "") -> str:
-    """Return one line on what may let processes of this code run other kernels for the open case; empty where there is
-    no trace of it, or of nothing but what was `known` before it was opened."""
+    """Return one line on what may let processes of this code run other kernels for the open case, or empty.
+
+    `known`: was so before.
+    """
     line = _here or _ever
     if not line:
         standing = _standing()
@@ -181,14 +176,12 @@ def _standing() -> str:
 
 
 def learn() -> None:
-    """Look through the libraries that are here: forks of this process need not read them."""
+    """Read the present libraries, once for all forks."""
     if _before is not None:
         _foreign()
 
 
 def _foreign() -> Optional[str]:
-    """Return a library in this process that works on the GPU and is neither torch's, Triton's nor NVIDIA's, if there is
-    one."""
     files = [getattr(sys.modules.get(name), "__file__", None) for name in KNOWN]
     known = [os.path.dirname(os.path.realpath(file)) for file in files if file]
     known += [folder + ".libs" for folder in known]  # what a wheel brings along (auditwheel)
@@ -202,13 +195,12 @@ def _foreign() -> Optional[str]:
 
 
 def _libraries() -> set[str]:
-    """Return the paths of the files whose code is in this process."""
     return {piece.path for piece in pieces() if "x" in piece.rights and piece.path.startswith("/")}
 
 
 @functools.lru_cache(maxsize=None)
 def _works(path: str) -> bool:
-    """Return whether a library names what launches or times work on the GPU; True where it cannot be read."""
+    """Tell whether a library launches or times GPU work; True if unreadable."""
     try:
         with open(path, "rb") as file:
             content = file.read()

@@ -18,8 +18,10 @@ class Versus:
     fn: Callable[[], Any]
 
     def told(self) -> dict[str, str]:
-        """Return its name, a digest of its own code, and the Python that compiled that: bytecode of two versions
-        differs. What it calls, and the values that it closes over, are not in the digest."""
+        """Return its name, a digest of its own code, and the Python whose bytecode that is.
+
+        What it calls or closes over is left out.
+        """
         return {"name": self.name, "code": _digest(self.fn), "python": "{}.{}".format(*sys.version_info)}
 
 
@@ -34,7 +36,7 @@ def _digest(fn: Callable[[], Any]) -> str:
 
 
 def _plain(code: CodeType) -> str:
-    """Return what a function does, without where it stands: a comment above it changes nothing."""
+    """Return the code without lines: a comment above it changes nothing."""
     return repr((code.co_code, code.co_names, code.co_freevars, [_constant(one) for one in code.co_consts]))
 
 
@@ -49,7 +51,7 @@ def _constant(value: Any) -> str:
 def in_turns(own: Any, other: Any, message: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Take blocks of the case and of its alternative in the order of `turns`, with two samplers of one timing mode.
 
-    Returns the seconds of one execution of each sample: block by block, of `own` and of `other`.
+    Returns the seconds of each sample, by block, of `own` and of `other`.
     """
     samplers = {"own": own, "other": other}
     times: dict[str, list[list[float]]] = {"own": [], "other": []}

@@ -42,18 +42,16 @@ def check_case(
     seed: int,
     given: Given = NONE,
 ) -> dict[str, Any]:
-    """Check one case at every set of parameters; the first set is the case's own.
+    """Check one case at every set of parameters, the case's own first. Raises what the kernel or its reference raises.
 
-    Each set is built twice from the same seed: once to see how large the results are, and once more, with
-    memory poisoned, for the execution whose result counts. At the case's own set that result is then overwritten
-    and the kernel runs once more, and then with its inputs redrawn in place. `given` replaces what the case's own
-    set declares, wherever a set declares the same. What the kernel or its reference raises is raised.
+    Each set is built twice from one seed: for the sizes of its results, and, with memory poisoned, for the execution
+    that counts. At the case's own set the result is then overwritten and the kernel runs once more, and again with
+    inputs redrawn in place. `given` replaces what the own set declares, wherever a set declares the same.
 
-    Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and
-    `text` of the first failure, which ends the check, or None and ""; `shapes`, the
-    sets checked; `compared`, how many of them with a reference; `worst`; and of the case's own set `rtol`,
-    `atol` (as declared; None without a reference), `sketch`, `unredrawn`: why its inputs could not be redrawn in
-    place, or "", and `versus`: its alternative, as `_alternative` tells it, or None.
+    Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and `text` of
+    the first failure, which ends the check, or None and ""; `shapes`, the sets checked; `compared`, how many had a
+    reference; `worst`; and of the own set `rtol`, `atol` (as declared, or None), `sketch`, `unredrawn` (why not, or "")
+    and `versus`: `Versus.told` with why it is `wrong`, or None.
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -112,8 +110,6 @@ def check_case(
 
 
 def _right(sizes: Sequence[int], given: Given) -> Callable[[Prepared], bool]:
-    """Return a function that executes a case and tells whether the result is right."""
-
     def right(prepared: Prepared) -> bool:
         expected = _expected(prepared)
         return _outcome(prepared, _executed(prepared, sizes), expected, given).ok
@@ -122,13 +118,11 @@ def _right(sizes: Sequence[int], given: Given) -> Callable[[Prepared], bool]:
 
 
 def _because(outcome: Outcome, why: str) -> Outcome:
-    """Return what failed with the reason that was found; without the usual one of a NaN, which it is not then."""
     text = outcome.text.replace(f"; {UNWRITTEN}", "")
     return replace(outcome, text=f"{text}; {why}") if why else outcome
 
 
 def _alternative(prepared: Prepared, sizes: Sequence[int], given: Given) -> Any:
-    """Return what `Versus.told` says of the alternative of a case, and why it is `wrong`, or ""."""
     versus = prepared.bench.declared_versus()
     if versus is None:
         return None
@@ -146,10 +140,9 @@ def _alternative(prepared: Prepared, sizes: Sequence[int], given: Given) -> Any:
 
 
 def verify(prepared: Prepared, given: Given = NONE, *, redraw: bool = True) -> Outcome:
-    """Check after timing: run what was timed twice more, with memory poisoned, and compare the second result.
+    """Check after timing: run twice more with memory poisoned, the first result overwritten, and compare the second.
 
-    The first is overwritten in between. Then, with `redraw`, it runs once more with its inputs redrawn in place, where
-    they can be. What the kernel or its reference raises is raised.
+    `redraw`: once more with inputs redrawn in place, if possible. Raises what the kernel or its reference raises.
     """
     replaced = tampered()
     if replaced:
@@ -169,8 +162,7 @@ def verify(prepared: Prepared, given: Given = NONE, *, redraw: bool = True) -> O
 def verify_redrawn_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
     """Check likewise what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
 
-    What the function keeps besides tensors on the GPU is in the graph as it was captured: where such things follow from
-    the draw, the function itself is called instead.
+    The graph has state outside of the GPU as captured: if that follows from the draw, the function is called instead.
     """
     execute = partial(_executed, prepared, _sizes(out, prepared))
     return _redrawn(prepared, execute, given, partial(_replayed, prepared, out, replay))[0]
@@ -179,8 +171,8 @@ def verify_redrawn_replay(prepared: Prepared, out: Any, replay: Callable[[], Any
 def verify_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
     """Check, after timing, what a CUDA graph computes of one input set.
 
-    `out`: what the function returned while it was captured, which is overwritten, and which `replay()` must compute
-    again: a function that put nothing into the graph is found out.
+    `replay()` must compute `out`, the result at capture, again: this catches a function that put nothing into the
+    graph.
     """
     replaced = tampered()
     if replaced:
@@ -195,16 +187,14 @@ def _replayed(prepared: Prepared, out: Any, replay: Callable[[], Any]) -> Any:
 
 
 def _again(prepared: Prepared, out: Any, sizes: Sequence[int], given: Given) -> Outcome:
-    """Execute once more, after `out`, what the execution before returned, was overwritten."""
     return _rewritten(prepared, out, partial(_executed, prepared, sizes), given)
 
 
 def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: Given) -> Outcome:
     """Overwrite what was returned, execute, and compare.
 
-    A kernel may carry over what it returned from one call to the next, as one that works in place does. Then its
-    reference reads the same memory and gives another result for the overwritten values: in that case they are put
-    back, and another execution counts.
+    Kernel and reference may read the last result, as in place: where the overwritten values change the reference, they
+    are put back, and another execution counts.
     """
     # Without a reference nothing tells the right result from another one.
     strict = prepared.bench.declared_reference() is not None
@@ -236,10 +226,8 @@ def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: 
 def _redrawn(
     prepared: Prepared, execute: Callable[[], Any], given: Given, replay: Optional[Callable[[], Any]] = None
 ) -> tuple[Outcome, str]:
-    """Execute with the inputs redrawn in place; `replay` instead, where it reads all that is redrawn from the GPU.
-
-    Returns what was found, and why nothing was redrawn, or "".
-    """
+    """Execute with inputs redrawn; `replay` instead, if it reads all of them from the GPU. Return also why none
+    were, or ""."""
     if prepared.bench.declared_reference() is None:
         return Outcome(True), ""
     with _memory_apart(prepared):
@@ -284,8 +272,8 @@ def _with_other_values(prepared: Prepared, redraw: Redraw, execute: Callable[[],
 
 
 highest_before = 0
-"""Bytes of device memory that tensors of this process held at most before inputs were redrawn: that takes memory which
-no measurement needs. Set to 0 by whoever begins to watch."""
+"""Most device bytes held before inputs were redrawn, which takes memory that no measurement needs. The watcher sets
+it to 0."""
 
 
 @contextlib.contextmanager
@@ -304,8 +292,7 @@ def _memory_apart(prepared: Prepared) -> Iterator[None]:
 
 @builtin_torch()
 def _sizes(out: Any, prepared: Prepared) -> list[int]:
-    """Return sizes in bytes of what a result holds; nothing of a result that is not there, which the check itself will
-    say."""
+    """Return bytes of a result's parts; the check reports a refused result."""
     try:
         return leaf_sizes(plain(out, strict=False), prepared.bench.holds)
     except Refused:
@@ -313,7 +300,6 @@ def _sizes(out: Any, prepared: Prepared) -> list[int]:
 
 
 def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
-    """Return what one execution returns, with memory poisoned, once the whole device is done."""
     with poisoned_memory(sizes, prepared.bench.device_name):
         out = prepared.fn()
         prepared.synchronize()
@@ -321,7 +307,7 @@ def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
 
 
 def _expected(prepared: Prepared) -> Any:
-    """Return the reference's result, copied before the kernel runs: that may work in place."""
+    """Return a copy of the reference's result from before the kernel runs, which may work in place."""
     reference = prepared.bench.declared_reference()
     if reference is None:
         return None
@@ -344,7 +330,6 @@ def _outcome(prepared: Prepared, out: Any, expected: Any, given: Given) -> Outco
 
 
 def _copied(ref: Any) -> Any:
-    """Return what plain() returned, with memory of its own: it must not change when the kernel runs."""
     if is_tensor(ref):
         return ref.clone()
     if type(ref) is dict:

@@ -1,4 +1,4 @@
-"""Comparing a result with its reference, element by element, whatever of builtin types both are made of."""
+"""Compares a result with its reference, element by element."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .plain import (
 from .tolerance import NONE, Given, Tolerance, Tolerances, Unnamed
 
 CHUNK = 16 * 2**20
-"""Elements that are compared at once: a dozen float64 temporaries of this size stay under 2 GiB."""
+"""Elements at once: a dozen float64 temporaries stay under 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Outcome:
 
     ok: bool
     kind: Optional[str] = None
-    """None when ok; "wrong", "nan" where the result holds NaN and should not, "invalid" where it cannot be trusted."""
+    """"wrong", "nan" where the result holds NaN and should not, "invalid" where it cannot be trusted; None when ok."""
     worst: Optional[float] = None
-    """Largest error as a share of what the tolerance allows; None where nothing was compared."""
+    """Largest error as a share of the tolerance; None if nothing was compared."""
     text: str = ""
     """One line; empty when ok."""
 
@@ -56,11 +56,9 @@ def compare(
 ) -> Outcome:
     """Compare a result with its reference: |out - ref| <= atol + rtol · |ref| for every element.
 
-    Both are tensors, numpy arrays, buffers, numbers, text, bytes, None, or nested lists, tuples, dicts and sets
-    of these, of exactly these types (see `plain`); anything else is refused. Structure and shapes must agree, types of
-    numbers need not: they are compared in float64 or complex128. Integers and bool are compared exactly while both
-    tolerances are 0. An infinity matches only itself, NaN nothing. `names`: of the reference's fields, where it is a
-    named tuple.
+    Both are of exactly the types of `plain`. Structure and shapes must agree, types of numbers need not: they are
+    compared in float64 or complex128. Integers and bool are compared exactly while both tolerances are 0. An infinity
+    matches only itself, NaN nothing. `names`: fields of a named tuple.
     """
     tally = _Tally(Tolerances(rtol, atol, given, names))
     with builtin_torch():
@@ -77,10 +75,7 @@ def compare(
 
 
 def finite(out: Any) -> Outcome:
-    """Check what can be checked without a reference: that the result holds neither NaN nor infinities.
-
-    Values that cannot be compared are not opened.
-    """
+    """Check without a reference: the result holds neither NaN nor infinities. Opaque values pass."""
     with builtin_torch():
         try:
             return _finite(plain(out, strict=False))
@@ -112,17 +107,14 @@ def _not_finite(value: Any, path: Path, count: int) -> Outcome:
 
 
 class _Mismatch(Exception):
-    """Result and reference are built differently."""
+    """Result and reference differ in structure."""
 
 
 class _Tally:
-    """Adds up what the comparison of all elements finds."""
-
     def __init__(self, tolerances: Tolerances) -> None:
         self.tolerances = tolerances
         self.rtol = self.atol = 0.0
         self.several = False
-        """True where the reference is a container of outputs."""
         self.total = self.differing = self.nans = 0
         self.worst = 0.0
         self.at = ""
@@ -130,14 +122,12 @@ class _Tally:
         self.reference_nan_at = ""
 
     def begin(self, ref: Any) -> None:
-        """Take the tolerances for a result that is a single one. Raises Unnamed where they do not fit the reference."""
         self.several = type(ref) is dict or is_sequence(ref)
         self.tolerances.require((ref if type(ref) is dict else range(len(ref))) if self.several else None)
         if not self.several:
             self.rtol, self.atol = self.tolerances.of(None)
 
     def enter(self, path: Path, key: Any) -> None:
-        """Take those of an output, which lies at the top. Raises Unnamed where nothing is said of it."""
         if self.several and not path:
             self.rtol, self.atol = self.tolerances.of(key)
 
@@ -146,25 +136,22 @@ class _Tally:
         return self.rtol == 0 and self.atol == 0
 
     def differs(self, count: int, ratio: float, path: Path, out: Any, ref: Any) -> None:
-        """Note that `count` elements differ, the worst by `ratio` of the tolerance."""
+        """`ratio`: worst error as a share of the tolerance."""
         self.differing += count
         if not self.at or ratio > self.worst:
             self.at = f"{place_name(path)} is {_short(out)}, the reference has {_short(ref)}"
         self.worst = max(self.worst, ratio)
 
     def is_nan(self, count: int, path: Path, ref: Any) -> None:
-        """Note that `count` elements are NaN where the reference has a number."""
         self.nans += count
         self.differing += count
         self.worst = math.inf
         self.nan_at = self.nan_at or f"{place_name(path)} is NaN, the reference has {_short(ref)}"
 
     def reference_is_nan(self, path: Path) -> None:
-        """Note that the reference is no reference."""
         self.reference_nan_at = self.reference_nan_at or place_name(path)
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the comparison."""
         if self.reference_nan_at:
             return Outcome(False, "wrong", None, f"the reference itself holds NaN, at {self.reference_nan_at}")
         if self.nans:
@@ -177,7 +164,6 @@ class _Tally:
 
 
 def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
-    """Compare what plain() returned."""
     if type(out) is array.array and type(ref) is array.array and out == ref:
         tally.total += len(ref)  # the usual case, fast; an array that holds NaN does not equal itself
         return
@@ -214,7 +200,6 @@ def _walk(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
 
 
 def _compare_others(tally: _Tally, out: Any, ref: Any, path: Path) -> None:
-    """Compare text, None and sets; and what is of different kinds."""
     if _is_container(out) or _is_container(ref) or (out is None) != (ref is None):
         raise _Mismatch(f"{place_name(path)} is {_what(out)}, the reference is {_what(ref)}{_hint(out)}")
     tally.total += 1
@@ -303,10 +288,8 @@ def _compare_chunk(tally: _Tally, out: Any, ref: Any, start: tuple[int, ...], pa
 
 
 def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield everything in nested containers that is none, with its place; dicts and sets sorted.
-
-    Of what plain() returned; buffers but bytearrays come as the elements that they hold.
-    """
+    """Yield all but containers of a plain value, with its place; dicts and sets sorted, buffers but bytearrays as
+    elements."""
     value = _opened(value)
     if type(value) in MAPPINGS:
         for key in sorted(value, key=repr):
@@ -322,7 +305,6 @@ def leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _opened(value: Any) -> Any:
-    """Return tensors as strided ones, arrays and views of memory as lists, all else as it is."""
     if is_tensor(value):
         return strided(value)
     return value.tolist() if type(value) in BUFFERS and type(value) is not bytearray else value
@@ -342,17 +324,16 @@ def xp_of(value: Any) -> Any:
 
 
 def _quiet(value: Any) -> Any:
-    """Return a context that silences numpy, which warns of 0/0 and of overflow where torch does not."""
+    """Silence numpy, which warns of 0/0 and overflow where torch does not."""
     return contextlib.nullcontext() if is_tensor(value) else sys.modules["numpy"].errstate(all="ignore")
 
 
 def is_complex(value: Any) -> bool:
-    """Return whether `value` is an array of complex numbers."""
+    """Tell whether `value` is an array of complex numbers."""
     return bool(value.dtype.is_complex if is_tensor(value) else value.dtype.kind == "c")
 
 
 def _is_exact(value: Any) -> bool:
-    """Return whether `value` holds integers or bool."""
     if is_tensor(value):
         return not (value.is_floating_point() or value.is_complex())
     return bool(value.dtype.kind in "biu")
@@ -366,7 +347,7 @@ def widen(value: Any) -> Any:
 
 
 def _signed(value: Any) -> Any:
-    """Return integers and bool as int64, bit by bit: torch compares few of the unsigned types."""
+    """Return int64, bit by bit: torch compares few unsigned types."""
     xp = xp_of(value)
     if value.dtype == getattr(xp, "uint64", None):
         return value.view(xp.int64)
@@ -378,7 +359,7 @@ def _as_tensor(value: Any) -> Any:
 
 
 def chunks(value: Any, start: Optional[tuple[int, ...]] = None) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Yield parts of at most CHUNK elements, in order of the elements, with the index of their first one."""
+    """Yield parts of at most CHUNK elements, with the index of their first."""
     shape = tuple(value.shape)
     start = (0,) * len(shape) if start is None else start
     if math.prod(shape) <= CHUNK:
@@ -392,7 +373,6 @@ def chunks(value: Any, start: Optional[tuple[int, ...]] = None) -> Iterator[tupl
 
 
 def _first(mask: Any) -> Any:
-    """Return the flat index of the first True."""
     flat = mask.reshape(-1)
     return (flat.to(xp_of(flat).uint8) if is_tensor(flat) else flat).argmax()
 
@@ -402,7 +382,6 @@ def _item(value: Any, index: int) -> Any:
 
 
 def _index(start: tuple[int, ...], chunk: Any, flat: int) -> tuple[int, ...]:
-    """Return the index in the whole array of element `flat` of a chunk that begins at `start`."""
     place = []
     for length in reversed(tuple(chunk.shape)):
         flat, rest = divmod(flat, length)

@@ -1,4 +1,4 @@
-"""Kinds of objects that a timed function may keep: which of them hold values, and where."""
+"""Kinds of objects that a timed function may keep: whether and where they hold values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from typing import Any, Optional
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE of object.h: made by a class statement, or by an extension
 _NO_STATE = ("Stream", "Event", "CUDAGraph", "Generator")
-"""Of torch: what holds no values that follow from inputs."""
 _EMPTY = object()
-"""In the place of what a cell or a slot does not hold."""
 
 
 def content(cell: Any) -> Any:
-    """Return what a cell of a closure holds."""
+    """Return the content of a cell of a closure."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -24,13 +22,12 @@ def content(cell: Any) -> Any:
 
 
 def names_something(kind: type) -> bool:
-    """Return whether objects of this kind are names of torch's, such as dtypes."""
+    """Tell whether objects of this kind are names of torch's, such as dtypes."""
     return kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size")
 
 
 def has_no_state(kind: type) -> bool:
-    """Return whether nothing that follows from inputs is in objects of this kind: libraries and what is in them,
-    streams."""
+    """Tell whether nothing in such objects follows from inputs, as in libraries and streams."""
     if issubclass(kind, (ctypes.CDLL, CFuncPtr)):
         return True
     return any(one.__name__.lstrip("_").replace("StreamBase", "Stream") in _NO_STATE and _of_torch(one)
@@ -42,8 +39,7 @@ def _of_torch(kind: type) -> bool:
 
 
 def is_python_class(kind: type) -> bool:
-    """Return whether all that objects of this class hold are attributes, as after a class statement without builtin
-    bases."""
+    """Tell whether attributes are all that such objects hold."""
     if has_no_state(kind) or not all(one.__flags__ & HEAP_TYPE for one in kind.__mro__[:-1]):
         return False
     made: Optional[Any] = None
@@ -64,7 +60,7 @@ def slots(kind: type) -> Iterator[Any]:
 
 
 def slot_of(slot: Any, one: Any) -> Any:
-    """Return what a slot of an object holds."""
+    """Return the content of a slot."""
     try:
         return slot.__get__(one)
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Overwriting what a kernel returned: was it written by this very call?"""
+"""Overwrites what a kernel returned, to show whether the next call writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from .plain import MAPPINGS, NUMBERS, bits, is_array, is_tensor
 _FLIP = bytes(255 - value for value in range(256))
 _FLIP_BOOL = bytes(value ^ 1 for value in range(256))
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
-"""Bytes of an element → format of an unsigned integer of that size."""
 
 
 # ---------------------------------------------------------------- overwriting what was returned
@@ -23,16 +22,16 @@ _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 class Spoiled(abc.ABC):
     """Memory that a kernel returned, overwritten with wrong values.
 
-    Floating-point and bool elements have all their bits (bool: the one) flipped: zeros become NaN, everything
-    changes. The order of integers is reversed, which keeps an index in range should a kernel read it.
+    All bits of floating-point and bool elements are flipped: zeros become NaN, everything changes. Integers are
+    reversed in order, which keeps an index in range should a kernel read it.
     """
 
     where = (0, 0)
-    """Addresses of the memory: first, and one past the last."""
+    """First address, and one past the last."""
 
     @abc.abstractmethod
     def left(self) -> bool:
-        """Return whether wrong values are still there: of integers all, otherwise one."""
+        """Tell whether wrong values remain: all integers, or one of other elements."""
 
     @abc.abstractmethod
     def restore(self) -> None:
@@ -40,8 +39,6 @@ class Spoiled(abc.ABC):
 
 
 class _List(Spoiled):
-    """A list of plain numbers."""
-
     def __init__(self, numbers: list[Any]) -> None:
         self.numbers, self.kept = numbers, list(numbers)
         self.wrong = float("nan")
@@ -55,7 +52,7 @@ class _List(Spoiled):
 
 
 class _Buffer(Spoiled):
-    """A bytearray, an array of the standard library or of numpy."""
+    """A bytearray, or an array of the standard library or of numpy."""
 
     def __init__(self, flat: Any, form: str, size: int) -> None:
         self.flat, self.kept, self.words = flat, bytes(flat), _WORDS.get(size, "Q")
@@ -77,7 +74,7 @@ class _Buffer(Spoiled):
 
 
 class _Tensor(Spoiled):
-    """A strided tensor, seen as integers of its elements' size."""
+    """A strided tensor as integers of its elements' size."""
 
     def __init__(self, torch: Any, tensor: Any) -> None:
         self.torch = torch
@@ -102,10 +99,10 @@ class _Tensor(Spoiled):
 
 
 def spoil(out: Any, bench: Bench) -> list[Spoiled]:
-    """Overwrite what a kernel returned, so that one that returns it again without computing it is found out.
+    """Overwrite what a kernel returned, to catch one that returns it again without computing it.
 
-    Left alone are inputs that the bench drew (kernels may work in place; what `bench.empty` made is no input),
-    memory that elements share, and what cannot be written or, for want of memory, not be kept meanwhile.
+    Left alone are inputs that the bench drew (kernels may work in place; `bench.empty` makes no input), memory that
+    elements share, and what cannot be written or, for want of memory, kept.
     """
     inputs = [_range(drawn.tensor) for drawn in bench._drawn if drawn.method != "empty"]
     found: list[Spoiled] = []
@@ -123,7 +120,7 @@ def spoil(out: Any, bench: Bench) -> list[Spoiled]:
 
 
 def handed_out_again(spoiled: Sequence[Spoiled], out: Any) -> bool:
-    """Return whether a result holds memory that was overwritten, with wrong values in it still."""
+    """Tell whether a result holds overwritten memory with wrong values still in it."""
     ranges = [_range(leaf) for leaf in _memories(out)]
     return any(memory.left() for memory in spoiled if _overlaps(memory.where, ranges))
 
@@ -133,10 +130,6 @@ def _overlaps(one: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
 
 
 def _memories(value: Any) -> Iterator[Any]:
-    """Yield tensors, writable buffers and lists of numbers in a result, as they are and not copied.
-
-    Of exact types, as plain() wants them, which is to be asked before.
-    """
     if type(value) in MAPPINGS:
         for item in dict.values(value):
             yield from _memories(item)
@@ -175,7 +168,7 @@ def _spoiled(leaf: Any) -> Optional[Spoiled]:
 
 
 def _range(leaf: Any) -> tuple[int, int]:
-    """Return addresses of the memory behind a tensor (its whole storage), a buffer or a list."""
+    """Return addresses of a tensor's whole storage, a buffer or a list."""
     if is_tensor(leaf):
         storage = leaf.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()

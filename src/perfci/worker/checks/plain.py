@@ -1,8 +1,6 @@
 """The types that a result may be made of: builtin numbers, text, containers and tensors of exact types.
 
-What is of another class could answer for itself while it is compared: its own `__eq__`, `__iter__` or
-`__torch_function__` would decide. Nothing here runs code of such a class, and comparing sees only what came through
-here.
+Another class could decide its own comparison by `__eq__`, `__iter__` or `__torch_function__`: no code of it runs here.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ Path = tuple[Any, ...]
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 NUMBERS = frozenset({bool, int, float, complex})
 MAPPINGS = frozenset({dict, collections.OrderedDict, collections.defaultdict})
-"""dict.items() reads all of them past what Python code could override."""
+"""dict.items() reads them past what Python code could override."""
 BUFFERS = frozenset({bytearray, array.array, memoryview})
 DEEPEST = 64
-"""Containers within containers."""
 INSTEAD = "return tensors, numpy arrays, numbers, text, or lists, tuples and dicts of them"
 _BASES = ((list, "list"), (dict, "dict"), (set, "set"), (frozenset, "set"), (str, "str"), (bytes, "bytes"),
           (int, "int"), (float, "float"), (complex, "complex"))  # fmt: skip
@@ -37,11 +34,11 @@ _HINTS = {
 
 
 class Refused(Exception):
-    """A result that cannot be compared, or is not there when the timed function returns. The text is one line."""
+    """A result that cannot be compared, or is not there when the function returns, as one line."""
 
 
 class Opaque:
-    """Stands for a value that nothing is compared with and that is not opened."""
+    """Stands for a value that is neither compared nor opened."""
 
 
 OPAQUE = Opaque()
@@ -50,12 +47,11 @@ OPAQUE = Opaque()
 def plain(value: Any, strict: bool = True, path: Path = ()) -> Any:
     """Return the result in tensors, numpy arrays, buffers, numbers, text, None, lists, tuples, dicts and frozensets.
 
-    All are of exactly these types: tensors are new objects on the same memory, detached; containers are copied; named
-    tuples are tuples. Raises Refused for all other types, among them whatever computes its values when read:
-    generators, functions, subclasses of tensors; and for tensors on a device without values.
+    Types are exactly these: tensors are new, detached objects on the same memory; containers are copied; named tuples
+    become tuples. Raises Refused for other types, such as what computes its values when read (generators, functions,
+    subclasses of tensors), and for tensors on a device without values.
 
-    Without `strict`, where nothing is compared, subclasses of builtin types count as these, and values of other types
-    become OPAQUE.
+    Without `strict`, where nothing is compared, subclasses of builtin types count, and other values become OPAQUE.
     """
     kind = type(value)
     if kind in ATOMS or kind in BUFFERS:
@@ -95,7 +91,7 @@ def _plain_dict(value: dict[Any, Any], strict: bool, path: Path) -> Any:
 
 
 def _is_key(key: Any) -> bool:
-    """Return whether hashing and comparing `key` runs builtin code only, and it equals itself."""
+    """Tell whether hashing and comparing runs builtin code only, and `key` equals itself."""
     if type(key) is tuple:
         return all(map(_is_key, key))
     return type(key) in ATOMS and (type(key) not in NUMBERS or key == key)  # noqa: PLR0124  # NaN does not
@@ -110,7 +106,6 @@ def _key(key: Any, path: Path, what: str) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Return a scalar of numpy as a builtin one."""
     found = value.item()
     if type(found) in ATOMS:
         return found
@@ -121,7 +116,6 @@ def _number(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _scalars(numpy: Any) -> frozenset[type]:
-    """Return numpy's own types of scalars."""
     return frozenset(numpy.dtype(code).type for code in numpy.typecodes["All"])
 
 
@@ -139,7 +133,6 @@ def _plain_tensor(torch: Any, value: Any, strict: bool, path: Path) -> Any:
 
 
 def _other(value: Any, strict: bool, path: Path) -> Any:
-    """Return the plain form of a value of none of the exact types."""
     kind, where = type(value), place_name(path)
     name = _name(kind)
     if any(_defines(kind, method) for method in ("__next__", "__anext__", "__await__")):
@@ -159,7 +152,7 @@ def _other(value: Any, strict: bool, path: Path) -> Any:
 
 
 def _defines(kind: type, name: str) -> bool:
-    """Return whether a class has an attribute, without running code of the class or its metaclass."""
+    """Runs no code of the class or its metaclass."""
     return inspect.getattr_static(kind, name, None) is not None
 
 
@@ -168,19 +161,19 @@ def _a(name: str) -> str:
 
 
 def _name(kind: type) -> str:
-    """Return a class's own name, whatever its metaclass says."""
+    """Runs no code of the metaclass."""
     return " ".join(str(type.__dict__["__name__"].__get__(kind)).split())[:60]
 
 
 def place_name(path: Path) -> str:
-    """Return a place in words: `result[0]['logits'][3, 7]`."""
+    """Return a place such as `result[0]['logits'][3, 7]`."""
     steps = (str(list(step)) if isinstance(step, tuple) else f"[{step!r}]" for step in path)
     return "result" + "".join(steps)
 
 
 @contextlib.contextmanager
 def builtin_torch() -> Iterator[None]:
-    """Keep modes of torch that the suite has entered from seeing the operations, or changing what they return."""
+    """Hide operations from torch modes of the suite, which could change results."""
     torch = sys.modules.get("torch")
     with contextlib.ExitStack() as stack:
         for name in ("DisableTorchFunction", "_DisableTorchDispatch"):
@@ -194,41 +187,41 @@ def builtin_torch() -> Iterator[None]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether `value` is a tensor of torch, which is not imported for the question."""
+    """Tell whether `value` is a tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
 
 
 def is_ndarray(value: Any) -> bool:
-    """Return whether `value` is an array of numpy, which is not imported for the question."""
+    """Tell whether `value` is a numpy array, without importing numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
 
 
 def is_array(value: Any) -> bool:
-    """Return whether `value` is a tensor or a numpy array of numbers or bool."""
+    """Tell whether `value` is a tensor or a numpy array of numbers or bool."""
     return is_tensor(value) or (is_ndarray(value) and value.dtype.kind in "biufc")
 
 
 def is_sequence(value: Any) -> bool:
-    """Return whether `value` is a list or a tuple."""
+    """Tell whether `value` is a list or a tuple."""
     return type(value) is list or type(value) is tuple
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is a plain number; bool is one."""
+    """Tell whether `value` is a plain number or bool."""
     return type(value) in NUMBERS
 
 
 def is_nan(value: Any) -> bool:
-    """Return whether `value` is a plain number and NaN."""
+    """Tell whether `value` is a plain number and NaN."""
     if type(value) is complex:
         return math.isnan(value.real) or math.isnan(value.imag)
     return type(value) is float and math.isnan(value)
 
 
 def strided(value: Any) -> Any:
-    """Return a plain tensor as a strided one that is not quantised."""
+    """Return a plain tensor as strided and not quantised."""
     torch: Optional[Any] = sys.modules["torch"]
     assert torch is not None
     if value.is_quantized:
@@ -237,7 +230,7 @@ def strided(value: Any) -> Any:
 
 
 def bits(tensor: Any) -> Any:
-    """Return a tensor as one of bool, or of integers of its elements' size, in the same memory."""
+    """Return a tensor as bool, or as integers of its elements' size, in the same memory."""
     torch = sys.modules["torch"]
     if tensor.dtype == torch.bool:
         return tensor
@@ -248,6 +241,6 @@ def bits(tensor: Any) -> Any:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Return whether torch found no room on the device."""
+    """Tell whether torch found no room on the device."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)

@@ -1,4 +1,4 @@
-"""Memory that betrays what a kernel returns and has not written."""
+"""Poisons memory, to show what a kernel returns and has not written."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .compare import leaves
 from .plain import is_array, is_tensor
 
 BLOCKS, BLOCK_BYTES = 8, 2**28
-"""Freed blocks of each size that are poisoned: more than the seven that a bin of glibc's tcache holds, and some that a
-kernel may take before its output. Two where more would take more bytes than this."""
+"""Freed blocks of each size: more than the seven in a bin of glibc's tcache, and some that a kernel may take before
+its output. Only two where more would exceed these bytes."""
 ALIGNMENT = 64
-"""Bytes: torch asks for memory on the CPU at multiples of this."""
+"""Bytes to which torch aligns memory on the CPU."""
 SMALL = 2**20
-"""Bytes: up to here glibc may hand out what it keeps aside, which M_PERTURB does not reach."""
+"""Bytes up to which glibc may hand out cached memory, past M_PERTURB."""
 M_PERTURB = -6  # malloc.h of glibc
 FILL_WITH_ONES = 0x100
-"""Value of M_PERTURB: not 0, which switches it off, and with a low byte whose complement, the filling, is 0xFF."""
+"""For M_PERTURB: 0 would switch it off; the complement of the low byte, the filling, is 0xFF."""
 
 
 def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) -> list[int]:
-    """Return the bytes of memory behind each array, tensor and buffer in a plain result, each size once, ascending.
+    """Return the bytes behind each array, tensor and buffer in a plain result, each size once, ascending.
 
-    Left out are tensors of which `drawn` says that they lie in memory that was there before the kernel ran.
+    `drawn`: tells whether a tensor's memory was there before the kernel ran, to leave it out.
     """
     sizes = set()
     for _, leaf in leaves(out, ()):
@@ -44,9 +44,8 @@ def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) ->
 def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
     """Fill memory that is allocated and not written with ones meanwhile: NaN in every floating-point type.
 
-    A kernel that returns what it has not written then returns NaN instead of the right values of the run before. On
-    a GPU this holds for blocks of `sizes` bytes, on the CPU for all that glibc hands out; other allocators are served
-    as on a GPU. On macOS it does nothing.
+    It could hold the right values of the run before. On a GPU, or without glibc, only blocks of `sizes` bytes are
+    filled; on macOS none.
     """
     if device.startswith("cuda"):
         _poison_cached(sizes, device)
@@ -89,10 +88,9 @@ def _poison_cached(sizes: Sequence[int], device: str) -> None:
 
 
 def _cut_from(size: int) -> int:
-    """Return the bytes that glibc asks itself for, to cut an aligned block of `size` bytes from them.
+    """Return the bytes from which glibc cuts an aligned block (`_int_memalign` in malloc.c).
 
-    So does `_int_memalign` in its malloc.c. A freed chunk of just that size, which `M_PERTURB` filled with zeros, goes
-    through the tcache and comes back as it is, unless the tcache is full.
+    A freed chunk of that size, zeroed by `M_PERTURB`, comes back from the tcache unless that is full.
     """
     chunk = max(32, (size + 8 + 15) & ~15)
     return chunk + ALIGNMENT + 32

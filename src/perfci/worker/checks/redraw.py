@@ -1,9 +1,9 @@
-"""New values for a case's inputs in the same memory: what a memo of earlier results does not survive.
+"""New values for a case's inputs in the same memory: a memo of earlier results does not survive them.
 
-A case is set up twice more, from its own seed and from another. Whatever a timed function and its reference can reach
-(closures, defaults, attributes, containers) and what differs between the two follows from the draw: in the function
-that has run already it gets the other values, tensors and arrays in place. What does not differ, such as a flag, a
-counter or an empty store, stays as the calls have made it: there a memo would be.
+A case is set up twice more, from its own seed and from another. What function and reference can reach (closures,
+defaults, attributes, containers) and what differs between the two follows from the draw: the function that has run gets
+the other values, tensors and arrays in place. The rest, such as a flag, a counter or an empty store, stays: a memo
+would be there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from .plain import ATOMS, MAPPINGS, bits, is_ndarray, is_tensor, out_of_memory
 from .saved import Unreadable, kept, nodes
 
 MOST = 50_000
-"""Objects that are searched at most."""
 HOST_BYTES = 2**30
-"""Of tensors on the host: a case that drew more is not set up twice more, lest it runs out of its memory."""
+"""Of tensors on the host: a case that drew more is not set up again, lest memory runs out."""
 ADDRESSES = range(2**40, 2**48)
 """Where 64-bit systems map memory; data are seldom as large. The heap of a program that is not position-independent,
-as Debian's Python, lies below: there only what points into memory of a draw is an address."""
+as Debian's Python, lies below: only pointers into a draw count there."""
 _CALLABLES = (types.BuiltinMethodType, type("".__str__))
 _PARTS = {
     "sparse_coo": ("_indices", "_values"),
@@ -43,7 +42,7 @@ class Unpaired(Exception):
 
 
 class _Images(NamedTuple):
-    """The contents of a place for the values of each draw; the same object twice where nothing is to be done."""
+    """A place's content for each draw; the same object twice for no change."""
 
     own: Any
     other: Any
@@ -54,18 +53,15 @@ class _Images(NamedTuple):
 
 
 class Redraw:
-    """The state of a prepared case that follows from its draw, with the values of two draws."""
+    """What follows from a prepared case's draw, with the values of two draws."""
 
     def __init__(self, target: Prepared, own: Prepared, other: Prepared) -> None:
-        """`own` and `other`: set up as `target` was, from the same draw and from another, and never called.
-
-        Raises Unpaired.
-        """
+        """`own` and `other`: set up from its draw and from another, and never called. Raises Unpaired."""
         self.own, self.other = own, other
         self._tensors: list[tuple[Any, Any, Any]] = []
         self._changes: list[tuple[Callable[[Any], None], _Images]] = []
         self._seen: dict[int, tuple[Any, ...]] = {}
-        """id of what the target holds → the triple; kept alive, so that no id is used twice."""
+        """id of the target's objects → the triple, kept alive so that no id is reused."""
         self._addresses: list[tuple[int, int]] = []
         self._ranges: tuple[list[range], list[range]] = ([], [])
         drawn = [[one.tensor for one in made.bench._drawn] for made in (target, own, other)]
@@ -89,11 +85,11 @@ class Redraw:
 
     @property
     def on_device(self) -> bool:
-        """True where all of it lies in tensors on a GPU, where replays of a graph read it."""
+        """True where replays of a graph read all of it from the GPU."""
         return not self._changes and all(target.device.type == "cuda" for target, _, _ in self._tensors)
 
     def apply(self, other: bool) -> None:
-        """Write the values of the own or the other draw. No version of a tensor tells of it."""
+        """Write the values of a draw, without a new version of any tensor."""
         for target, *values in self._tensors:
             _copy(target, values[other])
         for put, images in self._changes:
@@ -110,7 +106,6 @@ class Redraw:
     # ---------------------------------------------------------------- pairing
 
     def _pair(self, target: Any, own: Any, other: Any) -> _Images:
-        """Take down what differs between `own` and `other` below `target`; what the place of `target` is to hold."""
         kind = type(own)
         if own is other:
             return _Images(target, target)
@@ -134,7 +129,6 @@ class Redraw:
         return _Images(target, target)
 
     def _descend(self, kind: type, target: Any, own: Any, other: Any) -> None:
-        """Pair what lies below an object that stays where it is."""
         if is_tensor(target):
             self._pair_saved(target, own, other)
             self._pair_tensors(*(sys.modules["torch"].Tensor.detach(one) for one in (target, own, other)))
@@ -167,7 +161,6 @@ class Redraw:
             raise Unpaired(f"it keeps a {kind.__name__}, which cannot be read")
 
     def _put(self, put: Callable[[Any], None], target: Any, own: Any, other: Any) -> None:
-        """Pair what lies in a place, which `put` writes."""
         images = self._pair(target, own, other)
         if images.differ:
             self._changes.append((put, images))
@@ -213,7 +206,7 @@ class Redraw:
             self._changes.append((functools.partial(_refill, target), contents))
 
     def _are_address(self, own: Any, other: Any) -> bool:
-        """Return whether two atoms may be addresses, each of its own draw's memory."""
+        """Both must be addresses, each of its own draw's memory."""
         if not type(own) is type(other) is int:
             return False
         if own in ADDRESSES and other in ADDRESSES:
@@ -221,7 +214,7 @@ class Redraw:
         return all(any(one in known for known in ranges) for one, ranges in zip((own, other), self._ranges))
 
     def _are_addresses(self, own: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Return whether two sequences of atoms differ in addresses only. Raises Unpaired where some are."""
+        """Tell whether they differ in addresses only. Raises Unpaired if in part."""
         differing = [(a, b) for a, b in zip(own, other) if a != b]
         found = [(a, b) for a, b in differing if self._are_address(a, b)]
         if not found:
@@ -291,7 +284,6 @@ class Redraw:
             self._put(functools.partial(slot.__set__, target), *(slot_of(slot, one) for one in (target, own, other)))
 
     def _pair_saved(self, target: Any, own: Any, other: Any) -> None:
-        """Pair what the graphs of autograd that have made three tensors keep."""
         try:
             graphs = [nodes(one) for one in (target, own, other)]
             if len({tuple(map(type, graph)) for graph in graphs}) > 1:
@@ -329,10 +321,7 @@ class Redraw:
         self._tensors.append(trio)
 
     def _hold_addresses(self, own: Any, other: Any) -> bool:
-        """Return whether two tensors or arrays of 64-bit integers differ in addresses only.
-
-        Raises Unpaired where some are.
-        """
+        """Tell likewise of tensors or arrays of 64-bit integers."""
         differing = own != other
         both = differing
         for one, ranges in zip((own, other), self._ranges):
@@ -349,7 +338,7 @@ class Redraw:
 
 
 def set_up(target: Prepared) -> Redraw:
-    """Set up the case of `target` twice more, and pair all three. Raises Unpaired, and what the set-up raises."""
+    """Set up the case twice more, and pair all three. Raises Unpaired, and what the set-up raises."""
     drawn = [one.tensor for one in target.bench._drawn]
     if sum(one.numel() * one.element_size() for one in drawn if one.device.type == "cpu") > HOST_BYTES:
         raise Unpaired(f"it draws more than {HOST_BYTES // 2**20} MiB on the host")
@@ -382,7 +371,6 @@ def _refill(target: Any, items: Any) -> None:
 
 
 def _copy(target: Any, source: Any) -> None:
-    """Copy values of one strided tensor into another, detached one."""
     torch = sys.modules["torch"]
     for axis, (length, stride) in enumerate(zip(source.shape, target.stride())):
         if stride == 0 and length > 1:  # expanded: its elements share memory
@@ -394,6 +382,5 @@ def _copy(target: Any, source: Any) -> None:
 
 
 def _equal(one: Any, two: Any) -> bool:
-    """Compare bit by bit, as far as that can be told: NaN is not different from itself."""
     one, two = (bits(each.resolve_conj().resolve_neg()) for each in (one, two))
     return bool(sys.modules["torch"].equal(one, two))

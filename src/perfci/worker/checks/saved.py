@@ -1,5 +1,4 @@
-"""Values that a graph of autograd has saved for its backward pass: they follow from inputs, and no closure shows
-them."""
+"""Values that autograd saves for its backward pass: they follow from inputs, and no closure shows them."""
 
 from __future__ import annotations
 
@@ -8,9 +7,8 @@ import sys
 from typing import Any
 
 MOST = 10_000
-"""Nodes of a graph that are read at most."""
 _GENERATED = re.compile(r"[A-Za-z]\w*Backward\d+")
-"""Nodes that torch makes of derivatives.yaml: each value that they keep is an attribute `_saved_…`."""
+"""Nodes of torch's derivatives.yaml, which keep values as `_saved_…`."""
 
 
 class Unreadable(Exception):
@@ -18,7 +16,7 @@ class Unreadable(Exception):
 
 
 def nodes(tensor: Any) -> list[Any]:
-    """Return the nodes of the graph that has made a tensor, each once; none of a leaf. Raises Unreadable."""
+    """Return the nodes of a tensor's graph, each once; none for a leaf. Raises Unreadable."""
     found: dict[Any, None] = {}
     todo = [tensor.grad_fn]
     while todo:
@@ -32,10 +30,7 @@ def nodes(tensor: Any) -> list[Any]:
 
 
 def kept(node: Any) -> dict[str, Any]:
-    """Return name → what a node keeps: tensors that share its memory, and what a custom function put into its context.
-
-    Raises Unreadable.
-    """
+    """Return name → what a node keeps: tensors on the same memory, a custom function's context. Raises Unreadable."""
     function = sys.modules["torch"].autograd.function.BackwardCFunction
     try:
         if isinstance(node, function):
@@ -50,8 +45,8 @@ def kept(node: Any) -> dict[str, Any]:
 
 
 def _twice(node: Any, name: str) -> Any:
-    """Return an attribute, its tensors without their graph, which is that of the node. Raises Unreadable where hooks
-    make new tensors each time, as those of checkpoints do."""
+    """Return an attribute, its tensors without a graph. Raises Unreadable for new tensors each time, as of
+    checkpoints' hooks."""
     one, again = _detached(getattr(node, name)), _detached(getattr(node, name))
     if _places(one) != _places(again):
         raise Unreadable(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")
@@ -59,13 +54,11 @@ def _twice(node: Any, name: str) -> Any:
 
 
 def _detached(value: Any) -> Any:
-    """Return a tensor, or those in a tuple or list of them, without a graph; anything else as it is."""
     if isinstance(value, (tuple, list)):
         return tuple(_detached(one) for one in value)
     return value.detach() if isinstance(value, sys.modules["torch"].Tensor) else value
 
 
 def _places(value: Any) -> list[int]:
-    """Return the addresses of a detached tensor, or of those in a tuple of them."""
     parts = value if isinstance(value, tuple) else (value,)
     return [one.untyped_storage().data_ptr() for one in parts if isinstance(one, sys.modules["torch"].Tensor)]

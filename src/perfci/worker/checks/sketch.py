@@ -1,4 +1,4 @@
-"""Sketches: a few numbers of a reference that tell whether base and head expect the same."""
+"""Sketches: a few numbers that tell whether base and head expect the same."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from .plain import is_array, is_number, is_tensor, plain
 
 PROJECTIONS = 4
 STAND_IN = 1e6
-"""Takes the place of an infinity in a sketch, which must stay finite."""
+"""In place of an infinity: a sketch must stay finite."""
 
 
 def sketch(ref: Any) -> list[float]:
     """Return the L2 norm of all values and their projections on four fixed vectors of ±1, in float64.
 
-    The leaves count as one long vector; complex numbers as two elements, what is no number as a value drawn
-    from its hash. Equal references give equal sketches up to the order of summation, on every device.
-    Raises Refused.
+    The leaves form one vector, with complex numbers as two elements and non-numbers by their hash. Equal references
+    give equal sketches up to the order of summation, on every device. Raises Refused.
     """
     position = 0
     square = 0.0
@@ -47,9 +46,9 @@ def sketch(ref: Any) -> list[float]:
 
 
 def _mix(index: Any) -> Any:
-    """Return 32 well-mixed bits of an index: an int, or an int64 array. C. Wellons' lowbias32 (hash-prospector).
+    """Return 32 well-mixed bits of an int or an int64 array: C. Wellons' lowbias32 (hash-prospector).
 
-    Products may wrap around in int64; their low 32 bits are right all the same.
+    Products may wrap around; their low 32 bits are still right.
     """
     h = index % 0xFFFFFFFB
     h = h ^ (h >> 16)
@@ -60,14 +59,12 @@ def _mix(index: Any) -> Any:
 
 
 def _count_from(first: int, size: int, like: Any) -> Any:
-    """Return first, first + 1, … as int64, beside `like`."""
     xp = xp_of(like)
     more = {"device": like.device} if is_tensor(like) else {}
     return xp.arange(first, first + size, dtype=xp.int64, **more)
 
 
 def _real_values(chunk: Any) -> Any:
-    """Return the elements in order as a flat float64 array: real and imaginary parts apart, infinities replaced."""
     xp = xp_of(chunk)
     wide = widen(chunk).reshape(-1)
     if is_complex(wide):

@@ -1,6 +1,6 @@
-"""State that a case carries from one execution to the next in the tensors that it has drawn, as a failure's reason.
+"""State that a case carries between executions in drawn tensors, as a failure's reason.
 
-Asked only where a result was right at first and is wrong later: it changes no outcome, and is told beside it.
+Asked only where a right result turned wrong; it changes no outcome.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from .plain import bits, builtin_torch
 
 
 def carried(prepared: Prepared, right: Callable[[Prepared], bool]) -> str:
-    """Tell what an execution changes of what the case has drawn, where the next one is right once that is put back.
+    """Return what an execution changes of the drawn tensors, if putting that back makes the next one right.
 
-    Sets the case up anew with the same values and executes it twice; `right` executes it and compares. Returns the end
-    of a sentence that says how the result came to be wrong, or "": nothing was changed, or that is not the reason.
+    Executes a new set-up twice; `right` executes and compares. Returns the end of a sentence, or "".
     """
     try:
         fresh = prepared.again(False)
@@ -44,7 +43,7 @@ def carried(prepared: Prepared, right: Callable[[Prepared], bool]) -> str:
 
 
 def unbounded(prepared: Prepared) -> str:
-    """Tell which tensors that were drawn finite hold something else by now; "" where none does."""
+    """Return which tensors that were drawn finite no longer are, or ""."""
     drawn = [one for one in prepared.bench._drawn if one.method in ("randn", "rand", "zeros")]
     try:
         with builtin_torch():
@@ -55,7 +54,6 @@ def unbounded(prepared: Prepared) -> str:
 
 
 def _drawn(prepared: Prepared) -> list[Drawn]:
-    """Return the tensors that were drawn with values."""
     return [one for one in prepared.bench._drawn if one.method != "empty"]
 
 
@@ -64,7 +62,6 @@ def _named(some: list[Drawn]) -> str:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Compare bit by bit: NaN does not differ from itself."""
     return bool(sys.modules["torch"].equal(bits(one.detach()), bits(two)))
 
 

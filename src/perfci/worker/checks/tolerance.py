@@ -1,4 +1,4 @@
-"""How far a result may be from its reference: one number, or one for each of its outputs."""
+"""How far a result may be from its reference: one number, or one for each output."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
 Tolerance = Union[float, Mapping[str, float]]
-"""A number for all outputs; or output → number, each by its position or key as text, and REST for all others."""
+"""A number for all; or output → number, by position or key as text, and REST for all others."""
 Given = tuple[Optional[Tolerance], Optional[Tolerance]]
-"""rtol and atol of base, which count before those that a side declares, where they say something of an output."""
+"""rtol and atol of base, which replace a side's own where they cover an output."""
 NONE: Given = (None, None)
 REST = "*"
 _SHOWN = 8
-"""Outputs that an error names."""
 
 
 class Unnamed(Exception):
-    """A tolerance and the outputs do not fit. The text is one line."""
+    """A tolerance and the outputs do not fit, as one line."""
 
 
 def read_tolerance(name: str, value: Any) -> Tolerance:
-    """Return a tolerance as declared. Raises ValueError for one that is no number from 0 on, finite, or no mapping of
-    outputs to such numbers."""
+    """Return a tolerance as declared. Raises ValueError for anything but finite numbers from 0 on, or a mapping to
+    such."""
     if not isinstance(value, Mapping):
         return require_amount(f"bench.reference({name}=…)", value)
     if not value:
@@ -44,14 +43,14 @@ def read_tolerance(name: str, value: Any) -> Tolerance:
 
 
 def require_amount(what: str, amount: Any) -> float:
-    """Return a number as float. Raises ValueError for one that is negative or not finite, and for all else."""
+    """Return a float. Raises ValueError for what is no number, negative or not finite."""
     if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not math.isfinite(amount) or amount < 0:
         raise ValueError(f"{what}: {amount!r} is no finite number of at least 0")
     return float(amount)
 
 
 class Tolerances:
-    """The tolerances of each output: base's where base says something of it, else those of the side itself."""
+    """The tolerances of each output: base's where it covers the output, else the side's."""
 
     def __init__(
         self,
@@ -60,15 +59,15 @@ class Tolerances:
         given: Given = NONE,
         names: tuple[str, ...] = (),
     ) -> None:
-        """`rtol` and `atol`: as the side declares them. `names`: of the fields of a named tuple, in order."""
+        """`rtol` and `atol`: the side's. `names`: fields of a named tuple, in order."""
         own, first = {"rtol": rtol, "atol": atol}, dict(zip(("rtol", "atol"), given))
         self._own = {kind: _placed(value, names) for kind, value in own.items()}
         self._given = {kind: _placed(value, names) for kind, value in first.items() if value is not None}
 
     def require(self, outputs: Optional[Iterable[Any]]) -> None:
-        """Raise Unnamed where the side names an output that its reference does not have.
+        """Raise Unnamed where the side names an output that its reference lacks.
 
-        `outputs`: keys or positions; None where the result is a single one.
+        `outputs`: keys or positions; None for a single result.
         """
         known = None if outputs is None else [str(key) for key in outputs]
         for kind, value in self._own.items():
@@ -81,8 +80,7 @@ class Tolerances:
                 raise Unnamed(f"{kind} names the output {name!r}, which the reference does not have: it has {shown}")
 
     def of(self, output: Optional[Any]) -> tuple[float, float]:
-        """Return rtol and atol of an output, None for a result that is a single one. Raises Unnamed where nothing says
-        so."""
+        """Return rtol and atol of an output, or of a single result (None). Raises Unnamed."""
         return self._find("rtol", output), self._find("atol", output)
 
     def _find(self, kind: str, output: Optional[Any]) -> float:
@@ -98,13 +96,12 @@ class Tolerances:
 
 
 def _placed(value: Tolerance, names: tuple[str, ...]) -> Tolerance:
-    """Return a tolerance with the fields of a named tuple by their positions."""
     if not isinstance(value, Mapping):
         return value
     return {str(names.index(name)) if name in names else name: one for name, one in value.items()}
 
 
 def field_names(result: Any) -> tuple[str, ...]:
-    """Return the fields of a named tuple, in order; none of anything else. Runs no code of its class."""
+    """Return the fields of a named tuple, or none. Runs no code of its class."""
     found = inspect.getattr_static(type(result), "_fields", ()) if issubclass(type(result), tuple) else ()
     return found if type(found) is tuple and all(type(name) is str for name in found) else ()

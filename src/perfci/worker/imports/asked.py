@@ -1,4 +1,4 @@
-"""Tells which modules a suite asks for, whether they are there or not."""
+"""Reports which modules a suite asks for, whether they are there or not."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Group(NamedTuple):
 
     modules: dict[str, Any]
     variables: dict[str, Optional[str]]
-    """Of the environment, with their values; None where one was taken away."""
+    """Of the environment; None where one was removed."""
     path: list[str]
     finders: list[Any]
 
 
 Groups = dict[str, Group]
-"""Module that was asked for → what came with it."""
+"""Module asked for → what came with it."""
 
 
 class Traces:
-    """Where imports leave traces beside their modules, as it is now."""
+    """The traces that imports leave beside their modules, as of now."""
 
     def __init__(self) -> None:
         self.variables, self.path, self.finders = dict(os.environ), list(sys.path), list(sys.meta_path)
@@ -54,18 +54,17 @@ _BOOTSTRAP = "<frozen importlib._bootstrap_external>"
 _MOST_LINKS = 40
 """On the way of one name (path_resolution(7))."""
 _OWN = frozenset({"CUDA_MODULE_LOADING"})
-"""Variables that torch sets as it uses the GPU first."""
+"""torch sets them at its first use of the GPU."""
 
 
 class Settings:
-    """All that decides how a module turns out beside its code, and code of a suite may change before it imports one."""
+    """What decides how a module turns out beside its code, and a suite may change."""
 
     def __init__(self, folder: str, path: Sequence[str]) -> None:
-        """`folder`: the side's; `path`: its entries of `sys.path`."""
         self.folder, self.path, self.start = folder, set(path), _folder()
 
     def digest(self) -> str:
-        """Return the same text in a scout and in a stem, of base and of head, where nothing but imports came before."""
+        """Return the same text in scout and stem, of base and head, after imports alone."""
         environment = sorted(
             (name, value.replace(self.folder, "")) for name, value in os.environ.items() if name not in _OWN
         )
@@ -95,12 +94,12 @@ class Finder:
 
 
 class Difference:
-    """Tells whether anything that differs between the sides has been at work in this process, a scout."""
+    """Tells whether what differs between the sides has run or been read in this process, a scout."""
 
     def __init__(self, folder: str, differing: dict[str, Any], told: Callable[[], None]) -> None:
-        """`folder`: the side's. `differing`, of paths below it: `lines`, of modules that depend on what differs → that
-        from which on one does something as it is imported, or 0; `paths`, all that differ; and `folders`, whose
-        listing does. `told`: is called as code of the side, or what it calls, reads one of them."""
+        """`folder`: the side's. `differing`, below it: `lines`, module that depends on what differs → first line
+        that acts at import, or 0; `paths`; `folders`, whose listing differs. `told`: called when code of the side,
+        or what it calls, reads one."""
         top = os.path.realpath(folder)
         self.lines: dict[str, int] = {}
         for path, line in differing["lines"].items():  # a link stands for what it leads to
@@ -110,16 +109,16 @@ class Difference:
         self.folders = {os.path.join(top, path) for path in differing["folders"]}
         self.top, self.told, self.process = os.path.join(top, ""), told, os.getpid()
         self.begun: set[str] = set()
-        """Of the files in `lines` those whose code was executed."""
+        """Files in `lines` whose code was executed."""
         self.seen = ""
-        """What showed that it was, as a clause."""
+        """The evidence, as a clause, or empty."""
         self.own = threading.local()
-        """`work` is there while the thread does perfci's own."""
+        """Has `work` while the thread does perfci's own."""
         if self.lines or self.paths or self.folders:
             sys.addaudithook(self._hear)
 
     def works(self, frame: Optional[FrameType]) -> str:
-        """Return why it has been when the code of `frame` asks for a module; empty where it has not."""
+        """Return why what differs was at work when `frame` asks for a module, or empty."""
         running: dict[str, int] = {}
         while frame is not None and not self.seen:
             file = discover.real_file(frame.f_code.co_filename)
@@ -134,14 +133,14 @@ class Difference:
         return self.seen
 
     def see(self, file: str, what: str) -> None:
-        """Take in that `file`, which depends on what differs, was at work."""
+        """Record that `file`, which depends on what differs, was at work."""
         self.seen = self.seen or f"{self._shown(file)} depends on what differs, and {what}"
 
     def _shown(self, path: str) -> str:
         return path.replace(self.top, "").removeprefix("tree/")
 
     def _hear(self, event: str, given: tuple[Any, ...]) -> None:
-        """Take in an audit event (Python's library reference, table of audit events)."""
+        """Event and arguments are of Python's table of audit events."""
         if event not in _HEARD or self.seen or hasattr(self.own, "work"):
             return
         name = given[1] if event == "import" else given[0]
@@ -164,7 +163,6 @@ class Difference:
             del self.own.work
 
     def _differing(self, event: str, name: str) -> str:
-        """Return the path of what differs, where that shows in what a name leads to; else an empty one."""
         way, caller = _way(name), sys._getframe(2).f_code.co_filename
         if event in ("os.listdir", "os.scandir"):
             if caller == getattr(sys.modules.get("importlib.metadata"), "__file__", None):
@@ -189,8 +187,7 @@ class Difference:
 
 
 def _way(name: str) -> list[str]:
-    """Return the real paths of all folders and links that a name leads through (path_resolution(7)), and last where it
-    leads."""
+    """Return the real paths of folders and links on a name's way (path_resolution(7)), then of its target."""
     todo = os.path.join(_folder(), name).split("/")[::-1]
     path, way, links = "/", ["/"], 0
     while todo:
@@ -213,13 +210,12 @@ def _way(name: str) -> list[str]:
 
 
 class Asked(Finder):
-    """A finder that finds nothing but what a stem has: it tells the modules that the suite itself asks for."""
+    """A finder of only what a stem has, which reports the modules that the suite itself asks for."""
 
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
-        """`setup`: of the worker; what its stem has is taken away, and comes back as it is asked for. `differing`: see
-        `Difference`. `tell`: is told each module, until what differs is at work, and a digest of the settings then;
-        again, with an empty one, if what differs turns out to be read meanwhile; and then, with an empty name, which
-        modules it is not told, and why."""
+        """`setup`: the worker's; modules of its stem are removed, and come back when asked for. `tell`: gets module
+        and digest of settings until what differs is at work; the module and "" if it was read meanwhile; at last ""
+        and which modules are not reported, and why."""
         root, site, path = setup["tree"], setup["site"], setup["path"]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
@@ -243,7 +239,7 @@ class Asked(Finder):
             sys.meta_path[:] = [one for one in sys.meta_path if one not in group.finders]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Let others find it, or give back what the stem has."""
+        """Leave it to others, or return what the stem has."""
         # A child that the suite forks has no part in this.
         if os.getpid() == self.process and self._is_own(sys._getframe(1)):
             with self.lock:
@@ -276,7 +272,7 @@ class Asked(Finder):
         return discover.real_file(os.path.join(self.own[0], suite)) in self.difference.lines
 
     def withdraw(self) -> None:
-        """Take back the modules that are being imported."""
+        """Withdraw the modules that are being imported."""
         with self.lock:
             for name in self.told:
                 if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
@@ -284,13 +280,12 @@ class Asked(Finder):
                     self._stop(name)
 
     def _stop(self, name: str) -> None:
-        """Say from which module on nothing is told, and why."""
         if not self.stopped:
             self.tell("", f"{name}, and what follows: {self.difference.seen}")
         self.stopped = True
 
     def _is_own(self, frame: Optional[FrameType]) -> bool:
-        """Tell whether code of the side asks, or called what does; not so while a module from outside is imported."""
+        """Tell whether code of the side asks, or called what does; False while a module from outside is imported."""
         while frame is not None:
             code, package = frame.f_code, str(frame.f_globals.get("__name__")).partition(".")[0]
             if package == __name__.partition(".")[0]:
@@ -306,7 +301,7 @@ class Asked(Finder):
 
 
 class _There(Loader):
-    """A loader of what is loaded."""
+    """A loader of loaded modules."""
 
     def __init__(self, module: Any) -> None:
         self.module = module

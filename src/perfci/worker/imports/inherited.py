@@ -1,5 +1,4 @@
-"""Tells what a fork would inherit of an import, and a worker should not; finds what keeps a path of a side, and puts
-another in its place."""
+"""What a fork would inherit of an import, and a worker should not; and names that hold paths of a side."""
 
 from __future__ import annotations
 
@@ -16,20 +15,20 @@ from typing import Any, Optional
 from ..maps import pieces
 
 QUIET = frozenset({"jemalloc_bg_thd"})
-"""Names of threads that a fork does without: jemalloc's handlers of forks take their work back (pyarrow has them)."""
+"""jemalloc's fork handlers take over their work (pyarrow)."""
 GLIBC = 3 << 31
-"""The signals 32 and 33, which glibc handles for itself once there was a thread (nptl(7))."""
+"""Signals 32 and 33, which glibc handles once there was a thread (nptl(7))."""
 NAMED = 0.05
-"""Seconds within which a new thread has given itself its name."""
+"""Seconds for a new thread to name itself."""
 _loud: dict[str, bool] = {}
 Place = tuple[dict[str, Any], str]
-"""The names of a module or an object, and one of them."""
+"""A module's or object's names, and one of them."""
 
 
 def state(links: Optional[dict[str, str]] = None) -> dict[str, Any]:
-    """Return, by what a difference means, all that a fork would inherit and a worker should not.
+    """Return what a fork would inherit and a worker should not.
 
-    `links`: descriptor → its target, as they were at the look before: they are not read again, and brought up to date.
+    `links`: descriptor → target as of the last call, reused and updated.
     """
     found: dict[str, Any] = {
         "starts a thread": _threads(),
@@ -51,7 +50,7 @@ def state(links: Optional[dict[str, str]] = None) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what an import did that a fork would inherit; empty where that is nothing."""
+    """Return what an import did that a fork would inherit."""
     return [
         what
         for what, now in after.items()
@@ -60,12 +59,11 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _threads() -> int:
-    """Return how many threads there are that a fork would miss."""
     return sum(_is_loud(thread) for thread in os.listdir("/proc/self/task"))
 
 
 def _is_loud(thread: str) -> bool:
-    """Tell whether a fork would miss a thread, by its name; one that has none yet bears that of the process."""
+    """A thread without a name of its own bears that of the process."""
     if thread not in _loud:
         deadline = time.monotonic() + NAMED
         name = _name(thread)
@@ -77,7 +75,6 @@ def _is_loud(thread: str) -> bool:
 
 
 def _name(thread: str) -> str:
-    """Return a thread's name; empty where it has ended."""
     try:
         with open(f"/proc/self/task/{thread}/comm") as file:
             return file.read().strip()
@@ -105,13 +102,12 @@ def _descriptors(links: dict[str, str]) -> dict[str, str]:
 
 
 def shared_memory() -> list[str]:
-    """Return the files that are mapped writable and shared: writes of one worker would reach all others."""
+    """Return files mapped writable and shared: a worker's writes would reach others."""
     return [piece.path for piece in pieces() if piece.rights == "rw-s"]
 
 
 def holders(path: str) -> tuple[dict[int, Any], list[dict[Any, Any]]]:
-    """Return the texts, by identity, that hold `path` and that any tracked and not frozen object leads to, and the
-    dicts of plain values on the way, which are not tracked."""
+    """Return texts with `path`, by id, that tracked, not frozen objects lead to, and untracked dicts on the way."""
     raw = os.fsencode(path)
     found: dict[int, Any] = {}
     reached = gc.get_referents(*gc.get_objects())
@@ -129,10 +125,10 @@ def holders(path: str) -> tuple[dict[int, Any], list[dict[Any, Any]]]:
 
 
 def places(texts: dict[int, Any], plain: Sequence[dict[Any, Any]]) -> tuple[list[Place], str]:
-    """Return the names under which modules, objects and `plain` dicts hold these texts, and the first that something
-    else leads to, too; empty where there is none.
+    """Return the names by which modules, objects and `plain` dicts hold these texts, and the first text held otherwise,
+    or empty.
 
-    So many names there are, so often a text must be referred to: what C code holds counts as well.
+    A reference count above the names shows that: C code's references count as well.
     """
     found: dict[tuple[int, str], Place] = {}
     for one in [*gc.get_referrers(*texts.values()), *plain]:
@@ -149,6 +145,6 @@ def places(texts: dict[int, Any], plain: Sequence[dict[Any, Any]]) -> tuple[list
 
 
 def relocate(held: Sequence[Place], nowhere: str, folder: str) -> None:
-    """Put a side's folder in the place of `nowhere`: what the module would have found in the side's environment."""
+    """Replace `nowhere` by a side's folder, as in the side's environment."""
     for names, name in held:
         names[name] = names[name].replace(nowhere, folder)

@@ -1,9 +1,8 @@
-"""The stem: a fork of the parent that imports once, for the workers which it forks, what lies outside of their sides.
+"""The stem: a fork of the parent that imports once, for the workers that it forks, what lies outside of their sides.
 
-It does so while a scout, another process, imports the suite and says which modules it asks for. Nothing of the side
-itself is imported here. A module is kept if a fork can do without whatever it leaves: no thread, child, descriptor,
-shared memory, signal handler, other folder, seeded generator or touched GPU. Where one cannot be, this process is of no
-use any more, says why, and the run begins anew without that module.
+A scout imports the suite and reports what to import; nothing of a side is imported here. A fork must be able to do
+without what a module leaves: no thread, child, descriptor, shared memory, signal handler, other folder, seeded
+generator or touched GPU. Otherwise this process is dropped, and the run begins anew without that module.
 """
 
 from __future__ import annotations
@@ -30,42 +29,40 @@ from .asked import Finder, Groups, Settings, Traces
 from .inherited import Place, changed, holders, places, relocate, shared_memory, state
 
 TRIAL = 30.0
-"""Seconds for what a fork is tried with."""
 DIGESTS = (("triton.runtime.cache", "triton_key"), ("triton.compiler.compiler", "triton_key"))
-"""Functions that read a whole library once a process, and keep what they make of it."""
+"""Functions that read a whole library and cache the digest."""
 
 
 class Stem(Parent):
     """The loop of a stem."""
 
     def __init__(self, channel: Channel, message: dict[str, Any]) -> None:
-        """`message`: the request, with `path`, a side's entries of `sys.path`, `others`, those of the other sides, and
-        their environments `environments`, and `refused`, names of modules that are not to be imported."""
+        """`message`: the request, with `path`, a side's entries of `sys.path`, `others` and `environments`, of the
+        other sides, and `refused`, modules not to import."""
         super().__init__(channel, enter)
         self.folder: str = os.path.dirname(message["site"])
         self.refused = set(message["refused"])
         self.guard = Guard([message["path"], *message["others"]])
         self.groups: Groups = {}
         self.places: list[Place] = []
-        """The names that hold a path of the side."""
         self.environment: dict[str, str] = message["env"]
-        """The side's, without what imports did to it."""
+        """The side's, without imports' changes."""
         self.environments: list[dict[str, str]] = message["environments"]
         self.settings = Settings(self.folder, message["path"])
         self.stopped = ""
         """The module from which on the suite decides how it imports."""
         self.fault: Optional[dict[str, Any]] = None
-        """The module with which this process cannot go on, and why."""
+        """The module that spoiled this process, and why."""
         self.modules, self.paid = len(sys.modules), 0.0
         random.random()  # makes all words, of which the next draws take one after the other
         self.shared = shared_memory()
         gc.unfreeze()
         self.known = holders(self.folder)[0]
-        """The texts that hold the path already, as the environment does."""
+        """Texts that already hold the path."""
         gc.freeze()
 
     def serve(self, message: dict[str, Any]) -> None:
-        """Answer one request; an import is answered with all others, by what settles them."""
+        """Answer one request; imports are answered together, by what settles them."""
         op = message["op"]
         if op == "import":
             self.fault = self.take(message["name"], message["state"])
@@ -78,8 +75,8 @@ class Stem(Parent):
             super().serve(message)
 
     def know(self) -> None:
-        """Have all values of all sides' environments once: the C library keeps each for good, and this process has
-        those of one side. Its forks would lay out memory otherwise than forks for the other side, by 2 KiB."""
+        """Set all values of all sides' environments once: the C library keeps each, and forks for two sides would
+        otherwise lay out memory 2 KiB apart."""
         own = dict(os.environ)
         for environment in self.environments:
             os.environ.update(environment)
@@ -87,9 +84,9 @@ class Stem(Parent):
         os.environ.update(own)
 
     def take(self, name: str, settings: str) -> Optional[dict[str, Any]]:
-        """Import a module that a suite asks for. Returns it, and why this process is spoiled, where it is.
+        """Import a module. Returns it, and why this process is spoiled, if it is.
 
-        `settings`: a digest of the scout's settings. Where this process has others, the suite decides from there on.
+        `settings`: the scout's; where they differ here, the suite decides from there on.
         """
         parts = name.split(".")
         refused = any(".".join(parts[: number + 1]) in self.refused for number in range(len(parts)))
@@ -119,8 +116,8 @@ class Stem(Parent):
         return {"name": name, "why": why, "seconds": time.monotonic() - start} if why else None
 
     def holding(self) -> tuple[list[Place], str]:
-        """Return the names that hold a path of the side, as what is not frozen does, and a path that something else
-        holds, too; empty where nothing does."""
+        """Return the names that hold a path of the side, and a path held otherwise, or empty. Frozen objects do not
+        count."""
         environment: Any = os.environ
         own = {id(one) for pair in environment._data.items() for one in pair}
         own |= {id(value) for group in self.groups.values() for value in group.variables.values()}
@@ -133,7 +130,7 @@ class Stem(Parent):
         return places(texts, plain)
 
     def settle(self) -> dict[str, Any]:
-        """Make ready for forks. Returns what was imported."""
+        """Make ready for forks, and return what was imported."""
         if self.fault is None and self.groups:
             for module, function in DIGESTS:
                 make = getattr(sys.modules.get(module), function, None)
@@ -157,7 +154,7 @@ class Stem(Parent):
         }
 
     def prepare(self, message: dict[str, Any]) -> None:
-        """In a fork: move what was imported to folders of its own, in the environment that imports left."""
+        """In a fork: move imports to its folders, in the environment that they left."""
         message["plain"] = dict(message["env"])
         folder = os.path.dirname(message["site"])
         cache = os.path.join(folder, "cache")
@@ -174,22 +171,21 @@ class Stem(Parent):
 
 
 class Guard(Finder):
-    """A finder that finds nothing: it denies what a side may provide, so that none of its code runs here."""
+    """A finder that denies what a side may provide: none of its code runs here."""
 
     def __init__(self, paths: Sequence[Sequence[str]]) -> None:
-        """`paths`: of each side its entries of `sys.path`, the stem's own first."""
+        """`paths`: each side's entries of `sys.path`, the stem's own first."""
         self.path = [os.path.realpath(entry) for entry in paths[0]]
         self.fault = ""
         self.owned: set[str] = set()
-        """Top-level names of modules and packages that any side has."""
+        """Top-level modules and packages of any side."""
         self.distributions: set[str] = set()
         spaces = [self._take(path) for path in paths]
         self.spaces = set.intersection(*spaces) - self.owned
-        """Those of folders in all sides that nothing but a namespace package is made of."""
+        """Folders in all sides that can only be namespace packages."""
         self.owned |= set.union(*spaces) - self.spaces
 
     def _take(self, path: Sequence[str]) -> set[str]:
-        """Take in the names of one side. Returns those of its folders that a namespace package may be made of."""
         spaces: set[str] = set()
         for folder in path:
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -207,10 +203,8 @@ class Guard(Finder):
         return name.partition(".")[0] in self.owned | self.spaces
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Let others find it. Raises ModuleNotFoundError for what a side may have.
-
-        A folder that makes a namespace package is found, as a worker would find it: transformers asks for `kernels`.
-        """
+        """Raises ModuleNotFoundError for what a side may have. Namespace packages are found, as by a worker:
+        transformers asks for `kernels`."""
         if path is None and name in self.spaces:
             return PathFinder.find_spec(name, [*self.path, *sys.path])
         inside = path is not None and any(discover.inside(os.path.realpath(one), self.path) for one in path)
@@ -220,7 +214,7 @@ class Guard(Finder):
         return None
 
     def forget(self) -> None:
-        """Take away the namespace packages of the side that were imported: they hold no code, but its path."""
+        """Remove imported namespace packages: they hold the side's path."""
         for name in self.spaces & sys.modules.keys():
             places = getattr(sys.modules[name], "__path__", ())  # which `time` has not, as a folder may be called
             if any(discover.inside(os.path.realpath(one), self.path) for one in places):
@@ -229,7 +223,7 @@ class Guard(Finder):
             del sys.path_importer_cache[entry]
 
     def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Find none; note a question that a worker would answer otherwise (importlib.metadata)."""
+        """Find none; note if a worker would answer otherwise."""
         name = getattr(context, "name", None)
         if self.distributions and (name is None or discover.normalized(name) in self.distributions):
             self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
@@ -237,7 +231,7 @@ class Guard(Finder):
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Be asked first."""
+        """Be asked first meanwhile."""
         sys.meta_path.insert(0, self)
         try:
             yield
@@ -246,7 +240,7 @@ class Guard(Finder):
 
 
 def spoiled() -> str:
-    """Return why a fork of this process could not be a worker; empty where one has shown that it can."""
+    """Return why a fork of this process could not be a worker, by a trial."""
     pid = os.fork()
     if pid == 0:
         code = 2

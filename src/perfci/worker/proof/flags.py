@@ -1,4 +1,4 @@
-"""Flags of a process that its calls may hang on: the environment, limits, what NumPy and torch are set to."""
+"""Flags of a process that its calls may depend on: the environment, limits, settings of NumPy and torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 PRECISIONS = [(part, of) for part in ("generic", "cuda", "mkldnn") for of in ("all", "matmul", "conv", "rnn")]
-"""Back ends and operations that torch ≥ 2.9 knows a precision of."""
+"""Back ends and operations with a precision in torch ≥ 2.9."""
 
 
 def flags() -> dict[str, Any]:
-    """Return the environment, limits and flags of this process, which its calls may hang on, by their names."""
+    """Return the flags by name."""
     with open("/proc/self/limits") as file, open("/proc/self/status") as status:
         limits = [file.read(), *(line for line in status if line.startswith(("Umask", "Cpus_allowed:")))]
     found = {
@@ -36,7 +36,6 @@ def flags() -> dict[str, Any]:
 
 
 def _environment() -> list[bytes]:
-    """Return the environment as C code sees it."""
     table = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
     found: list[bytes] = []
     while (entry := table[len(found)]) is not None:
@@ -45,7 +44,7 @@ def _environment() -> list[bytes]:
 
 
 def _of_torch(torch: Any) -> dict[str, Any]:
-    """Return what torch tells of its flags: all that its C part has a getter for, which asks no device."""
+    """Return the flags with a getter in torch's C part, without asking a device."""
     names = [name for name in dir(torch._C) if name.startswith("_get_") and "accelerator" not in name]
     whole: list[tuple[str, Any, Any]] = [(name, getattr(torch._C, name), ()) for name in names]
     own = ("get_default_dtype", "get_num_threads", "is_grad_enabled", "is_autocast_cpu_enabled")
@@ -66,7 +65,6 @@ def _of_torch(torch: Any) -> dict[str, Any]:
 
 
 def _operators(torch: Any) -> str:
-    """Return a digest of what is registered for each operator, and where from."""
     found = hashlib.sha256()
     for name in torch._C._dispatch_get_all_op_names():
         found.update(torch._C._dispatch_dump(name).encode())

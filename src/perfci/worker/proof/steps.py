@@ -1,4 +1,4 @@
-"""The steps that a tracer is to see: imports, checks and executions as a process has them that is timed."""
+"""The steps that a tracer watches: imports, checks and executions as in a timed process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ LATE = "it is not known in time what it reads in as many executions as a pair ha
 def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Import the suite files `first`, check and execute `cases`, and import the files `last`, whose code differs.
 
-    The answer's `cases` says why one was not executed as often as a pair does, case by case; empty where it was. `mark`
-    is named where the import of each of the first files begins, then the cases, the import of the last ones, and what
-    follows. No case is begun or goes on after `seconds`.
+    `cases` of the answer: why each was not executed as often as in a pair, or empty. `mark` is named before each of
+    these steps and after. Cases end after `seconds`.
     """
     sys.dont_write_bytecode = True  # as in workers that are timed
     end = time.monotonic() + message["seconds"]
@@ -53,7 +52,7 @@ def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _executed(server: Any, case: dict[str, Any], message: dict[str, Any], end: float) -> str:
-    """Check a case, and execute it over several draws as often as a pair does. Returns why that cannot be."""
+    """Check a case and execute it as often as a pair does. Return why that failed, or empty."""
     checked = server.do_check(dict(case, seed=message["seed"], fuzz=message["fuzz"]))
     if not checked["ok"]:
         return f"its check failed as it was traced: {checked['text']}"

@@ -1,1 +1,1 @@
-"""The work that a case gives the GPU, as the CUDA graph that is captured for timing holds it: a list of nodes."""
+"""A case's work for the GPU: a list of nodes of the CUDA graph that is captured for timing."""

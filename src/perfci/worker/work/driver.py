@@ -1,4 +1,4 @@
-"""The calls of the CUDA driver that tell what a captured graph holds (cuda.h of CUDA 12.4 and later), by ctypes."""
+"""Calls of the CUDA driver that tell what a captured graph holds (cuda.h of CUDA 12.4 and later), by ctypes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 KERNEL, COPY, MEMSET, HOST, CHILD, EMPTY = range(6)
 CONDITIONAL = 13
-"""CUgraphNodeType; the others are named by NODE_KINDS alone."""
+"""CUgraphNodeType; NODE_KINDS has the others."""
 NODE_KINDS = (
     "kernel", "copy", "memset", "host", "child graph", "empty", "event wait", "event record", "semaphore signal",
     "semaphore wait", "allocation", "free", "batch of memory operations", "conditional",
@@ -19,10 +19,9 @@ LAUNCH_ATTRIBUTES = {
     9: "memory domains", 10: "memory domain", 11: "preferred cluster", 13: "device updatable",
     14: "shared memory carveout", 16: "NVLink-centric scheduling",
 }  # fmt: skip
-"""CUlaunchAttributeID of what a kernel node may have, but for ACCESS_WINDOW; 6, 7 and 12 are said by edges and event
-nodes."""
+"""CUlaunchAttributeID but ACCESS_WINDOW; edges and event nodes show 6, 7 and 12."""
 ACCESS_WINDOW = 1
-"""CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: it names an address."""
+"""CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: it holds an address."""
 FUNCTION_ATTRIBUTES = {
     0: "most threads", 1: "static shared memory", 2: "constant memory", 3: "local memory", 4: "registers",
     5: "PTX version", 6: "binary version", 7: "cache mode", 8: "most dynamic shared memory",
@@ -77,7 +76,7 @@ class CopyParams(ctypes.Structure):
 
 
 class MemsetParams(ctypes.Structure):
-    """CUDA_MEMSET_NODE_PARAMS, with room for the context that its second version ends with."""
+    """CUDA_MEMSET_NODE_PARAMS, with room for the context at the end of its second version."""
 
     _fields_ = [
         ("target", ctypes.c_void_p), ("pitch", ctypes.c_size_t), ("value", ctypes.c_uint), ("element", ctypes.c_uint),
@@ -86,7 +85,7 @@ class MemsetParams(ctypes.Structure):
 
 
 class Driver:
-    """The driver's calls. All raise Unreadable where the driver has no such call, or refuses."""
+    """The driver's calls. All raise Unreadable where the driver lacks a call, or refuses."""
 
     def __init__(self) -> None:
         try:
@@ -94,7 +93,6 @@ class Driver:
         except OSError as error:
             raise Unreadable("the CUDA driver cannot be loaded") from error
         self._places: dict[int, list[tuple[int, int]]] = {}
-        """Function → offset and size of each parameter."""
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver."""
@@ -111,7 +109,7 @@ class Driver:
         return int(function(*arguments))
 
     def nodes(self, graph: int) -> list[int]:
-        """Return the handles of a graph's nodes, as they were added."""
+        """Return the handles of a graph's nodes, in order of creation."""
         count = ctypes.c_size_t()
         self.call("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
         found = (ctypes.c_void_p * count.value)()
@@ -120,7 +118,7 @@ class Driver:
         return [int(node or 0) for node in found]
 
     def edges(self, graph: int) -> list[tuple[int, int, str]]:
-        """Return the edges of a graph: handles of both nodes, and the edge's data in hexadecimal."""
+        """Return handles of both nodes, and the edge's data in hexadecimal."""
         count = ctypes.c_size_t()
         handle = ctypes.c_void_p(graph)
         self.call("cuGraphGetEdges_v2", handle, None, None, None, ctypes.byref(count))
@@ -141,13 +139,13 @@ class Driver:
         return kind.value
 
     def child(self, node: int) -> int:
-        """Return the graph of a node that is one."""
+        """Return the graph of a child node."""
         graph = ctypes.c_void_p()
         self.call("cuGraphChildGraphNodeGetGraph", ctypes.c_void_p(node), ctypes.byref(graph))
         return int(graph.value or 0)
 
     def kernel(self, node: int) -> KernelParams:
-        """Return how a kernel node launches; `func` is set, if the node has a `kern`."""
+        """Return how a kernel node launches; sets `func` for a node with a `kern`."""
         params = KernelParams()
         self.call("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(params))
         if not params.func:
@@ -157,7 +155,7 @@ class Driver:
         return params
 
     def launch_attributes(self, node: int) -> dict[str, str]:
-        """Return a kernel node's attributes in hexadecimal; one that this driver does not know is left out."""
+        """Return a kernel node's attributes in hexadecimal, as far as this driver knows them."""
         found = {}
         for number, name in {**LAUNCH_ATTRIBUTES, ACCESS_WINDOW: "access window"}.items():
             value = (ctypes.c_ubyte * _VALUE_BYTES)()
@@ -182,14 +180,14 @@ class Driver:
         return (name.value or b"").decode("utf-8", "backslashreplace"), int(module.value or 0), attributes
 
     def loaded_from(self, kernel: int) -> int:
-        """Return the handle of the library that a CUkernel is of; 0 where that is not known."""
+        """Return the handle of a CUkernel's library, or 0."""
         found = ctypes.c_void_p()
         if not kernel or self.result("cuKernelGetLibrary", ctypes.byref(found), ctypes.c_void_p(kernel)) != _SUCCESS:
             return 0
         return int(found.value or 0)
 
     def functions(self, module: int) -> list[str]:
-        """Return the names of all functions of a module."""
+        """Return the names of a module's functions."""
         count, handle = ctypes.c_uint(), ctypes.c_void_p(module)
         self.call("cuModuleGetFunctionCount", ctypes.byref(count), handle)
         found = (ctypes.c_void_p * count.value)()
@@ -245,8 +243,7 @@ class Driver:
         return params
 
     def memory(self, address: int) -> Optional[tuple[str, int, int]]:
-        """Return the kind of memory at an address and where its allocation begins and ends; None where the driver knows
-        no such address."""
+        """Return kind, begin and end of the allocation at an address, or None."""
         kind = ctypes.c_uint()
         if self.result("cuPointerGetAttribute", ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address)) != _SUCCESS:
             return None
@@ -258,8 +255,8 @@ class Driver:
         return words, start.value, start.value + size.value
 
     def is_plain(self, address: int) -> bool:
-        """Tell whether memory of the device is cudaMalloc's, or of the device's default pool. Other memory, such as is
-        mapped by its owner, may have another size than its addresses, or properties that addresses do not tell."""
+        """Tell whether device memory is cudaMalloc's, or of the device's default pool. Mapped memory may have other
+        sizes or properties than addresses tell."""
         legacy, pool = ctypes.c_uint(), ctypes.c_void_p()
         for value, attribute in ((legacy, _IS_LEGACY_IPC), (pool, _POOL)):
             self.call("cuPointerGetAttribute", ctypes.byref(value), attribute, ctypes.c_uint64(address))
@@ -279,13 +276,13 @@ class Driver:
         return int(context.value or 0)
 
     def shares_host_memory(self, device: int) -> bool:
-        """Tell whether a GPU follows addresses of ordinary memory of the host, as through HMM or on a coherent link."""
+        """Tell whether a GPU follows ordinary host addresses, as by HMM or a coherent link."""
         value = ctypes.c_int()
         self.call("cuDeviceGetAttribute", ctypes.byref(value), _PAGEABLE_ACCESS, device)
         return bool(value.value)
 
     def symbol(self, module: int, name: str) -> Optional[tuple[int, int]]:
-        """Return address and bytes of a module's variable; None where the driver does not find it."""
+        """Return address and bytes of a module's variable, or None."""
         address, size = ctypes.c_uint64(), ctypes.c_size_t()
         result = self.result(
             "cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), ctypes.c_void_p(module),
@@ -294,7 +291,7 @@ class Driver:
         return (address.value, size.value) if result == _SUCCESS else None
 
     def context(self) -> dict[str, int]:
-        """Return the limits of the current context, and how it divides caches from shared memory."""
+        """Return the current context's limits, and how it divides caches from shared memory."""
         found = {}
         for number, name in LIMITS.items():
             value = ctypes.c_size_t()
@@ -308,7 +305,6 @@ class Driver:
 
 
 def _buffer(extra: int) -> bytes:
-    """Return the parameters of a launch that has them in one buffer (cuLaunchKernel, `extra`)."""
     words = ctypes.cast(extra, ctypes.POINTER(ctypes.c_void_p))
     address, size = 0, 0
     for at in range(0, 4, 2):

@@ -1,7 +1,7 @@
-"""A CUDA image, machine code that the driver loads: an ELF file of 64 bits, little-endian, its sections and symbols.
+"""A CUDA image, machine code that the driver loads: an ELF file of 64 bits, little-endian.
 
-Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation"). Segments, which repeat what sections
-say, are not read.
+Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation"). Segments repeat what sections say, and
+are not read.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ _CUDA, _EXECUTABLE = 190, 2
 _SYMTAB = 2
 STRTAB, NOBITS = 3, 8
 SYMBOLS = (_SYMTAB, 0x7000_0085)
-"""Kinds of tables of symbols; the second is NVIDIA's own, in images for compute capability 10.0 and later."""
+"""Symbol tables; the second is NVIDIA's, from compute capability 10.0 on."""
 RELOCATIONS = {4: 24, 9: 16, 0x7000_0082: 24}
-"""Kinds of tables of relocations, likewise, with the bytes of an entry."""
+"""Relocation tables, likewise → bytes of an entry."""
 ALLOCATED, EXECUTED = 2, 4
 OBJECT, FUNCTION = 1, 2
-"""Types of symbols."""
 ENTRY = 0x10
 """Of st_other: the symbol is a kernel (STO_CUDA_ENTRY)."""
 
 
 class Unreadable(Exception):
-    """An image that cannot be read, and why."""
+    """Why an image cannot be read."""
 
     def __str__(self) -> str:
         return f"the image cannot be read: {self.args[0]}"
 
 
 class Section(NamedTuple):
-    """The header of a section."""
+    """A section's header."""
 
     name: str
     kind: int
@@ -54,14 +53,14 @@ class Section(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """An entry of a table of symbols."""
+    """An entry of a symbol table."""
 
     name: str
     info: int
     """Binding in the upper four bits, type in the lower."""
     other: int
     section: int
-    """Index of the section that it lies in; 0 where the image does not define it."""
+    """Index of its section; 0 for an undefined symbol."""
     value: int
     size: int
 
@@ -88,7 +87,7 @@ class Image:
         """Order of bytes, ABI with its version, `e_version` (of ABI 7 the toolkit) and `e_entry`."""
 
     def content(self, section: Section) -> bytes:
-        """Return the bytes of a section; none where the file holds none of it (`NOBITS`)."""
+        """Return the bytes of a section; none for `NOBITS`."""
         if section.kind == NOBITS:
             return b""
         if section.offset + section.size > len(self.data):
@@ -97,7 +96,7 @@ class Image:
 
     @cached_property
     def symbols(self) -> dict[int, tuple[Symbol, ...]]:
-        """The symbols of each table, by the index of its section."""
+        """Symbols of each table, by the index of its section."""
         try:
             tables = [number for number, section in enumerate(self.sections) if section.kind in SYMBOLS]
             return {number: self._symbols(self.sections[number]) for number in tables}
@@ -109,8 +108,7 @@ class Image:
         return tuple(Symbol(_text(texts, name), *rest) for name, *rest in _SYMBOL.iter_unpack(self.content(table)))
 
     def symbol(self, section: Section, number: int) -> Symbol:
-        """Return symbol `number` of the table that a section names. Images of cuBLAS name none, or a section that is no
-        such table, where there is only one."""
+        """Return symbol `number` of a section's table. Images of cuBLAS with a single table may not name it."""
         tables = self.symbols
         table = next(iter(tables)) if len(tables) == 1 and section.link not in tables else section.link
         if table not in tables or number >= len(tables[table]):
@@ -118,7 +116,7 @@ class Image:
         return tables[table][number]
 
     def relocated(self, section: Section) -> Iterator[Symbol]:
-        """Give the symbols whose addresses a table of relocations puts into another section."""
+        """Yield the symbols whose addresses a relocation table puts into another section."""
         size = RELOCATIONS[section.kind]
         if section.entry_size != size or section.size % size:
             raise Unreadable(f"{section.name} is damaged")
@@ -127,7 +125,7 @@ class Image:
             yield self.symbol(section, int.from_bytes(content[at + 12 : at + 16], "little"))
 
     def place(self, symbol: Symbol) -> str:
-        """Return the name of the section that a symbol lies in; empty where the image does not define it."""
+        """Return the name of a symbol's section; empty for an undefined symbol."""
         return self.sections[symbol.section].name if symbol.section < len(self.sections) else ""
 
 
@@ -136,7 +134,7 @@ def _text(texts: bytes, at: int) -> str:
 
 
 def extent(header: bytes) -> int:
-    """Return the bytes of an image by its header, which both of its tables of headers end; 0 where it is none."""
+    """Return the bytes of an image, which ends with a table of headers; 0 for no image."""
     try:
         if not header.startswith(_BEGIN):
             return 0
@@ -147,17 +145,16 @@ def extent(header: bytes) -> int:
 
 
 def functions(image: bytes) -> frozenset[str]:
-    """Return the names of the kernels; none of what is no such file."""
+    """Return the names of the kernels; none for what is no image."""
     return frozenset(one.name for one in _placed(image) if one.info & 15 == FUNCTION and one.other & ENTRY)
 
 
 def variables(image: bytes) -> list[str]:
-    """Return the names of the variables that lie in memory of the device, in order."""
+    """Return the names of the variables in device memory, in order."""
     return sorted({one.name for one in _placed(image) if one.info & 15 == OBJECT and one.size})
 
 
 def _placed(data: bytes) -> list[Symbol]:
-    """Return all symbols that have a place."""
     try:
         image = Image(data)
         tables = [table for number, table in image.symbols.items() if image.sections[number].kind == _SYMTAB]

@@ -1,8 +1,7 @@
-"""The machine code that is loaded into this process, as CUPTI hands it over, and the module that each image became.
+"""The machine code loaded into this process, as CUPTI hands it over, and the module of each image.
 
-Names do not tell it: every specialisation of a Triton kernel has the same one. A module that a call of the driver
-returns is that of the image which was loaded meanwhile; one that a library loads by itself is known by the functions
-that it has, where only one image has them.
+All specialisations of a Triton kernel share a name. A module that a driver call returns is of the image loaded
+meanwhile; one that a library loads is known by its functions, if only one image has them.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ _EXIT = 1
 _LOADS = re.compile(r"cuModuleLoad(Data(Ex)?|FatBinary)?|cuLibraryLoadData")
 _LIBRARY = b"cuLibraryLoadData"
 _WAITS = re.compile(r"cu(Event(ElapsedTime|Synchronize|Query)|Stream(Synchronize|Query)|CtxSynchronize)(_v2)?(_ptsz)?")
-"""Calls without which nobody learns how long the GPU takes."""
+"""Calls without which the GPU's time stays unknown."""
 _LINKED = (0x466243B1).to_bytes(4, "little")
-"""FATBINC_MAGIC of fatbinary_section.h: begins what nvcc links into a program, and its runtime hands to the driver."""
+"""FATBINC_MAGIC of fatbinary_section.h: what nvcc links into a program."""
 _MOST_CALLBACKS = 2000
-"""Numbers of the driver's calls that are looked through."""
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
 
 
@@ -60,12 +58,11 @@ class _Module(ctypes.Structure):
 
 
 def _mapped() -> list[str]:
-    """Return the files that are mapped into this process."""
     return sorted({piece.path for piece in pieces() if piece.path.startswith("/") and os.path.isfile(piece.path)})
 
 
 def _cupti() -> Any:
-    """Return the CUPTI that torch has loaded: another one in the same process sees nothing. Raises Unreadable."""
+    """Return torch's CUPTI: another in the process sees nothing. Raises Unreadable."""
     for path in _mapped():
         if re.search(r"/libcupti\.so[.0-9]*$", path):
             return ctypes.CDLL(path)
@@ -73,18 +70,17 @@ def _cupti() -> Any:
 
 
 class Images:
-    """All machine code that was loaded since this was made, which must be before the first use of the GPU."""
+    """All machine code loaded since; make it before the first use of the GPU. Raises Unreadable."""
 
     def __init__(self) -> None:
-        """Raises Unreadable."""
         self.held: dict[str, bytes] = {}
         """SHA-256 → image."""
         self.paired: dict[int, str] = {}
-        """Handle of a module that a call returned → the image's SHA-256."""
+        """Handle of a returned module → the image's SHA-256."""
         self.libraries: dict[int, str] = {}
-        """Handle of a library that was loaded from one image → the image's SHA-256: its module comes later."""
+        """Handle of a library of one image → the image's SHA-256: its module comes later."""
         self.called: set[int] = set()
-        """Handles of modules and libraries that a call has loaded, of what no compiler has linked into a file."""
+        """Handles of modules and libraries that a call loaded, and no compiler linked into a file."""
         self.sets: dict[str, frozenset[str]] = {}
         self.lists: dict[str, list[str]] = {}
         """SHA-256 → names of the image's kernels."""
@@ -93,9 +89,8 @@ class Images:
         self.during = threading.local()
         self.listening = False
         self.waited = ""
-        """A call that waited for the GPU, or read its clock, while `listened`."""
+        """A call that waited for the GPU, or read its clock."""
         self.waits: dict[int, str] = {}
-        """The numbers of such calls."""
         self.trouble = ""
         """An error while images were loaded: then none is sure."""
         self.callback = _CALLBACK(self._called)
@@ -112,13 +107,13 @@ class Images:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Hear of no more: as the interpreter ends, nothing here could be called."""
+        """Unsubscribe: as the interpreter ends, nothing here could be called."""
         atexit.unregister(self.close)
         self.cupti.cuptiUnsubscribe(self.subscriber)
 
     @contextlib.contextmanager
     def listened(self) -> Iterator[None]:
-        """While code under test runs: a tuner is one that waits for the GPU, or reads its clock."""
+        """Listen while code under test runs: tuners wait for the GPU, or read its clock."""
         self.listening = True
         try:
             yield
@@ -182,9 +177,9 @@ class Images:
             self.paired.pop(handle, None)
 
     def of(self, driver: Driver, library: int, module: int, function: str) -> Optional[str]:
-        """Return the SHA-256 of the image that a module with this function was loaded from; None where it is not sure.
+        """Return the SHA-256 of a module's image; None where it is not sure. Raises Unreadable.
 
-        `library`: the handle of the function's library; 0 where it has none. Raises Unreadable.
+        `library`: the handle of the function's, or 0.
         """
         if self.trouble:
             raise Unreadable(self.trouble)
@@ -198,8 +193,8 @@ class Images:
         return having[0] if len(having) == 1 else None
 
     def is_own(self, library: int, module: int, function: str, folders: Sequence[str]) -> bool:
-        """Tell whether a kernel may be the side's own: loaded by a call, as compilers in the process do, or named in a
-        library that lies in one of `folders`."""
+        """Tell whether a kernel may be the side's own: loaded by a call, as by compilers in the process, or named in
+        a library below `folders`."""
         if module in self.called or library in self.called:
             return True
         if function not in self.named:
@@ -213,7 +208,7 @@ class Images:
         return self.sets[digest]
 
     def variables(self, digest: str) -> list[str]:
-        """Return the names of an image's variables that lie in memory of the device, in order."""
+        """Return the names of an image's variables in device memory, in order."""
         if digest not in self.lists:
             self.lists[digest] = variables(self.held[digest])
         return self.lists[digest]

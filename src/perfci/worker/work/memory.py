@@ -1,7 +1,7 @@
-"""The memory that a graph's nodes name: each allocation by first use, with a digest of what it holds.
+"""The memory that a graph's nodes name: each allocation by first use, with a digest of its content.
 
-An address says nothing in another process; the allocation that it lies in does, with the offset, the alignment and the
-contents: an index tensor, a mask or a size that changed code computed is data of the work.
+Addresses differ between processes; allocation, offset, alignment and content can be compared. An index tensor, a mask
+or a size that changed code computed is data of the work.
 """
 
 from __future__ import annotations
@@ -16,47 +16,43 @@ from ..maps import pieces
 from .driver import Driver
 
 ALIGNED = 512
-"""Bytes: as torch aligns every block. Beyond it nothing that a kernel or a library asks of an address differs."""
+"""Bytes of torch's alignment; kernels and libraries ask for no more."""
 _NAMES = ":names addresses"
-"""Behind the digest of memory that holds addresses of the GPU's."""
 _CHUNK = 1 << 22
-"""Words of 8 bytes that are digested at once: 32 MiB."""
+"""Words of 8 bytes at once: 32 MiB."""
 _MULTIPLY = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _SPREAD = -0x61C8864680B583EB
 """Constants of SplitMix64 (Steele, Lea, Flood 2014) as signed numbers. A digest against chance, not against intent."""
 _AROUND, _MOST_LIKELY = 1 << 36, 1000
-"""Bytes on both sides of torch's memory in which other allocations of the driver are looked for: one word in 2^26 of
-random data lies there. So many are looked up."""
+"""Bytes around torch's memory that may hold other allocations: one random word in 2^26 points there. So many are
+looked up."""
 _SMALL = 1 << 16
-"""Bytes of memory of the device that are copied and digested here: quicker than there, up to about this size."""
+"""Bytes up to which a copy to the host is digested faster."""
 _LARGEST = 8 << 30
-"""Bytes of an allocation that are digested: a second of an H200."""
+"""Bytes: a second of an H200."""
 _LEAST_ADDRESS = 1 << 20
 """No allocation lies lower: smaller words are numbers."""
 
 
 class Memory:
-    """The allocations that are named, in the order in which they are."""
+    """The named allocations, in order."""
 
     def __init__(self, torch: Any, driver: Driver, pool: tuple[int, int], *, contents: bool = True) -> None:
-        """`pool`: that of the graph's own memory, of which nothing is computed before it is replayed. `contents`: what
-        allocations hold is digested."""
+        """`pool`: the graph's own memory, without results before a replay. `contents`: digest what allocations hold."""
         self.contents = contents
         self.torch, self.driver, self.pool = torch, driver, tuple(pool)
         self.listed: list[dict[str, Any]] = []
         self.numbers: dict[int, int] = {}
         """First address of an allocation → its number in `listed`."""
         self.found: dict[int, Optional[tuple[int, int, int]]] = {}
-        """Address → what `find` said of it."""
         self.known: dict[int, bool] = {}
-        """Address → what `is_known` said of it."""
         segments = torch.cuda.memory_snapshot()
         self.segments = sorted(
             ((one["address"], one["address"] + one["total_size"], one) for one in segments), key=lambda one: one[0]
         )
         self.begins = [begin for begin, _, _ in self.segments]
         self.shared = driver.shares_host_memory(torch.cuda.current_device())
-        """True where the GPU follows any address of the host: then such an address is data."""
+        """The GPU follows any host address: that is data then."""
         self.hosts = sorted((piece.begin, piece.end) for piece in pieces() if piece.rights.startswith("r"))
 
     def is_host(self, address: int) -> bool:
@@ -71,8 +67,7 @@ class Memory:
         return self.known[address]
 
     def find(self, address: int) -> Optional[tuple[int, int, int]]:
-        """Return the number of the allocation at an address, the offset in it and the alignment; None for what is no
-        address."""
+        """Return the allocation's number, the offset and the alignment; None for no address."""
         if address < _LEAST_ADDRESS:
             return None
         if address not in self.found:
@@ -95,7 +90,6 @@ class Memory:
         return self.numbers[begin], address - begin, min(address & -address, ALIGNED)
 
     def _block(self, address: int) -> Optional[tuple[str, int, int]]:
-        """Return the kind, begin and end of torch's own block at an address; None for memory that is not torch's."""
         at = bisect.bisect_right(self.begins, address) - 1
         if at < 0 or address >= self.segments[at][1]:
             return None
@@ -113,7 +107,6 @@ class Memory:
         return None
 
     def _digest(self, kind: str, begin: int, end: int) -> str:
-        """Return a digest of what an allocation holds; empty of one that holds nothing yet, or nothing certain."""
         if not self.contents or end - begin > _LARGEST:
             return ""
         if kind in ("tensor", "device"):
@@ -121,7 +114,7 @@ class Memory:
         return self._held(ctypes.string_at(begin, end - begin)) if kind == "host" else ""
 
     def digest(self, begin: int, size: int) -> str:
-        """Return a digest of memory of the device, and a mark behind it where a word of it is an address."""
+        """Return a digest of device memory, with a mark where a word of it is an address."""
         if size <= _SMALL:
             held = self._view(begin, size, "|u1").cpu() if size else None
             return self._held(ctypes.string_at(held.data_ptr(), size) if held is not None else b"")
@@ -145,25 +138,24 @@ class Memory:
         return text + (_NAMES if names else "")
 
     def _held(self, held: bytes) -> str:
-        """Return a digest of bytes at hand, with that mark."""
         words = self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64) if held[7:] else None
         return hashlib.sha256(held).hexdigest() + (_NAMES if words is not None and self._names(words) else "")
 
     def _likely(self, words: Any) -> Any:
-        """Return of each word whether it may be an address of the GPU's memory: all where its place is not known."""
+        """Tell which words may be GPU addresses: all where the place is unknown."""
         if not self.segments:
             return self.torch.ones_like(words, dtype=self.torch.bool)
         low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
         return (words >= low) & (words < high)
 
     def _names(self, words: Any) -> bool:
-        """Tell whether a word is an address of the GPU's memory: what lies there would have to be compared, too."""
+        """Tell whether a word is a GPU address, whose target would have to be compared, too."""
         likely = words[self._likely(words)]
         if not self.segments or likely.numel() > _MOST_LIKELY:
             return True
         return any(self.driver.memory(one) is not None for one in likely.tolist())
 
     def _view(self, address: int, count: int, kind: str) -> Any:
-        """Return `count` elements of memory of the device as a tensor, without a copy (CUDA Array Interface 3)."""
+        """Return a tensor without a copy (CUDA Array Interface 3)."""
         interface = {"shape": (count,), "typestr": kind, "data": (address, False), "version": 3}
         return self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device="cuda")

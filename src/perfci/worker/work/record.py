@@ -1,4 +1,4 @@
-"""The work list of a case: nodes and edges of the graph that is timed, what each launches, and on which memory."""
+"""The work list of a case: nodes and edges of the timed graph, what each launches, and on which memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from .memory import Memory
 _WORD = 8
 _MOST_NODES = 20_000
 STIRRED = 4
-"""Captures beside the first one, to see which bytes of parameters nobody writes."""
+"""Captures beside the first, to show parameter bytes that nobody writes."""
 MOST_TITLE = 20_000
-"""Characters of a name for people."""
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
 _BALLAST = 500
-"""Pieces of memory, of up to 4 KiB: as small as what torch's calls allocate."""
+"""Pieces of up to 4 KiB, as of torch's calls."""
 
 
 class _Noise(ctypes.Structure):
@@ -36,31 +35,26 @@ class _Noise(ctypes.Structure):
 
 
 FILE = "work-{}.json"
-"""The name of the list of a draw, by its number."""
 
 
 class Record:
-    """The work lists of one case, each of a draw of its inputs."""
+    """The work lists of one case, one for each draw of its inputs."""
 
     def __init__(self, images: Images, folder: Path, own: Sequence[str]) -> None:
-        """`own`: folders in which the side's own libraries may lie, the first in its folder. Raises Unreadable."""
+        """`own`: folders of the side's own libraries. Raises Unreadable."""
         self.driver, self.images, self.folder, self.own = Driver(), images, folder, own
         self.number = 0
-        """Of the next draw."""
         self.launches: list[Any] = []
-        """Of the first draw: functions, and sizes of parameters."""
         self.padding: list[_Padding] = []
         self.known: dict[int, _Function] = {}
-        """Functions by their handles."""
 
     def add(self, fns: Sequence[Callable[[], Any]], batch: int, *, last: bool) -> None:
         """Write the work list of a graph of `batch` executions, a multiple of the number of `fns`, to FILE in the
-        folder, and beside it the images that it launches of what may be the side's own, each in a file named by its
-        SHA-256. What cannot be read is said under `unread`.
+        folder, and each image that may be the side's own to a file named by its SHA-256. `unread` lists what cannot be
+        read.
 
-        Bytes of parameters that nobody writes are looked for in the first draw alone; of a library's kernel the others
-        tell addresses, and no other parameters. Settings of the process are those behind the `last` draw. Raises
-        Unreadable, what capture raises, OSError.
+        Only the first draw shows parameter bytes that nobody writes; for a library's kernel the others give addresses
+        alone. Process settings are those behind the `last` draw. Raises Unreadable, what capture raises, OSError.
         """
         sampler = GraphSampler(fns)
         with self.images.listened():
@@ -107,7 +101,6 @@ class Record:
 
 
 def _captured(sampler: GraphSampler, batch: int) -> int:
-    """Capture a graph, and return its handle."""
     try:
         # Whatever set's result is kept in a timed graph, the same one is here: the memory of the others is used again.
         sampler.capture(batch, keep=True, kept=0)
@@ -120,8 +113,8 @@ def _captured(sampler: GraphSampler, batch: int) -> int:
 
 
 def drawing_again(torch: Any) -> Callable[[], None]:
-    """Return what sets the generators of the host back to where they stand now. What a capture draws is then in all of
-    them, and not taken for what nobody writes."""
+    """Return what resets the host's generators, so that captures draw alike: drawn values must not pass for bytes
+    that nobody writes."""
     numpy = sys.modules.get("numpy")
     standard, of_torch = random.getstate(), torch.get_rng_state()
     of_numpy = numpy.random.get_state() if numpy is not None else None
@@ -136,14 +129,13 @@ def drawing_again(torch: Any) -> Callable[[], None]:
 
 
 def displace_heap() -> None:
-    """Allocate memory of random sizes for good: addresses of the heap then differ between processes that are forks of
-    one, so that such as lie in padding show."""
+    """Allocate random sizes for good, for heap addresses in padding to differ between forks, and show."""
     for size in os.urandom(_BALLAST):
         _LIBC.malloc(ctypes.c_size_t(16 + 16 * size))
 
 
 def demangled(name: str) -> str:
-    """Return a C++ name as people write it (`__cxa_demangle` of the Itanium C++ ABI); any other name as it is."""
+    """Return a C++ name as people write it (`__cxa_demangle` of the Itanium C++ ABI)."""
     try:
         demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
     except (OSError, AttributeError):
@@ -160,8 +152,8 @@ def demangled(name: str) -> str:
 
 
 def _stir(torch: Any, held: list[int]) -> None:
-    """Leave other values on the stack than before, where parameters are put together next, and another heap: what
-    nobody writes shows. `held`: addresses of memory that keeps its place until it is freed."""
+    """Change stack and heap where parameters come to lie: bytes that nobody writes show. `held`: addresses that stay
+    until they are freed."""
     held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST)]
     _LIBC.getpid(_Noise.from_buffer_copy(os.urandom(ctypes.sizeof(_Noise))))  # a structure by value lies on the stack
     some = torch.arange(2 + os.urandom(1)[0])
@@ -170,23 +162,20 @@ def _stir(torch: Any, held: list[int]) -> None:
 
 
 class _Values(NamedTuple):
-    """The parameters of a launch as they lie in memory."""
-
     function: str
     parameters: list[bytes]
     addresses: list[set[int]]
-    """Of each parameter, where words are addresses that the driver knows."""
+    """For each parameter, offsets of addresses that the driver knows."""
 
 
 _Padding = Optional[list[tuple[set[int], set[int]]]]
-"""Of each parameter of a launch the words that are no addresses, though they may look like some, and the bytes that
-differ from capture to capture; None where nothing may be left out."""
+"""For each parameter of a launch, words that only look like addresses, and bytes that differ between captures; None
+where nothing may be left out."""
 
 
 def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
-    """Return what nobody writes in the parameters of each launch, by what it held in several captures: a word that is
-    an address in one and none in another is none. Nothing where captures launch more or less: which launch is which is
-    not known then."""
+    """Return the padding of each launch: a word that is an address in only some captures is none. Nothing where
+    launches differ, and cannot be matched."""
     if len({len(one) for one in captures}) != 1:
         return []
     found: list[_Padding] = []
@@ -233,20 +222,17 @@ class _Recorder:
         *,
         first: bool,
     ) -> None:
-        """`known`: functions by their handles, as recorders of this process find them. `first`: of the first draw."""
+        """`known`: functions by handle, of this process. `first`: of the first draw."""
         self.driver, self.images, self.memory, self.own = driver, images, memory, own
         self.known, self.first = known, first
         self.primary = driver.primary()
         self.used: dict[str, int] = {}
-        """Image → a module of it."""
         self.twice: set[str] = set()
-        """Images that several modules were loaded from."""
         self.images_of_own: set[str] = set()
         self.unread: set[str] = set()
-        """Why the list is not whole, each reason once."""
+        """Why the list is not whole."""
         self.count = self.launches = 0
         self.padding: list[_Padding] = []
-        """Of each launch."""
 
     def graph(self, graph: int) -> dict[str, Any]:
         handles = self.driver.nodes(graph)
@@ -280,8 +266,7 @@ class _Recorder:
         return {"kind": name}
 
     def values(self, graph: int) -> Iterator[Optional[_Values]]:
-        """Yield the parameters of each launch, in the order of `graph`; None of one that is the side's own, or cannot
-        be read."""
+        """Yield the parameters of each launch; None if it is the side's own, or unreadable."""
         for handle in self.driver.nodes(graph):
             kind = self.driver.kind(handle)
             if kind == CHILD:
@@ -297,13 +282,11 @@ class _Recorder:
             yield _Values(function.name, held, [set(self.addresses(value)) for value in held]) if held else None
 
     def addresses(self, value: bytes) -> Iterator[int]:
-        """Yield where words of a parameter are addresses."""
         for at in range(0, len(value) - _WORD + 1, _WORD):
             if self.memory.is_known(int.from_bytes(value[at : at + _WORD], "little")):
                 yield at
 
     def function(self, params: KernelParams) -> _Function:
-        """Return what is launched."""
         if (known := self.known.get(params.func)) is None:
             name, module, attributes = self.driver.function(params.func)
             library = self.driver.loaded_from(params.kern or 0)
@@ -347,8 +330,8 @@ class _Recorder:
         return found
 
     def parameters(self, params: KernelParams, padding: _Padding, *, own: bool) -> list[dict[str, Any]]:
-        """Return the parameters of a launch. Addresses of the host in those of a library's kernel are left-overs in
-        padding, or of host code: a GPU that has none of the host's page tables cannot follow them."""
+        """Return a launch's parameters. Host addresses in a library's kernel are left over in padding, or for host
+        code: a GPU without the host's page tables cannot follow them."""
         found = []
         for index, (offset, value) in enumerate(self.driver.parameters(params)):
             none, loose = padding[index] if padding is not None else (set(), set())
@@ -390,7 +373,6 @@ class _Recorder:
         return found
 
     def variables(self) -> list[dict[str, Any]]:
-        """Return the variables of the images that are launched, with digests of what they hold now."""
         found = []
         for image, module in sorted(self.used.items()):
             for name in self.images.variables(image):
