@@ -1,4 +1,4 @@
-"""CUDA's own words, as CUPTI spells them for nsys and Kineto: functions of its API, kinds of copies and of memory."""
+"""CUDA's names, as CUPTI spells them for nsys and Kineto: API functions, kinds of copies and of memory."""
 
 import re
 from collections.abc import Iterable
@@ -8,11 +8,9 @@ from perfci.model.profile import CallKind, CopyKind, Memory
 from perfci.model.text import escaped
 
 Work = Literal["launch", "copy", "set"]
-"""The work that a call puts on the device: kernels or a graph, a copy, a memory set."""
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 _HIP = re.compile(r"^hip(Ext)?(Module)?(?=[A-Z])")
-"""Begins the name of a function of HIP, which is that of CUDA's runtime behind it."""
 _KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
     ("synchronisation", re.compile(r"(cuda|cu)\w*Synchronize")),
     ("launch", re.compile(r"cudaLaunch(?!HostFunc)\w*|cuLaunch(?!HostFunc)\w*|cudaGraphLaunch|cuGraphLaunch")),
@@ -46,19 +44,19 @@ _MEMORIES: dict[str, Memory] = {
 
 
 def plain_call(name: str) -> str:
-    """Return the name of a CUDA API function without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
+    """Return a CUDA API function's name without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
     return _SUFFIX.sub("", name)
 
 
 def call_kind(name: str) -> CallKind:
-    """Return the kind of a function of the CUDA runtime or driver API, or of HIP, named without suffix. Memory sets are
+    """Return the kind of a function of CUDA's runtime or driver API, or of HIP, without suffix. Memory sets are
     `other`."""
     name = _HIP.sub("cuda", name)
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
 def work(function: str) -> Work | None:
-    """Return the work that a call of this function puts on the device, where it succeeds; None for none."""
+    """Return the work that a successful call of this function puts on the device."""
     if function.startswith(("cudaMemset", "cuMemset", "hipMemset")):
         return "set"
     kind = call_kind(function)
@@ -68,19 +66,19 @@ def work(function: str) -> Work | None:
 
 
 def copy_kind(name: str) -> CopyKind:
-    """Return the kind of a copy that CUPTI calls `HTOD`, Kineto `HtoD`."""
+    """Return the kind of a copy: CUPTI's `HTOD`, Kineto's `HtoD`."""
     return _COPIES.get(name.upper(), "other")
 
 
 def memory(name: str) -> Memory:
-    """Memory that CUPTI calls `DEVICE_STATIC`, Kineto `Device Static`."""
+    """Return the kind of a memory: CUPTI's `DEVICE_STATIC`, Kineto's `Device Static`."""
     return _MEMORIES.get(name.upper().replace(" ", "_"), "unknown")
 
 
 def gpus(told: Iterable[tuple[object, object, object]]) -> tuple[str, tuple[int, int] | None]:
-    """Return the names of the GPUs that a report lists, each once, and the compute capability that all have.
+    """Return the names of a report's GPUs, each once, and the compute capability that all have.
 
-    `told`: name, major and minor of each, as the report has them.
+    `told`: name, major and minor of each.
     """
     listed = list(told)
     names = dict.fromkeys(escaped(name)[:100] for name, _, _ in listed if isinstance(name, str))
@@ -92,7 +90,7 @@ def gpus(told: Iterable[tuple[object, object, object]]) -> tuple[str, tuple[int,
 def launching(edges: Iterable[tuple[int, int, int]]) -> int:
     """Return the time in which a launch runs on the host and no work on the device, in the unit of the edges.
 
-    `edges`: in the order of time, each a time, and by how many the launches and the works that run change there.
+    `edges`, by time: the time, and the changes in the numbers of launches and works.
     """
     total = last = launches = works = 0
     for time, launch, work in edges:

@@ -1,4 +1,4 @@
-"""Faults: readers of profilers' files say with them what is missing."""
+"""Faults, by which readers of profilers' files say what is missing."""
 
 from collections.abc import Iterable
 
@@ -7,19 +7,16 @@ from perfci.model.profile import Fault, FaultKind, Part, Tool
 from perfci.model.text import escaped
 
 LONGEST = 1000
-"""Characters of a fault's text and of its remedy."""
+"""Characters of a text or a remedy."""
 
 
 KERNELS = ("kernels", *following("kernels"))
-"""Metrics that follow from the kernels of a trace, and so change where one is missing."""
+"""Metrics that a missing kernel changes."""
 SETS, COPIES, CALLS = following("sets"), following("copies"), following("calls")
-"""The same of memory sets, of copies, and of calls of the CUDA API."""
 MOVED = tuple(name for name in COPIES if name.startswith("copy_"))
-"""Metrics that follow from the copies alone: what else they take part in needs no bytes."""
 COUNTED = following("launches")
-"""Metrics that follow from how many kernels there are: not the largest configuration, nor the names."""
+"""Metrics that the number of kernels alone changes."""
 NAMED = tuple(name for name in KERNELS if name not in SETS)
-"""Metrics that kernels with their names tell."""
 
 
 def fault(
@@ -32,10 +29,9 @@ def fault(
     *,
     aside: bool = False,
 ) -> Fault:
-    """Return a fault of `tool`, its text and remedy in one line each and cut where they are too long.
+    """Return a fault, its text and remedy each in one line and cut to LONGEST.
 
-    `metrics`: the quantities that it could change, where what else the tool told is whole; all for none. `aside`: it
-    changes none at all.
+    `metrics`: those that it could change; empty for all. `aside`: it changes none.
     """
     return Fault(
         tool=tool,

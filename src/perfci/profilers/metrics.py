@@ -1,4 +1,4 @@
-"""From what profilers saw to the metrics of the catalogue, of one execution of a case."""
+"""From what profilers saw to the catalogue's metrics of one execution of a case."""
 
 import math
 from collections import Counter
@@ -26,10 +26,10 @@ DOWNLOAD: CopyKind = "device to host"
 
 
 def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[str, float]:
-    """Metrics of the trace and static tiers, in the catalogue's units. What the trace cannot tell is left out.
+    """Return metrics of the trace and static tiers, in the catalogue's units, without what the trace cannot tell.
 
-    `device_busy` is busy / wall, `launch_overhead` launching / wall, both in percent. `capability`: of the GPU, for the
-    occupancy that the launch configurations allow; None leaves it out.
+    `device_busy` is busy / wall, `launch_overhead` launching / wall, in percent. `capability`: None leaves occupancy
+    out.
     """
     found = {
         "kernel_launches": math.fsum(kernel.count for kernel in trace.kernels),
@@ -70,11 +70,10 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
 def take(
     profile: Profile, seen: Trace | Counters, faults: Iterable[Fault], capability: tuple[int, int] | None, gpu: bool
 ) -> None:
-    """Put what a tool saw into `profile`, with its faults and the metrics that they leave standing.
+    """Put what a tool saw into `profile`, with its faults and the metrics that no fault could have changed.
 
-    A value that a fault could have changed is left out. A second trace takes the place of the first, as do second
-    counters. Counters of fewer launches than a whole trace tells are a fault; not those of a command, of which the
-    kernels are counted that were asked for. `gpu`: whether the case runs on one: else there are no metrics.
+    A second trace replaces the first, as do second counters. Fewer launches counted than a whole trace has are a fault,
+    but not of a command, whose kernels may be selected. `gpu`: False gives no metrics.
     """
     profile.faults += faults
     part: Part = "trace" if isinstance(seen, Trace) else "counters"
@@ -104,9 +103,9 @@ def _stands(profile: Profile, part: Part, name: str) -> bool:
 
 
 def uncounted(profile: Profile) -> Fault | None:
-    """Return a fault where fewer launches of a shape were counted than an execution in the trace has, which is whole.
+    """Return a fault where fewer launches were counted than an execution in the trace has, which is whole.
 
-    By grid and block, since the tools spell names differently. Where executions differ, what all have is asked.
+    By grid and block: the tools spell names differently.
     """
     trace, counters = profile.trace, profile.counters
     if trace is None or counters is None:
@@ -132,7 +131,6 @@ def uncounted(profile: Profile) -> Fault | None:
 
 
 def _apart(counters: Counters) -> Iterator[Fault]:
-    """Yield a fault for each metric in which kernels differ, and of which nothing says how their values make one."""
     for name in dict.fromkeys(name for kernel in counters.kernels for name in kernel.values):
         told = [kernel.values[name] for kernel in counters.kernels if name in kernel.values]
         if counter(name).aggregate == "same" and len(set(told)) > 1:
@@ -143,8 +141,7 @@ def _apart(counters: Counters) -> Iterator[Fault]:
 
 
 def _held(kernel: KernelUse, capability: tuple[int, int] | None) -> tuple[float, float, float, float] | None:
-    """Blocks, warps and threads that an SM holds at once of a kernel's launch configuration, and percent of its warps;
-    None where that is not known."""
+    """Return blocks, warps, threads that an SM holds at once, percent of its warps."""
     told = OF_KERNELS["shared_memory"](kernel)
     shared = kernel.shared if told is None else told
     if capability is None or kernel.registers is None or shared is None:
@@ -158,8 +155,7 @@ def _held(kernel: KernelUse, capability: tuple[int, int] | None) -> tuple[float,
 
 
 def of_counters(counters: Counters) -> dict[str, float]:
-    """Metrics of the counters tier, and those of the static tier that counters tell. Only what every kernel has: a
-    quantity that one kernel lacks is not the case's."""
+    """Return metrics of counters and static tiers, without those that a kernel lacks."""
     kernels = counters.kernels
     named = {name for kernel in kernels for name in kernel.values if known_metric(name) is not None}
     values = {name: combined(name, [(one.values.get(name), one.seconds) for one in kernels]) for name in named}

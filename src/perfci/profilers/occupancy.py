@@ -1,4 +1,4 @@
-"""Theoretical occupancy, from a launch configuration and a compute capability: no counter and no device is needed.
+"""Theoretical occupancy.
 
 The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h`, version 12.1, of CUDA 13); the sizes of an SM
 are the CUDA C++ Programming Guide's "Technical Specifications per Compute Capability", as `cuda/__device/arch_traits.h`
@@ -15,9 +15,9 @@ MOST_REGISTERS = 255
 MOST_THREADS = 1024
 """Of a block."""
 REGISTER_UNIT = 256
-"""Registers are allocated to a warp in this many."""
+"""Per warp, registers are allocated in this unit."""
 PARTITIONS = 4
-"""Register files of an SM; a warp lives in one of them."""
+"""Register files of an SM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class _Chip:
     shared: int
     """Bytes of an SM."""
     reserved: int = 1024
-    """Bytes of shared memory that the driver takes of each block: from 8.0 on."""
+    """Bytes of shared memory that the driver takes of each block, from 8.0 on."""
     unit: int = 128
-    """Bytes in which shared memory is allocated to a block: 256 before 8.0."""
+    """Bytes in which a block's shared memory is allocated: 256 before 8.0."""
 
 
 _KIB = 1024
@@ -49,7 +49,7 @@ CHIPS = {
     (12, 0): _Chip(48, 24, 100 * _KIB),
     (12, 1): _Chip(48, 24, 100 * _KIB),
 }
-"""By compute capability. 10.7 is left out: the two sources contradict each other about its shared memory."""
+"""By compute capability. 10.7 is left out: the sources contradict each other about its shared memory."""
 
 
 def _up(value: int, unit: int) -> int:
@@ -57,17 +57,17 @@ def _up(value: int, unit: int) -> int:
 
 
 def occupancy(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> float | None:
-    """Return the percent of an SM's warps that blocks of `threads` threads keep resident, with `registers` a thread and
-    `shared_bytes` of shared memory a block, static and dynamic together: `sm__maximum_warps_per_active_cycle_pct`.
+    """Return the percent of an SM's warps that blocks keep resident (`sm__maximum_warps_per_active_cycle_pct`).
 
-    None where the capability is not known, and where a chip of that kind cannot launch the configuration.
+    `registers`: a thread. `shared_bytes`: a block, static and dynamic. None for an unknown capability, and for what
+    such a chip cannot launch.
     """
     blocks = resident(capability, threads, registers, shared_bytes)
     return None if blocks is None else 100.0 * blocks * -(-threads // WARP) / CHIPS[capability].warps
 
 
 def resident(capability: tuple[int, int], threads: int, registers: int, shared_bytes: int) -> int | None:
-    """Return how many such blocks an SM holds at once; None as `occupancy` does."""
+    """Return the blocks that an SM holds at once; None as `occupancy`."""
     chip = CHIPS.get(capability)
     if chip is None or not 0 < threads <= MOST_THREADS or not 0 <= registers <= MOST_REGISTERS or shared_bytes < 0:
         return None

@@ -1,4 +1,4 @@
-"""The profilers that perfci knows, in the order in which they are tried."""
+"""The profilers that perfci knows, in the order of choice."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _KINDS: list[Kind] = []
 
 
 def register(*kinds: Kind) -> None:
-    """Make profilers known, behind those that are. Raises ValueError for a name that another one has."""
+    """Add profilers behind the known ones. Raises ValueError for a name that is taken."""
     for kind in kinds:
         if any(kind.name == known.name for known in _KINDS):
             raise ValueError(f"{kind.name}: a profiler of this name is registered: give it another name")
@@ -21,7 +21,7 @@ def register(*kinds: Kind) -> None:
 
 
 def registered() -> list[Kind]:
-    """Return the profilers, in their order."""
+    """Return the profilers in order."""
     return [*_KINDS]
 
 

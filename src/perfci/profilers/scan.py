@@ -17,11 +17,10 @@ from perfci.system.files import unused
 
 _NSYS = ".nsys-rep"
 _REPORT = b"NVIDIA Tegra Profiler Report"
-"""Begins a report of nsys."""
 _WINDOW = 8
 """Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
 _WIDE = ("utf-16-le", "utf-16-be", "utf-32-le")
-"""Encodings beside UTF-8 in which a value is searched for: `wchar_t`, as names of NVTX may be given, and Windows'."""
+"""Encodings beside UTF-8 that are searched: `wchar_t`, which NVTX names may have, and Windows'."""
 _TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
 _TOLD = frozenset({"HOSTNAME"})
 """Variables whose value every report tells."""
@@ -30,8 +29,8 @@ _TOLD = frozenset({"HOSTNAME"})
 def keep_report(
     report: Path, searched: Path, folder: Path, most: tuple[int, int], fault: Callable[..., Fault]
 ) -> list[Fault]:
-    """Copy a profiler's `report` into `folder` where `searched`, itself or what its profiler exported of it, holds no
-    secret of this environment. Return why not, as a `fault` of that profiler that costs no value.
+    """Copy `report` into `folder` where `searched`, itself or its export, holds no secret of this environment; else
+    return why, as a `fault` that costs no value.
 
     `most`: bytes of the report and of `searched` at most.
     """
@@ -54,18 +53,15 @@ def keep_report(
 
 
 def held_secrets(path: Path, secrets: Mapping[str, str], largest: int) -> list[str]:
-    """Return what `contains` tells, as this process's own user, whose secrets they are. Raises Unread."""
+    """Return what `contains` tells, in a process of this user, whose secrets they are. Raises Unread."""
     size = regular(path, largest)
     with desk() as place:
         return call(contains, grown(size, 4 * MIB, 600), place, path=path.absolute(), secrets=dict(secrets))
 
 
 def secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables whose values must be in nothing that is published: likely secrets, and those that profiled processes do
-    not get and that have a long value of letters and digits.
-
-    Values of fewer than 6 characters are left out: they are found everywhere.
-    """
+    """Return variables whose values must not be published: likely secrets, and long values of letters and digits that
+    profiled processes do not get. Values under 6 characters are found everywhere, and left out."""
     allowed = trimmed(environ)
     found = {}
     for name, value in environ.items():
@@ -79,14 +75,12 @@ def secrets(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
-    """Return the names of those `secrets` whose values are in the bytes of the file, in constant memory: as UTF-8,
-    UTF-16 or UTF-32.
+    """Return the names of those `secrets` whose values the file holds as UTF-8, UTF-16 or UTF-32, in constant memory.
 
-    Files that are gzip, xz or bzip2 as a whole are searched unpacked as well. A `.nsys-rep` is LZ4-compressed in a
-    framing of NVIDIA's own, which cuts strings: there any 8 successive bytes with a letter and a digit count as found
-    (of a value that has none, any 8), which catches nearly every random value and some innocent ones; only a scan of
-    its unscrubbed export says what is in it. Values that are encoded otherwise (base64), compressed in a part of the
-    file, or stand in pieces are not found. Raises OSError where the file cannot be read.
+    Files that are gzip, xz or bzip2 as a whole are also searched unpacked. NVIDIA's LZ4 framing of a `.nsys-rep` cuts
+    strings: any 8 successive bytes with a letter and a digit count (any 8 of a value that has none), which catches
+    nearly every random value and some innocent ones; only a scan of its unscrubbed export is sure. Not found: base64,
+    parts of a file that are compressed, values in pieces. Raises OSError where the file cannot be read.
     """
     given = {name: value for name, value in secrets.items() if value}
     with path.open("rb") as handle:

@@ -1,4 +1,4 @@
-"""The metrics that ncu is asked for on each chip: the table's counters, and ncu's metrics behind them there."""
+"""ncu's metrics on each chip for the table's counters."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -21,39 +21,36 @@ _COMPUTE = {
 TIME = "gpu__time_duration.sum"
 """Always collected: the weight of a launch."""
 COUNTED = {name: one for name, one in COUNTERS.items() if one.ncu}
-"""The table's quantities that ncu counts."""
 SETS: dict[str, tuple[str, ...]] = {
     "default": tuple(name for name, one in COUNTED.items() if not one.deep),
     "deep": tuple(COUNTED),
     "full": tuple(COUNTED),
 }
 """`default` takes two replay passes on every chip: what it holds beyond time, bytes, warps, tensor cycles and hit rates
-fits into the same two. `deep` takes 11 to 14, before what ncu's sections add."""
+fits into them. `deep` takes 11 to 14, before ncu's sections."""
 SECTIONS: dict[str, tuple[str, ...]] = {
     "default": ("LaunchStats", "Occupancy"),
     "deep": ("LaunchStats", "Occupancy", "SpeedOfLight", "WarpStateStats"),
     "full": (),
 }
-"""ncu's sections that bring the rules of each set; those of `default` take no further pass; `full` has ncu's."""
+"""ncu's sections with each set's rules; `default`'s take no further pass, `full` has ncu's."""
 FULL = "full"
 """ncu's own set of that name is collected besides."""
 
 
 def chip_of(major: int, minor: int) -> str | None:
-    """Return the chip of a compute capability, such as `gh100`: the first of its family. None where perfci knows
-    none."""
+    """Return the chip of a compute capability, such as `gh100`: the first of its family."""
     return _COMPUTE.get((major, minor))
 
 
 @lru_cache(maxsize=256)
 def family(chip: str) -> str | None:
-    """Return the family of a chip such as `GB203`, in any case; None where perfci does not know it."""
+    """Return the family of a chip such as `GB203`, in any case."""
     return next((name for name, chips in FAMILIES.items() if chip.lower() in chips), None)
 
 
 def expand(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return names of counters, perfci's or ncu's own, of a set where `names` is the name of one. Raises UsageError for
-    any other."""
+    """Return counters by perfci's or ncu's names; `names` may be a set's. Raises UsageError for an unknown name."""
     if isinstance(names, str):
         names = SETS.get(names, (names,))
     wanted = tuple(dict.fromkeys(names))
@@ -63,7 +60,7 @@ def expand(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def counted(name: str) -> Quantity:
-    """Return what ncu counts under perfci's name or its own. Raises UsageError for any other name."""
+    """Return what ncu counts under a name, perfci's or ncu's. Raises UsageError for any other."""
     found = COUNTED.get(name) or of_ncu(name)
     if found is None:
         raise unknown(name, "counter", COUNTED)
@@ -72,10 +69,8 @@ def counted(name: str) -> Quantity:
 
 @lru_cache(maxsize=1024)
 def source(name: str, chip: str) -> NcuSum | None:
-    """Return where `name` comes from on a chip; None where that cannot give it. Raises UsageError for an unknown name.
-
-    On a chip that perfci does not know it is a source that all known chips share.
-    """
+    """Return the source of `name` on a chip, None where there is none; on an unknown chip a source that all known chips
+    share. Raises UsageError for an unknown name."""
     where = family(chip)
     for one in counted(name).ncu:
         if where in one.families or (where is None and len(one.families) == len(FAMILIES)):
@@ -85,8 +80,7 @@ def source(name: str, chip: str) -> NcuSum | None:
 
 @lru_cache(maxsize=1024)
 def sources(name: str, chip: str) -> tuple[NcuSum, ...]:
-    """Return all that a report may hold `name` under, best first; where the chip is not known, on any. UsageError
-    as above."""
+    """Return all sources that a report may hold, best first; of any chip where it is unknown. Raises UsageError."""
     counter, where = counted(name), family(chip)
     if not chip:
         return counter.ncu + counter.ncu_also
@@ -95,17 +89,13 @@ def sources(name: str, chip: str) -> tuple[NcuSum, ...]:
 
 
 def metrics_for(names: str | Iterable[str], chip: str) -> list[str]:
-    """Return what to hand to ncu's `--metrics` for a set or for counters, time first, without what the chip cannot
-    give.
-
-    Raises UsageError as `expand` does.
-    """
+    """Return what ncu's `--metrics` takes on a chip, time first. Raises UsageError."""
     found = [one for name in expand(names) if (one := source(name, chip)) is not None]
     return list(dict.fromkeys([TIME, *(metric for one in found for metric in one.metrics)]))
 
 
 def unavailable(names: str | Iterable[str], chip: str) -> dict[str, str]:
-    """Counter → why `chip` cannot give it, in one line. Raises UsageError as `expand` does."""
+    """Return counter → why `chip` cannot give it, in one line. Raises UsageError."""
     missing = [name for name in expand(names) if source(name, chip) is None]
     if family(chip) is None:
         why = f"ncu's metric for it differs by chip, and perfci does not know {chip or 'this one'}"

@@ -1,4 +1,4 @@
-"""ncu itself: where it is, whether it fits the driver and may count, how it is called, and what its failures mean."""
+"""Finding, checking and calling ncu, and classifying its failures."""
 
 import os
 import re
@@ -31,7 +31,7 @@ _CUDA = {
     (2026, 2): (13, 3),
     (2026, 3): (13, 4),
 }
-"""ncu → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests. A newer one needs no older CUDA."""
+"""ncu → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests. A newer ncu needs no older CUDA."""
 _DRIVERS = {12: "525", 13: "580"}
 """CUDA's major version → the oldest driver for it, from the CUDA release notes."""
 
@@ -41,7 +41,7 @@ PERFMON_DRIVER = 565
 
 @dataclass(frozen=True)
 class InstalledNcu:
-    """An installed ncu that runs."""
+    """An ncu that runs."""
 
     path: Path
     version: str
@@ -52,7 +52,7 @@ class InstalledNcu:
 
 
 def installations(root: Path = Path("/")) -> list[Path]:
-    """Folders of Nsight Compute where NVIDIA's packages and toolkits put them, newest first."""
+    """Return folders of Nsight Compute from NVIDIA's packages and toolkits, newest first."""
     found = {
         folder.resolve()
         for pattern in ("opt/nvidia/nsight-compute/*", "usr/local/cuda*/nsight-compute-*")
@@ -63,7 +63,7 @@ def installations(root: Path = Path("/")) -> list[Path]:
 
 
 def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
-    """Return every ncu there is: of `path` (as $PATH, which is the default), of the CUDA toolkit, of packages."""
+    """Return every ncu of `path` (default $PATH), of the CUDA toolkit, of packages."""
     on_path = shutil.which("ncu", path=path)
     known = [root / "usr/local/cuda/bin/ncu", *(folder / "ncu" for folder in installations(root))]
     found = [one for one in known if one.is_file() and os.access(one, os.X_OK)]
@@ -71,7 +71,7 @@ def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
 
 
 def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
-    """Return the version that `ncu --version` tells, such as `2025.3.1`, or why it says nothing."""
+    """Return ncu's version, such as `2025.3.1`, or why it tells none."""
     remedy = "install Nsight Compute anew"
     answer = run([str(ncu), "--version"], timeout)
     if answer.problem:
@@ -86,9 +86,9 @@ def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
 def find(
     driver_cuda: str = "", *, path: str | None = None, root: Path = Path("/"), timeout: float = 30.0
 ) -> InstalledNcu | Fault:
-    """Return the first ncu that runs and fits the driver, of `candidates`; or why there is none.
+    """Return the first of `candidates` that runs and fits the driver, or why there is none.
 
-    `driver_cuda`: the CUDA version of the driver, such as `12.8`; empty where it is not known, then any fits.
+    `driver_cuda`: such as `12.8`; where it is empty any ncu fits.
     """
     first: Fault | None = None
     for one in candidates(path, root):
@@ -106,18 +106,18 @@ def find(
 
 
 def cuda_of(ncu_version: str) -> tuple[int, int] | None:
-    """Return the CUDA version that ships an ncu, as (13, 0); of one newer than perfci knows the newest known. None:
-    older."""
+    """Return the CUDA version that ships an ncu, as (13, 0): the newest known for a newer ncu, None for an older
+    one."""
     release = version_numbers(ncu_version)[:2]
     known = [cuda for ncu, cuda in sorted(_CUDA.items()) if ncu <= release]
     return known[-1] if known and len(release) == 2 else None
 
 
 def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
-    """Return why ncu will refuse the driver, or None where nothing is known against it.
+    """Return why ncu will refuse the driver, where that is known.
 
-    `driver_cuda`: what the driver tells as its CUDA version (cuDriverGetVersion, `13.0`), never torch's. The rule was
-    seen in the field: ncu's CUDA major must not exceed the driver's; a newer minor works.
+    `driver_cuda`: of cuDriverGetVersion (`13.0`), never torch's. Seen in the field: ncu's CUDA major must not exceed
+    the driver's; a newer minor works.
     """
     cuda, driver = cuda_of(ncu_version), version_numbers(driver_cuda)
     if cuda is None or not driver or cuda[0] <= driver[0]:
@@ -139,12 +139,11 @@ _RUNTIME = "use a machine whose containers run under runc, or go without counter
 
 
 def may_count(root: Path = Path("/")) -> Fault | None:
-    """Return why this process will not be let count, or None where nothing is known against it.
+    """Return why this process may not count, where that is known.
 
-    gVisor has no such interface. Else the driver decides: it asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does)
-    where its parameter RmProfilingAdminOnly is 1; a root without the capability, as in most containers, is refused.
-    Where the code under test runs as another user, ncu gets those of the two that this process has. Under WSL a
-    setting of Windows decides, which cannot be seen from here.
+    gVisor has no such interface. Else the driver asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does) where its
+    parameter RmProfilingAdminOnly is 1; most containers' root lacks it. Where code under test runs as another user, ncu
+    gets those of the two that this process has. Under WSL a setting of Windows decides, which cannot be seen from here.
     """
     if gvisor(root):
         return fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
@@ -169,7 +168,7 @@ def gvisor(root: Path = Path("/")) -> bool:
 
 
 def admin_only(root: Path = Path("/")) -> bool:
-    """Tell whether the driver says that only administrators may count."""
+    """Tell whether the driver lets administrators alone count."""
     told = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root / "proc/driver/nvidia/params"), re.MULTILINE)
     return told is not None and told[1] != "0"
 
@@ -199,18 +198,15 @@ def command(
 ) -> list[str]:
     """Return the command line that profiles `target`.
 
-    `report`: where to write to, with `.ncu-rep` at its end. `log`: takes what ncu says once the target runs; what keeps
-    it from that (a bad option, a stub libcuda) goes to stdout and stderr. `metrics`: as from `chips.metrics_for`.
-    `set_name`: of a set of ncu's own, collected besides `sections`.
-    `launches`: the most to profile. `kernels`: a regular expression that is found in the names, without arguments, of
-    those to profile. `skip`: launches among them to leave out first.
-    `capture`: only between cudaProfilerStart and cudaProfilerStop, which perfci's worker calls; False for programs that
-    do not.
+    `report`: ends with `.ncu-rep`. `log`: takes ncu's messages once the target runs; earlier ones (a bad option, a stub
+    libcuda) go to stdout and stderr. `metrics`: from `chips.metrics_for`. `set_name`: ncu's own set, besides
+    `sections`. `launches`: the most to profile. `kernels`: a regular expression searched in function names without
+    arguments. `capture`: only between cudaProfilerStart and cudaProfilerStop, which perfci's worker calls.
 
-    Caches are flushed between passes and clocks left alone, so that there is nothing to reset after a failure. A
-    configuration file of ncu's, which a repository could hold, is not read.
+    Caches are flushed between passes; clocks are left alone, so that a failure leaves nothing to reset. A configuration
+    file of ncu's, which a repository could hold, is not read.
 
-    Raises ValueError for a `target` that ncu would take for an option, for `launches` below 1 and `skip` below 0.
+    Raises ValueError for a `target` that ncu would take for an option, and for `launches` below 1.
     """
     if not target or target[0].startswith(("-", "@")):
         # ncu knows no `--`: its options end at the first word that is none.
@@ -328,25 +324,22 @@ _KNOWN: tuple[tuple[str, FaultKind, str, str], ...] = (
         "see that the case launches kernels, within cudaProfilerStart and cudaProfilerStop, that match `kernels:`",
     ),
 )  # fmt: skip
-"""Pattern in a line of ncu's → what it means, most telling first. The words are those of ncu 2022.3 to 2026.3: from its
-documentation, its binaries and reports of users."""
+"""Pattern in a line of ncu's → its meaning, most telling first. Words of ncu 2022.3 to 2026.3: from its documentation,
+its binaries and users' reports."""
 
 
 _UNSAID: tuple[tuple[str, str], ...] = (
     (r"CUDA driver is a stub library|cudaErrorStubLibrary|CUDA_ERROR_STUB_LIBRARY|stub libcuda", "stub libcuda"),
     (r"LibraryNotLoaded", "LibraryNotLoaded"),
 )
-"""Pattern in what the program says of CUDA where ncu gives no reason → the words of _KNOWN that mean the same."""
+"""Pattern in the program's output on CUDA where ncu gives no reason → words of _KNOWN."""
 
 
 def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
-    """Return what went wrong with a run of ncu, or None where nothing did as far as it tells.
+    """Return what went wrong with a run of ncu; None is no proof of a result: require kernels of the report.
 
-    `exit_code`: ncu's; None or below zero where a signal ended it. `log_text`: its log, and stdout and stderr of it and
-    the program. Lines that begin as ncu's do count; others only for the reason of a failure of which ncu knows none.
-    `timed_out`: whether it was killed for its time.
-
-    None is no proof of a result: read the report, and require kernels.
+    `exit_code`: ncu's; None or negative where a signal ended it. `log_text`: its log, and stdout and stderr of it and
+    the program, whose lines count only where ncu knows no reason of a failure. `timed_out`: killed for its time.
     """
     found = _told(exit_code, log_text, timed_out)
     return found if found is None or found.kind not in ("empty", "crash") else _unsaid(log_text) or found
@@ -356,10 +349,8 @@ _REFUSED = re.compile(r"Failed to find metric|Failed to access the following met
 
 
 def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
-    """Return those of `names`, by ncu's own names, that it says it cannot collect, each with what it says.
-
-    Where it complains of a metric and names none of these, it may be any of them: all.
-    """
+    """Return those of `names`, ncu's own, that it says it cannot collect → its words; all where it names none of
+    them."""
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
     at = [index for index, line in enumerate(lines) if _REFUSED.search(line)]
@@ -371,7 +362,6 @@ def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def _unsaid(log_text: str) -> Fault | None:
-    """Return what the program itself says of a driver that does not work."""
     for pattern, words in _UNSAID:
         line = next((line for line in log_text.splitlines() if re.search(pattern, line)), None)
         if line is not None:
@@ -381,7 +371,6 @@ def _unsaid(log_text: str) -> Fault | None:
 
 
 def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
-    """Return what ncu itself says."""
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
     for pattern, kind, text, remedy in _KNOWN:
@@ -406,6 +395,6 @@ def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None
 
 
 def _detail(lines: Sequence[str], at: int) -> str:
-    """ncu's own words: the line, and those after it where it announces a list."""
+    """Return ncu's line, and those after it where it announces a list."""
     more = [line for line in lines[at + 1 : at + 6] if line] if "following" in lines[at] else []
     return " ".join([lines[at], *more])[:500]

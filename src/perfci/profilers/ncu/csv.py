@@ -1,4 +1,4 @@
-"""Reads pages of ncu as CSV: the raw one, with a row for each launch, and the details, with one for each metric."""
+"""Reads ncu's CSV: the raw page has a row for each launch, the details one for each metric."""
 
 import csv
 import math
@@ -25,10 +25,9 @@ from perfci.profilers.ncu.launch import (
 
 _ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE = "ID", "Kernel Name", "CC", "Block Size", "Grid Size"
 _TOLD = frozenset({_ID, _NAME, _CC, _BLOCK_SIZE, _GRID_SIZE, DEVICE_NAME})
-"""Columns that are kept, beside those of metrics and of ranges."""
 _RANGES = ("Push/Pop_Range", "Start/Stop_Range")
 _METRIC, _UNIT, _VALUE = "Metric Name", "Metric Unit", "Metric Value"
-"""Columns of a page with a row for each metric."""
+"""Columns of the details."""
 LABELS = {
     "Duration": "gpu__time_duration.sum",
     "Compute (SM) Throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -46,9 +45,9 @@ LABELS = {
     "Tensor (All)": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     "Branch Efficiency": "smsp__sass_average_branch_targets_threads_uniform.pct",
 }
-"""Label of a metric on the page of details → its name, from the section files of Nsight Compute 2022.3."""
+"""Label in the details → metric, from the section files of Nsight Compute 2022.3."""
 _SHARE, _RATE = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "dram__bytes.sum.per_second"
-"""Two metrics that it calls Memory Throughput: one in percent, one in bytes a second."""
+"""Both are called Memory Throughput there: percent, and bytes a second."""
 _PLAIN = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _SURE = re.compile(
@@ -58,28 +57,22 @@ _SURE = re.compile(
 """Matches what can only be a number with a decimal point; `3,456` and `3.456` can be either."""
 _SWAPPED = str.maketrans(",.", ".,")
 _CLEARLY = 10
-"""So many times as many sure numbers of a page have the one mark for decimals as have the other."""
+"""Sure numbers of a page for one decimal mark to those for the other, at least."""
 _DIMENSIONS = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
 
 
 class _Row(NamedTuple):
-    """The cells of a launch by column or metric, and the units of its metrics."""
-
     cells: dict[str, str]
     units: dict[str, str]
 
 
 class _Page:
-    """A page as its rows come: a launch is one of them, or as many as it has metrics."""
-
     def __init__(self, header: list[str], metrics: Sequence[str]) -> None:
         self.metrics = frozenset(metrics)
-        """Those that are read."""
         self.rows: list[_Row] = []
         self.details = _METRIC in header and _VALUE in header
-        """True where each metric of a launch has a row of its own."""
         self.clashes = 0
-        """Rows of a launch that has the number of another, or another value of a metric that it has."""
+        """Rows with another launch's number, or another value of a launch's metric."""
         self._header = header
         self._last = max(map(header.index, (_ID, _NAME, _METRIC, _VALUE))) if self.details else 0
         self._counted = [at for at, column in enumerate(header) if "__" in column or column == _VALUE]
@@ -90,18 +83,18 @@ class _Page:
 
     @property
     def mark(self) -> str:
-        """The mark of decimals in this page; empty where that is not known."""
+        """The decimal mark; empty where unknown."""
         if self._point > _CLEARLY * self._comma:
             return "."
         return "," if self._comma > _CLEARLY * self._point else ""
 
     def fits(self, row: Sequence[str]) -> bool:
-        """Tell whether a row is whole: one of details ends with its value, or with the words of a rule."""
+        """A row of details ends with its value, or with a rule's words."""
         whole = len(row) == len(self._header)
         return whole or (self.details and self._last < len(row) < len(self._header))
 
     def add(self, row: Sequence[str]) -> bool:
-        """Take a row that fits. Returns False where it is of a launch too many."""
+        """Return False for a row of a launch too many."""
         if not self.details and self._units is None:
             self._units = dict(zip(self._header, row, strict=True))
             return True
@@ -125,7 +118,6 @@ class _Page:
         return True
 
     def _count(self, row: Sequence[str]) -> None:
-        """Count the numbers that tell what marks decimals here."""
         for cell in [row[at] for at in self._counted if at < len(row)]:
             # The least that _SURE asks for, so that most cells are checked once.
             points, commas = "." in cell, "," in cell
@@ -140,7 +132,7 @@ class _Page:
         return column in _TOLD or column in self.metrics or any(one in column for one in _RANGES)
 
     def _metric(self, label: str, unit: str) -> str:
-        """Return the metric of a row of details; empty where none is read of it."""
+        """Return the metric of a row of details; empty where it is not read."""
         if label == "Memory Throughput":
             return _SHARE if unit == "%" else _RATE
         return LABELS.get(label, label if label in self.metrics else "")
@@ -148,12 +140,11 @@ class _Page:
 
 def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
     """Read `metrics` of a page: a row of names, then one of units and one for each launch, or one for each metric of
-    each launch; other lines of ncu around them.
+    each launch; ncu's own lines around them.
 
-    A file that ends within a row is told so, and so are launches that are left out between others; one whose last
-    launches are missing looks whole. A launch that stands twice counts once. ncu writes numbers in the way of its
-    user's language: whether `3,456` has decimals shows in the page's other numbers, and where it does not, that is no
-    number. `name`: what faults call the file.
+    A fault tells of a file that ends within a row, and of launches left out between others; missing last launches
+    cannot be seen. A launch that stands twice counts once. ncu writes numbers in its user's locale: whether `3,456` has
+    decimals must show in the page's other numbers, else it is no number. `name`: the file in faults.
     """
     again = "ncu --import REPORT --page raw --csv --print-units base"
     faults: list[Fault] = []
@@ -197,7 +188,7 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
 
 
 def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
-    """Return the rows, each launch once, and what their numbers say is missing: ncu counts launches from 0."""
+    """Return each launch once, and what the numbers say is missing: ncu counts launches from 0."""
     told: list[_Row] = []
     by_number: dict[str, _Row] = {}
     differ = 0
@@ -217,10 +208,9 @@ def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
 
 
 def _records(file: Iterable[str]) -> Iterator[str]:
-    """Yield lines of the table, without ncu's own (`==PROF== …`), without NUL and without empty ones; the last one must
-    end.
+    """Yield lines of the table, without ncu's own (`==PROF== …`), NUL and empty ones; the last one must end.
 
-    ncu quotes every field and writes no line break into one, so that a line is a row.
+    ncu quotes every field and writes no line break into a field: a line is a row.
     """
     for line in file:
         if line.strip() and not line.startswith("=="):
@@ -245,15 +235,12 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str, metr
 
 
 def _number(cell: str) -> str:
-    """Parse `1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
+    """`1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
     return cell.split(" (", 1)[0].strip()
 
 
 def _parse(cell: str, mark: str) -> float | None:
-    """Parse a number; None for `n/a`, `nan`, `inf`, nothing, anything else, and for one that may mean two.
-
-    `mark`: of decimals in this page, empty where that is not known.
-    """
+    """None for `n/a`, `nan`, `inf`, anything else, and what may mean two numbers. `mark`: the page's decimal mark."""
     text = _number(cell)
     if not mark and not text.isdigit():
         if _SURE.fullmatch(text):
@@ -283,10 +270,8 @@ _NOTHING = re.compile(r"([^:]*):(.+?)(?::none){6}")
 
 
 def _nvtx(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Ranges of a row: `1112  "perfci:NAME:none:none:RGB:0xff:REGISTERED:NAME" `, one quoted text for each.
-
-    Behind domain and name stand type and value of the payload, of the colour and of the message.
-    """
+    """Yield domain and name of `1112 "perfci:NAME:none:none:RGB:0xff:REGISTERED:NAME" `, a quoted text for each range,
+    with type and value of payload, colour and message behind."""
     for column, cell in cells.items():
         if any(one in column for one in _RANGES):
             for text in re.findall(r'"([^"]*)"', cell):

@@ -1,4 +1,4 @@
-"""Reads a file that ncu wrote: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
+"""Reads ncu's files: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
 
 import subprocess
 import tempfile
@@ -16,9 +16,8 @@ from perfci.profilers.ncu.module import Module
 from perfci.system.bounded import Unread, regular, unbind
 
 LARGEST = 2 * 2**30
-"""Bytes of a file at most."""
 MEMORY = 8 * 2**30
-"""Bytes that ncu itself may take, beside twelve times the file."""
+"""Bytes of ncu itself, beside twelve times the file."""
 
 
 def content(
@@ -28,8 +27,8 @@ def content(
     timeout: float,
     metrics: Sequence[str] = METRICS,
 ) -> Content:
-    """Return the launches in the file at `path` with those of `metrics` that they have, and what it lacks. Never raises
-    for what a file holds.
+    """Return the launches in a file with those of `metrics` that they have, and what it lacks. Never raises for its
+    content.
 
     `ncu`, `modules`, `timeout`: as in `perfci.profilers.ncu.report.read`.
     """
@@ -60,7 +59,7 @@ def _report(
     path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
     timeout: float, metrics: Sequence[str],
 ) -> Content:  # fmt: skip
-    """Read a report through the first module that is at least as new as it and can be imported, else through ncu."""
+    """Read through the first importable module at least as new as the report, else through ncu."""
     older = []
     for module in ncu_module.modules() if modules is None else modules:
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
@@ -78,10 +77,7 @@ def _report(
 
 
 def _counted(path: Path, content: Content, results: int) -> Content:
-    """With a fault where fewer launches were read than the report announces.
-
-    `ncu_report` reads what is damaged as far as it can, and tells nothing.
-    """
+    """Add a fault for fewer launches than announced: `ncu_report` is silent on damage."""
     if content.faults or len(content.launches) >= results:
         return content
     text = f"{path.name}: announces {results} launches and gives {len(content.launches)}"
@@ -89,7 +85,6 @@ def _counted(path: Path, content: Content, results: int) -> Content:
 
 
 def _import(path: Path, version: str, ncu: Path, timeout: float, metrics: Sequence[str]) -> Content:
-    """Read a report through `ncu --import`, as the raw page."""
     with tempfile.NamedTemporaryFile(suffix=".csv") as page:
         try:
             done = subprocess.run(

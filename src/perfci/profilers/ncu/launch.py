@@ -1,4 +1,4 @@
-"""A kernel launch as a source of ncu's tells it, and ncu's numbers in perfci's units."""
+"""A kernel launch as ncu tells it, and ncu's numbers in perfci's units."""
 
 import math
 import re
@@ -11,12 +11,12 @@ from perfci.profilers.faults import fault as any_fault
 from perfci.profilers.ncu import chips
 
 MOST_LAUNCHES = 20_000
-"""Of one file, that are read."""
+"""Of one file."""
 EMPTY_REMEDY = "see what ncu prints; a case without kernels has no counters"
 
 CAPABILITY = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
 DEVICE_NAME = "device__attribute_display_name"
-"""A text, such as `NVIDIA H200`."""
+"""Such as `NVIDIA H200`."""
 PASSES = "profiler__replayer_passes"
 GRID = tuple(f"launch__grid_dim_{axis}" for axis in "xyz")
 BLOCK = tuple(f"launch__block_dim_{axis}" for axis in "xyz")
@@ -37,10 +37,10 @@ METRICS = tuple(
         ]
     )
 )
-"""Everything that is read from a file, but for metrics that are asked for by ncu's own names."""
+"""All metrics that are read, beside those asked for by ncu's names."""
 
 Values = Mapping[str, tuple[float | None, str]]
-"""Metric → value and unit, of those that the source names; None for what is no number."""
+"""Metric → value and unit; None for what is no number."""
 
 fault = partial(any_fault, "ncu", "counters")
 
@@ -58,12 +58,11 @@ class Launch:
     block: tuple[int, int, int] | None
     rules: tuple[Rule, ...] = ()
     device: str = ""
-    """Name of the GPU."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """Metric → what stands where its number should."""
+    """Metric → text in its number's place."""
 
     def said(self, metric: str) -> str:
-        """Return what the source has of a metric, for people."""
+        """Return the source's text for a metric."""
         if metric not in self.values:
             return "absent"
         value, unit = self.values[metric]
@@ -73,7 +72,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a source: its launches in order, and what it lacks."""
+    """Launches in order, and what the source lacks."""
 
     launches: Sequence[Launch] = ()
     faults: Sequence[Fault] = ()
@@ -92,18 +91,16 @@ _BYTES = {
 }  # fmt: skip
 _RATES = {f"{prefix}byte/{per}": factor for prefix, factor in _PREFIXES.items() for per in ("s", "second")}
 _UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}}
-"""Unit of perfci → unit of ncu's, as it is spelt in CSV of any version and by `ncu_report` → factor."""
+"""Unit of perfci → ncu's, in CSV of any version and of `ncu_report` → factor."""
 _COUNT = re.compile(r"(?P<prefix>[KMGTP]?)(?P<what>%|SM|CTA|Hz|[a-z]+)(?:/(?P<per>[a-z]+))?")
-"""A unit of what is counted: ncu has words for it, such as `Kinst`, `sector/request`, `%/register`, `cycle/nsecond`."""
+"""A counted unit, such as `Kinst`, `sector/request`, `%/register`, `cycle/nsecond`."""
 _PHYSICAL = frozenset({"byte", "hz", "%", *_SECONDS})
 
 
 @lru_cache(maxsize=1024)
 def factor(unit: str, told: str) -> float | None:
-    """Return by what a number in ncu's unit `told` is multiplied to be in perfci's `unit`; None where it cannot be.
-
-    Of counts and ratios (no unit) the word is ncu's own, and any that is no physical quantity will do.
-    """
+    """Return the factor from ncu's unit `told` to perfci's `unit`; None where there is none. Counts and ratios (no
+    unit) take any word that is no physical quantity."""
     if unit in _UNITS:
         return _UNITS[unit].get(told)
     match = _COUNT.fullmatch(told)
@@ -121,7 +118,7 @@ def factor(unit: str, told: str) -> float | None:
 
 
 def scaled(launch: Launch, metric: str, unit: str) -> float | None:
-    """Return a metric in perfci's unit. None where it is absent, not finite, negative, or in no such unit."""
+    """Return a metric in perfci's unit; None where it is absent, not finite, negative, or of another unit."""
     value, told = launch.values.get(metric, (None, ""))
     by = factor(unit, told)
     if value is None or by is None:
@@ -131,14 +128,14 @@ def scaled(launch: Launch, metric: str, unit: str) -> float | None:
 
 
 def triple_of(values: Values, names: Iterable[str]) -> tuple[int, int, int] | None:
-    """Return the sides of a grid or block; None where one is not known."""
+    """Return the sides of a grid or block."""
     numbers = [values.get(name, (None, ""))[0] for name in names]
     whole = [int(n) for n in numbers if n is not None and math.isfinite(n) and 0 < n < 2**32 and n == int(n)]
     return (whole[0], whole[1], whole[2]) if len(whole) == 3 else None
 
 
 def capability_of(values: Values) -> tuple[int, int] | None:
-    """(major, minor) of the compute capability; None where it is not known."""
+    """Return (major, minor)."""
     numbers = [values.get(name, (None, ""))[0] for name in CAPABILITY]
     whole = [int(n) for n in numbers if n is not None and math.isfinite(n) and 0 <= n < 1000]
     return (whole[0], whole[1]) if len(whole) == 2 else None

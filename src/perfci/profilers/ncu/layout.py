@@ -14,19 +14,19 @@ MAGIC = b"NVR\0"
 LAYOUT = 7
 """Version of the file format, as of ncu 2025.3."""
 RESULTS, PAYLOAD = (2, 7, 8, 9), 5
-"""Fields of BlockHeader: results of kernels, ranges, command lists and graphs; bytes of payload."""
+"""Fields of BlockHeader: results of kernels, ranges, command lines and graphs; bytes of payload."""
 MOST_BLOCKS = 200_000
-"""A launch has one, and there are some dozen more."""
+"""A launch has one; there are some dozen more."""
 LONGEST_HEADER = 2**24
-"""Bytes; they have some hundred, but for one that holds all texts: 130 kB with `--set full`."""
+"""Bytes: some hundred, but 130 kB for all texts with `--set full`."""
 SEARCHED = 8 * 2**20
-"""Bytes that are searched for the version: it stands behind the first launches."""
+"""Bytes that are searched for the version, which stands behind the first launches."""
 _WRITTEN_BY = re.compile(rb"(20\d\d\.\d{1,2}(?:\.\d{1,3}){1,2}) \(build \d+\)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A header and its payload: from `begin` up to `end`, in bytes."""
+    """A header and its payload, from byte `begin` up to `end`."""
 
     begin: int
     end: int
@@ -35,12 +35,10 @@ class Block:
 
 
 def blocks(file: BinaryIO, size: int) -> list[Block] | None:
-    """Return the file header and the blocks of a report of `size` bytes, in order; None where it does not end with one,
-    as one that was cut.
+    """Return the file header and the blocks of a report of `size` bytes, in order; None where it was cut.
 
-    After the magic come a FileHeader and blocks: the size of the header in 4 bytes, the header, a block's payload.
-    Behind a file header of a layout that perfci does not know there is nothing. Payloads are passed over.
-    Raises Unread for a report of too many blocks.
+    After the magic come a FileHeader and blocks: the header's size in 4 bytes, the header, a payload, which is passed
+    over. Of an unknown layout only the file header is read. Raises Unread for too many blocks.
     """
     found: list[Block] = []
     at = len(MAGIC)
@@ -63,14 +61,15 @@ def blocks(file: BinaryIO, size: int) -> list[Block] | None:
 
 
 def written_by(file: BinaryIO) -> str:
-    """Version of the ncu that wrote the report, such as `2025.3.1`; empty where its first part does not tell."""
+    """Return the version of the ncu that wrote the report, such as `2025.3.1`; empty where its first part does not
+    tell."""
     file.seek(0)
     match = _WRITTEN_BY.search(file.read(SEARCHED))
     return "" if match is None else ".".join(match[1].decode().split(".")[:3])
 
 
 def _fields(message: bytes) -> dict[int, int] | None:
-    """Return the numbers in a protobuf message (protobuf.dev/programming-guides/encoding); None where it is none."""
+    """Return a protobuf message's numbers (protobuf.dev/programming-guides/encoding)."""
     found: dict[int, int] = {}
     at = 0
 

@@ -1,4 +1,4 @@
-"""Reads a report of ncu through NVIDIA's module `ncu_report`, in a process of its own: see `ncu_native`."""
+"""Reads a report of ncu through NVIDIA's `ncu_report`, in a process of its own: see `native`."""
 
 import importlib.metadata
 import importlib.util
@@ -32,27 +32,26 @@ from perfci.profilers.ncu.launch import (
 from perfci.system.bounded import run, unbind
 
 _MEMORY = 384 * 2**20
-"""Address space of the process that reads a report, beside twelve times the file."""
+"""Bytes of the reader's address space, beside twelve times the file."""
 _ANSWER = 128 * 2**20
-"""Bytes that it may answer with: MOST_LAUNCHES launches take them nearly."""
+"""Bytes of its answer: MOST_LAUNCHES launches take nearly these."""
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""Errors raised by what is no answer."""
+"""Raised by a wrong answer."""
 _PROGRAM = inspect.getsource(ncu_native)
-"""The user that the report is of may execute an interpreter, and read nothing else of perfci's."""
+"""The report's user may execute an interpreter, and read nothing else of perfci's."""
 
 
 @dataclass(frozen=True)
 class Module:
-    """An `ncu_report` that may be imported."""
+    """An `ncu_report` to import."""
 
     folder: Path
-    """To be put on the path."""
     version: str
-    """Empty where it is not known."""
+    """Empty where unknown."""
 
 
 def modules(root: Path = Path("/")) -> list[Module]:
-    """Return the `ncu_report` of this interpreter, then the copies beside installed Nsight Computes, newest first."""
+    """Return this interpreter's `ncu_report`, then `copies`."""
     found = []
     spec = importlib.util.find_spec("ncu_report")
     if spec is not None and spec.origin is not None:
@@ -79,7 +78,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
 def read(
     path: Path, size: int, version: str, module: Module, timeout: float, metrics: Sequence[str] = METRICS
 ) -> Content | None:
-    """Read `metrics` of a report through `ncu_report`, in a process of its own. None where that cannot be imported."""
+    """Read `metrics` of a report in a process of its own. None where `ncu_report` cannot be imported."""
     request = {
         "folder": str(module.folder.absolute()),
         "report": str(path.absolute()),
@@ -136,19 +135,19 @@ def _from_native(told: Mapping[str, Any]) -> Launch:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which stand for bytes that are no UTF-8."""
+    """Remove lone surrogates, which stand for bytes that are no UTF-8."""
     return text.encode(errors="replace").decode()
 
 
 _LINK = re.compile(r"@(?:url|section|source|sass):([^:@]*):[^@]*@")
 _LOCAL, _GLOBAL = 1, 2
-"""SpeedupType of `ncu_report`: of the part that the finding is about, or of the kernel's time."""
+"""SpeedupType of `ncu_report`: of a part, or of the kernel's time."""
 _OPTIMIZATION = 2
-"""MsgType of `ncu_report`: suggestions, and above it warnings and errors; below it what is well."""
+"""MsgType of `ncu_report`: suggestions; warnings and errors are above."""
 
 
 def _rule(told: Mapping[str, Any]) -> Rule | None:
-    """Return a finding, or None for what is none: no message, or one that says that all is well."""
+    """None without a message, and for one that says that all is well."""
     message, estimate = told.get("rule_message"), told.get("speedup_estimation") or {}
     if not isinstance(message, Mapping) or message.get("type", 0) < _OPTIMIZATION or not message.get("message"):
         return None

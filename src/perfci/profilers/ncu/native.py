@@ -1,8 +1,7 @@
 """Reads a report of ncu through NVIDIA's `ncu_report`, a native library that a damaged file may crash or hang.
 
-A program of its own, whose text an interpreter is given that has the standard library alone on its path (-I -S), so
-that the module asked for is the one that is used. It takes one JSON object on stdin and writes one on stdout, see
-`main`. What `ncu_report` prints goes to stderr.
+A program of its own for an interpreter with the standard library alone on its path (-I -S), so that the requested
+module is used. It reads one JSON object from stdin and writes one to stdout; `ncu_report` prints to stderr.
 """
 
 import json
@@ -16,12 +15,10 @@ NO_MODULE = 3
 
 
 def main() -> int:
-    """Request: `folder` of the module, `report`, `metrics` (names), `most` launches, `memory` and `answer` in bytes at
-    most.
+    """Request: `folder` of the module, `report`, `metrics` (names), `most` launches, `memory` and `answer` in bytes.
 
     Answer: `version` of the module, `ranges` in the report, `launches` in order, `dropped` of them. A launch: `name`,
-    `nvtx` ([domain, range] outermost first), `device`, `values` (metric → [value, unit], of those that are there; a
-    value that is no number is null), `rules`.
+    `nvtx` ([domain, range] outermost first), `device`, `values` (metric → [value, unit], null for no number), `rules`.
     """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
@@ -70,7 +67,7 @@ def _launch(action: Any, names: list[str]) -> dict[str, Any]:
 
 
 def _nvtx(state: Any) -> list[list[str]]:
-    """Ranges of the launching thread, and those of start and end, which hold for all threads."""
+    """The launching thread's ranges, and those of start and end, which hold for all threads."""
     found = []
     for ident in () if state is None else state.domains():
         domain = state.domain_by_id(ident)
@@ -80,7 +77,7 @@ def _nvtx(state: Any) -> list[list[str]]:
 
 
 def _text(told: Any) -> str:
-    """Return a string of the library's, which is None in some damaged files, as text that can be encoded."""
+    """The library returns None in some damaged files, and text that cannot be encoded."""
     return "" if told is None else str(told).encode(errors="replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Nsight Compute as a back end: hardware counters of cases and of commands."""
+"""Nsight Compute as a back end."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,39 +22,38 @@ from perfci.system.files import end_of
 from perfci.system.users import SAME, Account
 
 LAUNCHES = 5000
-"""Kernel launches that ncu profiles at most in one start around cases, of which each is executed once."""
+"""Launches that ncu profiles in one start around cases, each executed once."""
 COMMAND_LAUNCHES = 1000
-"""The same around a command, which launches as it likes: tens of milliseconds each."""
+"""The same around a command: tens of milliseconds each."""
 SLOWER, SLOWEST = 10, 40
-"""A case may take this many times its time-out: ncu replays each kernel, and saves its memory. The latter where ncu's
-full set or a section is asked for, which take so many more replays."""
+"""Times its time-out that a case may take, as ncu replays each kernel and saves its memory; the latter for ncu's full
+set or a section."""
 
 
 @dataclass(frozen=True)
 class Ncu(Profiler[Counters]):
-    """Nsight Compute around a worker; one start for all cases of a side, one execution of each. Or around a command."""
+    """Nsight Compute around a worker, one start for a side's cases, one execution each; or around a command."""
 
     installed: InstalledNcu
     request: Request
     chip: str
     names: tuple[str, ...]
-    """Quantities of `chips.COUNTED` that the chip can give, and metrics by ncu's own names."""
+    """Quantities of `chips.COUNTED` that the chip can give, and ncu's metrics."""
     sections: tuple[str, ...]
-    """Sections of ncu, for its rules."""
     seconds: float
     full: bool = False
-    """True where ncu's full set is collected besides."""
+    """ncu's full set is collected besides."""
     further: bool = False
-    """True where sections may hold more of the table than was asked for."""
+    """Sections may hold more of the table than was asked for."""
     whole: bool = False
-    """True where all that the process launches is counted, under the name ""."""
+    """All launches of the process count, under the name ""."""
     kernels: str | None = None
-    """A regular expression for the functions that are profiled; None for all."""
+    """A regular expression for profiled functions."""
     launches: int = LAUNCHES
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Requested counter → why this chip cannot give it."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Metric by ncu's own name, not asked for again → what ncu said of it."""
+    """ncu's metric, not asked for again → ncu's words."""
     name = "ncu"
     part = "counters"
     scopes = frozenset({"case", "command"})
@@ -64,7 +63,7 @@ class Ncu(Profiler[Counters]):
 
     @classmethod
     def find(cls, request: Request) -> "Ncu | Fault":
-        """Return the first ncu that runs and fits the driver, where this process may count on a GPU; or why not."""
+        """Return the first ncu that runs, fits the driver and may count on a GPU; or why not."""
         found = may_count() or ncu_command.find(request.driver_cuda)
         if isinstance(found, Fault):
             return found
@@ -84,20 +83,20 @@ class Ncu(Profiler[Counters]):
 
     @property
     def slower(self) -> int:
-        """So many times its time-out a case may take."""
+        """Times its time-out that a case may take."""
         return SLOWEST if self.full or self.further else SLOWER
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Ncu":
-        """Return the same around a whole command, of which it counts `kernels`."""
+        """Return the same around a command, counting `kernels`."""
         seconds = self.slower * timeout
         return replace(self, whole=True, kernels=asked.kernels, launches=COMMAND_LAUNCHES, seconds=seconds)
 
     def asking(self, metrics: Sequence[str]) -> "Ncu":
-        """Return the same, asked for metrics by ncu's own names too."""
+        """Return the same with further metrics of ncu's."""
         return replace(self, names=tuple(dict.fromkeys([*self.names, *metrics])))
 
     def without(self, refused: Mapping[str, str]) -> "Ncu":
-        """Return the same, not asked for what ncu refused."""
+        """Return the same without what ncu refused."""
         names = tuple(name for name in self.names if name not in refused)
         return replace(self, names=names, refused={**self.refused, **refused})
 
@@ -106,7 +105,7 @@ class Ncu(Profiler[Counters]):
         return self.unavailable
 
     def under(self, report: Path) -> Under:
-        """Return how a worker or a command is started under ncu."""
+        """Return how a process is started under ncu."""
 
         def command(argv: list[str]) -> list[str]:
             return ncu_command.command(
@@ -166,7 +165,7 @@ def counters(
     further: bool = False,
     account: Account = SAME,
 ) -> Read[Counters]:
-    """Read a report in a process of its own, as `ncu_report.read` tells it."""
+    """Read a report in a process of its own, as `report.read` does."""
     try:
         size = regular(path, ncu_file.LARGEST)
         bounds = grown(

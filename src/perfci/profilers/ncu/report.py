@@ -1,8 +1,8 @@
 """Reads what ncu counted: a report (`.ncu-rep`) through NVIDIA's `ncu_report`, or the raw page as CSV.
 
-Both ways give the same values, save that the CSV is printed to two decimals and knows no rules. A value that is absent,
-no finite number or below zero is a fault, never a number. What neither source tells: how often a range was pushed, and
-kernels that were never written; the latter show where `most` is reached and by comparison with a trace.
+Both give the same values, but the CSV has two decimals and no rules. An absent, infinite or negative value is a fault,
+never a number. Neither tells how often a range was pushed, nor of kernels that were never written; these show where
+`most` is reached and by comparison with a trace.
 """
 
 import math
@@ -18,9 +18,9 @@ from perfci.profilers.ncu.launch import EMPTY_REMEDY, METRICS, PASSES, Launch, f
 from perfci.profilers.ncu.module import Module
 
 DOMAINS = ("perfci", "<default domain>")
-"""NVTX domains that may hold the ranges of cases: the `nvtx` package uses the first, torch the second."""
+"""NVTX domains of cases' ranges: the `nvtx` package's, torch's."""
 TIMEOUT = 120.0
-"""Seconds to read one report."""
+"""Seconds to read a report."""
 
 
 def read(
@@ -36,17 +36,14 @@ def read(
     modules: Sequence[Module] | None = None,
     timeout: float = TIMEOUT,
 ) -> Read[Counters]:
-    """Return what the report or raw CSV at `path` says of each range. Never raises for what a file holds or lacks.
+    """Return each range's counters in a report or raw CSV. Never raises for a file's content.
 
-    `ranges`: names of the cases' ranges; a launch belongs to the first of them that is open around it, and one of them
-    without a launch is a fault. None: to the outermost range in DOMAINS. `whole`: every launch belongs to "", whatever
-    ranges are open.
-    `names`: what ncu was asked for, perfci's names and ncu's own, or the name of a set: every launch must have it; None
-    takes what the file has of the table. `own`: metrics by ncu's own names that limits ask for, of a file that perfci
-    did not ask for. `further`: take what the file has of the table besides `names`. `most`: ncu's `--launch-count`:
-    where that many launches are found, more may be missing.
-    `ncu`: reads the report where no `ncu_report` does; `modules`: those that may be tried, all that are found for None.
-    `timeout`: seconds for a native reader.
+    `ranges`: the cases'; a launch belongs to the first that is open around it, and a range without a launch is a fault.
+    None: to the outermost range in DOMAINS. `whole`: every launch belongs to "". `names`: what ncu was asked for,
+    perfci's or ncu's names or a set's: every launch must have it; None takes the table's. `own`: ncu's metrics that
+    limits need, of a file that perfci did not ask for. `further`: take the table's besides `names`. `most`: ncu's
+    `--launch-count`, at which more may be missing. `ncu`: reads the report where no `ncu_report` does; `modules`: those
+    to try, None all. `timeout`: seconds of a native reader.
 
     Raises UsageError for a name that is no counter of ncu.
     """
@@ -106,7 +103,7 @@ def _range(launch: Launch, ranges: Collection[str] | None) -> str | None:
 def _count(
     launches: Sequence[Launch], wanted: tuple[str, ...] | None, own: tuple[str, ...], further: bool, version: str
 ) -> tuple[Counters, list[Fault]]:
-    """Group the launches of one range by name and launch configuration, and name what they lack."""
+    """Group launches by name and configuration, and name what they lack."""
     capability = next((one.capability for one in launches if one.capability), None)
     chip = (capability and chips.chip_of(*capability)) or ""
     told = _told(launches, chip) if wanted is None or further else ()
@@ -152,12 +149,10 @@ def _count(
 
 
 def _seconds(launch: Launch) -> float:
-    """Return the time of a launch; 0 where it has none."""
     return scaled(launch, chips.TIME, "s") or 0.0
 
 
 def _unavailable(lacking: Mapping[str, str]) -> list[Fault]:
-    """Return a fault for each reason why a chip cannot give counters."""
     by_reason = {why: [name for name in lacking if lacking[name] == why] for why in lacking.values()}
     remedy = "ask for it on another chip only"
     return [fault("incompatible", f"{', '.join(names)}: {why}", remedy, names) for why, names in by_reason.items()]
@@ -172,7 +167,7 @@ def _unmeasured(launches: Sequence[Launch], numbers: Set[int], what: str) -> lis
 
 
 def _without(launches: Sequence[Launch], missing: Mapping[str, Sequence[int]], chip: str) -> Fault:
-    """Return the fault that some launches lack counters. `missing`: the numbers of those that lack each."""
+    """`missing`: counter → numbers of the launches that lack it."""
     text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
     first, name = min((which[0], name) for name, which in missing.items())
     launch = launches[first - 1]
@@ -187,7 +182,7 @@ def _without(launches: Sequence[Launch], missing: Mapping[str, Sequence[int]], c
 
 
 def _absent(name: str, chip: str, *, asked: bool) -> Fault:
-    """Return the fault that no launch has a metric by ncu's own name. `asked`: whether ncu was to count it."""
+    """`asked`: ncu was to count it."""
     if not asked:
         return fault("incomplete", f"no launch has {name}", f"capture it too: ncu --metrics {name}", [name])
     of = f" --chips {chip}" if chip else ""
@@ -196,7 +191,7 @@ def _absent(name: str, chip: str, *, asked: bool) -> Fault:
 
 
 def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
-    """Quantities that the file has for at least one launch: where others lack them, that is told."""
+    """Return quantities of at least one launch: where others lack them is told."""
     return tuple(
         name
         for name in chips.COUNTED
@@ -205,15 +200,14 @@ def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
 
 
 def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
-    """Return the one of its names that a launch holds a quantity under; the first of them where it holds none."""
+    """Return the source that a launch holds; the first where it holds none."""
     known = chips.sources(name, chip)
     held = (one for one in known if all(metric in launch.values for metric in one.metrics))
     return next(held, next(iter(known), None))
 
 
 def _value(launch: Launch, name: str, chip: str) -> float | None:
-    """Return a quantity of one launch in perfci's unit; None where a part of it is absent or no finite number, or the
-    sum is more than the quantity can be."""
+    """Return a quantity in perfci's unit; None where a part is absent or infinite, or the sum more than it can be."""
     source, counter = _source(launch, name, chip), chips.counted(name)
     total = 0.0
     for metric, factor in source.metrics.items() if source else ():
@@ -225,7 +219,6 @@ def _value(launch: Launch, name: str, chip: str) -> float | None:
 
 
 def _unusable(launch: Launch, name: str, chip: str) -> list[str]:
-    """Return the metrics that keep a launch from having a quantity."""
     source = _source(launch, name, chip)
     metrics = list(source.metrics) if source else []
     return [one for one in metrics if scaled(launch, one, chips.counted(name).unit) is None] or metrics
@@ -236,7 +229,7 @@ def _launch(launches: Sequence[Launch], number: int) -> str:
 
 
 def _group(members: Sequence[tuple[Launch, Mapping[str, float | None]]]) -> KernelCounters:
-    """Sum up launches of one kernel and configuration. A quantity that one of them lacks, the group lacks."""
+    """A quantity that one launch lacks, the group lacks."""
     first, names = members[0]
     values = {name: combined(name, [(held[name], _seconds(launch)) for launch, held in members]) for name in names}
     assert first.grid is not None and first.block is not None
@@ -252,7 +245,7 @@ def _group(members: Sequence[tuple[Launch, Mapping[str, float | None]]]) -> Kern
 
 
 def _ordered(rules: Iterable[Rule]) -> list[Rule]:
-    """Return each finding once, with the largest estimate of any launch, largest first; the others in ncu's order."""
+    """Return each finding once, with its largest estimate, largest first; the others in ncu's order."""
     best: dict[str, Rule] = {}
     for rule in rules:
         known = best.get(rule.name)

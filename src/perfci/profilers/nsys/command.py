@@ -1,4 +1,4 @@
-"""Running Nsight Systems: which nsys, its command lines, what went wrong."""
+"""Finding and calling Nsight Systems, and classifying its failures."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from perfci.profilers.nsys.privacy import environment
 from perfci.system.bounded import run
 
 DURATION = 60
-"""Seconds of a command that are recorded: without a capture range the whole process is."""
+"""Seconds of a command that are recorded."""
 SIZE = 2**30
-"""Bytes of a report from which on it is not exported: the export is four to eight times as large."""
+"""Bytes from which on a report is not exported: the export is four to eight times as large."""
 PROBE_TIMEOUT = 60.0
 """Seconds for `nsys --version` and `--help`; the first start from a cold disk takes seconds."""
 
@@ -54,7 +54,7 @@ class InstalledNsys:
 
 
 def candidates(environ: Mapping[str, str]) -> list[Path]:
-    """Return where an nsys may be, best first: `PATH`, then NVIDIA's own folders with the newest version first."""
+    """Return possible paths: `PATH`, then NVIDIA's folders, newest version first."""
     found = [Path(path)] if (path := shutil.which("nsys", path=environ.get("PATH", os.defpath))) else []
     for place in _PLACES:
         found += sorted((p for p in Path("/").glob(place[1:]) if os.access(p, os.X_OK)), key=_natural, reverse=True)
@@ -62,7 +62,7 @@ def candidates(environ: Mapping[str, str]) -> list[Path]:
 
 
 def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
-    """Return the first nsys that runs; else the fault of the first that does not, or that there is none."""
+    """Return the first nsys that runs; else the first fault, or that there is none."""
     environ = os.environ if environ is None else environ
     faults = []
     for path in candidates(environ):
@@ -74,7 +74,7 @@ def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
 
 
 def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
-    """Return the nsys at `path`, asked for its version and its options; a fault where it does not answer."""
+    """Return the nsys at `path` with its version and options."""
     env = environment(environ)
     answers = []
     for arguments in (["--version"], ["profile", "--help"]):
@@ -113,12 +113,11 @@ def profile_command(
     duration: int | None = None,
     more: Collection[Traced] = (),
 ) -> list[str]:
-    """Return the command line that records `argv` into `output` (`.nsys-rep`); options this nsys does not know are left
-    out.
+    """Return the command line that records `argv` into `output` (`.nsys-rep`), without options that this nsys lacks.
 
-    `cuda`: whether there is a GPU to trace. `capture_range`: record between cudaProfilerStart and cudaProfilerStop
-    only; without CUDA that range never opens, so it is ignored there. `duration`: seconds after which recording ends,
-    the program running on. `more`: what is traced besides. Raises ValueError for an empty `argv`.
+    `cuda`: there is a GPU to trace. `capture_range`: record only between cudaProfilerStart and cudaProfilerStop;
+    ignored without CUDA, where that range never opens. `duration`: seconds after which recording ends, the program
+    running on. `more`: further traces. Raises ValueError for an empty `argv`.
     """
     if not argv:
         raise ValueError("nothing to profile")
@@ -151,13 +150,13 @@ def profile_command(
 
 
 def export_command(nsys: InstalledNsys, report: Path, output: Path) -> list[str]:
-    """Return the command line that writes the SQLite export `output` of `report`."""
+    """Return the command line that exports `report` as SQLite."""
     options = ["--type=sqlite", "--force-overwrite=true", f"--output={output}"]
     return [str(nsys.path), "export", *options, str(report)]
 
 
 def used(folder: Path) -> int:
-    """Return bytes below `folder`: give nsys a TMPDIR of its own there and end it where this passes SIZE."""
+    """Return bytes below `folder`, nsys's own TMPDIR, to be ended above SIZE."""
     total = 0
     for top, _, files in os.walk(folder):
         for name in files:
@@ -192,11 +191,10 @@ _CLEAR: tuple[tuple[str, FaultKind, str], ...] = (
 def classify(
     code: int | None, log: str, output: Path, *, signal: int | None = None, timed_out: bool = False
 ) -> Fault | None:
-    """Return what is wrong after a run of nsys that should have written `output`; None where nothing is.
+    """Return what is wrong after a run of nsys that should have written `output`.
 
-    `code`: its exit status, None where `signal` ended it; nsys hands on the status of the program it records, 128 + n
-    where signal n ended that. `log`: what it printed. A run that left an output and failed is a fault all the same:
-    what it recorded is not the whole case.
+    `code`: its exit status, None where `signal` ended it; nsys hands on the program's status, 128 + n for signal n. A
+    failed run that left an output is a fault: it recorded less than the whole case.
     """
     written = output.is_file() and output.stat().st_size > 0
     if timed_out:
@@ -229,7 +227,7 @@ def _saying(log: str) -> str:
 
 
 def _last(log: str) -> str:
-    """Return the last line that says something, progress bars left out."""
+    """Progress bars are left out."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", log)]
     telling = [
         line

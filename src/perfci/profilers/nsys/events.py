@@ -1,11 +1,10 @@
-"""Events of an nsys export, joined: which calls and which device work belong to which execution.
+"""Events of an nsys export, joined: the calls and device work of each execution.
 
-All joins and sorts live in a temporary database on disk, so that memory does not grow with the trace.
+Joins and sorts live in a temporary database on disk, so that memory does not grow with the trace.
 
-What belongs to an execution: API calls of its process that begin while its range is open, on any thread (autograd
-launches the backward pass from threads of its own), on the thread of the range only those that also end in it; and
-the device work they launched, whenever it ran. Work and calls are joined by process and correlation, which is unique
-within a process only.
+To an execution belong API calls of its process that begin while its range is open, on any thread (autograd launches the
+backward pass from its own threads), on the range's thread only those that also end in it; and the device work they
+launched, whenever it ran. They are joined by process and correlation, which is unique within a process only.
 """
 
 import sqlite3
@@ -21,16 +20,15 @@ from perfci.profilers.faults import COPIES, KERNELS, SETS
 from perfci.profilers.nsys.export import AGAIN, FAR, NEWER, Export, Table, Unreadable, fault, quoted
 
 DOMAIN = "perfci"
-"""The NVTX domain of execution ranges where they are not in the default one."""
+"""The NVTX domain of execution ranges outside the default one."""
 PUSH_POP, DOMAIN_CREATE = 59, 75
 RANGES = "(59, 60, 70, 71)"
-"""Event types (ENUM_NSYS_EVENT_TYPE): of ranges all, push/pop and start/end, also those of imported text files."""
+"""Range events of ENUM_NSYS_EVENT_TYPE: push/pop and start/end, also of imported text files."""
 PROCESS = "-16777216"
 """~0xFFFFFF: a global thread id & this is its process's."""
 CALLING = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
-"""Tables of API calls."""
 MIGRATIONS = "(11, 12, 13)"
-"""Kinds of copies by unified memory: nobody called for them, so they have no correlation."""
+"""Kinds of copies by unified memory: no call, and so no correlation."""
 _LOST_RANGES = (
     "push ranges through torch.cuda.nvtx, or with the package nvtx 0.2.11: nsys 2023.4 loses those of nvtx 0.2.12 to "
     "0.2.17"
@@ -45,25 +43,22 @@ DEVICE = (
 """Tables of device work and what they hold, by their number in `ops`."""
 KERNEL, COPY, SET, GRAPH = range(4)
 MOST_NAMES = 1000
-"""Outermost ranges of different names, of a capture that perfci did not make."""
+"""Different names of outermost ranges, of a foreign capture."""
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-"""Columns of a kernel's launch configuration."""
 CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
-"""The metrics that follow from each of them."""
 
 
 def migrated(kind: int) -> str:
-    """SQL for whether a row of device work is a copy by unified memory."""
+    """SQL: a row of device work is a copy by unified memory."""
     return f"x.copyKind IN {MIGRATIONS}" if kind == COPY else "0"
 
 
 class Events(Export):
-    """The events of a trace, by execution: tables of its own, filled from those of the trace.
+    """A trace's events by execution, in tables of its own.
 
-    `execs` (an execution; `name` is an index into `names`), `calls` (API calls within), `working` (what functions do,
-    as `cuda` says), `ops` (device work: its kind, the row it stands in, the call that launched it) and `launched`
-    (first start and last end of a call's work), all in ns. In whole captures there is one execution. `faults` are by
-    name, `general` ones concern all; of the names in `lost` no sum is worth telling.
+    `execs` (`name` is an index into `names`; whole captures have one execution), `calls` (within executions), `working`
+    (functions' work by `cuda`), `ops` (device work: kind, row, launching call), `launched` (first start and last end of
+    a call's work), in ns. `faults` are by name; names in `lost` have no sum worth telling.
     """
 
     def __init__(
@@ -76,12 +71,12 @@ class Events(Export):
         outermost: bool = False,
         skip: int | None = None,
     ) -> None:
-        """`executions`: of each name, where it is known how many were made. `outermost`: the names are to be found.
-        `skip`: executions of each process that are left out at its begin, of a loop of the program's own."""
+        """`executions`: of each name, where known. `outermost`: the names are to be found. `skip`: first executions of
+        each process that are left out."""
         super().__init__(db)
         self.outermost, self.skip = outermost, skip
         self.apart = outermost or skip is not None
-        """True where anything may lie between two executions."""
+        """Anything may lie between two executions."""
         self.names, self.whole, self.made = names, whole, executions
         self.faults: dict[str, list[Fault]] = {name: [] for name in names}
         self.general: list[Fault] = []
@@ -90,15 +85,15 @@ class Events(Export):
         self.device: dict[int, Table] = {}
 
     def note(self, name: str, kind: FaultKind, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
-        """Add a fault of this name. `metrics`: what it could change, where not all."""
+        """Add a fault of a name. `metrics`: those that it could change, empty for all."""
         self.faults[name].append(fault(kind, text, remedy, metrics))
 
     def everywhere(self, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
-        """Add a fault that concerns all names."""
+        """Add a fault of all names."""
         self.general.append(fault("incomplete", text, remedy, metrics))
 
     def collect(self) -> None:
-        """Fill the tables. Raises Unreadable where this is no trace that can be read."""
+        """Fill the tables. Raises Unreadable."""
         known = {"NVTX_EVENTS", "PROCESSES", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"}
         if "StringIds" not in self.tables or not (known & self.tables):
             remedy = "name the .sqlite that `nsys export --type sqlite` wrote"
@@ -123,7 +118,7 @@ class Events(Export):
         self.operations()
 
     def executions(self) -> None:
-        """Fill `execs` with the whole ranges of the names asked for; name what is wrong with the others."""
+        """Fill `execs` with whole ranges of the names; note what is wrong with others."""
         if self.nvtx is None:
             for name in self.names:
                 self.note(name, "empty", "no NVTX range is in the trace", _LOST_RANGES)
@@ -155,8 +150,7 @@ class Events(Export):
         self.count_executions()
 
     def push_pop(self, nvtx: Table) -> None:
-        """Fill `pushed` with all push/pop ranges of the default domain and of perfci's: what each says, and whether its
-        times are usable."""
+        """Fill `pushed` with push/pop ranges of the default domain and perfci's, and whether their times are usable."""
         spoken = [self.text(f"x.{column}") for column in ("text", "textId") if column in nvtx.columns]
         if not spoken:
             raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
@@ -180,10 +174,8 @@ class Events(Export):
         )
 
     def find_outermost(self) -> None:
-        """Take the ranges that are open in no other of their process, and their names for those asked for.
-
-        Raises Unreadable where these are too many.
-        """
+        """Take the ranges that are open in no other of their process, and their names. Raises Unreadable for too
+        many."""
         # Of ranges that overlap none lies in the other: `overlaps` leaves them out, and says so.
         self.db.execute(
             "CREATE TABLE outermost AS SELECT id, said, start FROM (SELECT *, max(end) OVER (PARTITION BY pid ORDER BY "
@@ -203,7 +195,7 @@ class Events(Export):
         self.faults = {name: [] for name in self.names}
 
     def count_executions(self) -> None:
-        """Name what has no execution, or another number of them than were made."""
+        """Note names without an execution, or with an unexpected number."""
         seen = dict(self.rows("SELECT name, count(*) FROM execs GROUP BY name"))
         pushed, nameless = self.rows("SELECT count(*), total(said IS NULL) FROM pushed").fetchone()
         for index, name in enumerate(() if self.outermost else self.names):
@@ -222,7 +214,7 @@ class Events(Export):
             self.everywhere(text, metrics=[ALL_RANGES] if known else ())
 
     def unnamed(self) -> None:
-        """Name ranges and domains whose name is said to stand in StringIds and does not."""
+        """Note ranges and domains whose name StringIds lacks."""
         if self.nvtx is None or "textId" not in self.nvtx.columns:
             return
         kinds = f"x.eventType IN {RANGES} OR x.eventType = {DOMAIN_CREATE}"
@@ -234,7 +226,7 @@ class Events(Export):
             self.everywhere(f"the names of {lost} NVTX ranges or domains are missing", metrics=[ALL_RANGES])
 
     def overlaps(self) -> None:
-        """Leave out executions that overlap others of their process: whose a call is could not be told."""
+        """Leave out executions that overlap in their process: their calls could not be told apart."""
         overlapping = """
             SELECT id FROM (SELECT id, start, end,
                 max(end) OVER (PARTITION BY pid ORDER BY start, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS
@@ -248,8 +240,7 @@ class Events(Export):
         self.db.execute(f"DELETE FROM execs WHERE id IN ({overlapping})")
 
     def leave_out(self) -> None:
-        """Give the first executions of each process, as many as are to be skipped, a name of their own: work that they
-        launched may run on, and is nobody else's."""
+        """Rename the skipped executions: work that they launched may run on, and belongs to no other."""
         if not self.skip or not self.one("SELECT count(*) FROM execs"):
             return
         name = self.names[0]
@@ -269,7 +260,7 @@ class Events(Export):
             self.note(name, kind, text, "execute it more often, or lower skip")
 
     def execution_of(self, row: str) -> str:
-        """SQL for the execution of `row`'s process that began last before `row` did."""
+        """SQL: the execution of `row`'s process that began last before `row` did."""
         if self.whole:
             return "1"
         return (
@@ -278,7 +269,7 @@ class Events(Export):
         )
 
     def calls(self) -> None:
-        """Fill `calls` with the API calls within executions, and `link` with what their work is found by."""
+        """Fill `calls`, and `link` with what their work is found by."""
         for name in CALLING:
             table = self.table(name, ("globalTid",))
             if table is None:
@@ -327,17 +318,17 @@ class Events(Export):
             self.general.append(fault("empty", "no CUDA API call is in the trace", remedy))
 
     def cuda_was_traced(self) -> bool:
-        """Tell whether nsys was told to trace CUDA; true where the export does not say."""
+        """Tell whether nsys traced CUDA; true where the export does not say."""
         told = self.facts("META_DATA_CAPTURE", "%COLLECT_CUDA_TRACE")
         return not told or any(value != "false" for _, value in told)
 
     def touched(self, condition: str, *parameters: Any) -> list[int]:
-        """Return the names (their indices) with a call `c` that this condition holds for."""
+        """Return the names (indices) with a call `c` of this condition."""
         sql = f"SELECT DISTINCT e.name FROM calls c JOIN execs e ON e.id = c.exec WHERE {condition}"
         return [index for (index,) in self.rows(sql, *parameters)]
 
     def operations(self) -> None:
-        """Fill `ops` with the device work of executions."""
+        """Fill `ops`."""
         needs: dict[int, tuple[tuple[str, ...], str]] = {
             KERNEL: (SHAPE, " AND ".join(f"x.{side} BETWEEN 1 AND 4294967295" for side in SHAPE)),
             COPY: (("bytes", "copyKind"), f"x.bytes BETWEEN 0 AND {2**53}"),
@@ -389,10 +380,8 @@ class Events(Export):
         )
 
     def twins(self) -> None:
-        """Count device work that the trace tells twice, alike in every column, once.
-
-        Nothing on a GPU is so like another: a stream runs one thing after the other, and streams have numbers.
-        """
+        """Count device work that stands twice, equal in every column, once: a stream runs one thing after the other,
+        and streams have numbers."""
         self.db.execute(
             "CREATE TABLE twins AS SELECT o.rowid AS id, o.kind AS kind, o.source AS source FROM (SELECT exec, start "
             "FROM ops GROUP BY exec, start HAVING count(*) > 1) c CROSS JOIN ops o ON o.exec = c.exec AND "
@@ -407,19 +396,19 @@ class Events(Export):
             )
 
     def linked(self, table: Table) -> str:
-        """SQL for the rows `x` of device work, with the call `l` that launched each; NULL where none within did."""
+        """SQL: the rows `x` of device work, with the launching call `l`; NULL for none within."""
         pid = self.process_of(table)
         return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
 
     def unlinked(self, kind: int, table: Table) -> str:
-        """SQL for the process, correlation and start of device work that no call launched, migrations left out."""
+        """SQL: process, correlation and start of work that no call launched, without migrations."""
         return (
             f"SELECT {self.process_of(table)} AS pid, x.correlationId AS corr, x.start AS start {self.linked(table)} "
             f"WHERE l.call IS NULL AND NOT ({migrated(kind)}) AND {table.good}"
         )
 
     def process_of(self, table: Table) -> str:
-        """SQL for the process that a row of device work belongs to."""
+        """SQL: the process of a row of device work."""
         if "globalPid" in table.columns:
             return "x.globalPid"
         pids = [pid for (pid,) in self.rows("SELECT DISTINCT pid FROM calls LIMIT 2")]
@@ -434,9 +423,9 @@ _WORDS = {KERNEL: "kernel", SET: "memory set", GRAPH: "CUDA graph"}
 def slices(
     events: Events, kernels: Mapping[int, Sequence[KernelUse]], kind_of: Callable[[object], CopyKind]
 ) -> dict[int, list[Slice]]:
-    """By name: the first MOST_SLICES operations of its last execution, in the order of their begin.
+    """Return by name the first MOST_SLICES operations of its last execution, by begin.
 
-    `kernels`: those that are told of each name. `kind_of`: what a copy's number means.
+    `kernels`: those told of each name. `kind_of`: a copy's number → kind.
     """
     events.db.execute(
         "CREATE TABLE last AS SELECT name, max(e.id) AS exec, NULL AS began FROM execs e "

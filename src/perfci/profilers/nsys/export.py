@@ -1,8 +1,5 @@
-"""An nsys export as a database: what makes it readable, and its tables by what columns they have.
-
-Every schema from 2.9 (nsys 2022) on: a table exists only where there were events of its kind, and columns are picked by
-what the table has.
-"""
+"""An nsys export as a database, of every schema from 2.9 (nsys 2022) on: a table exists only where there were events of
+its kind, and columns are picked by what it has."""
 
 import sqlite3
 import tempfile
@@ -21,22 +18,21 @@ from perfci.system.bounded import Unread, regular
 FAR = 2**56
 """ns, 2.3 years: no time of a trace is beyond."""
 LARGEST = 8 * 2**30
-"""Bytes of an export at most: eight times the report that is still exported."""
+"""Bytes: eight times the largest exported report."""
 LONGEST = 2**26
-"""Bytes of a value at most. The output of a traced program is one, in whole."""
+"""Bytes of a value, such as the traced program's output."""
 MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-"""The table of allocations and frees of memory."""
+"""Allocations and frees of memory."""
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 NEWER = "use an nsys of 2022 or later"
 AGAIN = "capture and export again"
-"""The remedy for most of what is missing."""
 
 fault = partial(any_fault, "nsys", "trace")
 
 
 class Unreadable(Exception):
-    """This is no trace that can be read: `text` is one line for people."""
+    """`text` is one line for people."""
 
     def __init__(self, text: str, remedy: str = AGAIN) -> None:
         super().__init__(text)
@@ -44,7 +40,7 @@ class Unreadable(Exception):
 
 
 def damage(error: sqlite3.Error, limit: float) -> str:
-    """Return what SQLite's error says of the file. Raises it where it says something of the SQL."""
+    """Return SQLite's error of the file; raise one of the SQL."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:
         return f"not read within {limit:g} s"
@@ -56,7 +52,7 @@ def damage(error: sqlite3.Error, limit: float) -> str:
 
 
 def check(path: Path) -> None:
-    """Raise Unreadable where this is no ordinary file, or its first bytes say that it is no whole SQLite file."""
+    """Raise Unreadable unless this is an ordinary file that begins as a whole SQLite file."""
     try:
         size = regular(path, LARGEST)
     except Unread as why:
@@ -77,7 +73,7 @@ def check(path: Path) -> None:
 
 
 def harden(db: sqlite3.Connection, longest: int = LONGEST) -> None:
-    """Have nothing that a file holds run functions, or make a value of more than `longest` bytes."""
+    """Have nothing in a file run functions, or make a value of more than `longest` bytes."""
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
     db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 2**20)  # an attached schema's as well
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
@@ -85,7 +81,7 @@ def harden(db: sqlite3.Connection, longest: int = LONGEST) -> None:
 
 
 def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
-    """Return the tables that hold rows: a view or a virtual table in a table's place is a program of a stranger's."""
+    """Return tables with rows: a view or virtual table in its place is a stranger's program."""
     found = db.execute(
         f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
     )
@@ -98,7 +94,7 @@ def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
 
 @contextmanager
 def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Connection]:
-    """A connection to a database in `scratch`, with the trace attached, for reading only, as `t`."""
+    """Yield a connection to a database in `scratch`, with the trace attached read-only as `t`."""
     db = sqlite3.connect(f"file:{quote(str(scratch / 'join.db'))}", uri=True, isolation_level=None)
     try:
         db.text_factory = lambda raw: raw.decode("utf-8", "replace")
@@ -125,24 +121,24 @@ def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Conn
 
 
 class Table(NamedTuple):
-    """An event table, whose rows with usable values satisfy `good`."""
+    """An event table, whose usable rows satisfy `good`."""
 
     name: str
     columns: frozenset[str]
     good: str
     rows: str
-    """SQL for where its rows stand, each with a number of its own, `rowid`."""
+    """SQL: its rows, each with a `rowid`."""
 
 
 class Export:
-    """The tables of a trace that is attached as `t`."""
+    """The tables of a trace attached as `t`."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
         self.tables = real_tables(db, "t")
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the columns of a table; none where there is no such table."""
+        """Return a table's columns; none without the table."""
         if table not in self.tables:
             return frozenset()
         found = frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
@@ -151,9 +147,9 @@ class Export:
         return found
 
     def table(self, name: str, needs: Sequence[str], more: str = "1", *, moment: bool = False) -> Table | None:
-        """Return the event table of this name; None where there is none. Raises Unreadable where it lacks a column.
+        """Return the event table, None without it. Raises Unreadable where it lacks a column.
 
-        `more` is a condition on its own columns for a row to be usable. `moment`: its events have no end.
+        `more`: SQL for usable rows. `moment`: its events have no end.
         """
         if name not in self.tables:
             return None
@@ -166,7 +162,7 @@ class Export:
         return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))
 
     def enumeration(self, table: str) -> dict[Any, str]:
-        """Return number → name, as this table of the export says. Raises Unreadable where it does not."""
+        """Return number → name by a table of the export. Raises Unreadable."""
         if table not in self.tables:
             raise Unreadable(f"table {table} is missing, which says what its numbers are", NEWER)
         if missing := {"id", "name"} - self.columns(table):
@@ -175,14 +171,14 @@ class Export:
         return {number: name for number, name in rows if isinstance(name, str)}
 
     def facts(self, table: str, like: str) -> list[tuple[str, str]]:
-        """Return the names and values of a table of facts whose names are so; none where there is no such table."""
+        """Return names and values of a table of facts whose names match `like`; none without the table."""
         if not {"name", "value"} <= self.columns(table):
             return []
         rows = self.rows(f"SELECT name, substr(value, 1, 100) FROM t.{table} WHERE name LIKE ? LIMIT 100", like)
         return [(str(name), str(value)) for name, value in rows if isinstance(value, str | int)]
 
     def _numbered(self, name: str, columns: frozenset[str]) -> str:
-        """SQL for the rows of a table; of one WITHOUT ROWID a copy that has one."""
+        """SQL: the table's rows; for WITHOUT ROWID a copy that has one."""
         if "rowid" in {column.lower() for column in columns}:
             raise Unreadable(f"table {name} has a column rowid, as nsys writes none")
         try:
@@ -193,19 +189,19 @@ class Export:
         return f"t.{name}"
 
     def text(self, reference: str) -> str:
-        """SQL for a string that a column holds itself or as a number in StringIds."""
+        """SQL: a string in a column or, by number, in StringIds."""
         found = f"(SELECT s.value FROM t.StringIds s WHERE s.id = {reference})"
         return f"CASE typeof({reference}) WHEN 'text' THEN {reference} ELSE {found} END"
 
     def rows(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        """Return what a query answers, row by row."""
+        """Run a query."""
         return self.db.execute(sql, parameters)
 
     def one(self, sql: str, *parameters: Any) -> Any:
-        """Return the one value a query answers."""
+        """Return a query's one value."""
         return self.db.execute(sql, parameters).fetchone()[0]
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,7 +1,7 @@
-"""Device memory in an nsys export (`--cuda-memory-usage=true`): how much of it is held at most, and at the end.
+"""Device memory in an nsys export (`--cuda-memory-usage=true`): the most that is held, and what is at the end.
 
-Levels are of what the process tree has allocated since the capture began, inside executions and outside. What two
-processes allocate on the GPU of one number adds up.
+Levels are of what the process tree has allocated since the capture began, inside executions and outside. Processes add
+up on a GPU of one number.
 """
 
 import re
@@ -13,11 +13,9 @@ from perfci.profilers.nsys.events import CALLING, PROCESS, Events
 from perfci.profilers.nsys.export import MEMORY, NEWER, Table, Unreadable
 
 METRICS = ("peak_memory",)
-"""The metrics that follow from it."""
 _ALLOCATES = re.compile(
     r"cudaMalloc(?!Host)\w*|cuMemAlloc(?!Host)\w*|cuMemCreate|cu(Array|Array3D|MipmappedArray)Create"
 )
-"""Functions that allocate memory of the device, suffixes left out."""
 _ON_DEVICE = "('device', 'pool', 'array')"
 _KIND = "CUDA_MEMOPR_MEMORY_KIND_"
 _OPERATIONS = {"CUDA_DEV_MEM_EVENT_OPR_ALLOCATION": 1, "CUDA_DEV_MEM_EVENT_OPR_DEALLOCATION": -1}
@@ -25,10 +23,10 @@ _AGAIN = "capture the whole process, from its start"
 
 
 def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
-    """Return by name what its executions hold; nothing where it was not traced.
+    """Return by name what its executions hold; empty where it was not traced. What is missing is a fault of
+    `peak_memory` alone.
 
-    What is missing is a fault that concerns `peak_memory` alone. `asked`: whether the capture was to hold it, so that
-    it is a fault where it does not.
+    `asked`: the capture was to hold it, else it is no fault.
     """
     traced = events.facts("META_DATA_CAPTURE", "%COLLECT_GPU_MEMORY_USAGE")
     if MEMORY not in events.tables and "true" not in [value for _, value in traced]:
@@ -46,8 +44,8 @@ def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
 
 
 def _fill(events: Events) -> None:
-    """Fill `allocations` with each allocation (op 1) and free (-1) in order, and `moves` with what was at its address
-    before. Raises Unreadable where the table lacks a column or has numbers that it does not explain."""
+    """Fill `allocations` with allocations (op 1) and frees (-1) in order, and `moves` with what was at the address
+    before. Raises Unreadable for a missing column or an unknown number."""
     events.db.executescript("""
         CREATE TABLE sites (pid INT, corr INT, site TEXT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
         CREATE TABLE allocations (id INTEGER PRIMARY KEY, pid INT, device INT, kind TEXT, op INT, address INT,
@@ -100,7 +98,7 @@ def _insert(events: Events, table: Table) -> None:
 
 
 def _fill_sites(events: Events) -> None:
-    """Fill `sites` with the calls that allocate, by what their memory is found by."""
+    """Fill `sites` with allocating calls, by what their memory is found by."""
     for name in CALLING:
         table = events.table(name, ("globalTid",))
         if table is None:
@@ -121,8 +119,6 @@ def _fill_sites(events: Events) -> None:
 
 
 def _note_missing(events: Events) -> None:
-    """Name, as faults, what keeps the peak from being told."""
-
     def note(number: int, text: str, remedy: str = _AGAIN) -> None:
         if number:
             events.everywhere(text.format(number), remedy, METRICS)
@@ -155,12 +151,11 @@ def _note_missing(events: Events) -> None:
 
 
 def _gpus(events: Events) -> int | None:
-    """Return the number of the machine's GPUs; None where the trace does not tell."""
     return events.one("SELECT count(*) FROM t.TARGET_INFO_GPU") if "TARGET_INFO_GPU" in events.tables else None
 
 
 def _told(events: Events) -> dict[int, MemoryUse]:
-    """Sweep over allocations, frees and executions in the order of time; memory is that of processes and names."""
+    """Sweep in the order of time; memory is that of processes and names."""
     names = [index for (index,) in events.rows("SELECT DISTINCT name FROM execs")]
     peaks, finals = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     levels: dict[int, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""Faults for what is missing from the events of an nsys export: nsys itself exits 0 where it lost some."""
+"""Faults for events missing from an nsys export: nsys itself exits 0 where it lost some."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ _ELSEWHERE = re.compile(
     r"symbols?|context switch\w*|backtraces?|call ?stacks?|syscalls?|page faults?|memory usage)\b",
     re.IGNORECASE,
 )
-"""Of what else nsys collects: of it perfci reads the use of memory and calls of the OS runtime alone."""
+"""Other collections of nsys: perfci reads memory use and calls of the OS runtime alone."""
 _MEMORY = re.compile(r"\bmemory usage\b", re.IGNORECASE)
 _LOST = re.compile(
     r"\bloss?\b|\blost\b|drop|discard|missing|overflow|overwritten|truncat|incomplete|corrupt|fail|went away|"
@@ -45,11 +45,11 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 _MIGRATIONS = re.compile(r"Unified Memory cannot be traced", re.IGNORECASE)
-"""Said where the GPU has no peers, as under WSL: copies that somebody calls for are traced all the same."""
+"""Said without peer GPUs, as under WSL: called copies are traced all the same."""
 _RECORDS = re.compile(r"Could not parse \d+ CUPTI activity records?", re.IGNORECASE)
-"""Said of records of a kind that this nsys does not know."""
+"""Said of record kinds that this nsys does not know."""
 _SEVERAL = re.compile(r"Graph|MultiDevice|Batch")
-"""In the names of functions that give the device more than one thing to do."""
+"""In names of functions that give the device several things to do."""
 _HARMLESS = re.compile(
     r"might (?:not )?have (?:not )?been (?:collected|started)|No (?:CUDA|NVTX) events collected", re.IGNORECASE
 )
@@ -57,7 +57,7 @@ _HARMLESS = re.compile(
 
 
 def note_missing(events: Events) -> None:
-    """Name, as faults of `events`, what is missing from them once they are collected."""
+    """Note in `events` what is missing once they are collected."""
     _unlaunched(events)
     _graphs(events)
     _silent(events)
@@ -67,10 +67,10 @@ def note_missing(events: Events) -> None:
 
 
 def _unlaunched(events: Events) -> None:
-    """Name device work during an execution that no call of it launched, and work behind it whose call is lost.
+    """Note device work during an execution that no call of it launched, and work behind it whose call is lost.
 
-    Cases are kept apart by a synchronisation: such work is of a thread that works on between executions, of another
-    process, where the executions launch none, or its call is missing or has wrong times.
+    A synchronisation keeps cases apart: such work is of a thread that works on between executions, of another process,
+    where the executions launch none, or its call is missing or has wrong times.
     """
     unlinked = {kind: events.unlinked(kind, table) for kind, table in events.device.items()}
     if not any(events.one(f"SELECT EXISTS ({rows})") for rows in unlinked.values()):
@@ -96,11 +96,11 @@ def _unlaunched(events: Events) -> None:
 
 
 _NOWHERE = "NOT EXISTS (SELECT 1 FROM called d WHERE d.pid = y.pid AND d.corr = y.corr)"
-"""SQL for whether no call anywhere in the trace launched the work `y`."""
+"""SQL: no call in the trace launched the work `y`."""
 
 
 def _call_ids(events: Events) -> None:
-    """Fill `called` with the process and correlation of every call in the trace."""
+    """Fill `called` with process and correlation of every call."""
     events.db.execute("CREATE TABLE IF NOT EXISTS called (pid INT, corr INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID")
     for name in CALLING:
         if (calls := events.table(name, ("globalTid",))) is not None:
@@ -111,7 +111,7 @@ def _call_ids(events: Events) -> None:
 
 
 def _graphs(events: Events) -> None:
-    """Name graphs whose kernels are not in the trace."""
+    """Note graphs whose kernels are not in the trace."""
     for index, count in events.rows(
         f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {GRAPH} GROUP BY 1"
     ):
@@ -121,11 +121,10 @@ def _graphs(events: Events) -> None:
 
 
 def _silent(events: Events) -> None:
-    """Name launches and copies whose device work is not in the trace.
+    """Note launches and copies whose device work is missing.
 
-    A launch has a kernel, or it failed, or was captured into a graph. A copy or a memory set of zero bytes has no work,
-    and how many bytes a call was to move no trace tells: what lacks its work in every execution alike is taken for one,
-    so long as there is some other work of the kind.
+    A launch has a kernel, or it failed, or was captured. A copy or memory set of zero bytes has no work, and no trace
+    tells a call's bytes: what lacks its work in every execution counts as one, if there is other work of the kind.
     """
     # What is captured into a graph does not run then.
     events.db.execute("CREATE TABLE captures (tid INT, start INT, begins INT)")
@@ -176,7 +175,7 @@ def _silent(events: Events) -> None:
 
 
 def _in_a_range(events: Events) -> bool:
-    """Tell whether a memory set without device work was asked for within a range of the user's."""
+    """Tell whether a memory set without device work lies within a range of the user's."""
     if events.nvtx is None:
         return False
     return bool(
@@ -189,10 +188,10 @@ def _in_a_range(events: Events) -> bool:
 
 
 def _uneven(events: Events) -> None:
-    """Name what executions of one name do not do alike: a mean over them is of none, and some of it may be lost.
+    """Note what differs between executions of one name: some of it may be lost, call and work.
 
-    So is found what is missing as a whole, the call and its work. Unified memory moves when it likes. Of executions
-    that nobody asked to be alike only whether they do anything is compared, those of a process with each other.
+    Unified memory moves when it likes. Executions that nobody asked to be equal are compared only in whether they do
+    anything, within a process.
     """
     events.db.execute("CREATE INDEX calls_of ON calls (exec, fn)")
     work = "SELECT count(*) FROM ops o WHERE o.exec = e.id AND o.call IS NOT NULL AND o.kind = "
@@ -223,7 +222,7 @@ def _uneven(events: Events) -> None:
 
 
 def _diagnostics(events: Events) -> None:
-    """Name what nsys itself says was lost."""
+    """Note what nsys itself says was lost."""
     told: dict[str, bool] = {}
     like = " OR ".join(["x.text LIKE ?"] * len(LOSSES))
     if "DIAGNOSTIC_EVENT" in events.tables and {"text", "severity"} <= events.columns("DIAGNOSTIC_EVENT"):
@@ -253,7 +252,7 @@ def _diagnostics(events: Events) -> None:
 
 
 def _costs(events: Events, text: str) -> Sequence[str] | None:
-    """Return the metrics that follow from what a message says is lost, none for all; None where nothing is.
+    """Return metrics that a message's loss could change, empty for all; None without a loss.
 
     Two messages stand in whole traces, too: what they speak of is there where each launch, copy and set has its work
     and all work its call. How much work a call for several has no trace tells.
@@ -273,10 +272,8 @@ def _costs(events: Events, text: str) -> Sequence[str] | None:
 
 
 def _lost(text: str, *, said: bool) -> bool:
-    """Tell whether a message says that events of CUDA or NVTX are missing, and not only those of something else.
-
-    `said`: whether its words are known to say that events are.
-    """
+    """Tell whether a message says that CUDA or NVTX events are missing. `said`: its words are known to mean missing
+    events."""
     elsewhere = _ELSEWHERE.search(text) is not None
     if said:
         return not elsewhere or _TRACED.search(text) is not None

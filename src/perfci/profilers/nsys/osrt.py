@@ -1,8 +1,7 @@
-"""Calls of the OS runtime in an nsys export: the time that threads spend in poll, read, pthread_cond_wait and the like.
+"""Calls of the OS runtime in an nsys export: time that threads spend in poll, read, pthread_cond_wait and the like.
 
-Times are summed over all threads and levels of nesting, as `nsys stats --report osrt_sum` does. Of executions a call
-counts in each that it overlaps, with the time of the overlap: a thread that waits from before the loop until after it
-waits in each of its executions.
+Times are summed over threads and levels of nesting, as `nsys stats --report osrt_sum` does. A call counts in each
+execution that it overlaps, with the overlap's time: a thread may wait from before the loop until after it.
 """
 
 from typing import NamedTuple
@@ -14,22 +13,22 @@ from perfci.profilers.nsys.ranges import MOST, short
 
 TABLE = "OSRT_API"
 _CLASS, _CLASS_NAME = 27, "TRACE_PROCESS_EVENT_OS_RUNTIME"
-"""Of calls: the table holds when tracing began and ended, too."""
+"""Of calls; the table also holds when tracing began and ended."""
 
 
 class Spent(NamedTuple):
-    """A function, in all executions of one name."""
+    """A function, in all executions of a name."""
 
     number: int
     ns: int
     launching: int
-    """ns of these on threads that launch work of the GPU."""
+    """ns on threads that launch GPU work."""
 
 
 def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
     """Return by name: function → calls and times, longest first. What cannot be told is a fault that changes no value.
 
-    `asked`: whether the capture was to hold them, so that it is worth a word where it does not.
+    `asked`: the capture was to hold them, else their absence is no fault.
     """
     if TABLE not in events.tables:
         if asked and not events.facts("META_DATA_CAPTURE", "OS_RUNTIME_OPTIONS:%"):
@@ -87,7 +86,7 @@ def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spen
 
 
 def _class(events: Events) -> int:
-    """Return the event class of calls, as the export itself numbers it. Raises Unreadable for one without it."""
+    """Return the calls' event class by the export's numbers. Raises Unreadable."""
     if "ENUM_NSYS_EVENT_CLASS" not in events.tables:
         return _CLASS  # of older exports; osrt_sum of 2022 to 2025 takes this number from all
     classes = events.enumeration("ENUM_NSYS_EVENT_CLASS")

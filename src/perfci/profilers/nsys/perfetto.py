@@ -1,9 +1,8 @@
 """A timeline for the browser (ui.perfetto.dev, chrome://tracing), from an nsys export.
 
-What it holds is an allow-list: names, times and configurations of NVTX ranges, CUDA calls, kernels, copies and sets;
-numbers of processes, threads, devices and streams. Of the machine, its environment and its command lines, which are in
-the same export, it reads nothing. The format is Chrome's "Trace Event Format": complete events (`ph` X), in
-microseconds from the first event on.
+An allow-list: names, times and configurations of NVTX ranges, CUDA calls, kernels, copies and sets; numbers of
+processes, threads, devices and streams. The machine, its environment and command lines are not read. The format is
+Chrome's "Trace Event Format": complete events (`ph` X), in microseconds from the first event on.
 """
 
 import gzip
@@ -22,16 +21,16 @@ from perfci.profilers.faults import fault
 from perfci.profilers.nsys.export import harden, real_tables
 
 LONGEST = 2**50
-"""Nanoseconds of a timeline, 13 days: of more the microseconds, floating-point numbers, no longer tell nanoseconds."""
+"""ns, 13 days: beyond, floating-point microseconds do not resolve nanoseconds."""
 MOST_EVENTS = 500_000
-"""As many as a browser still shows fluently; about 10 MB compressed."""
+"""As many as a browser shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
 LONGEST_VALUE = 2**20
-"""Bytes of a name in the export at most."""
+"""Bytes of a name in the export."""
 MOST_LANES = 100
-"""Of one thread or stream, for slices that overlap; what needs further ones is left out."""
+"""Of a thread or stream, for overlapping slices; what needs more is left out."""
 GPU_PROCESS = 2**30
-"""Processes of the timeline that stand for GPUs begin here; nsys keeps 24 bits of a process's own number."""
+"""First number of a process that stands for a GPU; nsys keeps 24 bits of a process's number."""
 REMEDY = "capture the case again"
 
 # nsys numbers memory other than CUPTI does; its ENUM_ tables say so in exports that have them.
@@ -48,9 +47,8 @@ class _Source:
     table: str
     category: str
     name: str
-    """SQL of the name."""
     columns: tuple[str, ...]
-    """Beside start, end and the name; what a schema lacks is NULL."""
+    """Beside start, end and name; NULL where the schema lacks it."""
     where: str = ""
 
 
@@ -84,7 +82,6 @@ _Row = tuple[int, int, _Source, str | None, dict[str, Any]]
 
 
 def _tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """Columns of the tables that are there; of StringIds too."""
     names = real_tables(database)
     return {
         table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
@@ -113,17 +110,17 @@ def _rows(database: sqlite3.Connection, source: _Source, there: set[str], most: 
 
 @dataclass(slots=True)
 class _Tracks:
-    """Numbers processes and threads of the timeline, and opens a further lane where slices of one would not nest."""
+    """Numbers the timeline's processes and threads, and opens a further lane where slices would not nest."""
 
     lanes: dict[tuple[int, str], list[tuple[int, list[int]]]] = field(default_factory=dict)
-    """Of a process and a title: the lanes' numbers, each with the ends of what is open."""
+    """By process and title: the lanes' numbers, each with the ends of open slices."""
     processes: set[int] = field(default_factory=set)
     started: int = 0
 
     def place(
         self, process: int, label: str, title: str, start: int, end: int
     ) -> tuple[int | None, list[dict[str, Any]]]:
-        """Return the lane for a slice, None where all MOST_LANES are taken, and the metadata events it needs first."""
+        """Return the lane for a slice, None where all MOST_LANES are taken, and its metadata events."""
         told: list[dict[str, Any]] = []
         if process not in self.processes:
             self.processes.add(process)
@@ -151,7 +148,7 @@ def _number(value: Any) -> int:
 
 
 def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, dict[str, Any]]:
-    """Process, its label, track, name and details of an event."""
+    """Return process, its label, track, name and details."""
     _, _, source, title, columns = row
     name = source.category if title is None else title
     details: dict[str, Any] = {key: value for key, value in columns.items() if isinstance(value, int)}
@@ -204,14 +201,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most: int = MOST_EVENTS) -> Fault | None:
-    """Write the timeline of the nsys export (sqlite) at `export` to `out`, compressed with gzip.
+    """Write the timeline of the nsys export (sqlite) to `out`, gzip.
 
-    `ranges`: how NVTX ranges are to be called where not by their own name, such as cases by their identifiers. The
-    first `most` events are written, in the order of their begin; `otherData` says how many of how many, and where not
-    all, an event at the end says so in the timeline too.
+    `ranges`: NVTX range → name to show, such as a case's identifier. The first `most` events by begin are written;
+    `otherData` says how many of how many, as does an event at the end.
 
-    A fault where `export` is none of nsys or holds no event; no `out` then. Raises OSError where `out` cannot be
-    written.
+    A fault, and no `out`, where `export` is none of nsys or has no event. Raises OSError where `out` cannot be written.
     """
     partial = out.with_name(out.name + ".partial")
     try:

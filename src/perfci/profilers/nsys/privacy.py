@@ -1,9 +1,9 @@
 """Privacy under nsys: what it sees of this machine, and what of its exports may be kept.
 
-nsys stores the environment of every process that it can see in its report, in four places of the SQLite export:
-META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (every
-process's on the machine, where it runs as root, and the program's output). Hence a PID namespace of its own, an
-environment by allow-list, a scrub of exports, and a scan of reports (`profilers/scan.py`).
+nsys stores the environment of every process that it can see, in four places of the SQLite export: META_DATA_CAPTURE and
+TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (as root, of every process on
+the machine, and the program's output). Hence a PID namespace, an environment by allow-list, a scrub of exports, and a
+scan of reports (`profilers/scan.py`).
 """
 
 import functools
@@ -26,30 +26,29 @@ from perfci.system.files import disk_error
 
 
 def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return the part of `base` that a process under nsys gets: as `trimmed` says."""
+    """Return the part of `base` that a process under nsys gets: as `trimmed`."""
     # Else nsys takes only registered strings for the names of ranges that open a capture.
     return trimmed(base, written) | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The way nsys is kept from the environments of other processes."""
+    """How nsys is kept from other processes' environments."""
 
     prefix: tuple[str, ...]
-    """Words to put before its command line; empty where nothing can be done."""
+    """Words before its command line; empty where nothing can be done."""
     holds: bool
-    """True where it sees no process but its own."""
+    """It sees no process but its own."""
     text: str
     """One line for people."""
 
 
 @functools.cache
 def isolation(user: tuple[str, ...] = ()) -> Isolation:
-    """Return the way that works here, tried once: a PID namespace, as root or in a user namespace.
+    """Return the isolation that works here, tried once: a PID namespace, as root or in a user namespace, which dies
+    with its first process, daemons included.
 
-    `user`: what starts a command as whoever nsys is to run as, where that is not this process's user.
-
-    The namespace dies with the process that opened it, and everything in it, daemons too.
+    `user`: words that start a command as nsys's user, where that is another.
     """
     unshare = shutil.which("unshare")
     ways = [
@@ -69,12 +68,12 @@ def isolation(user: tuple[str, ...] = ()) -> Isolation:
 
 
 def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
-    """Return `argv` in a PID namespace of its own, where it can be had here, as `isolation` says."""
+    """Return `argv` in a PID namespace, where `isolation` can have one."""
     return [*isolation(user).prefix, *argv]
 
 
 def _alone(prefix: Sequence[str]) -> bool:
-    """Tell whether what runs behind `prefix` is process 1 of a /proc of its own."""
+    """Tell whether a process behind `prefix` is process 1 of its own /proc."""
     script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
     return run([*prefix, "/bin/sh", "-c", script], 20).fine
 
@@ -85,8 +84,8 @@ def _alone(prefix: Sequence[str]) -> bool:
 def scrub(sqlite: Path, copy: Path) -> None:
     """Write a copy of an export without what it tells of the machine beyond the trace.
 
-    Environment, arguments, user, host and paths; the program's output; strings that no event refers to; names of
-    processes and threads that were not traced. Raises MachineError where that fails, and there is no copy then.
+    Removed: environment, arguments, user, host and paths; the program's output; strings that no event refers to; names
+    of untraced processes and threads. Raises MachineError, and leaves no copy, where that fails.
     """
     try:
         try:
@@ -159,7 +158,7 @@ def _scrub_processes(db: sqlite3.Connection, columns: Mapping[str, set[str]]) ->
 
 
 def _scrub_strings(db: sqlite3.Connection, tables: Mapping[str, str], columns: Mapping[str, set[str]]) -> None:
-    """Delete the strings that no event refers to, but for what nsys says of lost events."""
+    """Delete strings that no event refers to, but for nsys's messages of lost events."""
     db.execute("CREATE TEMP TABLE kept (id INTEGER PRIMARY KEY)")
     for table, sql in tables.items():
         if table == "StringIds":

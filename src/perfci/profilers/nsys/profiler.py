@@ -1,4 +1,4 @@
-"""Nsight Systems as a back end: timelines of cases and of commands."""
+"""Nsight Systems as a back end."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,23 +27,22 @@ from perfci.system.users import SAME, Account
 from perfci.worker.profile import NSYS
 
 EXPORT_TIMEOUT = 300.0
-"""Seconds for nsys to export a report."""
+"""Seconds to export a report."""
 
 
 @dataclass(frozen=True)
 class Nsys(Profiler[Trace]):
-    """Nsight Systems around a worker; one start for all cases of a side. Or around a command, as a whole."""
+    """Nsight Systems around a worker, one start for a side's cases; or around a command."""
 
     installed: InstalledNsys
     request: Request
     seconds: float
     cuda: bool = True
     whole: bool = False
-    """True around a command, of which what is seen has the name ""."""
+    """Around a command, whose trace has the name ""."""
     loop: Loop | None = None
-    """The executions that are seen of a command; None for the whole process as one."""
+    """A command's executions; None for the whole process as one."""
     more: frozenset[Traced] = frozenset()
-    """Events that are traced of a command besides."""
     name = "nsys"
     part = "trace"
     scopes = frozenset({"case", "command"})
@@ -59,17 +58,17 @@ class Nsys(Profiler[Trace]):
         return cls(found, request, TRACED * request.timeout)
 
     def for_cases(self, device: DeviceKind) -> "Nsys":
-        """Return the same for one device: on the CPU no capture range opens, and no call of CUDA is missed."""
+        """Return the same for a device: on the CPU no capture range opens, and no CUDA call is missed."""
         return replace(self, cuda=device == "cuda")
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Nsys":
-        """Return the same around a command, all of whose kernels it sees, or those of a range."""
+        """Return the same around a command, for all of its kernels or those of a range."""
         loop = Loop(asked.range, asked.skip) if asked.range is not None else None
         more = frozenset(one for one in asked.trace if device == "cuda" or one != "memory")
         return replace(self, cuda=device == "cuda", whole=True, loop=loop, more=more, seconds=TRACED * timeout)
 
     def under(self, report: Path) -> Under:
-        """Return how a worker or a command is started under nsys."""
+        """Return how a process is started under nsys."""
         output = report.with_suffix(".nsys-rep")
         duration = nsys_command.DURATION if self.whole else None
 
@@ -95,17 +94,17 @@ class Nsys(Profiler[Trace]):
         return Under(command, environment)
 
     def excess(self, report: Path) -> Reason | None:
-        """Return why nsys is to be ended: what it writes to the report's folder passes what is read of it."""
+        """Return why nsys is to be ended: it writes more than is read."""
         if (size := nsys_command.used(report.parent)) <= nsys_command.SIZE:
             return None
         return Reason(kind="memory", text=_too_large("nsys and the command under it wrote", size))
 
     def written(self, report: Path) -> bool:
-        """Tell whether the report is there: it is written as the capture ends. Without CUDA, as the worker does."""
+        """Tell whether the report is there: it is written as the capture ends, without CUDA as the worker does."""
         return not self.cuda or report.with_suffix(".nsys-rep").is_file()
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
-        """Export the report and read it; what goes wrong on the way is a fault of all ranges."""
+        """Export and read the report; an error is a fault of all ranges."""
         raw, export = report.with_suffix(".nsys-rep"), report.with_suffix(".sqlite")
         code, killer = (ended.code, ended.signal) if ended else (None, None)
         failed = nsys_command.classify(code, said(log), raw, signal=killer, timed_out=ended is None)
@@ -137,8 +136,8 @@ class Nsys(Profiler[Trace]):
         return Read(found.traces, {name: [one] for name, one in found.faults.items()}, general)
 
     def _keep(self, raw: Path, export: Path, keep: Keep) -> list[Fault]:
-        """Keep the scrubbed export and a timeline for ui.perfetto.dev; the report itself where it is asked for and a
-        scan of its export finds no secret."""
+        """Keep the scrubbed export and a timeline; and, where asked for, the report if a scan of its export finds no
+        secret."""
         account, refused = self.request.account, list[Fault]()
         if keep.folder is not None and export.is_file():
             refused += keep_export(export, keep.folder, account)
@@ -153,7 +152,7 @@ class Nsys(Profiler[Trace]):
 
 
 def export_report(argv: Sequence[str], folder: Path, log: Path) -> bool:
-    """Run nsys' own reader of a report, which writes no larger file than is read. Tell whether it came to its end."""
+    """Run nsys' reader, bounded in what it writes. Tell whether it finished."""
     bounded = [
         "/bin/sh",
         "-c",
@@ -185,7 +184,7 @@ def _too_large(what: str, size: int) -> str:
 
 
 def _ran_on(reading: nsys_trace.Reading) -> bool:
-    """Tell whether recording ended before the process did. A duration is kept to the millisecond (seen with 2023.4)."""
+    """Tell whether recording ended before the process. A duration is kept to the millisecond (seen with 2023.4)."""
     return reading.length >= 0.99 * nsys_command.DURATION
 
 
@@ -195,7 +194,7 @@ def _cut() -> Fault:
 
 
 def _blind(trace: Trace) -> bool:
-    """Tell whether nothing of CUDA was recorded: a case on a GPU calls its API at least."""
+    """Tell whether no CUDA was recorded: a GPU case calls its API at least."""
     return not (trace.kernels or trace.copies or trace.sets or trace.calls)
 
 
@@ -209,7 +208,7 @@ def traces(
     executions: int | None = None,
     asked: Sequence[Traced] = (),
 ) -> nsys_trace.Reading:
-    """Read an export in a process of its own, as `nsys_trace.read` tells it."""
+    """Read an export in a process of its own, as `trace.read` does."""
     try:
         # A file that is refused before it is opened is described by `nsys_trace.read`.
         size = export.lstat().st_size if export.is_file() else 0
@@ -226,10 +225,8 @@ def traces(
 
 
 def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:
-    """Write the scrubbed export and a timeline of it into `folder`, and tell why not: of files, and no value.
-
-    Raises OSError where `folder` cannot be written to.
-    """
+    """Write the scrubbed export and a timeline into `folder`; return faults, which cost no value. Raises OSError where
+    `folder` cannot be written to."""
     try:
         size = regular(export, nsys_export.LARGEST)
         bounds = grown(size, 2 * MIB, nsys_trace.LIMIT, written=256 * MIB + 4 * size)
@@ -250,7 +247,7 @@ def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fau
 
 
 def _scrub(export: Path, copy: Path) -> Fault | None:
-    """Scrub an export in a process of its own; what cannot be is not kept."""
+    """Scrub in a process of its own."""
     try:
         nsys_privacy.scrub(export, copy)
     except MachineError as error:

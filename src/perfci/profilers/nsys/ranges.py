@@ -1,4 +1,4 @@
-"""NVTX ranges of the user's own within executions, projected onto the device."""
+"""The user's NVTX ranges within executions, projected onto the device."""
 
 import hashlib
 from collections import defaultdict
@@ -10,15 +10,15 @@ from perfci.profilers.nsys.export import FAR
 from perfci.profilers.nsys.missing import ALIKE
 
 MOST = 1000
-"""Kernels (with one launch configuration), and ranges, of a case that are told; what is left out is a fault."""
+"""Kernels (with their launch configuration), and ranges, of a case; what is left out is a fault."""
 _PATHS = 20_000  # distinct names of nested ranges that are held while reading
 _DEPTH = 1000  # ranges that are open on one thread at a time
 
 
 def nested(events: Events) -> dict[int, dict[str, list[int]]]:
-    """Return by name: path of the user's ranges within its executions → [count, host ns, device ns].
+    """Return by name: path of the user's ranges → [count, host ns, device ns].
 
-    One sweep over ranges and launching calls, thread by thread: memory is that of the nesting and of the paths.
+    One sweep over ranges and launching calls, by thread: memory is that of the nesting and paths.
     """
     found: dict[int, dict[str, list[int]]] = defaultdict(dict)
     if events.nvtx is None:
@@ -54,7 +54,7 @@ def nested(events: Events) -> dict[int, dict[str, list[int]]]:
     open_: list[_Mark] = []
 
     def close(before: int | None) -> None:
-        """Count the open ranges that end before this time; all of them for None."""
+        """Count the open ranges that end before this time; None: all."""
         for mark in [mark for mark in open_ if before is None or mark.end < before]:
             open_.remove(mark)
             paths = found[mark.name]
@@ -97,8 +97,8 @@ def nested(events: Events) -> dict[int, dict[str, list[int]]]:
 
 
 def told_ranges(events: Events, name: str, found: dict[str, list[int]], number: int) -> list[RangeUse]:
-    """Return the ranges of one name as they are in one of its `number` executions, longest on the host first; note what
-    is left out, and what executions do not have alike."""
+    """Return a name's ranges in one of its `number` executions, longest on the host first; note what is left out, and
+    what executions do not share."""
     if len(found) > MOST:
         text = f"{len(found) - MOST} nested ranges with the least host time are left out"
         events.note(name, "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
@@ -115,7 +115,7 @@ def told_ranges(events: Events, name: str, found: dict[str, list[int]], number: 
 
 
 class _Mark:
-    """An open NVTX range: first start and last end, in ns, of the device work launched within."""
+    """An open NVTX range: first start and last end, in ns, of device work launched within."""
 
     __slots__ = ("end", "first", "last", "name", "path", "start")
 

@@ -1,4 +1,4 @@
-"""How long executions take, and how long the device works meanwhile."""
+"""Times of executions, and of the device meanwhile."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,28 +10,25 @@ from perfci.profilers.nsys.events import Events, migrated
 from perfci.profilers.nsys.export import FAR
 
 Edge = tuple[Any, int, int | None, int, int, int]
-"""A key, a time, a name, and by how many the extents, the works and the launches that are open change there."""
+"""Key, time, name, and the changes in the numbers of open extents, works and launches."""
 
 
 class Times(NamedTuple):
-    """Of all executions of one name, in ns."""
+    """Of all executions of a name, in ns."""
 
     number: int
-    """Of executions."""
     wall: int
     busy: int
-    """In which the device works."""
     launching: int
-    """In which a call of theirs launches, and the device does not work."""
+    """In which a call of theirs launches, and the device is idle."""
 
 
 def measure(events: Events, length: int) -> dict[int, Times]:
-    """Return what the executions take, by their name's index. `length`: of the capture, ns.
+    """Return the times by name's index. `length`: of the capture, ns.
 
-    Where anything may lie between two executions each takes from its begin, or from the end of all work that was
-    launched before it, to the end of its own: work that is queued behind other work does not take the time of that. The
-    device then works for the process, whoever launched it there. Else they are one stretch of their process, and its
-    work is theirs.
+    Where anything may lie between executions each runs from its begin, or the end of all work launched before it, to
+    the end of its own: time of earlier queued work is not its own. The device then works for the process, whoever
+    launched there. Else they are one stretch of their process, and its work is theirs.
     """
     ended = "LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id"
     if events.apart:
@@ -78,10 +75,10 @@ def measure(events: Events, length: int) -> dict[int, Times]:
 
 
 def sweep(edges: Iterable[Edge]) -> tuple[Counter[int], Counter[int]]:
-    """Return by name the time of its extents in which something works; and the time in which a call of its launches,
-    and nothing of the same key works.
+    """Return by name the time of its extents in which something works; and that in which a call launches and nothing of
+    the same key works.
 
-    `edges`: in the order of key and time; extents of one key do not overlap.
+    `edges`: by key and time; extents of a key do not overlap.
     """
     busy: Counter[int] = Counter()
     launching: Counter[int] = Counter()

@@ -1,6 +1,6 @@
-"""Reading the SQLite export of Nsight Systems: what every case did, an execution of it.
+"""Reads the SQLite export of Nsight Systems: each case's execution; see `events` for what belongs to it.
 
-Own SQL, because `nsys stats` exits 0 where it finds nothing. What belongs to an execution is said in `nsys_events`.
+Own SQL, because `nsys stats` exits 0 where it finds nothing.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from perfci.profilers.nsys.ranges import MOST, nested, short, told_ranges
 from perfci.profilers.nsys.times import measure
 
 LIMIT = 600.0
-"""Seconds that reading may take."""
+"""Seconds to read."""
 
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
@@ -36,30 +36,29 @@ _MEMORY_NUMBERS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_S
 
 
 class Reading(NamedTuple):
-    """The content of a trace, by the name of the range. Every name that was asked for has a trace, a fault or both."""
+    """Each range's trace, fault or both."""
 
     traces: dict[str, Trace]
     faults: dict[str, Fault]
-    """A trace with a fault is whole but for what the fault says."""
+    """Beside a fault a trace is whole but for what the fault says."""
     general: list[Fault]
-    """Faults that concern all of them."""
     device: str = ""
-    """Names of the machine's GPUs, as the trace tells them; empty where it does not."""
+    """Names of the machine's GPUs; empty where unknown."""
     capability: tuple[int, int] | None = None
-    """Their compute capability, where it is one."""
+    """Of all GPUs, where it is one."""
     driver: str = ""
-    """The CUDA version of the driver, such as `13.0`; empty where the trace does not tell."""
+    """The driver's CUDA version, such as `13.0`; empty where unknown."""
     length: float = 0.0
     """Seconds of the capture."""
 
 
 class Loop(NamedTuple):
-    """The executions of a command that are told."""
+    """A command's executions that are told."""
 
     name: str
     """Of their NVTX range."""
     skip: int = 0
-    """So many first ones of each process are left out."""
+    """First executions of each process that are left out."""
 
 
 def read(
@@ -70,25 +69,21 @@ def read(
     executions: int | None = None,
     asked: Sequence[Traced] = (),
 ) -> Reading:
-    """Return the traces in the export `path`: one per name in `ranges`, or of the whole process tree under the key "".
+    """Return the traces in an export: one per name in `ranges`, or of the whole process tree under the key "".
 
     An execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and counts are
-    means over them. `outermost`: of every name of a range that lies in no other of its process. With None the whole
-    capture is one execution; with a Loop its executions are those of the one trace under the key "". Times are in
-    seconds, sizes in bytes. `wall` runs from the first execution's begin to the last one's end or the end of its
-    last device work, divided by their number; with `outermost` and a Loop, where anything may lie between two
-    executions, as `measure` tells it. `span` is the mean over executions of what `nvtx_gpu_proj_sum` calls projected
-    time; `busy` the union of all intervals of device work, divided likewise. Ranges of the user's own on any thread
-    within are projected as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
+    means over them. `outermost`: of every range that lies in no other of its process. None: the whole capture is one
+    execution. Loop: its executions are those of one trace under the key "". Times are in seconds, sizes in bytes.
+    `wall` runs from the first execution's begin to the last one's end or the end of its last device work, divided by
+    their number; with `outermost` and a Loop as `measure` tells it. `span` is the mean of what `nvtx_gpu_proj_sum`
+    calls projected time; `busy` the union of device work's intervals, divided likewise. The user's ranges are projected
+    as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
 
-    `executions`: how many were made of each name, where that is known: other numbers are a fault. `asked`: what nsys
-    was told to trace beside what it always does; of these it is told where they are missing. Where the trace holds them
-    they are read, asked for or not.
+    `executions`: of each name, where known; other numbers are a fault. `asked`: further traces of nsys, which are a
+    fault where missing, and are read in any case.
 
-    An event that the trace tells twice counts once. Each fault says which metrics it could change.
-
-    Raises nothing on account of the file: what is absent, truncated, foreign, damaged or takes longer to read than
-    `limit` seconds is a fault.
+    An event that stands twice counts once. Each fault says which metrics it could change. Raises nothing for the file:
+    what is absent, truncated, foreign, damaged or takes over `limit` seconds to read is a fault.
     """
     loop = ranges if isinstance(ranges, Loop) else None
     names = [""]
@@ -191,7 +186,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
 
 
 def _capture_length(events: Events) -> int:
-    """Nanoseconds from the first to the last event, or what nsys says of the capture where that is longer."""
+    """Return ns from the first to the last event, or nsys's own length where that is longer."""
     spans = list(events.rows("SELECT min(start), max(end) FROM calls UNION ALL SELECT min(start), max(end) FROM ops"))
     if events.nvtx is not None:
         spans += events.rows(f"SELECT min(x.start), max(x.end) FROM {events.nvtx.rows} x WHERE {events.nvtx.good}")
@@ -207,7 +202,7 @@ def _capture_length(events: Events) -> int:
 
 
 def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
-    """By name: (function, count, ns, grid, block, registers, static, dynamic, local), longest first."""
+    """Return by name: (function, count, ns, grid, block, registers, static, dynamic, local), longest first."""
     found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     if (table := events.device.get(KERNEL)) is None:
         return found
@@ -263,7 +258,7 @@ def _told_kernels(rows: list[tuple[Any, ...]], number: int) -> list[KernelUse]:
 
 
 def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], tuple[int, int, int]]]:
-    """By name: kind and memories of copies → (count, bytes, ns), longest first."""
+    """Return by name: kind and memories → (count, bytes, ns), longest first."""
     found: dict[int, dict[Any, tuple[int, int, int]]] = defaultdict(dict)
     if (table := events.device.get(COPY)) is None:
         return found
@@ -291,7 +286,7 @@ def _copy_kinds(events: Events) -> Callable[[object], CopyKind]:
 
 
 def _enumeration(events: Events, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
-    """Return number → name without prefix, as the export itself tells, and where it does not as nsys numbers them."""
+    """Return number → name without prefix, by the export, else by nsys's numbers."""
     known: dict[Any, str] = dict(enumerate(default))
     if table in events.tables and {"id", "name"} <= events.columns(table):
         rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
@@ -306,7 +301,7 @@ def _sets(events: Events) -> dict[int, int]:
 
 
 def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
-    """By name: function → (count, ns)."""
+    """Return by name: function → (count, ns)."""
     found: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     for index, fn, count, ns in events.rows(
         "SELECT e.name, c.fn, count(*), sum(c.end - c.start) FROM calls c JOIN execs e ON e.id = c.exec GROUP BY 1, 2"
@@ -318,7 +313,7 @@ def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
 
 
 def _joined(faults: list[Fault]) -> Fault:
-    """Return one fault of several: the first one's kind, all texts, and all that they could change."""
+    """Return the first fault's kind, all texts, and all that they could change."""
     if len(faults) == 1:
         return faults[0]
     worst = next((one for one in faults if one.kind == "empty"), faults[0])

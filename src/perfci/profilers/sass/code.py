@@ -1,8 +1,7 @@
 """Kernels' machine code, read where counters are forbidden: tensor cores, local memory, registers.
 
-The code is what a side keeps of its own: its libraries and programs, the caches of Triton, torch and CuPy. It is read
-through `cuobjdump -sass -res-usage` (CUDA Binary Utilities, "Instruction Set Reference" for the opcodes). Kernels of a
-library whose code is not among the files are absent from the answer: nothing is said of their tensor cores.
+`cuobjdump -sass -res-usage` reads it from a side's own libraries, programs and caches (opcodes: CUDA Binary Utilities,
+"Instruction Set Reference").
 """
 
 import contextlib
@@ -26,24 +25,21 @@ from perfci.model.profile import KernelCode, KernelUse
 from perfci.system.bounded import Unread, hollow, unbind
 
 TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
-"""The first starts the second."""
 HOMES = ("triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
-"""Where wheels keep both, below a folder of `sys.path`."""
+"""Folders of wheels, below one of `sys.path`."""
 PLACE = "usr/local/cuda/bin"
 ABSENT = f"there is no {TOOL} with its {DISASSEMBLER}"
 REMEDY = f"-m pip install nvidia-cuda-{TOOL} nvidia-cuda-{DISASSEMBLER}"
-"""Behind the interpreter under test."""
 SEARCH = "import json, sys; print(json.dumps(sys.path))"
-"""The program that asks an interpreter for `wheels`."""
 LARGEST = 2**30
-"""Bytes of a file at most: torch's own libraries are larger, and take tens of minutes."""
+"""Bytes of a file: torch's own libraries are larger, and take tens of minutes."""
 MOST_FILES = 2000
 MEMORY, LEAST_MEMORY, MEMORY_OF = 8 * 2**30, 512 * 2**20, 32
-"""Bytes that the tool may take at most, that it may always, and beside these for each byte of the file."""
+"""Bytes of the tool: at most, always, and for each byte of the file."""
 LONGEST_LINE = 2**20
 """Bytes."""
 SEARCH_TIME, INSPECTION_TIME = 60.0, 300.0
-"""Seconds for finding files, and for reading them."""
+"""Seconds to find files, and to read them."""
 
 TENSOR = re.compile(r"UTC[A-Z0-9]*MMA|[A-Z]G?MMA")
 """HMMA, IMMA, DMMA, BMMA, QMMA, OMMA; of a warp group (9.0) HGMMA, IGMMA, QGMMA, BGMMA; of tensor memory (10.x, 11.0)
@@ -57,20 +53,20 @@ _ARCH = re.compile(r"\s*(?:arch = |code for )sm_(\d+)(\d)([af]?)$")
 
 @dataclass(slots=True)
 class Inspected:
-    """The kernels found in the files."""
+    """What the files hold."""
 
     kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
-    """By the name in the code (mangled, where C++ is), each different one: a cache holds many of one name."""
+    """By the name in the code, mangled for C++: a cache holds many of one name."""
     left: list[str] = field(default_factory=list)
-    """Files that were not read, or not to their end, and why: one line each."""
+    """Files that were not read to their end, and why: one line each."""
 
 
 Runner = Callable[[Path], Iterator[str]]
-"""The lines that the tool prints of a file. Raises Unread, after them, where it did not come to its end."""
+"""Lines that the tool prints of a file. Raises Unread behind them where it did not finish."""
 
 
 def wheels(told: str) -> list[Path]:
-    """Return the folders that an interpreter told when asked to SEARCH; none where it said anything else."""
+    """Return the folders that an interpreter printed for SEARCH."""
     try:
         found = json.loads(told)
     except ValueError:
@@ -79,7 +75,7 @@ def wheels(told: str) -> list[Path]:
 
 
 def find(folders: Iterable[Path] = (), path: str | None = None, root: Path = Path("/")) -> Path | None:
-    """cuobjdump with its nvdisasm: on PATH, in /usr/local/cuda, or in a wheel below one of `folders`."""
+    """Return cuobjdump with its nvdisasm: on PATH, in /usr/local/cuda, or in a wheel below one of `folders`."""
     on_path = shutil.which(TOOL, path=path)
     tools = [Path(on_path)] if on_path else []
     tools += [home / TOOL for home in (root / PLACE, *(folder / home for folder in folders for home in HOMES))]
@@ -95,7 +91,7 @@ def find(folders: Iterable[Path] = (), path: str | None = None, root: Path = Pat
 
 
 def code_files(folders: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """Return files with machine code below `folders`, newest first, and what was left out of them and why."""
+    """Return files with machine code below `folders`, newest first, and what was left out and why."""
     found: dict[Path, tuple[float, int]] = {}
     left = []
     for folder in folders:
@@ -131,7 +127,7 @@ def _may_hold(name: str, mode: int) -> bool:
 
 
 def _holds(path: Path) -> bool:
-    """Tell whether a library or program has the section that nvcc and clang put device code into."""
+    """Tell whether it has the section that nvcc and clang put device code into."""
     with path.open("rb") as file:
         if file.read(4) != _ELF:
             return False
@@ -144,7 +140,7 @@ def _holds(path: Path) -> bool:
 
 
 def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runner:
-    """Runs `tool` on a file for at most `seconds`, and up to `largest` bytes of what it prints."""
+    """Return a Runner of `tool` with at most `seconds` and `largest` bytes of output a file."""
 
     def run(path: Path) -> Iterator[str]:
         try:
@@ -193,7 +189,7 @@ def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runne
 
 @contextlib.contextmanager
 def _bare(path: Path) -> Iterator[Path]:
-    """A file that begins with its code: CuPy's cubins begin with the digest of what follows, up to 128 characters."""
+    """Yield a file that begins with its code: CuPy's cubins begin with a digest of up to 128 characters."""
     with path.open("rb") as file:
         at = file.read(128 + len(_ELF)).find(_ELF)
         if path.suffix != CUBIN or at <= 0:
@@ -232,10 +228,10 @@ def _lines(process: "subprocess.Popen[bytes]", deadline: float, largest: int) ->
 
 
 def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> tuple[int, int] | None:
-    """Return how well code for an architecture fits a chip, larger is better; None where it cannot run there.
+    """Return how well code fits a chip, larger is better; None where it cannot run there.
 
-    Code runs on chips of its major number and an equal or higher minor one; of a family (`f`) likewise, of one
-    architecture (`a`) on that alone (CUDA C++ Programming Guide, "Feature Set Compiler Targets").
+    Code runs on chips of its major number and an equal or higher minor one; so does a family's (`f`); an architecture's
+    (`a`) runs on it alone (CUDA C++ Programming Guide, "Feature Set Compiler Targets").
     """
     if major != capability[0] or minor > capability[1] or (kind == "a" and minor != capability[1]):
         return None
@@ -243,10 +239,8 @@ def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> 
 
 
 def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, KernelCode]:
-    """Return the kernels in what cuobjdump printed, each in the code that best fits a chip of this compute capability.
-
-    By the name in the code; `KernelCode.name` is left to `match`. A function whose end was not reached is left out.
-    """
+    """Return the kernels in cuobjdump's output by the name in the code, each in the code that best fits the chip. A
+    function without its end is left out."""
     best: dict[str, tuple[tuple[int, int], KernelCode]] = {}
     uses: dict[str, dict[str, int]] = {}
     arch, fitness = "", None
@@ -298,10 +292,7 @@ def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Kernel
 def inspect(
     files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = INSPECTION_TIME
 ) -> Inspected:
-    """Return the kernels in `files` that a chip of this compute capability would run, in `seconds` at most.
-
-    What was read of a file before it had to be left counts.
-    """
+    """Return the kernels in `files` that the chip would run; what was read of an unfinished file counts."""
     found = Inspected()
     deadline = time.monotonic() + seconds
     late = 0
@@ -327,7 +318,6 @@ def _until(lines: Iterator[str], path: Path, left: list[str]) -> Iterator[str]:
 
 @functools.cache
 def _demangler() -> Callable[[str], str]:
-    """C++'s own, of libstdc++, which torch needs anyway; the identity where there is none."""
     try:
         library = ctypes.CDLL("libstdc++.so.6")
         demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
@@ -356,10 +346,7 @@ _LAMBDA = re.compile(r"\[lambda(\([^()]*\)) \(instance (\d+)\)\]")
 
 def normal(name: str) -> str:
     """Return a kernel's name in one spelling for nsys (`<(int)4>`, `[lambda() (instance 1)]`), Kineto and C++'s
-    demangler.
-
-    Without the type it returns and its parameters, which nsys gives as `T2`.
-    """
+    demangler, without return type and parameters, which nsys gives as `T2`."""
     if name.startswith("_Z"):
         name = _demangler()(name)
     name = _LITERAL.sub(r"\1", _CAST.sub("", name))
@@ -376,10 +363,9 @@ def normal(name: str) -> str:
 
 
 def match(kernels: Iterable[KernelUse], inspected: Inspected) -> list[KernelCode | None]:
-    """Return the code of each kernel of a trace, in their order.
+    """Return the code of each kernel, in order, by name, and by registers where both tell them.
 
-    By name, and by registers where both tell them. None where no file holds it, and where what is left differs (one
-    name, several configurations): no answer rather than another kernel's.
+    None where no file holds it, and where the candidates differ.
     """
     spelled: dict[str, list[KernelCode]] = {}
     for name, codes in inspected.kernels.items():

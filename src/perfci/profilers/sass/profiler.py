@@ -1,4 +1,4 @@
-"""Machine code as a back end: through cuobjdump, from the files that a side has built."""
+"""cuobjdump as a back end."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,14 @@ from perfci.system.bounded import MIB, Bounds, Unread, call, desk, run
 from perfci.system.users import SAME, Account
 
 SEARCH_TIME = 20.0
-"""Seconds for an interpreter to tell where it searches for modules."""
 MOST_LEFT = 3
-"""Files that were not read that are named."""
 
 fault = partial(faults.fault, sass.TOOL, "code")
 
 
 @dataclass(frozen=True)
 class Sass(Profiler[Code]):
-    """cuobjdump, which each side may have beside its own interpreter."""
+    """cuobjdump, which each side may have."""
 
     request: Request
     name = sass.TOOL
@@ -31,13 +29,13 @@ class Sass(Profiler[Code]):
 
     @classmethod
     def find(cls, request: Request) -> "Sass":
-        """Return the reader; a side that has no cuobjdump says so when its files are read."""
+        """Return the reader; a side without cuobjdump says so when its files are read."""
         return cls(request)
 
     def inspect(
         self, built: Built, kernels: Mapping[str, Sequence[KernelUse]], note: Callable[[str], None]
     ) -> Read[Code]:
-        """Find the code of the kernels of each name, each different one once; see `sass.match`."""
+        """Find the code of each different kernel once."""
         capability, account = self.request.capability, self.request.account
         if capability is None:
             return Read()
@@ -63,7 +61,6 @@ class Sass(Profiler[Code]):
 
 
 def _wheels(built: Built, account: Account) -> list[Path]:
-    """Return where the side's interpreter searches for modules."""
     # cuobjdump may be elsewhere; that the interpreter does not run is told by whoever needs it
     command = [*account.prefix(), built.python, "-c", sass.SEARCH]
     return sass.wheels(run(command, SEARCH_TIME, env=built.env, cwd=built.cwd).out)
@@ -74,16 +71,15 @@ def _wheels(built: Built, account: Account) -> list[Path]:
 
 @dataclass(frozen=True)
 class Matched:
-    """The code found in the files of a side."""
+    """Code of kernels, as `sass.code.match` returns it."""
 
     codes: list[list[KernelCode | None]]
-    """Of each list of kernels, in their order: see `sass.match`."""
     left: list[str]
-    """Files that were not read, and why: one line each."""
+    """Unread files and why: one line each."""
 
 
 def code_files(folders: Sequence[Path], account: Account = SAME) -> tuple[list[Path], list[str]]:
-    """Return what `sass.code_files` finds. Raises Unread."""
+    """Return what `sass.code.code_files` finds. Raises Unread."""
     bounds = Bounds(seconds=sass.SEARCH_TIME)
     with desk(account) as place:
         return call(sass.code_files, bounds, place, account, folders=[folder.absolute() for folder in folders])
@@ -96,7 +92,7 @@ def code(
     kernels: Sequence[Sequence[KernelUse]],
     account: Account = SAME,
 ) -> Matched:
-    """Return the machine code of `kernels` in `files`, through `tool`. Raises Unread."""
+    """Return the machine code of `kernels` in `files`. Raises Unread."""
     bounds = Bounds(seconds=sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY)
     with desk(account) as place:
         return call(
@@ -106,6 +102,6 @@ def code(
 
 
 def match_files(files: list[Path], tool: Path, capability: tuple[int, int], kernels: list[list[KernelUse]]) -> Matched:
-    """Return what `sass.inspect` and `sass.match` find."""
+    """Return what `sass.code.inspect` and `sass.code.match` find."""
     found = sass.inspect(files, sass.runner(tool), capability)
     return Matched([sass.match(one, found) for one in kernels], found.left[: sass.MOST_FILES])

@@ -15,18 +15,16 @@ from perfci.profilers.torch.json import FOREIGN, Bad, members
 from perfci.profilers.torch.trace import trace_of
 
 MOST_NAMES = 200
-"""Annotations of different names: each is read for itself."""
 STEPS = "ProfilerStep"
-"""The name of all steps of torch.profiler's schedule, to which it adds a number."""
+"""All steps of torch.profiler's schedule, which numbers them."""
 AGAIN = "record it again"
 _ON_CPU = "record it where a GPU is, with ProfilerActivity.CUDA among its activities"
 
 
 def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
     """Return the traces of annotations (`record_function`) that lie in no other of their process, or of all work under
-    the key "". Of an annotation the trace is a mean over its executions, each from its own begin to the end of its own
-    last work. What goes wrong is a fault, never an exception.
-    """
+    the key "". An annotation's trace is a mean over its executions, each from its begin to the end of its last work.
+    What goes wrong is a fault, never an exception."""
     found: Read[Trace] = Read()
     try:
         seen = collect(members(path), None)
@@ -74,8 +72,8 @@ def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
 
 
 def outermost(spans: Iterable[Span]) -> tuple[dict[str, list[Span]], set[str]]:
-    """Return the spans that lie in no other of their process, by name, the steps of a schedule under STEPS; and the
-    names of those that overlap, so that whose a call is could not be told."""
+    """Return the spans that lie in no other of their process, by name, schedule steps under STEPS; and the names that
+    overlap, whose calls could not be told apart."""
     found: dict[str, list[Span]] = defaultdict(list)
     overlapping: set[str] = set()
     last: dict[str, tuple[int, str]] = {}
@@ -92,10 +90,10 @@ def outermost(spans: Iterable[Span]) -> tuple[dict[str, list[Span]], set[str]]:
 
 
 def before(seen: Seen) -> tuple[list[Work], int]:
-    """Take out of `seen` the work that was launched before its first call, as what was queued when recording began.
-    Return it, and the time at which that call had begun.
+    """Remove from `seen` the work that was launched before its first call, queued when recording began. Return it, and
+    the time at which that call had begun.
 
-    CUDA numbers calls as they come: where the numbers of each thread rise, a smaller one than any was given before.
+    CUDA numbers calls in order: where each thread's numbers rise, a smaller number is older.
     """
     numbered = sorted((call for call in seen.calls if call.ident), key=lambda one: (one.start, one.ident))
     last: dict[tuple[str, str], int] = {}
@@ -113,6 +111,5 @@ def before(seen: Seen) -> tuple[list[Work], int]:
 
 
 def _whole(seen: Seen) -> Span:
-    """Return a span around all that was seen."""
     times = [(one.start, one.end) for one in seen.work] + [(one.start, one.end) for one in seen.calls]
     return Span("", ("", ""), min(start for start, _ in times), max(end for _, end in times) + 1)

@@ -1,4 +1,4 @@
-"""The events of Kineto that count: ranges, calls of CUDA, and work of the device, checked and in nanoseconds."""
+"""Kineto's events of ranges, CUDA calls and device work, checked and in nanoseconds."""
 
 import re
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from perfci.profilers.cuda import copy_kind, memory, plain_call
 from perfci.profilers.torch.json import Bad
 
 MOST_EVENTS = 500_000
-"""Events that are kept, at most: some hundred bytes each."""
+"""Events that are kept: some hundred bytes each."""
 LONGEST_NAME = 2000
 LONGEST = 10**16
-"""Microseconds that a timestamp or a duration may have, about three hundred years: an epoch is below."""
+"""Microseconds of a timestamp or duration, three hundred years: an epoch is below."""
 
 RANGES = ("user_annotation", "cpu_op")
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -21,12 +21,11 @@ WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _FORMERLY = {
     "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
 }  # fmt: skip
-"""Categories up to torch 1.12 → those of today. Annotations were operators like any other."""
+"""Categories up to torch 1.12 → those of today."""
 STEP = re.compile(r"ProfilerStep#\d+")
-"""The annotation of a step of torch.profiler's schedule."""
 
 _TELLING = {"kernel": "grid", "gpu_memcpy": "bytes"}
-"""The field of each kind of work that ROCm tells of its call instead."""
+"""The field of each work that ROCm tells of its call instead."""
 _COPY = re.compile(r"Memcpy (\S+) \((.+) -> (.+)\)")
 
 
@@ -36,7 +35,6 @@ class Span:
 
     name: str
     where: tuple[Any, Any]
-    """Process and thread."""
     start: int
     """Nanoseconds, as all times here."""
     end: int
@@ -46,7 +44,7 @@ class Span:
 
 @dataclass(slots=True)
 class Work:
-    """A kernel, copy or memory set on the device."""
+    """Work on the device."""
 
     category: str
     start: int
@@ -54,16 +52,15 @@ class Work:
     correlation: int
     external: int
     key: tuple[Any, ...]
-    """Of a kernel: name, grid, block, registers, shared memory; of a copy: kind, source, target. None of what is not
+    """Of a kernel: name, grid, block, registers, shared memory; of a copy: kind, source, target. None where not
     told."""
     bytes: int | None = 0
-    """None of a copy that does not tell them."""
     stream: int = 0
 
 
 @dataclass(slots=True)
 class Seen:
-    """The events of the executions of one name in a trace."""
+    """Events of one name's executions."""
 
     header: dict[str, Any] = field(default_factory=dict)
     events: bool = False
@@ -72,13 +69,13 @@ class Seen:
     ranges: list[Span] = field(default_factory=list)
     """The user's."""
     outer: dict[int, int] = field(default_factory=dict)
-    """Start of the operator or range by its external id."""
+    """Start by external id."""
     calls: list[Span] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
 
 def _text(name: str) -> str:
-    """Return a name that is not too long. JSON can hold half a character, and no document of perfci's."""
+    """Lone surrogates go: JSON can hold them, perfci's documents cannot."""
     return name[:LONGEST_NAME].encode(errors="replace").decode()
 
 
@@ -95,7 +92,6 @@ def _whole(value: Any, what: str, most: int = 2**63) -> int:
 
 
 def _number(args: dict[str, Any], name: str) -> int:
-    """Return a number that nothing depends on; 0 where there is none."""
     found = args.get(name, 0)
     return found if isinstance(found, int) else 0
 
@@ -131,17 +127,16 @@ def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) 
 
 
 def _asked(args: dict[str, Any]) -> dict[str, Any]:
-    """Return what a call of ROCm tells of its work, as CUDA's work tells it."""
+    """Return what a ROCm call tells of its work, in CUDA's terms."""
     found: dict[str, Any] = {name: args[name] for name in ("grid", "block", "shared memory") if name in args}
     size = args.get("size")
     return {**found, "bytes": int(size)} if isinstance(size, str) and size.isdecimal() and len(size) < 20 else found
 
 
 def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
-    """Return the events that count, of all members of a trace; `name`: of the executions' ranges, None to take all for
-    the user's.
+    """Return the events that count; `name`: of the executions' ranges, None takes all for the user's.
 
-    Raises Bad for one that lacks what it must have, and for more than MOST_EVENTS.
+    Raises Bad for an incomplete event, and for more than MOST_EVENTS.
     """
     seen = Seen()
     kept = 0

@@ -13,20 +13,18 @@ from typing import IO, Any, cast
 from perfci.model.profile import FaultKind
 
 CHUNK = 2**20
-"""Characters read at a time."""
 LONGEST_VALUE = 4 * 2**20
-"""Characters of one value of the JSON at most, an event or an entry of the header: Kineto's have some hundred."""
+"""Characters of a JSON value: Kineto's have some hundred."""
 MOST_RATIO, LEAST_UNPACKED = 100, 64 * 2**20
-"""Characters that a packed trace may have for each of its bytes, and that any may have: Kineto's shrink to a tenth."""
+"""Characters of a packed trace for each byte, and those always allowed: Kineto's shrink to a tenth."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 FOREIGN = "no trace of torch.profiler: it has no traceEvents"
 REMEDY = "profile the case again; where it stays so, install nsys"
-"""The remedy of a trace of perfci's own."""
 
 
 class Bad(Exception):
-    """The reason why a trace cannot be used: `text` is one line for people, `remedy` empty but where it tells more than
-    to record again."""
+    """Why a trace cannot be used: `text` is one line for people; `remedy` is empty unless it differs from recording
+    again."""
 
     def __init__(self, kind: FaultKind, text: str, remedy: str = "") -> None:
         super().__init__(text)
@@ -34,10 +32,7 @@ class Bad(Exception):
 
 
 class _Json:
-    """The members of one JSON object too large to be held, in order."""
-
     def __init__(self, text: TextIOWrapper, most: int) -> None:
-        """`most`: characters that are read of `text`."""
         self._text, self._most, self._read = text, most, 0
         self._buffer, self._at, self._ended = "", 0, False
         self._decode = json.JSONDecoder(parse_float=Decimal, parse_constant=float).raw_decode
@@ -55,7 +50,6 @@ class _Json:
         return bool(more)
 
     def peek(self) -> str:
-        """Return the next character that is no white space, "" at the end."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             self._at = self._at if space is None else space.end()
@@ -65,7 +59,6 @@ class _Json:
                 return ""
 
     def take(self, wanted: str) -> str:
-        """Return the next character, one of `wanted`."""
         found = self.peek()
         if not found:
             raise Bad("unreadable", "the file ends in the middle")
@@ -75,7 +68,6 @@ class _Json:
         return found
 
     def value(self) -> Any:
-        """Return the next whole value."""
         self.peek()
         while True:
             try:
@@ -92,7 +84,7 @@ class _Json:
                 raise Bad("unreadable", "no JSON as torch.profiler writes it") from None
 
     def members(self) -> Iterator[tuple[str, Any]]:
-        """Keys and values; each element of the array `traceEvents` for itself."""
+        """Yield keys and values; each element of `traceEvents` by itself."""
         self.take("{")
         if self.peek() == "}":
             return
@@ -125,7 +117,7 @@ def _open(path: Path) -> TextIOWrapper:
 
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Keys and values of the object in the file at `path`, plain or gzip; each trace event for itself.
+    """Yield keys and values of the object in a plain or gzip file; each trace event by itself.
 
     Raises Bad for a file that cannot be read or holds anything else.
     """

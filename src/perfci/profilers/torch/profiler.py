@@ -20,14 +20,13 @@ from perfci.system.users import SAME, Account
 from perfci.worker.profile import NAME
 
 LARGEST_TRACE = 512 * MIB
-"""Bytes of Kineto's JSON at most, packed or not."""
+"""Bytes of Kineto's JSON, packed or not."""
 Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
-"""The trace, and what is missing of it."""
 
 
 @dataclass(frozen=True)
 class Kineto(Profiler[Trace]):
-    """torch.profiler inside the worker, where no profiler around it sees the case."""
+    """torch.profiler inside the worker."""
 
     request: Request
     seconds: float
@@ -38,7 +37,7 @@ class Kineto(Profiler[Trace]):
 
     @classmethod
     def find(cls, request: Request) -> "Kineto":
-        """Return the profiler of the torch under test, which each worker has with it."""
+        """Return the profiler of the torch under test."""
         return cls(request, TRACED * request.timeout)
 
     def for_cases(self, device: DeviceKind) -> "Kineto":
@@ -46,7 +45,7 @@ class Kineto(Profiler[Trace]):
         return replace(self, device=device)
 
     def path(self, report: Path, name: str) -> str | None:
-        """Return a trace of its own for each case."""
+        """Return a path for each case."""
         return f"{report}-{name}.json.gz"
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
@@ -70,9 +69,9 @@ class Kineto(Profiler[Trace]):
 def traces(
     paths: Mapping[str, Path], name: str, device: DeviceKind, account: Account = SAME, keep: Path | None = None
 ) -> dict[str, Seen]:
-    """By name of a case, what its file holds of the executions in ranges `name`, and what is missing.
+    """Return each case's executions in ranges `name`, and what is missing.
 
-    `keep`: the folder that timelines for a browser go to. Raises OSError where it cannot be written to.
+    `keep`: folder for browser timelines. Raises OSError where it cannot be written to.
     """
     sizes: dict[str, int] = {}
     found: dict[str, Seen] = {}
@@ -102,7 +101,7 @@ def _no_trace(path: Path, why: Unread) -> Seen:
 def _kineto(
     paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
 ) -> dict[str, Seen]:
-    """Read files of `size` bytes altogether, in one process. Raises Unread."""
+    """Raises Unread."""
     if not paths:
         return {}
     bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth
@@ -122,7 +121,7 @@ def _kineto(
 
 
 def captured(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
-    """Read a trace that perfci did not make in a process of its own, as `capture.read` tells it."""
+    """Read a foreign trace as `capture.read` does, in a process of its own."""
     try:
         bounds = grown(regular(path, LARGEST_TRACE), MIB / 8, 300)
         with desk() as folder:
@@ -137,7 +136,7 @@ def _timeline(folder: Path, path: Path) -> Path:
 
 
 def read_kineto(paths: dict[str, Path], name: str, device: DeviceKind, folder: Path | None) -> dict[str, Seen]:
-    """Return `kineto_trace.read` of each, and `kineto_trace.publish` where there is a `folder` for it."""
+    """Read each trace; publish it where `folder` is given."""
     told: dict[str, Seen] = {}
     for case, path in paths.items():
         found = kineto_trace.read(path, name, device)

@@ -1,4 +1,4 @@
-"""Reads what torch.profiler saw: Kineto's Chrome JSON, as `perfci.worker.profile` has it written, to a trace.
+"""Reads Kineto's Chrome JSON, which `perfci.worker.profile` has written, to a trace.
 
 The format is that of Kineto's `output_json.cpp`, `CuptiActivity.cpp` and `cupti_strings.cpp`.
 """
@@ -39,7 +39,6 @@ _KERNEL_LAUNCH = re.compile(r"(cu(da)?|hip(Ext)?(Module)?)Launch(Cooperative)?Ke
 
 
 def _executions(seen: Seen, name: str) -> list[Span]:
-    """Return the outermost ranges of that name, in order; all of one thread."""
     found: list[Span] = []
     for span in sorted(seen.named, key=lambda one: (one.start, -one.end)):
         if found and span.start < found[-1].end:
@@ -57,7 +56,6 @@ def _executions(seen: Seen, name: str) -> list[Span]:
 
 
 def _union(spans: Iterable[tuple[int, int]]) -> int:
-    """Nanoseconds that at least one of the intervals covers."""
     covered, reach = 0, -1
     for start, end in sorted(spans):
         covered += max(0, end - max(start, reach))
@@ -66,7 +64,7 @@ def _union(spans: Iterable[tuple[int, int]]) -> int:
 
 
 def _captured(calls: list[Span]) -> set[int]:
-    """Correlations of launches that a stream capture took: they ran nothing."""
+    """Return correlations of launches that a stream capture took: they ran nothing."""
     taken: set[int] = set()
     inside: Counter[tuple[Any, Any]] = Counter()
     for call in sorted(calls, key=lambda one: one.start):
@@ -80,7 +78,7 @@ def _captured(calls: list[Span]) -> set[int]:
 
 
 def _links(seen: Seen, place: Callable[[int], int | None], executions: int) -> list[tuple[int, Span | None, Work]]:
-    """Device work of the executions: index of the execution, the call that launched it, the work."""
+    """Return the execution's index, launching call and work."""
     calls: dict[int, Span] = {}
     for call in seen.calls:
         if call.ident:
@@ -149,7 +147,6 @@ def _ranges(spans: list[Span], linked: list[tuple[int, Span | None, Work]], n: i
 
 
 def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any, ...]]) -> list[Slice]:
-    """Return the first MOST_SLICES operations of the last execution that has some."""
     last = max((index for index, _, _ in linked), default=0)
     work = sorted((one for index, _, one in linked if index == last), key=lambda one: (one.start, one.end))
     places = {key: number for number, key in enumerate(kernels)}
@@ -166,7 +163,7 @@ def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any
 
 
 def _launching(seen: Seen, linked: list[tuple[int, Span | None, Work]], place: Callable[[int], int | None]) -> int:
-    """Return ns in which a call that launches runs, and nothing of the executions does on the device."""
+    """Return ns in which a launching call runs, and no device work of the executions."""
     calls = [call for call in seen.calls if call_kind(call.name) == "launch" and place(call.start) is not None]
     edges = [edge for call in calls for edge in ((call.start, 1, 0), (call.end, -1, 0))]
     edges += [edge for _, _, work in linked for edge in ((work.start, 0, 1), (work.end, 0, -1))]
@@ -174,10 +171,10 @@ def _launching(seen: Seen, linked: list[tuple[int, Span | None, Work]], place: C
 
 
 def trace_of(seen: Seen, name: str, device: DeviceKind, *, missing: list[Fault] | None = None) -> Trace:
-    """Return the trace of the executions of one name in what was seen. Raises Bad.
+    """Return the trace of one name's executions. Raises Bad.
 
-    `missing`: of a trace that perfci did not make. It takes what costs some values alone; and anything may lie between
-    two executions, so that the wall time is the mean of each one's own.
+    `missing`: for a trace that perfci did not make. It takes faults that cost some values alone; and as anything may
+    lie between executions, the wall time is the mean of their own.
     """
     if not seen.events:
         raise Bad("unreadable", FOREIGN)
@@ -266,11 +263,11 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, missing: list[Fault] 
 
 
 def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
-    """Return the trace of the executions in ranges `name`, from Kineto's JSON at `path`, plain or compressed with gzip.
+    """Return the trace of the executions in ranges `name`, from Kineto's JSON, plain or gzip.
 
-    Work of the device belongs to the execution in which the call that launched it began, whichever thread made it. The
-    host's time is from the first range's begin to the end of the last range or of its work, over the executions.
-    Where `device` is `cuda`, a trace without any is a fault; so is one in which launches have no kernel.
+    Device work belongs to the execution in which its launching call began, on any thread. The host's time is from the
+    first range's begin to the end of the last range or of its work, over the executions. On `cuda` a trace without
+    device work is a fault; so are launches without a kernel.
     """
     try:
         return trace_of(collect(members(path), name), name, device)
@@ -295,10 +292,10 @@ def _finite(value: Any) -> bool:
 
 
 def publish(path: Path, out: Path) -> Fault | None:
-    """Write the events of Kineto's JSON at `path` to `out`, compressed with gzip, for a browser: without its header,
-    which tells the host's name. An event with a number that JSON cannot hold is left out.
+    """Write the events of Kineto's JSON to `out`, gzip, for a browser: without its header, which tells the host's name,
+    and without events whose numbers JSON cannot hold.
 
-    A fault where `path` cannot be read, and no `out` then. Raises OSError where `out` cannot be written.
+    A fault, and no `out`, where `path` cannot be read. Raises OSError where `out` cannot be written.
     """
     partial = out.with_name(out.name + ".partial")
     try:
