@@ -1,4 +1,4 @@
-"""Who took a failing verdict upon themselves, and whether after the last push."""
+"""Who accepted a failing verdict, and whether after the last push."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,16 +14,14 @@ _LONGEST = 500
 
 
 def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) -> tuple[Acceptance | None, str]:
-    """Return the acceptance of a pull request as it is now, or why its label does not count; both empty without the
-    label.
+    """Return the acceptance of a pull request, or why its label does not count; both empty without the label.
 
-    `owns`: the verdicts, one of which has to have been there to accept.
+    `owns`: the verdicts, one of which must be there to accept.
 
     The label counts when someone with write access set it after the last push to the head, and after a check had said
-    of this very head that it does not pass: nobody accepts what they cannot know. Times are GitHub's own: of the label
-    from the events of the pull request, of the push from the activity of the head's branch. The dates in commits are
-    the author's to choose, and a workflow run may be older than the push that brought its commit here.
-    Raises ApiError.
+    that this very head does not pass: nobody accepts what they cannot know. Times are GitHub's own: the label's from
+    the pull request's events, the push's from the activity of the head's branch. The author chooses the dates in
+    commits, and a workflow run may be older than the push that brought its commit here. Raises ApiError.
     """
     if ACCEPT_LABEL not in {label.name for label in pull.labels}:
         return None, ""
@@ -56,14 +54,14 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
 
 
 def _reason(body: str) -> str:
-    """Return the reason that the description gives; empty where it gives none."""
+    """Return the reason in the description, or empty."""
     start = f"{ACCEPT_LINE}:".lower()
     given = (line.strip()[len(start) :].strip() for line in body.splitlines() if line.lower().startswith(start))
     return next((text[:_LONGEST] for text in given if text), "")
 
 
 def _pushed(pull: PullRequest, api: Api) -> datetime | None:
-    """Return the time when the head's branch last moved to where it is; None where its newest move led elsewhere."""
+    """Return the time when the head's branch moved to where it is; None where its newest move led elsewhere."""
     head = pull.head
     if head.repo is None:
         return None

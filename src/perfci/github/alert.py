@@ -1,7 +1,7 @@
 """The one issue of a device's alerts: opened, kept true, closed, and opened again.
 
-Nothing but `issues: write` is needed. Each device is settled in one step that may be repeated: it reads the issues
-again before it writes, so that an answer that was lost makes no second issue and no second comment.
+It needs `issues: write` alone. The step for a device may be repeated: it reads the issues again before it writes, so
+that a lost answer makes no second issue or comment.
 """
 
 import hashlib
@@ -27,25 +27,25 @@ _RETIRED = "Closed as a duplicate of #{number}, which goes on.\n"
 
 @dataclass(frozen=True)
 class Marker:
-    """Hidden at the very end of an issue: whose alerts it tells of, and up to when."""
+    """Hidden at the very end of an issue."""
 
     suite: str
     device: str
     """Kind, and a hash of the name: a device's name is data."""
     begun: str
-    """The instant at which the newest alert began that the issue was opened, or opened again, for."""
+    """When the newest alert began that the issue was opened, or opened again, for."""
     told: str
     """The newest night that it tells of."""
 
     @classmethod
     def of(cls, suite: str, alerts: Alerts) -> "Marker":
-        """Return the marker of what is to be said."""
+        """Return the marker for alerts."""
         hashed = hashlib.sha256(alerts.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         return cls(suite, f"{alerts.device}-{hashed}", moment(alerts.begun), moment(alerts.told))
 
     @classmethod
     def read(cls, body: str) -> "Marker | None":
-        """Return the marker of an issue's text; None where it has none at its end."""
+        """Return the marker at the end of an issue; None without it."""
         read = _MARKER.search(body)
         return None if read is None else cls(read["suite"], read["device"], read["begun"], read["told"])
 
@@ -60,20 +60,20 @@ State = Literal[
 
 @dataclass(frozen=True)
 class Settled:
-    """The outcome of keeping the issue of a device."""
+    """The outcome of `settle`."""
 
     state: State
     url: str = ""
     retired: tuple[int, ...] = ()
-    """Numbers of duplicates that were closed."""
+    """Numbers of closed duplicates."""
 
 
 def settle(alerts: Alerts, suite: str, repository: str, api: Api) -> Settled:
     """Make the issue of a device say what is known of its alerts; `repository`: its address.
 
-    An issue counts as ours where the token's own account wrote it and it ends with the marker. The lowest number that
-    is open stays, others are closed. What a person closed stays closed until another alert begins; what the store does
-    not tell of stays as it is. Raises Forbidden, ApiError.
+    Ours is an issue that the token's own account wrote and that ends with the marker. The lowest open number stays,
+    others are closed. What a person closed stays closed until another alert begins; what the store does not tell of
+    stays as it is. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
     what = f"the issue of {shorten(visible(alerts.name), 100)}"
@@ -97,7 +97,7 @@ def _settle(alerts: Alerts, marker: Marker, repository: str, me: str, api: Api) 
 
 
 def _keep(kept: Issue, before: Marker, alerts: Alerts, marker: Marker, repository: str, me: str) -> State:
-    """Change our issue where it is not as it must be; its title is whoever's who changed it."""
+    """Change our issue where needed, but not its title, which a person may have changed."""
     is_open = kept.state == "open"
     if not alerts.begun:  # the store that it was written from is another one, or reached further back
         return "left open" if is_open else "none"
@@ -129,8 +129,8 @@ def _body(alerts: Alerts, marker: Marker, repository: str) -> str:
 
 
 def _own(me: str, marker: Marker, api: Api) -> list[tuple[Issue, Marker]]:
-    """Return our issues of the device, those that are open first, oldest first: anyone can write a marker, so the
-    author counts, too."""
+    """Return our issues of the device, open ones first, then oldest first. Anyone can write a marker, so the author
+    counts."""
     own = []
     for issue in api.repository.get_issues(state="all", creator=cast(Any, me)):  # a login, as its docstring has it
         # GitHub lists pull requests, too, and PyGithub would ask again for each issue that none is.
@@ -142,6 +142,6 @@ def _own(me: str, marker: Marker, api: Api) -> list[tuple[Issue, Marker]]:
 
 
 def _say(issue: Issue, text: str, mark: str, me: str) -> None:
-    """Comment, unless our comment is there already: the writing after it may have failed."""
+    """Comment, unless the comment is there: the write after it may have failed."""
     if not any(one.user is not None and one.user.login == me and mark in one.body for one in issue.get_comments()):
         issue.create_comment(f"{text}\n{mark}")

@@ -1,4 +1,4 @@
-"""GitHub's API: bounded patience with it, and one-line errors for what it refuses."""
+"""GitHub's API: bounded patience, and one-line errors."""
 
 import random
 import time
@@ -14,13 +14,13 @@ from github.Repository import Repository
 from perfci.model.base import MachineError
 
 PATIENCE = 300.0
-"""Seconds that one publication waits for GitHub at most, all its calls together."""
+"""Seconds that all calls of a publication wait for GitHub."""
 TRIES = 6
 TIMEOUT = 20
-"""Seconds for one answer."""
+"""Seconds for an answer."""
 SECONDARY = 60.0
-"""Seconds to wait at a secondary rate limit that names no time.
-Source: docs.github.com, "Best practices for using the REST API"."""
+"""Seconds to wait at a secondary rate limit that names no time (docs.github.com, "Best practices for using the REST
+API")."""
 _LONGEST_BACKOFF = 30.0
 _PASSING = frozenset({500, 502, 503, 504})
 _CHUNK = 1 << 20
@@ -38,15 +38,15 @@ class ApiError(MachineError):
 
 
 class Forbidden(ApiError):
-    """The token may not do it: an expected state, for a pull request from a fork above all."""
+    """The token may not do it: expected for a pull request from a fork above all."""
 
 
 class NotFound(ApiError):
-    """There is no such thing, or not any more; or the token must not know of it."""
+    """It does not exist any more, or the token must not know of it."""
 
 
 class Api:
-    """One repository as a token sees it."""
+    """A repository as a token sees it."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class Api:
         self._sleep(seconds)
 
     def call(self, what: str, step: Callable[[], T]) -> T:
-        """Do `step`, which may be repeated without harm, again while GitHub says that trying again may help.
+        """Do `step`, which may be repeated, again while GitHub says that this may help.
 
-        Waits as long as GitHub asks for, else twice as long each time with jitter, and no longer than PATIENCE over
-        all calls. Raises Forbidden, ApiError.
+        Waits as long as GitHub asks, else twice as long each time with jitter, and at most PATIENCE over all calls.
+        Raises Forbidden, ApiError.
         """
         for tried in range(1, TRIES + 1):
             try:
@@ -110,17 +110,16 @@ class Api:
         raise AssertionError("every try returns, raises or waits")
 
     def get(self, path: str, parameters: dict[str, Any] | None = None) -> Any:
-        """Return the JSON at `path`, for what PyGithub has no words for."""
+        """Return the JSON at `path`, for what PyGithub lacks."""
         return self._github.requester.requestJsonAndCheck("GET", path, parameters)[1]
 
     @cached_property
     def app(self) -> str:
-        """Slug of the app that the token speaks for, such as `github-actions`."""
+        """Slug of the token's app, such as `github-actions`."""
         return self.viewer().removesuffix("[bot]")
 
     def viewer(self) -> str:
-        """Return the login of whom the token speaks for, such as `github-actions[bot]`: REST does not tell a workflow's
-        token."""
+        """Return the token's login, such as `github-actions[bot]`: REST does not tell a workflow token's."""
         _, answer = self._github.requester.graphql_query("query { viewer { login } }", {})
         return str(answer["data"]["viewer"]["login"])
 
@@ -128,7 +127,7 @@ class Api:
         """Return the archive of an artifact. The token stays with the API: the archive lies elsewhere, at a signed
         address.
 
-        Raises ApiError for more than `limit` bytes, for an address that is not safe, and for an artifact that is gone.
+        Raises ApiError for more than `limit` bytes, an unsafe address, and an artifact that is gone.
         """
         return self.call(f"artifact {artifact}", lambda: self._download(artifact, limit))
 
@@ -185,7 +184,7 @@ def _message(error: GithubException) -> str:
 
 
 def _asked_wait(status: int, headers: Mapping[str, str], message: str) -> float | None:
-    """Return the seconds that GitHub asks to wait; 0 where it names none; None where trying again is of no use."""
+    """Return the seconds that GitHub asks to wait; 0 where it names none; None where a retry is of no use."""
     if status in _PASSING:
         return _seconds(headers.get("retry-after")) or 0.0
     if status not in {400, 403, 429}:  # 400: what PyGithub makes of an error of GraphQL

@@ -1,4 +1,4 @@
-"""Measurements of a run, out of archives that code under test may have written: nothing in them is believed."""
+"""A run's measurements, from archives that code under test may have written: nothing in them is believed."""
 
 import json
 import math
@@ -29,7 +29,7 @@ UNSOUND = (
     ValueError,  # names that cannot be
     OSError,  # offsets that cannot be
 )
-"""Exceptions by which zipfile tells that bytes are no sound archive."""
+"""zipfile's exceptions for unsound archives."""
 MEMBER_BYTES = 16 << 20
 MOST_RATIO = 200
 """Expansion of the member; JSON of worker values shrinks to a tenth."""
@@ -38,33 +38,33 @@ MOST_CASES = 10_000
 MOST_PAIRS = 256
 """Of a case: an estimate takes time with their square."""
 MOST_METRICS = 1000
-"""Of a case: what its commands report, what profilers could not tell, its pieces of machine code."""
+"""Of a case: reported by commands, missing from profilers, pieces of machine code."""
 MOST_QUESTIONS = 20_000
 SMALLEST_LIMIT = 1e-4
-"""On a change in time: a smaller one could never be answered, and so would never fail."""
+"""On a change in time: a smaller limit could never be answered, and so would never fail."""
 MOST_ITEMS = 20_000
-"""Of one list or object."""
+"""Of a list or object."""
 MOST_OBJECTS = 500_000
 """JSON objects altogether; a worker pair has about ten in half a thousand bytes."""
 LONGEST_TEXT = 20_000
-"""Characters of one string, or digits of one number."""
+"""Characters of a string, or digits of a number."""
 _CENTRAL = b"PK\x01\x02"
 """Begins an entry of a zip's directory (PKWARE APPNOTE 4.3.12)."""
 
 
 Unmeasured = Literal["idle", "plan"]
-"""An artifact's answer without measurements: there was nothing to measure; or a plan, which other jobs measure."""
+"""There was nothing to measure; or a plan, which other jobs measure."""
 
 
 class Unfit(Exception):
-    """Why an archive cannot be used: a clause for people, with nothing in it that the archive says."""
+    """Why an archive cannot be used: a clause for people, with nothing that the archive says."""
 
 
 def read_member(archive: bytes) -> bytes | Unmeasured:
-    """Return the bytes of `results.json` at the top of a zip archive, of which nothing is unpacked. Raises Unfit.
+    """Return `results.json` at the top of a zip archive, which is not unpacked. Raises Unfit.
 
-    Of UNMEASURED or PLAN in its place nothing is read: who publishes finds the reason of the first, and misses the
-    shards of the second. One entry that has no place in an artifact makes the archive unfit, whatever else is in it.
+    UNMEASURED or PLAN in its place are not read: who publishes finds the reason of the first, and misses the shards of
+    the second. An entry that has no place in an artifact makes the archive unfit.
     """
     if archive.count(_CENTRAL) > MOST_ENTRIES:
         raise Unfit(f"has more than {MOST_ENTRIES} entries")
@@ -111,7 +111,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
 
 
 def parse(content: bytes) -> Results:
-    """Parse results from JSON, held to RFC 8259 and to bounds on everything that costs time or space. Raises Unfit."""
+    """Parse JSON, held to RFC 8259 and to bounds on all that costs time or space. Raises Unfit."""
     try:
         data = json.loads(
             content.decode("utf-8"),
@@ -159,7 +159,7 @@ def _whole(text: str) -> int:
 
 
 class _Objects:
-    """Makes the objects of one document, of which there may be so many."""
+    """Makes a document's objects, of a limited number."""
 
     def __init__(self) -> None:
         self.left = MOST_OBJECTS
@@ -192,12 +192,12 @@ _OTHER_RATES = "was planned with looks or error rates that are not perfci's"
 
 
 def is_shard(results: Results) -> bool:
-    """Tell whether these are a part of a plan alone, of which others are to be merged with."""
+    """Tell whether these are one part of a plan, to be merged with others."""
     return results.part is not None and not results.part.whole
 
 
 def _too_many(results: Results) -> bool:
-    """Tell whether α is shared by more than its criteria, over all models of device: what is slower would be found more
+    """Tell whether α is shared by more than its criteria, over all device models, so that slowdowns are found more
     rarely."""
     models = 1 if results.part is None else results.part.models
     return (
@@ -207,7 +207,7 @@ def _too_many(results: Results) -> bool:
 
 
 def check_whole(results: Results) -> None:
-    """Raise Unfit for merged shards that no plan of perfci's could be of: each of them told a part."""
+    """Raise Unfit for merged shards of no plan of perfci's: each told a part."""
     if len(results.cases) > MOST_CASES:
         raise Unfit(f"have more than {MOST_CASES} cases")
     if _too_many(results):
@@ -255,7 +255,7 @@ def _check_bounds(results: Results) -> None:
 
 
 def _check_proofs(results: Results) -> None:
-    """Raise Unfit for a proof that perfci would not have made, or that the results themselves contradict."""
+    """Raise Unfit for a proof that perfci would not have made, or that the results contradict."""
     digests = {side.tree for side in results.sides.values()}
     for case in results.cases:
         if case.proof is None or not case.proof.by:
@@ -275,6 +275,6 @@ def _check_proofs(results: Results) -> None:
 
 
 def _has_work(case: Case) -> bool:
-    """Tell whether what a case gives a GPU may have been compared: base and head ask the same, and time a graph."""
+    """Tell whether a case's GPU work may have been compared: base and head ask the same, and time a graph."""
     captured = all(side.timing is not None and side.timing.mode in GRAPH_MODES for side in case.sides.values())
     return case.device == "cuda" and captured and not differences(case.sides["base"], case.sides["head"])

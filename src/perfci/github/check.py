@@ -1,4 +1,4 @@
-"""The check run on the head: what a branch rule can require. `result.py` decides, this applies it."""
+"""The check run on the head, which a branch rule can require. `result.py` decides, this applies."""
 
 import re
 from collections.abc import Sequence
@@ -19,33 +19,33 @@ from perfci.render.comment import TITLE_LIMIT, CheckText
 from perfci.render.escape import prose, visible
 
 MOST_ANNOTATIONS = 50
-"""In one request (GitHub's documentation, "Create a check run")."""
+"""In a request (GitHub's documentation, "Create a check run")."""
 ALL_ANNOTATIONS = 200
 MOST_LINES = 1_000_000
-"""Of a file that an annotation may stand in."""
+"""Of a file with an annotation."""
 _LONGEST_BRANCH = 80
 _LONGEST_WHY = 500
-"""Before it is escaped: with the longest summary of its own it stays below GitHub's 65 535 characters."""
+"""Before escaping: with the longest summary it stays below GitHub's 65 535 characters."""
 _ASKING = frozenset({"required_status_checks", "merge_queue"})
-"""Types of a ruleset's rules with which a branch may ask for a check."""
+"""Types of ruleset rules by which a branch may ask for a check."""
 _ROUNDS = 3
-"""Of reading which pull requests there are, and writing what follows: they may be opened and closed meanwhile."""
+"""Of reading pull requests and writing what follows: they may be opened and closed meanwhile."""
 _LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
 _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n", re.DOTALL)
 
 
 def name_of(suite: str, into: str = "") -> str:
-    """Return the name for a branch rule; `into`: of the checks that no rule asks for, the branch that they are for."""
+    """Return the name for a branch rule; `into`: the branch, where no rule asks for its checks."""
     name = "perfci" if suite == "perfci" else f"perfci ({suite})"
     return f"{name} into {shorten(visible(into), _LONGEST_BRANCH, middle=True)}" if into else name
 
 
 @lru_cache(maxsize=64)
 def unasked(base: str, api: Api) -> str:
-    """Return the branch `base` where no rule asks for its checks, else empty. Raises ApiError.
+    """Return `base` where no rule asks for its checks, else empty. Raises ApiError.
 
-    A rule asks for the check of a commit, whatever that was proposed for. So what holds for a branch that anybody may
-    loosen must not be named as what another's rule asks for: no event might come that would take it back in time.
+    A rule asks for a commit's check, whatever that was proposed for. So a verdict for a branch that anybody may loosen
+    must not bear the name that another's rule asks for: no event might come to take it back in time.
     """
     if not base:
         return ""
@@ -63,15 +63,15 @@ def _asks(base: str, api: Api) -> bool:
 
 
 class Checks:
-    """The checks of a suite on a commit that is to go into the branch `base`. All methods raise ApiError."""
+    """The checks of a suite on a commit for the branch `base`. Methods raise ApiError."""
 
     def __init__(self, suite: str, head: str, base: str, api: Api) -> None:
         self._suite, self._head, self._api = suite, head, api
         self._into = unasked(base, api)
-        """The branch, where no rule asks for checks of what goes there."""
+        """The branch, where no rule asks for its checks."""
 
     def earlier(self, origin: Origin) -> list[Attempt]:
-        """Return earlier answers to the question of a run, oldest first."""
+        """Return earlier answers to a run's question, oldest first."""
         asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
         known = sorted(self._known(), key=lambda item: item[0].age)
         return [
@@ -81,7 +81,7 @@ class Checks:
         ]
 
     def failed_since(self, question: Question, owns: frozenset[str]) -> datetime | None:
-        """Return the time when a check first came to one of `owns`; None where none did."""
+        """Return when a check first came to one of `owns`; None for never."""
         times = [
             check.started_at
             for result, check in self._known()
@@ -94,14 +94,13 @@ class Checks:
         notes.
 
         Its own result comes first, and is complete only after all have been read: of two publishers at least one sees
-        both results, and a check that is not complete lets nothing pass.
+        both results, and an incomplete check lets nothing pass.
         """
         check = self._api.call("the check run", lambda: self._write(publication, text))
         return str(check.html_url), self.conclude()
 
     def conclude(self) -> list[str]:
-        """Let all checks say what they come to: those that a rule may ask for, and those for a branch where none does.
-        Return notes for people."""
+        """Conclude all checks, asked for by a rule or not. Return notes for people."""
         return [note for into in dict.fromkeys(("", self._into)) for note in self._conclude(into)]
 
     def _conclude(self, into: str) -> list[str]:
@@ -169,18 +168,18 @@ class Checks:
         return list(self._api.repository.get_commit(self._head).get_check_runs(check_name=name, filter="all"))
 
     def _ours(self, listed: Sequence[CheckRun]) -> list[tuple[Result, CheckRun]]:
-        """Return the suite's checks that we wrote, with what each run came to: two publishers may have written two of
-        one run."""
+        """Return the suite's checks that we wrote, and each run's result: two publishers may have written two of a
+        run."""
         read = [(Result.read(check.external_id or ""), check) for check in listed if self._is_ours(check)]
         return [(result, check) for result, check in read if result is not None and result.suite == self._suite]
 
     def _is_ours(self, check: CheckRun) -> bool:
-        """Tell whether the app that this publisher speaks for wrote it: others' checks prove nothing."""
+        """Tell whether this publisher's app wrote it: others' checks prove nothing."""
         return check.app is not None and check.app.slug == self._api.app
 
     def _asking(self, into: str) -> tuple[list[Open], list[str]]:
-        """Return the open pull requests of the commit into `into`, or into all branches whose rules ask; and of these
-        the branches of merge queues that it is in."""
+        """Return the commit's open pull requests into `into`, or into all branches whose rules ask; and of these the
+        branches of its merge queues."""
         # GitHub's list of a commit's own pull requests misses those from forks.
         listed = self._api.call("open pull requests", lambda: list(self._api.repository.get_pulls(state="open")))
         pulls = [Open(pull.number, pull.base.ref) for pull in listed if pull.head.sha == self._head]
@@ -203,7 +202,7 @@ def _own_title(check: CheckRun) -> str:
 
 
 def edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
-    """Complete a check, unless it says just that already."""
+    """Complete a check, unless it says this already."""
     own = _own_title(check)
     title = shorten(f"{lead}: {own}" if lead else own, TITLE_LIMIT)
     summary = _OTHERS.sub("", check.output.summary or "")
@@ -216,7 +215,7 @@ def edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:
-    """Return the rows that fail or warn, where their kernels are declared: worst first."""
+    """Return rows that fail or warn, at their kernels' declarations, worst first."""
     rows = [
         (row.effect != "fail", _annotation(shard.report, row, f"{shard.name}: " if shard.name else ""))
         for shard in publication.shards
@@ -227,7 +226,7 @@ def annotations(publication: Publication) -> list[dict[str, str | int]]:
 
 
 def _declared(row: Row) -> bool:
-    """Tell whether a row names a place in the repository; what it names is reported by the code itself."""
+    """Tell whether a row names a place in the repository, as code itself reports it."""
     file = row.file
     return (
         0 < row.line < MOST_LINES

@@ -1,4 +1,4 @@
-"""Is the checkout fit to be measured, and does it hold the base? Everything here runs before code under test does."""
+"""Is the checkout fit to be measured, and does it hold the base? All this runs before code under test does."""
 
 import os
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from perfci.model.text import escaped
 from perfci.sources.git import Commit, Repository, means_itself, run_git
 
 FETCH_TIMEOUT = 600.0
-"""Seconds for one fetch."""
+"""Seconds for a fetch."""
 DEEPEN = (50, 500, 5000)
-"""Commits by which a shallow clone is deepened, one after the other, until there is a merge-base; then all of them."""
+"""Commits by which a shallow clone is deepened until there is a merge-base; then all."""
 # No hook (sources/git.py), no command as a remote, no clean-up in the background that would outlive the fetch.
 _CONFIG = ("protocol.ext.allow=never", "gc.auto=0", "maintenance.auto=false")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The base that HEAD is compared with, in words of sources/git.py."""
+    """The base of HEAD, in words of sources/git.py."""
 
     ref: str | None
     merge: bool
@@ -30,24 +30,21 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """The name for people: a branch, a tag, the beginning of a hash."""
+        """For people: a branch, a tag, the beginning of a hash."""
         name = self.ref or self.base.sha
         return name[:10] if _is_hash(name) else name
 
 
 def require_no_secret(where: Path) -> None:
-    """Raise UsageError where configuration of the repository that holds `where` has a secret, or cannot be read."""
+    """Raise UsageError where the configuration of the repository around `where` has a secret, or cannot be read."""
     for finding in check_token(Machine(where=where)):
         if finding.status != "ok":
             raise UsageError(f"checkout: {finding.found}: {finding.remedy}")
 
 
 def require_head(repo: Repository, context: Context) -> bool:
-    """Tell whether HEAD is the pull request's merge commit. Raises UsageError where it is another than the event speaks
-    of.
-
-    By hand and on a schedule any commit may be checked out.
-    """
+    """Tell whether HEAD is the pull request's merge commit. Raises UsageError where it is not the event's, unless by
+    hand or on a schedule."""
     head = repo.head_commit()
     if head is None:
         raise UsageError(f"checkout: {escaped(repo.root)} has no commit: run actions/checkout first")
@@ -64,10 +61,10 @@ def require_head(repo: Repository, context: Context) -> bool:
 
 
 def find_base(repo: Repository, context: Context, asked: str = "") -> Compared | None:
-    """Return the base that HEAD is compared with, fetched where the checkout lacks it; None: nothing.
+    """Return the base of HEAD, fetched where missing; None: nothing.
 
-    `asked` is a branch, tag or commit that takes the place of what the event says, `none` for nothing.
-    Raises UsageError where there is no such commit, MachineError where it cannot be fetched.
+    `asked`: a branch, tag or commit in place of the event's, `none` for nothing. Raises UsageError where there is no
+    such commit, MachineError where it cannot be fetched.
     """
     merge = require_head(repo, context)
     if asked == "none" or not (asked or context.base):
@@ -88,10 +85,10 @@ def find_base(repo: Repository, context: Context, asked: str = "") -> Compared |
 
 
 def bringing_nothing(repo: Repository, context: Context, compared: Compared, asked: str = "") -> str | None:
-    """Return the commit that would be compared with itself, as base holds every commit of it; None: it brings some.
+    """Return the commit that would be compared with itself, as base holds all of its commits; None: it brings some.
 
-    Of a merge it is the pull request's head, as far as a shallow clone knows. To compare HEAD with itself is what the
-    workflow's author may ask for, by its hash.
+    Of a merge it is the pull request's head, as far as a shallow clone knows. The workflow's author may ask for HEAD
+    itself, by its hash.
     """
     head = _commit(repo, "HEAD")
     if compared.merge:
@@ -103,15 +100,14 @@ def bringing_nothing(repo: Repository, context: Context, compared: Compared, ask
 
 
 def changed_files(repo: Repository, base: str) -> list[str]:
-    """Return the paths that differ between the commit `base` and HEAD; of a renamed file the old and the new one."""
+    """Return the paths that differ between `base` and HEAD; of a renamed file both."""
     args = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none", "-z")
     done = repo.git(*args, base, "HEAD", "--")
     return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
 
 
 def _obtain(repo: Repository, name: str) -> str:
-    """Return `name` (a commit, a branch, a tag) as git here knows it, fetched: what a runner kept of a branch may be
-    old."""
+    """Return `name` (a commit, a branch, a tag) as git here knows it, fetched: a runner's branch may be old."""
     if _is_hash(name):
         if not _has(repo, name):
             _fetch(repo, name, name)

@@ -1,4 +1,4 @@
-"""From the event that started a workflow to what is measured against what. The payload is untrusted text."""
+"""From a workflow's event to what is measured against what. The payload is untrusted text."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from perfci.model.base import UsageError
 from perfci.model.publication import Origin
 
 _COPIED = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,9})")
-"""Branches of copy-pr-bot: the head of a pull request whose author is unknown here."""
+"""Branches of copy-pr-bot: a pull request's head, its author unknown."""
 QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<base>.+)/pr-(?P<pull>[1-9][0-9]{0,9})-(?P<sha>[0-9a-f]{40,64})")
-"""A branch of a merge queue: what is merged into, the pull request at its end, the commit that it is put on."""
+"""A merge queue's branch: the target, the last pull request, the commit that it is put on."""
 
 
 def _named(text: str) -> str:
@@ -40,7 +40,7 @@ Number = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class _Untrusted(BaseModel):
-    """Only the fields that are needed, with strict types."""
+    """Only needed fields, with strict types."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -58,7 +58,7 @@ class _Head(_Untrusted):
     ref: Name
     sha: Sha
     repo: _HeadRepository | None = None
-    """None where the fork has been deleted."""
+    """None for a deleted fork."""
 
 
 class _Base(_Untrusted):
@@ -76,7 +76,7 @@ class _PullRequestEvent(_Untrusted):
     pull_request: _PullRequest
     repository: _Repository
     before: Sha | None = None
-    """The head until the push that is told of."""
+    """The head until this push."""
 
 
 class _PushEvent(_Untrusted):
@@ -114,11 +114,11 @@ class _WorkflowRunEvent(_Untrusted):
 
 class _OtherEvent(_Untrusted):
     repository: _Repository | None = None
-    """A schedule may come without."""
+    """A schedule may have none."""
 
 
 class Surroundings(BaseModel):
-    """The runner's description of the run in its environment."""
+    """The runner's environment."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore", frozen=True)
 
@@ -131,7 +131,7 @@ class Surroundings(BaseModel):
 
 
 def surroundings(env: Mapping[str, str]) -> Surroundings | None:
-    """Return what the runner says of this run; None outside GitHub Actions. Raises UsageError."""
+    """Return the runner's environment; None outside GitHub Actions. Raises UsageError."""
     if env.get("GITHUB_ACTIONS") != "true":
         return None
     return _read(Surroundings, env, "environment")
@@ -139,24 +139,24 @@ def surroundings(env: Mapping[str, str]) -> Surroundings | None:
 
 @dataclass(frozen=True)
 class Context:
-    """The change to measure, and on whose word."""
+    """The change to measure."""
 
     origin: Origin
     base: str
-    """The base of the comparison: a commit, or a branch as `refs/heads/main`. Empty: absolute limits only."""
+    """A commit, or a branch as `refs/heads/main`. Empty: absolute limits only."""
     merge_sha: str | None
-    """The commit that GitHub made of the pull request's head and its base, and that actions/checkout takes."""
+    """GitHub's merge commit of the pull request's head and base, which actions/checkout takes."""
     head_repository: str
-    """`owner/name` of the head; empty where it is not known. With `origin.head_ref` and `origin.head_sha` it finds the
-    pull request where `origin.pull_request` is None."""
+    """`owner/name` of the head; empty where unknown. With `origin.head_ref` and `origin.head_sha` it finds the pull
+    request where `origin.pull_request` is None."""
     trusted: bool
-    """The code is of people who may write to the repository; False for forks and where that is not known."""
+    """The code's authors may write to the repository; False for forks and where unknown."""
     privileged: bool
-    """The event carries the rights of the base repository: code of a pull request must not run."""
+    """The event carries the base repository's rights: a pull request's code must not run."""
     default: str = ""
-    """The default branch; empty where the event does not tell."""
+    """The default branch; empty where unknown."""
     left: str = ""
-    """The commit that was the pull request's head until this push; empty for what is no push to one."""
+    """The pull request's head until this push; empty for any other event."""
 
 
 def load(env: Mapping[str, str]) -> Context:
@@ -175,10 +175,9 @@ def load(env: Mapping[str, str]) -> Context:
 
 
 def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Context:
-    """Return the request of the event `name` with this `payload`; `env` is the runner's environment. Pure.
+    """Return the context of the event `name`; `env` is the runner's. Pure.
 
-    Raises UsageError for an event that is not supported, and for a payload or a variable that is not as GitHub
-    documents it.
+    Raises UsageError for an unsupported event, and for a payload or variable that GitHub does not document so.
     """
     reader = _READERS.get(name)
     if reader is None:
@@ -187,7 +186,7 @@ def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Co
 
 
 def stranger(context: Context) -> str:
-    """Tell why the code may be of somebody who may not write to the repository; empty where it is not.
+    """Tell why the code's author may have no write access; empty where all have it.
 
     Stricter than `trusted`: a merge queue's commit may hold a fork's pull request, and the event does not tell.
     """
@@ -200,7 +199,7 @@ def stranger(context: Context) -> str:
 
 
 def require_own(context: Context) -> None:
-    """Raise UsageError where the code is not known to be of people who may write to the repository."""
+    """Raise UsageError unless the code's authors may write to the repository."""
     if why := stranger(context):
         raise UsageError(
             f"publish: here: {why}, and a stranger's code must not run beside a token that may write: measure it with "
@@ -209,7 +208,7 @@ def require_own(context: Context) -> None:
 
 
 def of_default_branch(context: Context, env: Mapping[str, str]) -> bool:
-    """Tell whether what is measured is the default branch as it stands: nobody's change that is not merged."""
+    """Tell whether this is the default branch as it stands, with no unmerged change."""
     kinds = ("push", "schedule", "workflow_dispatch")
     ref = f"refs/heads/{context.default}"
     return context.origin.event in kinds and bool(context.default) and env.get("GITHUB_REF") == ref and context.trusted
@@ -326,5 +325,4 @@ def _short(ref: str) -> str:
 
 
 def _nothing(sha: str) -> bool:
-    """Tell whether a hash of a push stands for no commit."""
     return set(sha) == {"0"}

@@ -1,6 +1,6 @@
-"""Gather what the jobs of a run handed over: each job's measurements, and those of a plan that several shared as one.
+"""Gathers each job's measurements, and those of a plan that several shared as one.
 
-Shards are merged before anything is judged: the error rates, and so the verdict, are of the whole plan.
+Shards are merged before judging: the error rates, and so the verdict, are the whole plan's.
 """
 
 import time
@@ -25,34 +25,34 @@ class Handed(NamedTuple):
     """Measurements that are judged as one."""
 
     said: str
-    """As errors name them."""
+    """In errors."""
     name: str
-    """Tells them from the others; empty where there are none."""
+    """Empty where there are no others."""
     results: Results
     artifacts: Sequence[Left]
 
 
 class Gathered(NamedTuple):
-    """All that there is, and what is missing."""
+    """All measurements, and what is missing."""
 
     handed: list[Handed]
     missing: list[str]
     """One line each."""
     idle: int
-    """Jobs that had nothing to measure."""
+    """Jobs with nothing to measure."""
     joined: int
-    """Jobs that give no answer of their own: that made a plan, and of the shards of each plan all but one."""
+    """Jobs without an answer of their own: plans, and all shards of a plan but one."""
     unconfirmed: str
     """As of a Publication."""
 
 
 def gather(source: Source, scope: Scope, api: Api) -> Gathered:
-    """Read what the jobs of a run measured, and confirm that it was this change. Raises ApiError."""
+    """Read what a run's jobs measured, and confirm that it was this change. Raises ApiError."""
     handed, missing = list[Handed](), list[str]()
     idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
     of = change(source, api) if source.artifacts else None
     shards: dict[str, list[Handed]] = {}
-    """Of each plan."""
+    """By plan."""
 
     def read(remote: RemoteArtifact) -> Results | Unmeasured:
         if time.monotonic() - began > READING:  # the job has a limit, at which nothing would be said at all
@@ -105,5 +105,5 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
 
 
 def _plan_of(results: Results) -> str:
-    """Return the plan that this is a part of; empty where there is none."""
+    """Return the plan that this is a part of, or empty."""
     return results.part.plan if results.part is not None else ""

@@ -1,7 +1,7 @@
-"""`publish: here`: the job that measured writes the comment itself, and no check.
+"""`publish: here`: the measuring job writes the comment itself, and no check.
 
-For repositories without forks: the code that was measured ran in a job whose token may write. What it left is read as
-strictly as an artifact.
+For repositories without forks: measured code ran in a job whose token may write. What it left is read as strictly as an
+artifact.
 """
 
 import json
@@ -20,17 +20,16 @@ from perfci.render import comment
 from perfci.system.bounded import Unread, regular
 
 LARGEST = 4096
-"""Bytes of UNMEASURED that are read."""
+"""Bytes of UNMEASURED."""
 _RIGHTS = "give the job `permissions: {contents: read, pull-requests: write}`"
 
 
 def write_comment(
     context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted, api: Api
 ) -> sticky.Posted | None:
-    """Write what this job measured, and left in `folder`, into the one comment of its pull request.
+    """Write what this job left in `folder` into its pull request's one comment.
 
-    None where the event is of no pull request. Raises UsageError where the code is not known to be the repository's
-    own, ApiError where GitHub does not take it.
+    None without a pull request. Raises UsageError where the code is not known to be the repository's own, ApiError.
     """
     require_own(context)
     number = context.origin.pull_request
@@ -47,7 +46,7 @@ def write_comment(
 
 
 def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted) -> Publication:
-    """Return the publication of `folder`, judged by the limits that it was planned with: base's, where base has any."""
+    """Return the publication of `folder`, judged by the planned limits: base's, where base has any."""
     made = Publication(suite=wanted.suite, origin=context.origin, jobs=1, checked=False)
     file = folder / artifact.MEMBER
     try:

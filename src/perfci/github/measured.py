@@ -1,6 +1,6 @@
-"""Was it this change that was measured, against its base, and all of it? By GitHub's own history, not by what it says.
+"""Was this change measured, against its base, and all of it? By GitHub's own history.
 
-The workflow that measured may be the change's own: it may have named another base, fewer cases, another device.
+The measuring workflow may be the change's own: it may have named another base, fewer cases, another device.
 """
 
 import re
@@ -19,9 +19,9 @@ from perfci.model.text import listed, shorten
 from perfci.render.escape import visible
 
 SHOWN = 3
-"""Cases that are named at most."""
+"""Cases that are named."""
 _GITHUBS = "noreply@github.com"
-"""Address of the committer of what is committed on GitHub itself."""
+"""Committer of what is committed on GitHub itself."""
 _NOT_KNOWN = (
     ", which was measured, is not known to be GitHub's merge of this change, so that its files may be others: push, or "
     "close and reopen the pull request, so that it is measured"
@@ -31,16 +31,16 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Scope:
-    """The publishing action's description of the measurement, as the measuring action was told."""
+    """What the publishing action says was to be measured."""
 
     base: str = ""
-    """Branch, tag or commit; `none`: absolute limits only; empty: what the event says."""
+    """Branch, tag or commit; `none`: absolute limits only; empty: the event's."""
     cases: Sequence[str] = ()
     """Globs; empty: all."""
     devices: Sequence[DeviceKind] = ()
-    """Empty: as the policy says."""
+    """Empty: the policy's."""
     models: int = 0
-    """Models of device that share α; 0: as the plans say."""
+    """Device models that share α; 0: the plans'."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,20 @@ class Change:
     """The change that a run is of."""
 
     head: str
-    """Its commit."""
     upstream: str
-    """The commit whose history it has to leave; empty where there is none, as of a schedule."""
+    """The commit whose history it has to leave; empty without one, as on a schedule."""
     name: str
-    """The name of that commit for people."""
+    """That commit for people."""
     merged: bool
-    """True where GitHub merges head with base for the run, as for a pull request."""
+    """GitHub merges head with base for the run, as for a pull request."""
     merge: str = ""
-    """GitHub's merge of head with base as they are now; empty where it has none."""
+    """GitHub's current merge of head with base; empty without one."""
 
 
 def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
-    """Raise Unfit unless it was `change` that was measured, against the base that it leaves. Raises ApiError.
+    """Raise Unfit unless `change` was measured, against the base that it leaves. Raises ApiError.
 
-    Returns why a merge that was measured may hold other files than GitHub's; empty where it does not.
+    Returns why a measured merge may differ from GitHub's; empty where it does not.
     """
     commit = _commit(results, "head")
     if commit is None:
@@ -111,9 +110,9 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
 
 
 def left_out(measured: Sequence[Results], policy: Policy | None, scope: Scope) -> list[str]:
-    """Return what the change should have been measured for and was not, by all its jobs together, one line each.
+    """Return what all jobs together should have measured and did not, one line each.
 
-    Of a device that is demanded only the jobs count that have it: a case that they skip cannot run there.
+    For a demanded device only jobs that have it count: a case that they skip cannot run there.
     """
     lines = []
     declared = [results.plan.declared for results in measured if results.plan.declared is not None]
@@ -147,7 +146,7 @@ def _is_asked(ident: str, globs: Sequence[str]) -> bool:
 
 
 def _wanted(change: Change, scope: Scope, api: Api) -> str:
-    """Return the commit that the base has to come from; empty where there is to be none."""
+    """Return the commit that the base has to come from; empty for none."""
     if scope.base == "none":
         return ""
     if not scope.base:
@@ -157,7 +156,7 @@ def _wanted(change: Change, scope: Scope, api: Api) -> str:
 
 
 def tip(branch: str, api: Api) -> str | None:
-    """Return the commit at which a branch stands; None where there is no such branch. Raises ApiError."""
+    """Return a branch's commit; None without the branch. Raises ApiError."""
     try:
         return api.call(f"branch {branch}", lambda: api.repository.get_branch(branch).commit.sha)
     except NotFound:
@@ -165,7 +164,7 @@ def tip(branch: str, api: Api) -> str | None:
 
 
 def _commit(results: Results, side: Side) -> str | None:
-    """Return the commit of a side, if it is the whole name of one."""
+    """Return a side's commit, if it is a whole hash."""
     code = results.sides.get(side)
     return code.commit if code is not None and code.commit and _SHA.fullmatch(code.commit) else None
 
@@ -182,8 +181,8 @@ def _git_commit(commit: str, api: Api) -> GitCommit:
 def _doubt(made: GitCommit, change: Change, api: Api) -> str:
     """Return why a merge may hold other files than GitHub's of the same parents; empty where it holds the same.
 
-    Where that is not there any more, since base has moved on, GitHub's signature is believed: its address is verified
-    by its own key alone (docs.github.com, "About commit signature verification").
+    Where that is gone, since base has moved on, GitHub's signature is believed: its address is verified by its own key
+    alone (docs.github.com, "About commit signature verification").
     """
     now = _git_commit(change.merge, api) if change.merge else None
     if now is not None and [parent.sha for parent in now.parents] == [parent.sha for parent in made.parents]:
@@ -198,7 +197,7 @@ def _merge_base(first: str, second: str, api: Api) -> str:
 
 
 def _holds(branch: str, commit: str, api: Api) -> bool:
-    """Tell whether the history of the commit `branch` holds `commit`."""
+    """Tell whether the history of `branch`, a commit, holds `commit`."""
     return bool(commit == branch or _compared(commit, branch, api).behind_by == 0)
 
 
@@ -212,6 +211,6 @@ def _compared(first: str, second: str, api: Api) -> Comparison:
 
 
 def named(text: str) -> str:
-    """Return a name from elsewhere in a line that reads backticks as code."""
+    """Return a foreign name for a line that reads backticks as code."""
     shown = shorten(visible(text), 100, middle=True).replace("`", "'")
     return f"`{shown}`"

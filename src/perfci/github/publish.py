@@ -1,4 +1,4 @@
-"""From measurements that a run left behind to comment, check run and verdict. Runs no code of the change, ever."""
+"""From a run's measurements to comment, check run and verdict. Never runs code of the change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,37 +33,37 @@ from perfci.render import comment
 from perfci.render.escape import prose
 
 MOST_LIMITS = 1000
-"""Of a policy that head brings, where it is read."""
+"""Of head's policy, where it is read."""
 _FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
 _BEGUN = frozenset({"requested", "in_progress"})
-"""Actions of a `workflow_run` event on a run that has not measured yet."""
+"""Actions of a `workflow_run` event before the run has measured."""
 _MOVED = frozenset({"opened", "reopened", "synchronize", "edited", "closed"})
-"""Actions of a `pull_request_target` event on a pull request that is another change than before."""
+"""Actions of a `pull_request_target` event that change what is proposed."""
 _QUIET = frozenset({"unchanged", "skipped"})
 _UNJUDGED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""Exceptions of judging and rendering on values that no measurement gives."""
+"""Raised by judging and rendering for values that no measurement gives."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Published:
-    """The result of publishing."""
+    """The outcome of publishing."""
 
     publication: Publication
     comment: sticky.Posted | None = None
     check: str = ""
-    """Address of the check run; empty where it could not be written."""
+    """The check run's address; empty where it could not be written."""
     notes: list[str] = field(default_factory=list)
-    """Things that could not be done, one line each. The verdict stands."""
+    """What could not be done, one line each. The verdict stands."""
     waiting: str = ""
     """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
     stale: bool = False
-    """Nothing was published, and the checks that are there may say what does not hold any more."""
+    """Nothing was published, and existing checks may not hold any more."""
     unread: str = ""
     """Why the history does not tell where main stood: for the job's log alone."""
     problem: UsageError | None = None
-    """The error in base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
+    """Of base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
 
     @property
     def exit_code(self) -> int:
@@ -73,11 +73,11 @@ class Published:
         return self.publication.exit_code if self.problem is None else self.problem.exit_code
 
     def note(self, *texts: str) -> None:
-        """Note each that is not noted yet."""
+        """Add new notes."""
         self.notes += [text for text in dict.fromkeys(texts) if text and text not in self.notes]
 
     def tried(self, permission: str, step: Callable[[], T]) -> T | None:
-        """Return what `step` returns, or None with a note of what went wrong."""
+        """Return the result of `step`, or None with a note of the error."""
         try:
             return step()
         except Forbidden as error:
@@ -92,18 +92,18 @@ class Published:
 
 @dataclass(frozen=True)
 class _Faulty:
-    """Base's policy, or a limit that base declares, when nothing can be judged by it."""
+    """Base's policy, or a limit that base declares, that nothing can be judged by."""
 
     problem: UsageError
     declared: Declared = field(default_factory=lambda: Declared(whole=False))
-    """The declarations of base and head, as far as the measurements tell."""
+    """Of base and head, as far as the measurements tell."""
 
 
 def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Published:
     """Judge what the run of `context` measured, and say so on GitHub.
 
-    `action`: of the event, such as `labeled`. Raises ApiError where not even the run or base's policy can be found
-    out; whatever fails after that is named in the outcome, and its exit code stands.
+    `action`: the event's, such as `labeled`. Raises ApiError where the run or base's policy cannot be read; later
+    errors are named in the outcome, and its exit code stands.
     """
     outcome = Published(
         Publication(suite=wanted.suite, origin=context.origin), waiting=_waiting(context.origin, action)
@@ -135,7 +135,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
 
 
 def _waiting(origin: Origin, action: str) -> str:
-    """Tell why an event brings nothing to publish; empty where it may."""
+    """Tell why an event brings nothing to publish, or empty."""
     if action in _BEGUN:
         return "the run has only begun"
     if origin.event == "pull_request_target" and action in _MOVED:
@@ -144,7 +144,7 @@ def _waiting(origin: Origin, action: str) -> str:
 
 
 def _conclude(outcome: Published, head: str, api: Api) -> None:
-    """Nothing is published, and yet the checks of a commit may have to say something else than before."""
+    """Nothing is published, yet a commit's checks may have to change."""
     if head:
         suite, base = outcome.publication.suite, outcome.publication.origin.base_ref
         notes = outcome.tried("checks: write", lambda: Checks(suite, head, base, api).conclude())
@@ -153,7 +153,6 @@ def _conclude(outcome: Published, head: str, api: Api) -> None:
 
 
 def _tell(outcome: Published, pull: PullRequest | None, wanted: Wanted, api: Api) -> None:
-    """Write check and comment."""
     publication, origin = outcome.publication, outcome.publication.origin
 
     def checks() -> Checks:
@@ -181,7 +180,7 @@ def _tell(outcome: Published, pull: PullRequest | None, wanted: Wanted, api: Api
 
 
 def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -> _Faulty | None:
-    """Read and judge what was measured. Returns what is wrong with base's policy. Raises ApiError."""
+    """Read and judge measurements. Returns what is wrong with base's policy. Raises ApiError."""
     if source.doubt:
         publication.missing.append(source.doubt)
         return None
@@ -205,7 +204,7 @@ def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -
 
 
 def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: Wanted, api: Api) -> None:
-    """Take over what somebody with the right to do so took upon themselves."""
+    """Record who accepted, with the right to do so."""
     publication, pull = outcome.publication, source.pull or source.queued
     outcome.problem = faulty.problem if faulty is not None else None
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
@@ -231,7 +230,7 @@ def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: 
 
 
 def worth_telling(publication: Publication, when: When) -> bool:
-    """Tell whether there is reason to begin a comment; one that is there is kept true in any case."""
+    """Tell whether to begin a comment; an existing one is kept true in any case."""
     if when == "always" or publication.exit_code or publication.undecided or publication.acceptance:
         return True
     classes = {row.class_ for shard in publication.shards for row in shard.report.rows}
@@ -252,7 +251,7 @@ def _policy(source: Source, api: Api) -> tuple[Policy | None, str]:
 
 
 def _parsed(sha: str, where: str, api: Api) -> Policy | None:
-    """Return the policy of a commit; None where it has none. Raises ApiError, UsageError."""
+    """Return a commit's policy, or None. Raises ApiError, UsageError."""
     try:
         return parse_policy(api.call(where, lambda: _content(sha, api)).decode(), where)
     except NotFound:
@@ -315,8 +314,7 @@ def _read(
 
 
 def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, into: Publication) -> _Faulty | None:
-    """Judge measurements into a shard of the publication, or tell why they cannot be. Return what is wrong with base's
-    policy."""
+    """Judge measurements into a shard of the publication, or tell why not. Return what is wrong with base's policy."""
     results, faulty = handed.results, None
     declared = results.plan.declared or Declared(whole=False)
     try:
@@ -340,8 +338,8 @@ def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, i
 
 
 def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: Api) -> None:
-    """Check that every job that was to measure did, and count them; `joined` of them give no answer of their own.
-    Raises ApiError."""
+    """Check that every measuring job did measure, and count them; `joined` of them have no answer of their own. Raises
+    ApiError."""
     listed = jobs(source.run, wanted, api)
     failed = [job for job in listed if job.conclusion in _FAILED]
     into.missing += [f"job {named(job.name)} ended with {job.conclusion}: see its log" for job in failed]
@@ -354,8 +352,7 @@ def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: A
 
 
 def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
-    """Tell why a change needs no measurement, by the policy that counts and by GitHub's list of files; empty: it
-    does."""
+    """Tell why a change needs no measurement, by the policy that counts and GitHub's list of files, or empty."""
     if policy is None or not policy.ignore:
         return ""
     files = changed_files(source, api)
@@ -368,8 +365,7 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
 
 
 def _nothing(source: Source, api: Api) -> str:
-    """Tell why there was nothing to compare, by GitHub's own history: base has every commit of head's. Empty: it has
-    not."""
+    """Tell why there was nothing to compare, by GitHub's history: base has every commit of head's. Else empty."""
     base = brings_nothing(source, api)
     return (
         f"{named(source.origin.head_sha[:10])} has no commit of its own, {named(base)} holds them all" if base else ""

@@ -1,6 +1,6 @@
-"""The profilers' own reports on their way into an artifact: taken from the run's output, and searched for secrets.
+"""The profilers' own reports on their way into an artifact: moved, and searched for secrets.
 
-Code under test can write into that output too: there a report is any ordinary file of such a name, whoever wrote it.
+Code under test can write there too: a report is any ordinary file of such a name.
 """
 
 import re
@@ -18,7 +18,7 @@ from perfci.system.bounded import MIB, Unread, regular, take
 from perfci.system.files import disk_error, disk_errors, remove_tree
 
 LARGEST = 512 * MIB
-"""Bytes of all reports together."""
+"""Bytes of all reports."""
 MOST = 1000
 """Files in the folder; there is a handful for every profiler, side and command."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.(ncu|nsys)-rep")
@@ -28,14 +28,14 @@ class Reports(NamedTuple):
     """Reports that may be handed on."""
 
     folder: Path | None
-    """Where they lie, and nothing else; None where there are none."""
+    """It holds nothing else; None without reports."""
     names: list[str]
     left: list[str]
-    """Why others are not among them, one line each."""
+    """Why others are missing, one line each."""
 
 
 def clear(out: Path) -> None:
-    """Remove the reports in the folder of a run: what lies there is uploaded, and these never with it.
+    """Remove the reports in a run's folder, which is uploaded and must never hold them.
 
     Raises UsageError where that folder is a link, MachineError where the disk refuses.
     """
@@ -50,10 +50,9 @@ def clear(out: Path) -> None:
 
 
 def collect(out: Path, temporary: Path) -> Reports:
-    """Move the reports of a run out of its folder `out` into a new one below `temporary`, the smallest first, as far as
-    LARGEST reaches.
+    """Move the reports of a run out of `out` into a new folder below `temporary`, the smallest first, up to LARGEST.
 
-    Whatever keeps a report from that is a line; raises what `clear` raises, which then has to stop the upload.
+    What keeps a report from that is a line; raises what `clear` raises, which then has to stop the upload.
     """
     if out.is_symlink():
         clear(out)
@@ -94,8 +93,7 @@ def _copied(source: Path, temporary: Path) -> Reports:
 def sift(folder: Path, env: Mapping[str, str]) -> Reports:
     """Remove the reports in `folder` that hold a secret of this job. Raises MachineError.
 
-    Those of the environment that the measurement ran in are not among the others already: what was taken out of that
-    before any code ran is searched for here, where none runs.
+    Secrets that were taken out of the measuring environment before any code ran are searched for here, where none runs.
     """
     withheld = secrets({name: value for name, value in env.items() if is_secret(name)})
     names, left = list[str](), list[str]()

@@ -1,8 +1,8 @@
-"""The results of runs at one commit, and what its checks say by them. Pure: `check.py` applies it.
+"""The results of runs at a commit, and what its checks say by them. Pure: `check.py` applies it.
 
-The rule: every check of ours on a commit says the worst of the newest results of all that ask for it, and what asks
-and has no result yet passes nothing. For a branch rule asks for the check of a commit, whichever pull request that
-commit is the head of: green for one of them is green for all.
+Every check of ours on a commit says the worst of the newest results of all that ask for it, and what asks and has no
+result yet passes nothing. For a branch rule asks for a commit's check, whichever pull request it is the head of: green
+for one of them is green for all.
 """
 
 import re
@@ -16,20 +16,20 @@ from perfci.model.text import listed
 
 Conclusion = Literal["success", "failure", "neutral", "action_required"]
 Own = Literal["success", "failure", "neutral", "action_required", "accepted"]
-"""The result of one run: `accepted` is a failure that somebody took upon themselves, and passes."""
+"""A run's result: `accepted` is a failure that somebody accepted, and passes."""
 VERDICTS: dict[Conclusion, str] = {
     "success": "pass",
     "neutral": "undecided",
     "failure": "fail",
     "action_required": "error",
 }
-"""What a run is said to have come to, for workflows that go on by it."""
+"""A run's verdict, for workflows that go on by it."""
 QUEUE = "queue"
-"""In the place of a pull request's number: a merge queue's group of them."""
+"""In place of a pull request's number: a merge queue's group."""
 NONE = "0"
-"""The same of a run without a pull request."""
+"""In place of the number: no pull request."""
 FAILED = frozenset({"failure", "accepted"})
-"""Results that stand for a verdict that can be accepted, or was."""
+"""Results with a verdict that can be accepted, or was."""
 FAULTY = frozenset({"action_required", "accepted"})
 """The same where base's policy is at fault, and nothing could be judged."""
 PASSING = frozenset({"success", "neutral"})
@@ -44,21 +44,21 @@ _ID = re.compile(
 
 @dataclass(frozen=True)
 class Question:
-    """A change against the branch that it goes into."""
+    """May a change go into a branch?"""
 
     of: str
     """Number of the pull request, QUEUE, or NONE."""
     base: str
-    """Stands for the branch's name, which may be longer than what GitHub keeps: its SHA-256."""
+    """SHA-256 of the branch's name, which may be longer than what GitHub keeps."""
 
     @classmethod
     def of_pull(cls, number: int, base: str) -> "Question":
-        """Return the question of a pull request: may it go into the branch `base`?"""
+        """Return a pull request's question."""
         return cls(str(number), sha256(base.encode()).hexdigest())
 
     @classmethod
     def of_queue(cls, base: str) -> "Question":
-        """Return the question of a group of the merge queue of `base`: may it go into that?"""
+        """Return the question of a group in the merge queue of `base`."""
         return cls(QUEUE, cls.of_pull(0, base).base)
 
     @classmethod
@@ -70,7 +70,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one run, as the `external_id` of its check keeps it."""
+    """A run's result, as its check's `external_id` keeps it."""
 
     suite: str
     question: Question
@@ -80,7 +80,7 @@ class Result:
 
     @classmethod
     def made(cls, publication: Publication) -> "Result":
-        """Of what is to be published."""
+        """Return the result of a publication."""
         origin = publication.origin
         accepted = publication.acceptance is not None and publication.exit_code == 0
         own: Own = "accepted" if accepted else conclusion(publication)
@@ -101,12 +101,12 @@ class Result:
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of two results the newer has the larger."""
+        """The newer of two results has the larger."""
         return self.run, self.attempt
 
     @property
     def concluded(self) -> Conclusion:
-        """The conclusion of it alone, for GitHub."""
+        """Its own conclusion, for GitHub."""
         return "success" if self.own == "accepted" else self.own
 
 
@@ -116,11 +116,11 @@ class Open:
 
     number: int
     base: str
-    """Name of the branch that it goes into."""
+    """The branch that it goes into."""
 
     @property
     def question(self) -> Question:
-        """The question that is to be answered before it may be merged."""
+        """The question before its merge."""
         return Question.of_pull(self.number, self.base)
 
 
@@ -130,15 +130,15 @@ class Decided:
 
     conclusion: Conclusion
     by: Result | None
-    """The result that decides; None where one is waited for."""
+    """The result that decides; None where one is missing."""
     waits: str
-    """What asks and has no result yet, for people; empty where `by` decides."""
+    """What asks and has no result yet, for people; empty with `by`."""
     asking: Mapping[Question, str]
     """All that ask, for people."""
     newest: Mapping[Question, Result]
 
     def lead(self, result: Result) -> tuple[str, str]:
-        """Return how the title of a check of `result` begins, and why; both empty where its own run decides."""
+        """Return how a check's title begins, and why; both empty where its own run decides."""
         newest = self.newest[result.question]
         if result.age < newest.age:
             return f"Superseded by run {newest.run}, attempt {newest.attempt}", ""
@@ -154,11 +154,11 @@ class Decided:
 
 
 def conclusion(publication: Publication) -> Conclusion:
-    """Return the result of one publication.
+    """Return the conclusion of a publication.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and does not read as a regression. `neutral` is what is undecided, as where there was nothing
-    to compare.
+    holds the merge up, and does not read as a regression. `neutral` is undecided, as where there was nothing to
+    compare.
     """
     code = publication.exit_code
     if code:
@@ -167,11 +167,11 @@ def conclusion(publication: Publication) -> Conclusion:
 
 
 def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[str] = ()) -> Decided | None:
-    """Return what the checks of a commit say; None where there is no result at all.
+    """Return what the checks of a commit say; None without a result.
 
-    `pulls` ask, each for the branch that it goes into now, and merge queues (`queued`: their branches) for a commit of
-    theirs: for such a branch the queue alone, so that whoever opens a pull request of it can neither pass nor stop it.
-    With none of them the runs of the repository's own branches count, or else all that is known.
+    `pulls` ask, each for its branch, and merge queues (`queued`: their branches) for their commits: for such a branch
+    the queue alone, so that whoever opens a pull request of it can neither pass nor stop it. Without either the runs of
+    the repository's own branches count, else all known.
     """
     newest = {result.question: result for result in sorted(results, key=lambda result: result.age)}
     into = sorted(set(queued))

@@ -14,11 +14,11 @@ from perfci.model.results import MOST_MODELS, MOST_SHARDS
 PREFIX = "PERFCI_INPUT_"
 LONGEST_LABEL = 60
 RAW_SUFFIX = "-raw"
-"""Ends the name of an artifact with the profilers' own reports; before it stands the name of the job's other one."""
+"""Ends the name of an artifact with the profilers' own reports, after the name of the job's other one."""
 
 
 def _slug(text: str) -> str:
-    """Return `text` in lower-case letters, digits and single hyphens."""
+    """Lower-case letters, digits and single hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
 
 
@@ -46,31 +46,28 @@ When = Literal["on-change", "always", "on-regression", "never"]
 
 
 class _Inputs(BaseModel):
-    """The inputs of both actions."""
-
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     suite: Suite = "perfci"
-    """Tells several suites of one repository apart: their artifacts, comments and checks."""
+    """Tells a repository's suites apart: artifacts, comments and checks."""
     base: Ref | Literal[""] = ""
-    """Branch, tag or commit to compare with; empty: what the event says; `none`: absolute limits only."""
+    """Branch, tag or commit; empty: the event's; `none`: absolute limits only."""
     cases: Words = Field(default_factory=list)
-    """Globs on case ids; empty takes all."""
+    """Globs; empty takes all."""
     device: Annotated[list[DeviceKind], BeforeValidator(_words)] = Field(default_factory=list)
-    """`cuda`, `cpu` or both; empty: as the policy says."""
+    """Empty: the policy's."""
 
 
 class Publishing(_Inputs):
     """The inputs of the publishing action."""
 
     models: Annotated[int, Field(ge=0, le=MOST_MODELS)] = 0
-    """0: as the plans say."""
+    """0: the plans'."""
     comment: When = "on-change"
-    """When to begin a comment."""
     jobs: str = "*"
-    """Glob of the jobs that measure."""
+    """Glob of the measuring jobs."""
     artifacts: str = ""
-    """Glob of the artifacts to read; empty for those that the measuring action names."""
+    """Glob; empty: those that the measuring action names."""
     store: str = ""
     """The history, which tells where main stood; empty for none."""
 
@@ -79,22 +76,21 @@ class Settings(_Inputs):
     """The inputs of the measuring action."""
 
     python: str = ""
-    """Interpreter of the code under test."""
     cache: str = ""
     """Folder of the builds that are kept between runs."""
     container: Annotated[str, AfterValidator(_image)] = "none"
     """An image to measure in; `none` measures in place."""
     publish: Literal["false", "true", "here"] = "false"
-    """`true`: a job with the publishing action follows, which says whether the change passes. `here`: this job writes
-    the comment itself."""
+    """`true`: a job with the publishing action follows, and gives the verdict. `here`: this job writes the comment
+    itself."""
     raw: Literal["false", "true"] = "false"
-    """`true` where the profilers' own reports are handed on, in an artifact of their own."""
+    """`true` hands on the profilers' own reports, in their own artifact."""
     shards: Annotated[str, AfterValidator(_shards)] = ""
-    """`4`: this job makes the plan of a comparison that so many share; `2/4`: it measures that part of `plan`."""
+    """`4`: this job makes a plan of so many parts; `2/4`: it measures that part of `plan`."""
     models: Annotated[int, Field(ge=1, le=MOST_MODELS)] = 1
-    """Models of GPU that share α, each with a plan of its own: this job's is one of them."""
+    """GPU models that share α, each with a plan of its own, as this job's."""
     plan: str = ""
-    """File with the plan of which this job measures a part."""
+    """File of the plan of this job's part."""
 
     @property
     def planned(self) -> int | None:
@@ -106,7 +102,7 @@ Inputs = TypeVar("Inputs", bound=_Inputs)
 
 
 def read_inputs(model: type[Inputs], env: Mapping[str, str]) -> Inputs:
-    """Return the inputs of an action. Raises UsageError that names the input as its action.yml does."""
+    """Return an action's inputs. Raises UsageError that names the input as its action.yml does."""
     given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
     try:
         # An input left empty takes its default.
@@ -116,7 +112,7 @@ def read_inputs(model: type[Inputs], env: Mapping[str, str]) -> Inputs:
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Return the inputs of the measuring action. Raises as `read_inputs`, and where they do not go together."""
+    """Return the measuring action's inputs. Raises UsageError, also where they do not go together."""
     settings = read_inputs(Settings, env)
     _require_sharing(settings)
     return settings
@@ -127,7 +123,7 @@ _PLANNED = ("base", "cases", "device", "python")
 
 
 def _require_sharing(settings: Settings) -> None:
-    """Raise UsageError for inputs that do not go with those of a comparison that several jobs share."""
+    """Raise UsageError for inputs that do not go with a shared comparison's."""
     if settings.models > 1 and not settings.planned:
         raise UsageError("input models: is for a job that makes a plan: give shards, too, be it 1")
     if bool(settings.plan) != ("/" in settings.shards):
@@ -166,7 +162,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 class ArtifactName(NamedTuple):
-    """The name of an artifact of measurements: unique in a run, and readable back by a publisher.
+    """The name of an artifact of measurements: unique in a run, and readable by a publisher.
 
     Written `suite--job--shard--attempt`; no part but the job holds two hyphens in a row, and the job's are single.
     """
@@ -174,22 +170,21 @@ class ArtifactName(NamedTuple):
     suite: str
     job: str
     shard: str
-    """Place and values in the matrix, such as `0-h100`; without one `0`, and behind it which shard is measured."""
+    """Place and values in the matrix, such as `0-h100`; without a matrix `0`, and the measured shard."""
     attempt: int
 
     def __str__(self) -> str:
-        """As it is uploaded."""
         return "--".join(map(str, self))
 
     @classmethod
     def parse(cls, text: str) -> "ArtifactName | None":
-        """Return the parts of an artifact's name; None for a name that is not made so."""
+        """Return the parts of a name; None for a name of another form."""
         parts = re.fullmatch(r"([a-z0-9-]+?)--([a-z0-9-]+?)--([a-z0-9-]+?)--([1-9][0-9]{0,6})", text)
         return None if parts is None else cls(parts[1], parts[2], parts[3], int(parts[4]))
 
 
 def require_one_job(env: Mapping[str, str]) -> None:
-    """Raise UsageError for a job of several in a matrix: with `publish: here` each would overwrite the one comment."""
+    """Raise UsageError for a job of a matrix: with `publish: here` each would overwrite the one comment."""
     total = env.get("PERFCI_JOB_TOTAL") or "1"
     if total != "1":
         raise UsageError(
@@ -199,9 +194,9 @@ def require_one_job(env: Mapping[str, str]) -> None:
 
 
 def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
-    """Return the name under which this job's measurements are uploaded: another for every job, shard and attempt.
+    """Return this job's artifact name: another for every job, shard and attempt.
 
-    `PERFCI_MATRIX` holds the job's matrix as JSON, `PERFCI_JOB_INDEX` its place in it, both by action.yml.
+    action.yml sets `PERFCI_MATRIX`, the job's matrix as JSON, and `PERFCI_JOB_INDEX`, its place in it.
     """
     matrix = json.loads(env.get("PERFCI_MATRIX") or "null")
     values = " ".join(str(v) for v in (matrix or {}).values() if isinstance(v, str | int | float))

@@ -1,4 +1,4 @@
-"""The run that is published, the change it measured, and what that change is, by what the API says."""
+"""The published run and its change, by what the API says."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -24,39 +24,38 @@ from perfci.model.publication import Artifact, Origin
 from perfci.model.results import Results
 
 COMPARED_FILES = 300
-"""As many as GitHub names in a comparison (GitHub's documentation, "Compare two commits")."""
+"""As GitHub names in a comparison (GitHub's documentation, "Compare two commits")."""
 MOST_FILES = 3000
-"""As many as it names of a pull request (GitHub's documentation, "List pull requests files")."""
+"""As it names of a pull request (GitHub's documentation, "List pull requests files")."""
 MOST_RUNS = 50
-"""Runs of one head that are searched for stored measurements."""
+"""Runs of a head that are searched for measurements."""
 _OF_BRANCHES = frozenset(MEASURING) - {"pull_request"}
-"""Events that need no pull request: the code is of people who may write to the repository."""
+"""Events without a pull request: authors may write to the repository."""
 _RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
-"""Actions on a pull request that leave its head where it is."""
+"""Actions on a pull request that keep its head."""
 _RETARGETED = frozenset({"base_ref_changed", "automatic_base_change_succeeded"})
-"""Events of a pull request after which it goes into another branch."""
+"""Events after which a pull request goes into another branch."""
 
 ARCHIVE_BYTES = 64 << 20
 MOST_ARTIFACTS = 256
-"""Jobs of a matrix at most (GitHub's documentation, "Usage limits")."""
+"""Jobs of a matrix (GitHub's documentation, "Usage limits")."""
 
 
 class Left(NamedTuple):
-    """The artifacts that one job left."""
+    """A job's artifacts."""
 
     name: str
-    """Tells the job from the others."""
     measured: RemoteArtifact
     raw: RemoteArtifact | None
-    """The profilers' own reports, of which nothing is ever read here."""
+    """The profilers' own reports, which are never read here."""
     earlier: Sequence[RemoteArtifact] = ()
-    """Measurements of the job in earlier attempts, oldest first."""
+    """Of earlier attempts, oldest first."""
 
 
 def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Left]:
     """Return the newest artifacts of each job of the suite in a run up to `attempt`.
 
-    `pattern`: a glob for artifacts that the workflow names itself; empty for the names that the measuring action gives.
+    `pattern`: a glob for artifacts that the workflow names; empty for the measuring action's names.
     """
     remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda artifact: artifact.id)
     raw = {artifact.name: artifact for artifact in remote if artifact.name.endswith(RAW_SUFFIX)}
@@ -84,10 +83,7 @@ def _shard(name: str, suite: str, pattern: str) -> tuple[str | None, int]:
 
 
 def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasured:
-    """Return the measurements in an artifact of the run that `origin` names, or why there are none.
-
-    Raises Unfit, ApiError.
-    """
+    """Return the measurements in an artifact, or why there are none. Raises Unfit, ApiError."""
     if not _of_run(remote, origin):
         raise Unfit("belongs to another run")
     if remote.expired:
@@ -103,7 +99,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasu
 
 
 def links(left: Left, origin: Origin) -> list[Artifact]:
-    """Tell where people find what a job left; its profilers' reports too, where they are of this run and of no fork.
+    """Return links to what a job left; its profilers' reports too, where they are of this run and of no fork.
 
     A fork's workflow can upload what it likes under that name: no link here leads there.
     """
@@ -119,7 +115,7 @@ def _of_run(remote: RemoteArtifact, origin: Origin) -> bool:
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
-    """Tell where people find an artifact, and until when."""
+    """Return where people find an artifact, and until when."""
     expires = remote.expires_at
     return Artifact(
         name=remote.name,
@@ -134,13 +130,13 @@ class Wanted:
 
     suite: str = "perfci"
     artifacts: str = ""
-    """Glob of the artifacts to read; empty for those that the measuring action names."""
+    """Glob; empty for those that the measuring action names."""
     jobs: str = "*"
-    """Glob of the jobs that measure: one that failed, or left nothing, was not heard."""
+    """Glob of the measuring jobs: one that failed, or left nothing, was not heard."""
     scope: Scope = field(default_factory=Scope)
     comment: When = "on-change"
     history: Callable[[], Store] | None = None
-    """Opens the store that tells where main stood; None where none is named."""
+    """Opens the store that tells where main stood; None without one."""
 
 
 @dataclass(frozen=True)
@@ -150,28 +146,28 @@ class Source:
     origin: Origin
     run: WorkflowRun
     pull: PullRequest | None
-    """The open pull request that it is of; None for none."""
+    """The open pull request of the run."""
     base: str
     """The branch whose policy counts; empty: the measured commit's own."""
     default: str
-    """The default branch; empty where the event does not tell."""
+    """The default branch; empty where unknown."""
     artifacts: Sequence[Left] = ()
     queued: PullRequest | None = None
     """The pull request at the end of a merge queue's group."""
     before: str = ""
-    """The commit of the branch before the push that the run is of, as the event tells; empty where it does not."""
+    """The branch's commit before the run's push; empty where unknown."""
     idle: bool = False
-    """The run was to measure nothing, as after a label, and no other has left measurements of its head yet."""
+    """The run was to measure nothing, as after a label, and no other has measured its head yet."""
     closed: str = ""
-    """Why nothing can be said of a pull request, which is not open any more; empty where something can."""
+    """Why nothing can be said of a pull request that is not open; empty where something can."""
     doubt: str = ""
-    """Why it is not known which change was measured; empty where it is."""
+    """Why the measured change is unknown, or empty."""
 
 
 def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
-    """Return the run of `context`, or another of the same head with the measurements that it is to publish.
+    """Return the run of `context`, or another of the same head whose measurements it is to publish.
 
-    `action`: of the event, such as `labeled`. Raises ApiError.
+    `action`: the event's, such as `labeled`. Raises ApiError.
     """
     asked = context.origin
     run = api.call(f"run {asked.run_id}", lambda: api.repository.get_workflow_run(asked.run_id).complete())
@@ -220,7 +216,7 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
 
 
 def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
-    """Return the jobs that measure, of the newest attempt. Raises ApiError."""
+    """Return the measuring jobs of the newest attempt. Raises ApiError."""
     listed = api.call("jobs of the run", lambda: list(run.jobs(_filter="latest")))
     return [job for job in listed if fnmatchcase(job.name, wanted.jobs)]
 
@@ -234,11 +230,10 @@ def change(source: Source, api: Api) -> Change:
 
 
 def retargeted(source: Source, api: Api) -> str:
-    """Tell why a measurement is of another base than the pull request goes into now; empty where it is not. Raises
-    ApiError.
+    """Tell why a measurement is of another base than the pull request's, or empty. Raises ApiError.
 
-    By the events of the pull request, and its age: a run that it started is no older. A run that is started again has
-    its first attempt's base.
+    By the pull request's events, and its age: a run that it started is no older. A run that is started again has its
+    first attempt's base.
     """
     pull = source.pull
     if pull is None:
@@ -259,7 +254,7 @@ def retargeted(source: Source, api: Api) -> str:
 
 
 def changed_files(source: Source, api: Api) -> list[File] | None:
-    """Return the files that the head changes since it left base; None where GitHub does not name them all. Raises
+    """Return the files that head changes since it left base; None where GitHub does not name them all. Raises
     ApiError."""
     pull, head = source.pull, source.origin.head_sha
     base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
@@ -278,7 +273,7 @@ def changed_files(source: Source, api: Api) -> list[File] | None:
 
 
 def brings_nothing(source: Source, api: Api) -> str:
-    """Return the name of the base that has every commit of head's; empty where it has not. Raises ApiError."""
+    """Return the name of the base that has every commit of head's, or empty. Raises ApiError."""
     of = change(source, api)
     if not of.upstream or api.call("comparison", lambda: api.repository.compare(of.upstream, of.head).ahead_by):
         return ""
@@ -290,24 +285,24 @@ def _pull(number: int, api: Api) -> PullRequest:
 
 
 def _full_name(run: WorkflowRun) -> str:
-    """Return `owner/name` of the repository that holds the head; empty where the fork is gone."""
+    """Return `owner/name` of the head's repository; empty where the fork is gone."""
     return run.head_repository.full_name if run.raw_data.get("head_repository") else ""
 
 
 def _head_of(pull: PullRequest) -> str:
-    """Return the same of a pull request."""
+    """Return `owner/name`, likewise."""
     return pull.head.repo.full_name if pull.head.repo else ""
 
 
 def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
-    """Tell whether no job of a run was to measure, as after a label."""
+    """Tell whether no job was to measure, as after a label."""
     return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
 
 
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
 ) -> tuple[WorkflowRun, list[Left]]:
-    """Return the newest run of this head that left measurements; `run` itself where none did."""
+    """Return the newest run of this head with measurements; `run` itself where none left any."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call(
         "runs of the head", lambda: list(islice(api.repository.get_workflow_runs(head_sha=head), MOST_RUNS))
@@ -324,11 +319,10 @@ def _stored(
 
 
 def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:
-    """Return the open pull request whose head is the run's, by owner, branch, repository and commit; or why it is not
-    known.
+    """Return the open pull request of the run's head, by owner, branch, repository and commit; or why it is unknown.
 
-    One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts
-    sees that the head is another. Raises ApiError.
+    One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts sees
+    that the head is another. Raises ApiError.
     """
     name, branch = _full_name(run), run.head_branch
     if not name or not branch:
@@ -348,7 +342,7 @@ def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None,
 
 
 def _upstream(source: Source, api: Api) -> tuple[str, str]:
-    """Return the commit whose history head has to leave, and what people call it; empty where head is compared with
+    """Return the commit whose history head has to leave, and its name for people; empty where head is compared with
     none."""
     run, branch = source.run, source.base
     if run.event == "merge_group":
@@ -367,8 +361,7 @@ def _upstream(source: Source, api: Api) -> tuple[str, str]:
 
 
 def _before(source: Source, api: Api) -> str:
-    """Return the branch's commit before the push that the run is of; empty where that is not known, and of a new
-    branch."""
+    """Return the branch's commit before the run's push; empty where unknown, and for a new branch."""
     if source.run.event != "push":
         return ""
     if re.fullmatch(r"[0-9a-f]{40,64}", source.before):

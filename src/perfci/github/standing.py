@@ -1,4 +1,4 @@
-"""Where main stood before a pull request, by the history: told, judging nothing, and failing nothing."""
+"""Where main stood before a pull request, by the history: judges and fails nothing."""
 
 import base64
 import math
@@ -19,9 +19,9 @@ from perfci.model.text import one_line
 
 MOST_CASES = 3
 NIGHTS = 60
-"""Nights that are read, the last ones: where main stood longer ago says little."""
+"""The last nights, which are read: where main stood longer ago says little."""
 PATIENCE = 60.0
-"""Seconds for all of it: a check waits for this."""
+"""Seconds: a check waits for this."""
 
 
 class Moved(NamedTuple):
@@ -37,8 +37,8 @@ class Moved(NamedTuple):
 
 
 def open_history(text: str, repository: str, server: str, token: str) -> Store:
-    """Return the store of this name; `git:BRANCH` is a branch of `repository` (`owner/name`), which is not checked out
-    here and is fetched with the job's token. Raises UsageError, MachineError."""
+    """Return the store of this name; `git:BRANCH` is a branch of `repository` (`owner/name`), fetched with the job's
+    token. Raises UsageError, MachineError."""
     if not text.startswith("git:") or "#" in text:
         return open_store(text)
     known = base64.b64encode(f"x-access-token:{token}".encode()).decode()
@@ -47,7 +47,7 @@ def open_history(text: str, repository: str, server: str, token: str) -> Store:
 
 
 def moved(publication: Publication) -> list[Moved]:
-    """Return the metrics that the change is seen to move, whatever the limits say of it, those that move most first."""
+    """Return the metrics that the change moves, whatever the limits say, largest first."""
     found = {
         Moved(row.case, row.metric, row.device, names.get(row.device, ""), abs(math.log(row.change)))
         for shard in publication.shards
@@ -62,10 +62,8 @@ def moved(publication: Publication) -> list[Moved]:
 def standings(
     publication: Publication, opened: Callable[[], Store], patience: float = PATIENCE
 ) -> tuple[list[Standing], str]:
-    """Return where main stood in what the change moves most, and why the history does not tell; never raises.
-
-    `opened` opens the store. After `patience` seconds it is left alone.
-    """
+    """Return where main stood in what the change moves most, and why the history does not tell. Never raises, and
+    leaves the store alone after `patience` seconds."""
     wanted = moved(publication)
     if not wanted:
         return [], ""
@@ -91,7 +89,7 @@ def standings(
 
 
 def search(nights: Iterable[Night], wanted: Iterable[Moved]) -> list[Standing]:
-    """Return where main stood in what is wanted, in its order. `nights`: the last one first."""
+    """Return where main stood, in order of `wanted`. `nights`: the last one first."""
     asked = list(wanted)
     found: dict[Moved, Standing] = {}
     for night in nights:

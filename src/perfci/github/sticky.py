@@ -1,4 +1,4 @@
-"""The one comment of a suite on a pull request, whoever else publishes at the same time."""
+"""A suite's one comment on a pull request, whoever else publishes meanwhile."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from perfci.model.publication import Origin
 from perfci.render.fit import LIMIT
 
 SHORTER = 20_000
-"""Characters, where GitHub finds a comment too long that is not."""
+"""Characters, where GitHub refuses an allowed length as too long."""
 SETTLE = 2.0
-"""Seconds after which a write of another publisher, who decided before ours, is to be seen."""
+"""Seconds after which an earlier write of another publisher is visible."""
 ROUNDS = 6
 _MARKER = re.compile(
     r"<!-- perfci suite=(?P<suite>[a-z0-9-]{1,60}) run=(?P<run>[0-9]{1,18}) attempt=(?P<attempt>[0-9]{1,9})"
@@ -27,7 +27,7 @@ _RETIRED = "Outdated: the result stands in [another comment]({url}).\n"
 
 @dataclass(frozen=True)
 class Marker:
-    """Hidden at the very end of a comment: which suite it is of, and which run it tells of."""
+    """Hidden at the very end of a comment: its suite and run."""
 
     suite: str
     run: int
@@ -36,12 +36,12 @@ class Marker:
 
     @classmethod
     def of(cls, suite: str, origin: Origin) -> "Marker":
-        """Return the marker of what is to be published."""
+        """Return the marker of a run."""
         return cls(suite, origin.run_id, origin.attempt, origin.head_sha)
 
     @classmethod
     def read(cls, body: str) -> "Marker | None":
-        """Return the marker of a comment's text; None where it has none at its end."""
+        """Return the marker at the end of a comment; None without it."""
         read = _MARKER.search(body)
         return None if read is None else cls(read["suite"], int(read["run"]), int(read["attempt"]), read["head"])
 
@@ -49,25 +49,24 @@ class Marker:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
 
     def age(self, head: str) -> tuple[bool, int, int]:
-        """Return the larger of two for what is newer; `head` is the pull request's: of another head nothing is
-        current."""
+        """Return a key, larger for newer; of another head than the pull request's, `head`, nothing is current."""
         return self.head == head, self.run, self.attempt
 
 
 @dataclass(frozen=True)
 class Posted:
-    """The outcome of posting a comment."""
+    """The outcome of `post`."""
 
     state: Literal["written", "superseded", "stale", "not wanted"]
     url: str = ""
 
 
 def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create: bool, api: Api) -> Posted:
-    """Leave exactly one comment of the suite on the pull request, which tells of the newest run of its head.
+    """Leave exactly one comment of the suite on the pull request, on the newest run of its head.
 
-    `render` gives the text of at most so many characters. `create`: whether to begin one where there is none. The
-    oldest comment is the one that stays, so that concurrent publishers agree; each reads again after its write and
-    fixes what another has overwritten. Raises Forbidden, ApiError.
+    `render` gives a text of at most so many characters. `create`: begin a comment where there is none. The oldest
+    comment stays, so that concurrent publishers agree; each reads again after its write and fixes what another has
+    overwritten. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
     texts = [f"{render(limit)}\n{marker}" for limit in (LIMIT, SHORTER)]
@@ -80,7 +79,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
 
 
 def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
-    """Read once, and write once where something is not as it must be; None after a write."""
+    """Read once, and write once where needed; None after a write."""
     head = str(api.get(pull.url)["head"]["sha"])
     if head != marker.head:
         return Posted("stale")
@@ -108,7 +107,7 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
 
 
 def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Marker]]:
-    """Return our comments of the suite, oldest first: anyone can write a marker, so the author counts, too."""
+    """Return our comments of the suite, oldest first. Anyone can write a marker, so the author counts."""
     own = []
     for comment in pull.get_issue_comments():
         if comment.user is not None and comment.user.login == me:
@@ -119,12 +118,12 @@ def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Mar
 
 
 def plain(body: str) -> str:
-    """Return a comment's text without what GitHub may change: line ends, spaces at the end."""
+    """Return a comment without what GitHub may change: line ends, spaces at the end."""
     return body.replace("\r\n", "\n").rstrip()
 
 
 def _write(write: Callable[[str], object], texts: Sequence[str]) -> None:
-    """Write the first of `texts`, or the next one where GitHub finds it too long."""
+    """Write the first of `texts` that GitHub does not find too long."""
     for text in texts:
         try:
             write(text)

@@ -1,4 +1,4 @@
-"""Results as an artifact takes them. What is too large is handed over without what decides nothing, and says so."""
+"""Results as an artifact takes them: without what decides nothing where they are too large, which they say."""
 
 import zipfile
 from collections.abc import Callable, Iterator
@@ -13,8 +13,7 @@ from perfci.model.results import Pair, Results
 def fit(content: bytes) -> tuple[bytes, list[str]]:
     """Return a `results.json` as publishing jobs read it, and what was left out, a phrase each.
 
-    Steps of STEPS are taken as far as they are needed. Raises Unfit where all of them do not do, or the verdict, or
-    the class of a row, would not be the same.
+    Takes as few of STEPS as needed. Raises Unfit where all do not suffice, or change the verdict or a row's class.
     """
     if not _refused(content):
         return content, []
@@ -37,7 +36,7 @@ NOTE = f"Left out of what was handed over, of which {artifact.MEMBER_BYTES >> 20
 
 
 def _refused(content: bytes) -> str:
-    """Return why no publishing job would read this document out of an artifact; empty where it does."""
+    """Return why no publishing job would read this out of an artifact, or empty."""
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr(artifact.MEMBER, content)
@@ -57,7 +56,7 @@ def _answers(results: Results) -> object:
 
 
 def _dumped(results: Results) -> bytes:
-    """Return the document without spaces, and its cases without what is the default."""
+    """Return the document without spaces, and its cases without defaults."""
     rest = results.model_dump_json(exclude={"cases"}).encode()
     cases = b",".join(case.model_dump_json(exclude_defaults=True).encode() for case in results.cases)
     return rest[:-1] + b',"cases":[' + cases + b"]}"
@@ -116,5 +115,5 @@ STEPS: list[tuple[str, Callable[[Results], None]]] = [
     ("the parts of the noise", _scatter),
     ("inputs, references and settings that are the same in base and head", _alike),
 ]
-"""Each with what it leaves out, that which is needed least first. What any metric is of stays, and what is said to be
-the cause of a change: where it were gone, a wrong one would be named."""
+"""What is left out, least needed first. What a metric is of stays, and so do a change's causes: without them a wrong
+one would be named."""

@@ -1,6 +1,6 @@
-"""Output that the runner reads: commands on stdout, and the files that GITHUB_OUTPUT and GITHUB_STEP_SUMMARY name.
+"""Output for the runner: commands on stdout, and the files of GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
 
-Text from code under test is escaped for where it lands, and between `quiet` no line of stdout is a command.
+Text from code under test is escaped, and between `quiet` no line of stdout is a command.
 """
 
 import secrets
@@ -18,11 +18,11 @@ from perfci.system.files import disk_errors
 
 Level = Literal["error", "warning", "notice"]
 MOST_ANNOTATIONS = 10
-"""Of one level; what a step says more of them, the runner drops (GitHub's documentation, "Annotations")."""
+"""Of a level; the runner drops further ones of a step (GitHub's documentation, "Annotations")."""
 SUMMARY_BYTES = 1 << 20
 """A larger summary of a step is refused whole (actions/runner, FileCommandManager.cs, AttachmentSizeLimit)."""
 _POISONED = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_STATE", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")
-"""Files through which a step changes later ones."""
+"""Files by which a step changes later ones."""
 
 
 def escape_data(text: str) -> str:
@@ -36,14 +36,14 @@ def escape_property(text: str) -> str:
 
 
 def annotation(level: Level, text: str, *, file: str = "", line: int = 0, title: str = "") -> str:
-    """Return the command that annotates `line` of `file`, or the run where there is none."""
+    """Return the command that annotates `line` of `file`, or the run."""
     properties = {"file": visible(file), "line": str(line) if line > 0 and file else "", "title": visible(title)}
     said = ",".join(f"{name}={escape_property(shorten(value, 300))}" for name, value in properties.items() if value)
     return f"::{level}{' ' + said if said else ''}::{escape_data(shorten(visible(text), 1000))}"
 
 
 def annotations(report: Report) -> list[str]:
-    """Return the report's rows as annotations where the kernels are declared: worst first, ten of each level at
+    """Return the report's rows as annotations at their kernels' declarations, worst first, ten of each level at
     most."""
     levels: dict[Level, list[Row]] = {"error": [], "warning": []}
     for row in report.rows:
@@ -66,7 +66,7 @@ def _of_row(level: Level, row: Row) -> str:
 
 @contextmanager
 def quiet(stream: TextIO) -> Iterator[None]:
-    """Keep what is written to `stream` meanwhile from being a command: a word that cannot be guessed ends it."""
+    """Keep what is written to `stream` meanwhile from being a command, by a stop word that cannot be guessed."""
     word = f"perfci-{secrets.token_hex(16)}"
     tell(f"::stop-commands::{word}", stream)
     try:
@@ -76,13 +76,13 @@ def quiet(stream: TextIO) -> Iterator[None]:
 
 
 def tell(command: str, stream: TextIO) -> None:
-    """Give a command to the runner."""
+    """Give the runner a command."""
     stream.write(f"{command}\n")
     stream.flush()
 
 
 def output_text(values: Mapping[str, str]) -> str:
-    """Return the outputs of a step as GITHUB_OUTPUT takes them, each between delimiters that cannot be guessed."""
+    """Return a step's outputs for GITHUB_OUTPUT, between delimiters that cannot be guessed."""
     lines = []
     for name, value in values.items():
         delimiter = f"ghadelimiter_{secrets.token_hex(16)}"
@@ -98,9 +98,9 @@ class Files:
         self._held = {name: _read(path) or b"" for name, path in self._paths.items()}
 
     def restore(self) -> list[str]:
-        """Undo every change of the files since. Return the names of those that had changed.
+        """Undo every later change of the files. Return the names of the changed.
 
-        Raises MachineError of the first that could not be undone, once all the others are.
+        Raises MachineError of the first failure, after all the others are undone.
         """
         changed, failed = [], list[MachineError]()
         for name, path in self._paths.items():
@@ -115,7 +115,7 @@ class Files:
         return changed
 
     def outputs(self, values: Mapping[str, str]) -> None:
-        """Set outputs of the step. Raises MachineError."""
+        """Set the step's outputs. Raises MachineError."""
         self._append("GITHUB_OUTPUT", output_text(values))
 
     def summary(self, stages: Iterable[str]) -> bool:
@@ -134,7 +134,7 @@ class Files:
 
 
 def _read(path: Path) -> bytes | None:
-    """Read a regular file; None where there is none: reading a pipe that was put there would never end."""
+    """Read a regular file, or None: reading a pipe that was put there would never end."""
     with disk_errors("read", path):
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 
