@@ -1,6 +1,6 @@
 """Layer 6: the command line. Parses, calls, sets the exit code, nothing else.
 
-Every verb stands here and calls a module beside it; options.py describes their options.
+Each verb calls a module beside this; options.py describes the options.
 """
 
 import io
@@ -23,19 +23,19 @@ from perfci.cli.options import HERE, OUT, taking
 from perfci.model.base import PerfciError, UsageError
 
 DEBUG = "--debug"
-"""Anywhere on the command line of any verb: tracebacks are shown."""
+"""Anywhere on a command line: tracebacks are shown."""
 
 
 class Verbs(TyperGroup):
-    """The verbs, each with its whole first sentence in the help, where typer cuts it to a line; the help is what a
-    command line without a verb asks for."""
+    """The verbs, each with its whole first sentence in the help, where typer cuts it to a line; without a verb the help
+    is shown."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return what is left of a command line for the verb."""
+        """Return the verb's words."""
         return super().parse_args(ctx, args or ["--help"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of verbs; the long ones go over two lines."""
+        """Write the list of verbs; long ones go over two lines."""
         verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         shown = [(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb and not verb.hidden]
         with formatter.section("Commands"):
@@ -79,9 +79,9 @@ FIRST_FILES = {
     "kernels/example.py": "example.py",
     ".github/workflows/perf.yml": "perf.yml",
 }
-"""Files that `perfci init` writes, each with the file in templates/ that it is."""
+"""Files that `perfci init` writes → files in templates/."""
 SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflows/perf-nightly.yml"
-"""Files that it writes where it is asked to, beside a policy."""
+"""Files that it writes on demand, beside a policy."""
 
 
 @app.command()
@@ -588,7 +588,7 @@ def main() -> None:
 
 
 def _called(words: list[str]) -> int:
-    """Call the verb. Return its exit code."""
+    """Return the verb's exit code."""
     command: Any = typer.main.get_command(app)
     if "_PERFCI_COMPLETE" in os.environ:  # the shell's Tab
         command.main(words, "perfci")
@@ -614,7 +614,7 @@ def _called(words: list[str]) -> int:
 
 
 def _path(command: Any, words: list[str]) -> str:
-    """Return `perfci VERB`, of a command line as far as it names verbs."""
+    """Return `perfci VERB`, as far as `words` name verbs."""
     path = "perfci"
     for word in words:
         command = getattr(command, "commands", {}).get(word)
@@ -625,7 +625,7 @@ def _path(command: Any, words: list[str]) -> str:
 
 
 def _unread() -> bool:
-    """Tell whether nobody reads what is written to stdout or to stderr: `perfci list | head`."""
+    """Tell whether nobody reads stdout or stderr: `perfci list | head`."""
     poll = select.poll()
     for number in (1, 2):
         poll.register(number, 0)
@@ -633,7 +633,7 @@ def _unread() -> bool:
 
 
 def _drop_unwritten(stream: TextIO | None) -> None:
-    """Drop what could not be written, where the interpreter's end would try again and turn that into its exit code."""
+    """Drop unwritten output, which the interpreter's end would turn into its exit code."""
     if stream is not None:
         try:
             stream.flush()
@@ -646,7 +646,7 @@ def _sentence(text: str) -> str:
 
 
 def _say(line: str, code: int) -> int:
-    """Write one line to stderr, and with --debug what it comes from. Return the exit code."""
+    """Write a line to stderr, with --debug its traceback. Return `code`."""
     line = line.replace("##[", "## [")  # which GitHub's runner takes for a command, wherever in a line it stands
     with suppress(OSError):  # of a stderr that takes nothing: the exit code tells the kind all the same
         if DEBUG in sys.argv:

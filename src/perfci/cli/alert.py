@@ -17,14 +17,14 @@ from perfci.render.history import fault_lines
 
 _SITE, _API = "https://github.com", "https://api.github.com"
 _MOST = 16
-"""Devices with an alert: a store that names more is another thing than a few machines."""
+"""Devices with an alert: a store of a few machines has no more."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}")
 
 
 def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run: bool) -> None:
-    """Open, update or close the issue of each device that the store has nights of; `dry_run`: print what it would say.
+    """Open, update or close the issue of each device in the store; `dry_run`: print it.
 
-    Ends the process with 0. Raises UsageError for what is asked wrongly, MachineError where the store or GitHub fails.
+    Ends the process with 0. Raises UsageError, and MachineError where the store or GitHub fails.
     """
     _require_suite(suite)
     if not _REPOSITORY.fullmatch(repository):
@@ -48,13 +48,12 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
 
 
 def _require_suite(name: str) -> None:
-    """Raise UsageError for what is no name of a suite: it stands in markers."""
+    """Raise UsageError for a name that cannot stand in markers."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 60:
         raise UsageError(f"--suite {name!r}: use lower-case letters and digits, with single hyphens between")
 
 
 def _settle(devices: list[Alerts], suite: str, address: str, repository: str, token: str) -> None:
-    """Make GitHub's issues say what was found, and tell what became of each."""
     try:
         from perfci.github.alert import settle
         from perfci.github.api import Api, ApiError, Forbidden
@@ -75,7 +74,6 @@ def _settle(devices: list[Alerts], suite: str, address: str, repository: str, to
 
 
 def _show(device: Alerts, suite: str, address: str) -> None:
-    """Print what the issue of a device would say."""
     would = "the issue would be closed, if there is one" if device.ended else "there would be no issue"
     typer.echo(log_line(f"{device.name}: {'the issue would be open' if device.open else would}"))
     _tell(device)

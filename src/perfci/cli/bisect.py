@@ -24,7 +24,7 @@ from perfci.system.files import write_atomic
 from perfci.system.users import Outputs, keep_outputs
 
 FOLDER = "bisect"
-"""Within --out, so that the last comparison stays as it is."""
+"""Within --out, so that the last comparison stays."""
 FILES = (*ANSWERS, f"{COMPARISONS}/")
 
 
@@ -65,7 +65,7 @@ def find_commit(
 
 
 def _measure(console: Console, outputs: Outputs, request: Request) -> Results:
-    """Measure one comparison and write it down: with a report where it is no step, which answers one question alone."""
+    """Measure and write a comparison, with a report unless it is a step, which answers one question alone."""
     out, question = request.where.out, request.what.question
     with Teller(console, brief=True) as teller:
         measurement = Measurement(request, teller)
@@ -98,6 +98,5 @@ def _note(console: Console, text: str) -> None:
 
 
 def _tell(console: Console, one: Compared, head: CommitFacts, known: bool) -> None:
-    """Say a line on a comparison once it is done."""
     if not known:
         _note(console, rendered.told(one, head))

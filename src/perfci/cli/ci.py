@@ -41,7 +41,7 @@ from perfci.sources.git import Repository
 from perfci.system.files import disk_errors, write_atomic
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", "PERFCI_EARLIER", PREFIX)
-"""Beginnings of names that concern this job and never the code under test, not even by `pass_env`."""
+"""Beginnings of this job's variables, which code under test never gets, not even by `pass_env`."""
 _MOST_FILES = 20
 
 
@@ -50,9 +50,8 @@ class Answer:
     """The job's answer to the workflow."""
 
     verdict: str
-    """Empty where there is none to give: of a plan, and of a shard that was measured before."""
+    """Empty for a plan, and for a shard that was measured before."""
     code: int
-    """The job's exit code."""
     summary: str
     """Markdown."""
     failing: int = 0
@@ -62,9 +61,9 @@ class Answer:
     artifact: str = ""
     """Empty where there is nothing to upload."""
     raw: Path | None = None
-    """The folder of the profilers' own reports; None where there are none to hand on."""
+    """The folder of profilers' reports to hand on."""
     shards: list[str] = field(default_factory=list)
-    """`1/4` and so on: the parts of the plan that was made."""
+    """The parts of a new plan, such as `1/4`."""
 
 
 def run_job() -> None:
@@ -106,7 +105,7 @@ def run_job() -> None:
 
 
 def sift_reports(folder: Path) -> None:
-    """Take those with secrets out of the reports that a job is to hand on, and name the folder where any is left.
+    """Remove reports with secrets, and name the folder where any is left.
 
     A step of its own: it has the job's secrets, and starts nothing of the change.
     """
@@ -118,10 +117,10 @@ def sift_reports(folder: Path) -> None:
 
 
 def without_secrets() -> dict[str, str]:
-    """Return the environment of this process, of which the runner's part is then hidden from processes that it starts.
+    """Return the environment of this process, whose runner's part is then hidden from processes that it starts.
 
-    Where it holds a secret, the process first starts itself anew without: what a process was started with stays
-    readable in /proc. So it does where Python could import from the checkout.
+    With a secret in it the process first starts itself anew without: /proc shows what a process was started with. So it
+    does where Python could import from the checkout.
     """
     env = dict(os.environ)
     clean = scrubbed(env)
@@ -135,7 +134,7 @@ def without_secrets() -> dict[str, str]:
 
 
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` without secrets; where the code is not trusted, without any variable whose value resembles one."""
+    """Return `env` without secrets; for untrusted code without any variable whose value resembles one."""
     try:
         trusted = event.load(env).trusted
     except UsageError:
@@ -156,20 +155,20 @@ class _Job:
     context: event.Context
     repo: Repository
     shard: Shard | None
-    """The part of a plan that is to be measured; None for a whole comparison, and for its plan."""
+    """The part of a plan to measure; None for a whole comparison, and for its plan."""
     artifact: str
     out: Path
 
 
 def gate(env: Mapping[str, str]) -> Answer:
-    """Measure what the event asks for, if it must be measured. Raises PerfciError."""
+    """Measure what the event asks for, if needed. Raises PerfciError."""
     job = _read(env)
     asked = _decide(job)
     return asked if isinstance(asked, Answer) else _do(job, asked)
 
 
 def _read(env: Mapping[str, str]) -> _Job:
-    """Return the job, unless it is one that must not measure."""
+    """Return the job, unless it must not measure."""
     settings, context = read_settings(env), event.load(env)
     if context.privileged:
         raise UsageError(
@@ -194,7 +193,7 @@ def _read(env: Mapping[str, str]) -> _Job:
 
 
 def _decide(job: _Job) -> Answer | Request:
-    """Return what is to be measured, or the answer where nothing is."""
+    """Return the request, or the answer where nothing is to be measured."""
     settings, context, repo, shard = job.settings, job.context, job.repo, job.shard
     if shard is not None and (stands := _stands(shard, job.env)) is not None:
         return stands
@@ -218,7 +217,6 @@ def _decide(job: _Job) -> Answer | Request:
 
 
 def _do(job: _Job, request: Request) -> Answer:
-    """Plan the comparison, or measure."""
     settings = job.settings
     if settings.planned:
         return _plan(settings.planned, job, request)
@@ -233,7 +231,7 @@ def _do(job: _Job, request: Request) -> Answer:
 
 
 def _base_of(plan: SharedPlan) -> str:
-    """Return the base that the checkout has to hold for a shard, as `find_base` is asked for it. Raises UsageError."""
+    """Return a shard's base for `find_base`. Raises UsageError."""
     if plan.what.pull_request:
         return ""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", plan.base or ""):
@@ -242,11 +240,10 @@ def _base_of(plan: SharedPlan) -> str:
 
 
 def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
-    """Return the answer of a shard that was measured in an earlier attempt of this run; None where it is to be
-    measured.
+    """Return the answer of a shard that an earlier attempt measured; None where it is to be measured.
 
-    `PERFCI_EARLIER` names the folder with the artifacts of those attempts. Raises UsageError for a shard that was
-    begun there: whoever measures it anew measures it twice.
+    `PERFCI_EARLIER` names the folder of those attempts' artifacts. Raises UsageError for a shard that was begun there:
+    whoever measures it anew measures it twice.
     """
     earlier = _handed_over(shard, env)
     if any(results.error is None for results in earlier):
@@ -262,7 +259,7 @@ def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
 
 
 def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
-    """Return what earlier attempts of this run measured of a shard; what cannot be read is left to who publishes."""
+    """Return earlier attempts' results of a shard; unreadable ones are left to who publishes."""
     if not env.get("PERFCI_EARLIER"):
         return []
     folder, handed = Path(env["PERFCI_EARLIER"]), []
@@ -279,7 +276,7 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
 
 
 def _plan(shards: int, job: _Job, request: Request) -> Answer:
-    """Make the plan of a comparison that so many jobs share, and leave it for them. Raises PerfciError."""
+    """Leave a plan for the jobs that share it. Raises PerfciError."""
     out = _made(job.out)
     plan = write_plan(request, shards, out / PLAN)
     if not isinstance(plan, SharedPlan):
@@ -293,7 +290,7 @@ def _plan(shards: int, job: _Job, request: Request) -> Answer:
 
 
 def _made(out: Path) -> Path:
-    """Return the folder of this job's output, without what an earlier one in the same workspace has left of results."""
+    """Return the job's output folder, without an earlier job's results."""
     with disk_errors("written", out):
         out.mkdir(exist_ok=True)
         for name in ("results.json", UNMEASURED):
@@ -302,8 +299,7 @@ def _made(out: Path) -> Path:
 
 
 def _reports(out: Path, temporary: Path) -> Path | None:
-    """Return the folder of the profilers' own reports, away from what is uploaded as it is; None where there are
-    none."""
+    """Return the folder of profilers' reports, away from what is uploaded as it is."""
     reports = collect(out, temporary)
     for line in reports.left:
         typer.echo(f"perfci: raw: not handed on: {line}")
@@ -338,7 +334,7 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Co
 
 
 def _words(settings: Settings, request: Request) -> list[str]:
-    """Return the command line for a container, behind the verb."""
+    """Return the words behind the verb, for a container."""
     what, how = request.what, request.how
     words = how.command[2:]
     words += [f"--base={what.base}"] if what.base else []
@@ -348,7 +344,7 @@ def _words(settings: Settings, request: Request) -> list[str]:
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:
-    """Return the command line that does the same in a clone; the run adds the base."""
+    """Return the command line for a clone; the run adds the base."""
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]
@@ -356,8 +352,7 @@ def _command(settings: Settings, compares: bool) -> list[str]:
 
 
 def job_python() -> str:
-    """Return the job's Python, which holds its torch, and not the environment that the action made for perfci
-    itself."""
+    """Return the job's Python, which has its torch, not that of the action's environment for perfci."""
     return shutil.which("python3") or shutil.which("python") or sys.executable
 
 
@@ -380,7 +375,7 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
 
 
 def _fit(file: Path) -> list[str]:
-    """Let results be such as a publishing job reads. Returns an annotation where none will. Raises MachineError."""
+    """Fit results to what a publishing job reads. Returns an annotation where none will. Raises MachineError."""
     with disk_errors("read", file):
         content = file.read_bytes()
     try:
@@ -397,7 +392,7 @@ def _fit(file: Path) -> list[str]:
 
 
 def _unmeasured(answer: Answer, job: _Job) -> Answer:
-    """Return the answer with an artifact that says so: a job that leaves none was not heard. Raises MachineError."""
+    """Add an artifact that says so: a job without an artifact was not heard. Raises MachineError."""
     out = _made(job.out)
     write_atomic(out / UNMEASURED, json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
     return replace(answer, out=out, artifact=job.artifact)
@@ -412,7 +407,7 @@ def _satisfied(changed: list[str]) -> Answer:
 
 
 def _nothing(head: str, base: str) -> Answer:
-    """Return a commit would be compared with itself."""
+    """A commit would be compared with itself."""
     typer.echo(f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head}")
     said = f"{code(head)} has no commit of its own, {code(base)} holds them all. Nothing was measured: this is no pass."
     return Answer("undecided", 0, f"### {ICONS['undecided']} Nothing to compare\n\n{said}\n")

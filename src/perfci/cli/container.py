@@ -1,4 +1,4 @@
-"""Measuring in a container of perfci's image: `perfci docker VERB …`, and a job whose `container:` names an image."""
+"""Measuring in a container of perfci's image: `perfci docker VERB …`, and a job with an image in `container:`."""
 
 import os
 import signal
@@ -43,9 +43,9 @@ def run_in_container(
 
 
 def measure_in_container(request: Request, words: Sequence[str], image: str, *, trusted: bool) -> Finished:
-    """Do what `measure` does, by perfci in a container of `image`. Raises PerfciError.
+    """Do what `measure` does in a container of `image`. Raises PerfciError.
 
-    `words`: of the command line, behind the verb. `trusted`: the code is of people who may write to the repository.
+    `words`: behind the verb. `trusted`: the code's authors may write to the repository.
     """
     signal.signal(signal.SIGTERM, interrupt)
     where = request.where.repository.resolve()

@@ -1,4 +1,4 @@
-"""`perfci doctor`: what this machine can give, and what stands in the way."""
+"""`perfci doctor`."""
 
 import os
 import tempfile
@@ -23,7 +23,7 @@ from perfci.system.files import disk_error, remove_tree
 
 
 def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, offline: bool) -> None:
-    """Check the machine, print what was found, end with 0 or 3. Raises UsageError for a folder that is not there."""
+    """Check the machine, print the findings, end with 0 or 3. Raises UsageError for a missing folder."""
     if not where.is_dir():
         raise UsageError(f"--repo {escaped(where)}: is no folder")
     root, policy, lines = _policy(where.resolve())
@@ -59,7 +59,7 @@ def _temporary() -> bool:
 
 
 def _policy(where: Path) -> tuple[Path, Policy, list[Finding]]:
-    """Return the repository's folder, its policy (without one a policy of defaults), and what is wrong with it."""
+    """Return the repository's folder, its policy or the default one, and what is wrong with it."""
     root, policy = where, Policy(version=1, suite=["*.py"])
     try:
         repo = Repository.find(where)

@@ -1,4 +1,4 @@
-"""`perfci explain`: whether a change reaches the GPU at all, by the work that base and head give it."""
+"""`perfci explain`: whether a change reaches the GPU at all."""
 
 import itertools
 import json as jsonlib
@@ -23,8 +23,7 @@ _SAME = "base and head give the GPU the same work"
 
 
 def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
-    """Record and compare the work of cases. Ends the process: 0 where it is the same in all, 1 where it is not known to
-    be."""
+    """Record and compare the work of cases. Ends the process: 0 where it is the same in all, else 1."""
     request = read_request("compare", cases=cases, device=None, **asked).but(lock_clocks=None)
     with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository) as outputs:
         found = explain_work(request, teller)
@@ -41,14 +40,14 @@ def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
 
 
 def _total(found: Sequence[Compared]) -> str:
-    """Return the last line: how many of the cases have the same work."""
+    """Return the last line."""
     different = sum(bool(one.why_not) for one in found)
     rest = f"; not known of {different}" if different else ""
     return f"{len(found) - different} of {count(len(found), 'case')}: the same work in base and head{rest}"
 
 
 def _tell(name: str, one: Compared, console: Console) -> None:
-    """Print both work lists side by side, and the answer behind them."""
+    """Print both work lists side by side, and the answer."""
     console.print(Text(name, style="bold"))
     if one.work:
         table = Table("", *SIDES, box=None, pad_edge=False)

@@ -26,7 +26,7 @@ from perfci.system.users import find_account, keep_outputs
 
 
 def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
-    """Compare on the GPUs that `--gpus` names. Ends the process with the exit code."""
+    """Compare on the GPUs of `--gpus`. Ends the process with the exit code."""
     if asked.get("prepare"):
         measure_and_report("compare", **asked)  # which builds, and needs no GPU
     refuse_keep("a run on several GPUs")
@@ -42,7 +42,7 @@ def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
 
 
 def compare_on(members: list[Member], request: Request) -> NoReturn:
-    """Compare on the devices of `members`, judge, write and tell. Ends the process with the exit code."""
+    """Compare, judge, write and tell. Ends the process with the exit code."""
     signal.signal(signal.SIGTERM, interrupt)
     out = request.where.out
     if (out / FOLDER / "shard-1" / JOURNAL).exists():
@@ -73,7 +73,7 @@ def compare_on(members: list[Member], request: Request) -> NoReturn:
 
 
 def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
-    """Raise UsageError where a case is measured on something else than GPUs."""
+    """Raise UsageError where a case does not run on GPUs."""
     if all(one.gpu for one in members) and set(plan.plan.devices) != {"cuda"}:
         raise UsageError(
             "--gpus: the policy measures on the CPU, whose cores are shared here: give --device cuda, and compare "
@@ -82,7 +82,7 @@ def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
 
 
 def _merged(folders: list[Path], out: Path, built: float) -> Results:
-    """Return the results of all. `built`: seconds until all was built and planned, once for all of them."""
+    """`built`: seconds to build and plan, once for all."""
     (merged,) = read_shards(folders, out)  # GPUs of one model share one plan
     results = merged.results
     for side in results.sides.values():

@@ -230,7 +230,7 @@ def html(
 
 
 def _collected(store: str, where: Path) -> tuple[list["Device"], list["Fault"]]:
-    """Return the series of a store, and what was left out of it. Raises MachineError where it has no night."""
+    """Return a store's series, and what was left out. Raises MachineError where it has no night."""
     from perfci.history.series import read
     from perfci.history.store import open_store
 
@@ -252,7 +252,7 @@ def _slug(name: str) -> str:
 
 
 def _facts(texts: list[str]) -> dict[str, str]:
-    """Return the facts that `--fact` names. Raises UsageError."""
+    """Return the facts of `--fact`. Raises UsageError."""
     found = {}
     for text in texts:
         name, mark, value = text.partition("=")

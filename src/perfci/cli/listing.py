@@ -1,4 +1,4 @@
-"""`perfci list`: the cases of this tree and their limits; with `--plan` what a comparison takes and can show."""
+"""`perfci list`: cases and limits; with `--plan` what a comparison takes and can show."""
 
 import json as jsonlib
 import tempfile
@@ -29,7 +29,7 @@ _PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
 
 
 def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
-    """Print the cases of the working tree with their limits, or what a comparison of them takes and can show.
+    """Print the working tree's cases with their limits, or what comparing them takes and can show.
 
     Ends with 3 where a suite file does not import.
     """
@@ -60,7 +60,7 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
 
 
 def _trial(request: Request, teller: Teller) -> Results | None:
-    """Return results of a few pairs of each case, HEAD against this tree; None, and why, where there are none."""
+    """Return results of a few pairs of each case, HEAD against this tree; else None, and tell why."""
     teller.note(f"no results of all cases are here yet: {TRIAL_PAIRS} pairs of each show what they cost")
     with tempfile.TemporaryDirectory(prefix="perfci-trial-") as folder:
         try:
@@ -76,7 +76,7 @@ def _limits(case: Case, asked: Sequence[Criterion]) -> list[str]:
 
 
 def _words(asked: Criterion) -> str:
-    """Return a limit, and whether it is there only because the policy has none."""
+    """Return a limit, and whether it is only a default."""
     return f"{asked.words()} (default)" if asked.source.origin == "default" else asked.words()
 
 

@@ -36,20 +36,20 @@ from perfci.system.users import Outputs, keep_outputs
 _AS_ASKED = (
     "base", "quick", "resume", "committed", "pull_request", "counters", "strict", "profile", "raw",
 )  # fmt: skip
-"""Fields of a request that hold what the command line says, as it says it."""
+"""Fields of a request that are the command line's."""
 CALIBRATION_FILES = ("calibration.md", "calibration.json", "results.json", "samples.jsonl", "logs/")
 DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The outcome of a measurement, written to its folder."""
+    """A measurement that is written to its folder."""
 
     report: Report
     problem: PerfciError | KeyboardInterrupt | None
     """The error that ended it early."""
     files: Sequence[str] = ()
-    """The files written there, as people are told."""
+    """Shown to people."""
 
     @property
     def exit_code(self) -> int:
@@ -60,7 +60,7 @@ class Finished:
 
     @property
     def words(self) -> str:
-        """The problem as one line."""
+        """The problem in one line."""
         if not isinstance(self.problem, KeyboardInterrupt):
             return str(self.problem)
         return "interrupted: go on with --resume" if "--resume" in self.report.advised else "interrupted"
@@ -88,7 +88,7 @@ def tell_measured(request: Request) -> NoReturn:
 
 
 def measure(request: Request, console: Console) -> Finished:
-    """Measure, judge, write everything into the output folder. Raises PerfciError where there is nothing to write."""
+    """Measure, judge and write. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
     with keep_outputs(request.where.out, request.where.repository) as outputs:
         return _measure(request, console, outputs)
@@ -113,12 +113,12 @@ def _measure(request: Request, console: Console, outputs: Outputs) -> Finished:
 
 
 def by_times(results: Results, *, strict: bool) -> Report:
-    """Return what pairs tell, by themselves."""
+    """Return what pairs alone tell."""
     return judge(results, strict=strict, criteria=results.plan.timed)
 
 
 def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
-    """Say what the pairs tell, before profilers take their time over the explanations."""
+    """Tell of pairs before profilers take their time."""
     if results.plan.timed:
         report = by_times(results, strict=strict)
         teller.note(f"{report.verdict.upper()} by times alone: {report.sentence}")
@@ -154,7 +154,7 @@ def calibrate_machine(pairs: int | None, *, json: bool, **asked: Any) -> None:
 
 
 def prepare(request: Request, folder: Path, console: Console) -> None:
-    """Build base and head into `folder`, for `--prepared` to measure them. Raises PerfciError."""
+    """Build base and head into `folder`, for `--prepared`. Raises PerfciError."""
     signal.signal(signal.SIGTERM, interrupt)
     with Teller(console) as teller, keep_outputs(request.where.out, request.where.repository):
         sides = prepare_sides(request, folder, teller)
@@ -165,14 +165,14 @@ def prepare(request: Request, folder: Path, console: Console) -> None:
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """SIGTERM is an interrupt like Ctrl-C: what was measured is kept."""
+    """Treat SIGTERM as Ctrl-C: what was measured is kept."""
     raise KeyboardInterrupt
 
 
 def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **asked: Any) -> Request:
-    """Return the request of a command line; what a verb does not ask takes its default.
+    """Return the request of a command line, with defaults for what a verb does not ask.
 
-    `keeps`: the verb takes builds that are kept, or keeps one. Raises UsageError for what typer cannot check.
+    `keeps`: the verb takes or keeps kept builds. Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
     fields: dict[str, Any] = {name: asked[name] for name in _AS_ASKED if name in asked}
@@ -215,8 +215,7 @@ def read_machine(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_kept(variables: Mapping[str, str], mode: str, *, pull_request: bool) -> dict[str, Any]:
-    """Return the fields on builds that are kept. Raises UsageError for a wish that would keep nothing, or what must not
-    become base."""
+    """Return the fields on kept builds. Raises UsageError where nothing would be kept, or what must not become base."""
     cache, keep = variables.get(CACHE), variables.get(KEEP)
     if keep:
         if keep not in ("base", "head") or (keep == "base" and mode == "run"):
@@ -237,7 +236,7 @@ def refuse_keep(who: str) -> None:
 
 
 def environments(mode: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `--python` and `--env` say of both sides, and of one alone. Raises UsageError."""
+    """Return `--python` and `--env` of both sides, and of one alone. Raises UsageError."""
     python = asked.get("python") or []
     pythons = _by_side([python] if isinstance(python, str) else python)
     for prefix, paths in pythons.items():
@@ -261,7 +260,7 @@ def _by_side(values: Sequence[str]) -> dict[str, list[str]]:
 
 
 def folders(where: Path, out: Path) -> tuple[Path, Path]:
-    """Return the folders of `--repo` and `--out`, absolute. Raises UsageError."""
+    """Return `--repo` and `--out`, absolute. Raises UsageError."""
     if not where.is_dir():
         raise UsageError(f"--repo {where}: is no folder")
     if out == Path(OUT):
@@ -272,7 +271,7 @@ def folders(where: Path, out: Path) -> tuple[Path, Path]:
 
 
 def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
-    """Return the devices of `--device`; None where it is not given. Raises UsageError."""
+    """Return the devices of `--device`, or None. Raises UsageError."""
     for name in names or []:
         if name not in DEVICES:
             raise UsageError(f"--device {name}: write cuda or cpu")
@@ -289,7 +288,7 @@ def parse_trace(text: str) -> frozenset[Traced]:
 
 
 def duration(option: str, text: str) -> float:
-    """Return the seconds of a duration such as `3m`. Raises UsageError, naming the option."""
+    """Return seconds of a duration such as `3m`. Raises UsageError with the option."""
     try:
         seconds = parse_duration(text)
     except ValueError as error:

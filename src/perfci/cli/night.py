@@ -1,4 +1,4 @@
-"""`perfci history plan` and `perfci history measure`: the comparisons of a night, each with a report of its own."""
+"""`perfci history plan` and `perfci history measure`: a night's comparisons, each with its own report."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,36 +27,35 @@ from perfci.system.files import disk_errors, remove_tree, write_atomic
 from perfci.system.users import keep_outputs
 
 NIGHT = "night.json"
-"""File of --out that holds the plan."""
+"""The plan, in --out."""
 ALONE = "alone"
-"""Folder of the run on the first night of a repository without a release; each comparison's is called as its purpose
-is."""
+"""Folder of a first night's run, without a release; comparisons' are called as their purpose."""
 _FOLDERS: tuple[str, ...] = ("last", "reference", "seam", ALONE)
 _LARGEST = 2**20
 """Bytes of a plan."""
 
 
 class Comparison(NamedTuple):
-    """One comparison of a night."""
+    """A comparison of a night."""
 
     folder: str
     base: str | None
-    """Commit or name of base; None of the run without one."""
+    """Commit or name of base; None without base."""
     head: str
     request: Request
     words: str
-    """How people are told of it."""
+    """For people."""
 
 
 def tell_plan(store: str, where: Path) -> NoReturn:
-    """Print the plan of a night as one line of JSON. Ends the process with 0."""
+    """Print a night's plan as one line of JSON. Ends the process with 0."""
     plan = read_night(_repository(where), store)
     typer.echo(plan.model_dump_json())
     raise typer.Exit(0)
 
 
 def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> NoReturn:
-    """Make every comparison of a night. Ends the process with the exit code of the worst."""
+    """Make a night's comparisons. Ends the process with the worst exit code."""
     if (store is None) == (plan_file is None):
         raise UsageError("--store and --plan: give one: the store itself, or what `perfci history plan` says of it")
     where, out = folders(asked["where"], asked.pop("out"))
@@ -95,13 +94,13 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
 
 
 def _require_ours(out: Path) -> None:
-    """Raise UsageError where the folders that a night begins anew are of somebody else."""
+    """Raise UsageError where a folder that a night begins anew is somebody else's."""
     if not (out / NIGHT).is_file() and (found := [name for name in _FOLDERS if os.path.lexists(out / name)]):
         raise UsageError(f"--out {out}: holds {found[0]}, which is of no night: name another folder, or a new one")
 
 
 def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the words that ask a comparison by itself for what the night was asked."""
+    """Return the words for a comparison by itself."""
     valued = [(name, asked.get(name)) for name in ("budget", "python")]
     words = [word for device in asked.get("device") or [] for word in ("--device", device)]
     words += [word for name, value in valued if value for word in (f"--{name}", str(value))]
@@ -110,8 +109,8 @@ def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
 
 
 def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Sequence[str] = ()) -> Iterator[Comparison]:
-    """Yield the comparisons of a plan. `request`: of all, with the night's own folder; `more`: words that each one's
-    command line ends with."""
+    """Yield the comparisons of a plan. `request`: of all, with the night's folder; `more`: the end of each command
+    line."""
     judged = [one for one in (plan.last, plan.reference) if one is not None]
     if not judged:
         command = ["perfci", "run", "--committed", *more]
@@ -141,7 +140,7 @@ def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Seque
 
 
 def read_night(repo: Repository, store: str) -> NightPlan:
-    """Return the plan by what a store holds, and say what it leaves out. Raises UsageError, MachineError."""
+    """Return the plan by a store, and say what that leaves out. Raises UsageError, MachineError."""
     head = repo.commit("HEAD")
     policy = policy_of(repo, head)
     if policy is None:
@@ -160,8 +159,8 @@ def read_night(repo: Repository, store: str) -> NightPlan:
 
 
 def comparisons_of(folder: Path) -> tuple[list[Path], str, str, str]:
-    """Return what a night's folder holds: the folders of its comparisons that have a report, the names of the reference
-    and of the one before, empty where there is none, and what was planned and has no report. Raises UsageError."""
+    """Return the folders of a night's comparisons that have a report, the names of the reference and of the one before,
+    or empty, and what was planned and has no report. Raises UsageError."""
     plan = _parse_plan(folder / NIGHT, str(folder / NIGHT))
     found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
     if not (found.keys() - {"seam"}):
@@ -174,7 +173,7 @@ def comparisons_of(folder: Path) -> tuple[list[Path], str, str, str]:
 
 
 def _read_plan(file: Path, repo: Repository) -> NightPlan:
-    """Return the plan in a file. Raises UsageError for anything else, and where it is of another commit."""
+    """Raise UsageError for anything but a plan, and for one of another commit."""
     plan = _parse_plan(file, f"--plan {file}")
     head = repo.commit("HEAD").sha
     if plan.head.sha != head:
@@ -201,7 +200,7 @@ def _repository(where: Path) -> Repository:
 
 
 def _named(repo: Repository, reference: Reference) -> str:
-    """Return the reference's name where it still means the commit, so that reports have it; else the commit."""
+    """Return the reference's name for reports where it still means the commit; else the commit."""
     try:
         return reference.name if repo.commit(reference.name).sha == reference.commit.sha else reference.commit.sha
     except UsageError:
@@ -209,7 +208,7 @@ def _named(repo: Repository, reference: Reference) -> str:
 
 
 def _code(one: Comparison, done: Finished) -> int:
-    """Return its part of the exit code: two references are not judged, and may differ as they please."""
+    """Return its exit code: two references are not judged, and may differ."""
     return 0 if one.folder == "seam" and done.exit_code == 1 else done.exit_code
 
 

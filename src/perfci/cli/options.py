@@ -1,7 +1,7 @@
-"""Options that several verbs take: each is described once, and those that go together stand in groups.
+"""Options that several verbs take, in groups.
 
-An option that takes a value is called as its parameter is. What is a property of the machine, and no question of one
-call, is a variable: `SETTINGS` of cli/measure.py.
+An option with a value is called as its parameter. Properties of the machine are variables: `SETTINGS` of
+cli/measure.py.
 """
 
 import inspect
@@ -17,7 +17,7 @@ OUT = Path("perfci-out")
 
 
 def _known(incomplete: str) -> list[str]:
-    """Return the cases of the last run here that begin so, and a glob for those of each kernel, for the shell's Tab."""
+    """Return the last run's cases that begin so, and a glob for each kernel's, for the shell's Tab."""
     import json
 
     from perfci.system.bounded import Unread, regular
@@ -85,7 +85,7 @@ Prepared = Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=True)]
 
 
 class Deciding:
-    """Options of the verbs that decide."""
+    """Options of verbs that decide."""
 
     quick: Quick = False
     budget: Budget = None
@@ -96,7 +96,7 @@ class Deciding:
 
 
 class Measuring:
-    """Options of the verbs that measure or profile a tree."""
+    """Options of verbs that measure or profile."""
 
     device: Device = None
     committed: Committed = False
@@ -109,7 +109,7 @@ class Measuring:
 
 
 class Judging:
-    """Options of the verbs that judge files."""
+    """Options of verbs that judge files."""
 
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Judge by these limits instead (exploratory).")
@@ -126,7 +126,7 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def taking(*groups: type) -> Callable[[Verb], Verb]:
-    """Give a verb the options of `groups`, in order, behind its own; they come as keywords, in its `**asked`."""
+    """Give a verb the options of `groups`, in order, behind its own, as keywords in its `**asked`."""
 
     def decorate(verb: Verb) -> Verb:
         own = inspect.signature(verb)

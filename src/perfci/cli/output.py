@@ -1,4 +1,4 @@
-"""Writing and telling what was measured and judged."""
+"""Writing and telling results and reports."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -32,14 +32,11 @@ FILES = (
     "samples.jsonl",
     "logs/",
 )
-"""Files for people, in the order of use."""
+"""For people, in the order of use."""
 
 
 def made(folder: Path) -> Path:
-    """Make an output folder where there is none, for git to ignore: what perfci writes is no part of head.
-
-    Raises OSError, MachineError.
-    """
+    """Make an output folder that git ignores: what perfci writes is no part of head. Raises OSError, MachineError."""
     if not folder.exists():
         folder.mkdir(parents=True)
         write_atomic(folder / ".gitignore", "*\n")
@@ -53,10 +50,10 @@ def write_all(
     formats: Collection[str] = tuple(FORMATS),
     measured: tuple[Results, Path] | None = None,
 ) -> list[str]:
-    """Write results (if given) and the report in these formats into `out`. Raises MachineError.
+    """Write results (if given) and the report into `out`. Raises MachineError.
 
-    `measured`: results that are written already, and the folder that holds what was recorded beside them.
-    Returns those of FILES that belong to these results: others in `out` are an earlier run's.
+    `measured`: results that are written already, and the folder of what was recorded beside them. Returns those of
+    FILES that belong to these results: others in `out` are an earlier run's.
     """
     if results is not None:
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
@@ -70,7 +67,7 @@ def write_all(
 
 
 def _beside(results: Results) -> set[str]:
-    """Return the files that measuring leaves in its folder, these results among it."""
+    """Return the files that measuring leaves, these results among them."""
     names = {"results.json"}
     if any(case.origin == "imported" for case in results.cases):
         return names
@@ -84,7 +81,7 @@ def _beside(results: Results) -> set[str]:
 
 
 def tell(report: Report, out: Path, files: Sequence[str], *, json: bool = False) -> None:
-    """Print the report with the `files` that it comes with: for people, or as JSON alone."""
+    """Print the report and its `files`: for people, or as JSON alone."""
     if json:
         typer.echo(report.model_dump_json(indent=1))
         return
@@ -93,7 +90,7 @@ def tell(report: Report, out: Path, files: Sequence[str], *, json: bool = False)
 
 
 def tell_files(out: Path, files: Sequence[str]) -> None:
-    """Print where what was written lies."""
+    """Print where files lie."""
     typer.echo(f"\nFiles in {_from_here(out)}/: {' · '.join(files)}")
 
 
@@ -103,13 +100,13 @@ def _from_here(path: Path) -> Path:
 
 
 LONGEST = 8 * 2**20
-"""Bytes of one pair's samples that are still read: half a million numbers."""
+"""Bytes of a pair's samples: half a million numbers."""
 LARGEST = 64 * 2**20
-"""Bytes of samples that are still read: an artifact holds what somebody else wrote."""
+"""Bytes of samples: an artifact holds what somebody else wrote."""
 
 
 def read_recorded(results: Results, folder: Path) -> Recorded:
-    """Return `results` with the samples that `folder` holds of them; without where these cannot be read."""
+    """Return `results` with the samples in `folder`, if readable."""
     path = folder / SAMPLES
     if not path.exists():
         return Recorded(results)
@@ -130,7 +127,7 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
 
 
 def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
-    """Return side → placements; empty where these are not the samples of `pair`, but of another run's."""
+    """Return side → placements; empty for samples of another run's pair."""
     if not isinstance(found, dict):
         return {}
     placements = {name: found[name] for name in SIDES if _numbers(found.get(name))}
@@ -139,7 +136,7 @@ def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
 
 
 def _numbers(found: Any) -> bool:
-    """Tell whether these are lists of finite numbers, none of them empty."""
+    """Tell whether these are non-empty lists of finite numbers."""
     return isinstance(found, list) and all(
         isinstance(one, list) and one and all(isinstance(n, float | int) and math.isfinite(n) for n in one)
         for one in found

@@ -1,4 +1,4 @@
-"""Progress: one changing line where a terminal looks, plain lines where none does."""
+"""Progress: one changing line on a terminal, else plain lines."""
 
 import time
 from collections.abc import Callable
@@ -16,23 +16,23 @@ from perfci.render.terminal import print_decided
 from perfci.render.words import duration
 
 QUIET_SECONDS = 15.0
-"""Without a terminal, at most one line of progress in this time."""
+"""Seconds between lines of progress without a terminal."""
 _REDRAWN = 4
-"""Times a second that the changing line is drawn: it moves, and takes little of the machine that is measured."""
+"""Times a second: it moves, and takes little of the measured machine."""
 _STEPS = ((60, 5), (600, 30))
-"""Seconds below which an estimate is told in steps of so many; else of a minute."""
+"""Seconds below which an estimate has this step; else a minute."""
 
 
 class Console(rich.console.Console):
-    """Where something is printed."""
+    """rich's console."""
 
     def on_broken_pipe(self) -> None:
-        """Raise what the caller handles, BrokenPipeError, where rich would end with the code of a failed gate."""
+        """Raise BrokenPipeError, which the caller handles, where rich would end with the code of a failed gate."""
         raise  # noqa: PLE0704  # called by rich as it handles that
 
 
 class _Line(Spinner):
-    """The changing line, cut where the terminal ends: what was wrapped could not be taken away once it is resized."""
+    """The changing line, cut where the terminal ends: wrapped lines could not be removed after a resize."""
 
     def render(self, time: float) -> Text:
         line = super().render(time)
@@ -42,13 +42,13 @@ class _Line(Spinner):
 
 
 class Teller:
-    """Tells a person on stderr what happens; stdout stays for the report."""
+    """Tells a person on stderr what happens; stdout is the report's."""
 
     def __init__(
         self, console: Console, judged: Callable[[Results], Report] | None = None, *, brief: bool = False
     ) -> None:
-        """`judged`: says what pairs have decided, which a terminal is told as it comes. `brief`: without a terminal
-        nothing but notes is told."""
+        """`judged`: judges decided pairs, which a terminal shows at once. `brief`: without a terminal only notes are
+        told."""
         self.console, self.judged, self.brief = console, judged, brief
         self._line = _Line("dots", Text("starting"), style="status.spinner")
         # Where colour is forced upon a pipe, rich takes it for a terminal, and nobody there sees a line change.
@@ -63,12 +63,11 @@ class Teller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the changing line away."""
         if self._live:
             self._live.stop()
 
     def stage(self, text: str) -> None:
-        """A new step begins."""
+        """Begin a step."""
         if self._live:
             self._line.update(text=Text(escaped(text)))
             return
@@ -81,12 +80,12 @@ class Teller:
             self.note(kind)
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own: without a terminal it is one, however long."""
+        """Tell something in a line of its own, which is not wrapped without a terminal."""
         wraps = self._live is not None  # a changing line must not pass the width either
         self.console.print(f"perfci: {escaped(text)}", highlight=False, markup=False, soft_wrap=not wraps)
 
     def pair(self, standing: Standing) -> None:
-        """A worker pair is done."""
+        """Tell of a worker pair."""
         decided = f"{standing.decided} of {count(standing.cases, 'case')} decided"
         more = f"about {_about(standing.expected)} more" if standing.expected else ""
         done = f"pair {standing.pairs} done"
@@ -99,13 +98,13 @@ class Teller:
             self.note(" · ".join((done, decided, ", ".join(filter(None, (spent, more))))))
 
     def decided(self, results: Results) -> None:
-        """Cases are decided: a terminal gets their rows, and where none looks the report has them soon."""
+        """Show decided cases on a terminal; elsewhere the report has them soon."""
         if self._live and self.judged:
             print_decided(self.judged(results), self.console)
 
 
 def _about(seconds: float) -> str:
-    """Return an estimate as it is told: `40 s`, `2 min 30 s`."""
+    """`40 s`, `2 min 30 s`."""
     step = next((step for below, step in _STEPS if seconds < below), 60)
     whole = max(1, round(seconds / step)) * step
     return f"{whole} s" if whole < 60 else duration(whole)

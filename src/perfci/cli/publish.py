@@ -1,4 +1,4 @@
-"""`perfci publish`: judge what a workflow run measured, and say so on GitHub."""
+"""`perfci publish`: judge a workflow run, and say so on GitHub."""
 
 import json
 import os
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from perfci.github.workflow import Files
 
 _PACKAGES = {"github": "PyGithub"}
-"""Module → the package that has it, where the names differ."""
+"""Module → its package, where the names differ."""
 
 
 def publish_run(here: Path | None = None) -> None:
     """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
 
-    `here`: the folder in which this job measured, of which the comment alone is written; ends with 0 then, or 3 where
-    it could not be.
+    `here`: the folder in which this job measured, for the comment alone; then ends with 0, or 3 where that fails.
     """
     from perfci.github.event import load
     from perfci.github.settings import Publishing, read_inputs
@@ -78,7 +77,7 @@ def publish_run(here: Path | None = None) -> None:
 
 
 def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:
-    """Return the error that says what a verb needs. Raises `error` where it is of perfci's own modules."""
+    """Return the error that names a verb's missing package. Raises `error` for perfci's own modules."""
     if (error.name or "perfci").partition(".")[0] == "perfci":
         raise error
     name = _PACKAGES.get(error.name or "", error.name)
@@ -88,7 +87,7 @@ def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:
 def _comment(
     context: "Context", folder: Path, wanted: "Wanted", api: "Api", files: "Files", env: Mapping[str, str]
 ) -> None:
-    """Write the comment of what this job measured. Raises what `write_comment` raises, once the runner was told."""
+    """Write this job's comment. Raises what `write_comment` raises, once the runner was told."""
     from perfci.github import workflow
     from perfci.github.here import write_comment
     from perfci.github.settings import RAW_SUFFIX
@@ -113,11 +112,11 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def log_line(text: str) -> str:
-    """Return one line of the log that the runner does not take for a command."""
+    """Return a line of the log that the runner does not take for a command."""
     return " " + visible(text).replace("##[", "## [")
 
 
 def _action(env: Mapping[str, str]) -> str:
-    """Return the event's action, such as `labeled`; empty for events that have none."""
+    """Return the event's action, such as `labeled`, or empty."""
     action = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_bytes()).get("action")
     return action if isinstance(action, str) else ""

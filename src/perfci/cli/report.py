@@ -1,4 +1,4 @@
-"""`perfci report` and `perfci import`: judge and render from files alone, perfci's own or another tool's."""
+"""`perfci report` and `perfci import`: judge and render files, perfci's own or another tool's."""
 
 import glob
 import re
@@ -38,9 +38,9 @@ def judge_files(
     out: Path | None,
     json: bool,
 ) -> NoReturn:
-    """Judge `results` (a file, or the folder that holds results.json). Ends the process with the exit code.
+    """Judge `results` (a file, or the folder of results.json). Ends the process with the exit code.
 
-    `costs`: say where the time went in place of the report.
+    `costs`: say where the time went instead.
     """
     asked = parse_formats(formats)
     path = results / "results.json" if results.is_dir() else results
@@ -55,7 +55,7 @@ def judge_files(
 
 
 def judged(measured: Results, policy: Path | None, *, strict: bool) -> Report:
-    """Return the report on results, by the limits of `policy` where one is given. Raises UsageError."""
+    """Return the report, by the limits of `policy` where given. Raises UsageError."""
     if policy is None:
         return judge(measured, strict=strict)
     return judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
@@ -82,7 +82,7 @@ def judge_imported(
     out: Path,
     json: bool,
 ) -> NoReturn:
-    """Judge another tool's files of head, against those of base if there are any. Ends with the exit code.
+    """Judge another tool's files of head, against base's if any. Ends the process with the exit code.
 
     `head`, `base`: files, folders, patterns.
     """
@@ -116,7 +116,7 @@ def _by(text: str | None) -> By | None:
 
 
 def _items(texts: Sequence[str]) -> dict[str, Work]:
-    """Return the work that `--items` tells, by patterns of ids. Raises UsageError."""
+    """Return the work of `--items`, by patterns of ids. Raises UsageError."""
     found = {}
     for text in texts:
         pattern, _, told = (part.strip() for part in text.rpartition("="))
@@ -133,8 +133,7 @@ def _items(texts: Sequence[str]) -> dict[str, Work]:
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:
-    """Return the files that paths, folders (their *.json) and patterns name, `run-2` before `run-10`. Raises
-    UsageError."""
+    """Return the files of paths, folders (their *.json) and patterns, `run-2` before `run-10`. Raises UsageError."""
     found: list[Path] = []
     for pattern in patterns:
         path = Path(pattern)
@@ -152,12 +151,11 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return a key that sorts numbers in names as numbers."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", str(path)) if part]
 
 
 def parse_formats(text: str | None) -> list[str]:
-    """Return the formats of `--format`; all where it is not given. Raises UsageError."""
+    """Return the formats of `--format`, all by default. Raises UsageError."""
     names = list(FORMATS) if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FORMATS:
@@ -173,22 +171,22 @@ def _made(folder: Path) -> Path:
 
 
 LARGEST = 64 * 2**20
-"""Bytes of a results document at most: an artifact holds what somebody else wrote."""
+"""Bytes of a results document: an artifact holds what somebody else wrote."""
 
 
 def read_results(path: Path) -> Results:
-    """Read a results document. Raises UsageError for anything else."""
+    """Read a results document. Raises UsageError."""
     return _read(path, Results, "results")
 
 
 def read_report(path: Path) -> Report:
-    """Read a report. Raises UsageError for anything else."""
+    """Read a report. Raises UsageError."""
     return _read(path, Report, "report")
 
 
 D = TypeVar("D", bound=Document)
 _MOST_ERRORS = 1000
-"""Errors of a document, each of which takes memory to tell, of which the first one is told."""
+"""Errors of a document, which take memory; the first is told."""
 
 
 def _read(path: Path, kind: type[D], name: str) -> D:

@@ -36,11 +36,11 @@ _PLANNED = {
     "python": "--python", "committed": "--committed", "measure_all": "--measure-all", "env": "--env",
     "prepare": "--prepare",
 }  # fmt: skip
-"""Options that the plan answers, or that no shard takes → as they are written."""
+"""Options that the plan answers, or that no shard takes → their spelling."""
 
 
 def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) -> NoReturn:
-    """Write the plan of a comparison for so many machines. Ends the process with 0."""
+    """Write the plan of a shared comparison. Ends the process with 0."""
     for name, number, most in (("--shards", shards, MOST_SHARDS), ("--models", models, MOST_MODELS)):
         if not 1 <= number <= most:
             raise UsageError(f"{name} {number}: write a number from 1 to {most}")
@@ -70,7 +70,7 @@ def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) 
 
 
 def write_plan(request: Request, shards: int, file: Path) -> SharedPlan | Finished:
-    """Plan the comparison that `request` asks for, into `file`. Raises PerfciError.
+    """Plan the comparison of `request` into `file`. Raises PerfciError.
 
     Where base's policy is at fault there is no plan, but results without a number, by which who publishes them knows
     that head fixes it.
@@ -94,7 +94,7 @@ def write_plan(request: Request, shards: int, file: Path) -> SharedPlan | Finish
 
 
 def told(plan: SharedPlan) -> list[str]:
-    """Return a line for the plan, and one for each shard."""
+    """Return a line for the plan, and for each shard."""
     proved = sum(case.proof is not None and bool(case.proof.by) and not case.proof.audited for case in plan.cases)
     aside = f", {proved} of them proved unchanged" if proved else ""
     share = plan.plan.looks.alpha / plan.plan.m
@@ -110,7 +110,7 @@ def told(plan: SharedPlan) -> list[str]:
 
 
 def measure_shard(text: str, *, out: Path, **asked: Any) -> NoReturn:
-    """Measure one shard of a plan, `FILE:K/N`. Ends the process with the exit code of its part."""
+    """Measure a shard of a plan, `FILE:K/N`. Ends the process with its exit code."""
     for name, written in _PLANNED.items():
         if asked.get(name):
             raise UsageError(f"{written}: a shard does what was planned: leave it out beside --shard")
@@ -128,10 +128,10 @@ def measure_shard(text: str, *, out: Path, **asked: Any) -> NoReturn:
 
 
 def as_planned(request: Request, shard: Shard, file: Path) -> Request:
-    """Return `request` with all that the plan in `file` answers for a shard of it.
+    """Return `request` with the plan's answers for a shard.
 
-    They go on with what their folder holds of it where they ask for that; without, nobody may choose between two
-    measurements: raises UsageError where it was begun.
+    It goes on with its folder's measurements where it asks for that; else raises UsageError for a begun shard: nobody
+    may choose between two measurements.
     """
     what = shard.plan.what
     # By its hash: branches move. What was prepared is asked for as it was prepared.
@@ -142,8 +142,7 @@ def as_planned(request: Request, shard: Shard, file: Path) -> Request:
 
 
 def _goes_on(request: Request, shard: Shard) -> bool:
-    """Tell whether there is something to go on with. Raises UsageError where the shard was begun, and is to begin
-    again."""
+    """Tell whether there is something to go on with. Raises UsageError where a begun shard is to begin again."""
     out = request.where.out
     path = out / JOURNAL
     some = bool(begun(path))
@@ -158,18 +157,18 @@ def _goes_on(request: Request, shard: Shard) -> bool:
 
 
 class Merged(NamedTuple):
-    """The results of all shards of a plan."""
+    """The results of a plan's shards."""
 
     results: Results
     folder: Path
-    """Where their report is to lie."""
+    """For their report."""
     shards: list[Path]
-    """The folders that they come from."""
+    """Their folders."""
 
 
 def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
-    """Return the merged results of folders, or of files, in `out`; of several models of device, which share α, each in
-    a folder of its own there. Raises UsageError, MachineError."""
+    """Return the merged results of folders or files, in `out`; of several device models, which share α, each in its own
+    folder there. Raises UsageError, MachineError."""
     if len(paths) > 4 * MOST_SHARDS:
         raise UsageError(f"merge: {len(paths)} folders: name those of one plan")
     found: list[tuple[str, Results]] = []
@@ -196,7 +195,7 @@ def _plan_of(results: Results) -> str:
 
 
 def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:
-    """Return the folder of a plan's report: `out`, or below it one for the model of device."""
+    """Return a report's folder: `out`, or below it the device model's."""
     if results.part is None or results.part.models == 1:
         return out
     name = re.sub(r"[^A-Za-z0-9]+", "-", model_of(results)).strip("-") or "model"
@@ -208,7 +207,7 @@ def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:
 
 
 def _relocate(results: Results, folder: Path, out: Path) -> None:
-    """Let reasons name their logs as seen from `out`."""
+    """Name logs as seen from `out`."""
     prefix = Path(os.path.relpath(folder.resolve(), out.resolve()))
     reasons: list[Reason | None] = [results.error, *(one.reason for one in results.files)]
     reasons += [side.reason for case in results.cases for side in case.sides.values()]
@@ -227,8 +226,8 @@ def judge_merged(
     out: Path,
     json: bool,
 ) -> NoReturn:
-    """Judge the shards in `paths`, folders or results.json each, as one run; of several models of device, which share
-    α, as a run each. Ends the process with the exit code, of several the worst."""
+    """Judge the shards in `paths`, folders or results.json each, as one run; of several device models, which share α,
+    as a run each. Ends the process with the worst exit code."""
     asked = parse_formats(formats)
     merged = read_shards(paths, out)
     if json and len(merged) > 1:
@@ -250,7 +249,7 @@ def judge_merged(
 
 
 def keep_samples(folders: Iterable[Path], out: Path) -> None:
-    """Put the samples of all shards into one file of `out`, for the plots; those that cannot be read are left out."""
+    """Put all shards' samples into one file of `out`, for the plots, without unreadable ones."""
     (out / SAMPLES).unlink(missing_ok=True)
     appender = Appender(out / SAMPLES)
     try:
