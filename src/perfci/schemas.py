@@ -47,7 +47,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
 def _described(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings of a model's fields by their names in a document.
 
-    pydantic can do it (`use_attribute_docstrings`) as models are imported: a quarter of a second of each start.
+    pydantic's `use_attribute_docstrings` takes a quarter of a second of each start.
     """
     found = {}
     (tree,) = ast.parse(inspect.getsource(model)).body
@@ -60,7 +60,7 @@ def _described(model: type[BaseModel]) -> dict[str, str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """Schemas with what pydantic does not know: docstrings, lists that may be one string, how NaN is written."""
+    """Adds what pydantic does not know: docstrings, lists that may be one string, how NaN is written."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
@@ -88,9 +88,9 @@ class _Generator(GenerateJsonSchema):
 
 
 def _limits() -> dict[str, Any]:
-    """Return what must hold between the fields of a limit, as far as the catalogue of metrics tells.
+    """Return what must hold between a limit's fields, by the catalogue of metrics.
 
-    What a metric of the policy's own may be compared with, the loader alone knows.
+    The loader alone knows what a policy's own metric may be compared with.
     """
     zero = r"(0+\.?0*|\.0+)"
     spans = {"pattern": r"^range:\S"}
@@ -102,7 +102,7 @@ def _limits() -> dict[str, Any]:
     by_ncu = {"pattern": PLAIN_NCU}
 
     def of(*names: dict[str, Any], default: bool = False) -> dict[str, Any]:
-        """Of one of these metrics; `default`: of a limit that names none, too."""
+        """`default`: also a limit without a metric."""
         return {"properties": {"metric": {"anyOf": [*names]}}} | ({} if default else {"required": ["metric"]})
 
     def given(name: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _limits() -> dict[str, Any]:
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Name of the document → its JSON schema (draft 2020-12), for each of the table above."""
+    """Return document → JSON schema (draft 2020-12)."""
     made: dict[str, dict[str, Any]] = {
         name: {"$schema": GenerateJsonSchema.schema_dialect}
         | document.model_json_schema(mode=mode, schema_generator=_Generator)
@@ -146,7 +146,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
 
 def files() -> dict[str, str]:
-    """File name → text, sorted and indented, as it stands in `schemas/`."""
+    """Return file name → text, as in `schemas/`."""
     return {
         f"{name}.json": json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
         for name, schema in schemas().items()
@@ -154,7 +154,7 @@ def files() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write every schema into the folder `arguments[0]`. Raises UsageError without exactly one folder."""
+    """Write every schema into `arguments[0]`. Raises UsageError without exactly one folder."""
     if len(arguments) != 1:
         raise UsageError("usage: python -m perfci.schemas FOLDER")
     folder = Path(arguments[0])
