@@ -4,7 +4,7 @@ import sys
 
 
 def say(line: str) -> None:
-    """Say one line on stderr, as perfci does; nothing of an empty one."""
+    """Print `line` on stderr as perfci does, unless it is empty."""
     if line:
         sys.stderr.write(f"perfci: {line}\n")
         sys.stderr.flush()

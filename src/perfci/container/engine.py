@@ -1,7 +1,4 @@
-"""The Docker Engine, as far as perfci needs it, by Docker's SDK, which is imported when it is asked for.
-
-Every error of the engine ends as one line of perfci's.
-"""
+"""The Docker Engine, by Docker's SDK, imported on demand. Each of its errors becomes one line of perfci's."""
 
 import importlib
 import shutil
@@ -17,20 +14,20 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.text import escaped
 
 GRACE = 60
-"""Seconds that a container gets to write what it has before it is killed."""
+"""Seconds between an end asked for and a kill."""
 _DRAIN = 5.0
-"""Seconds for the last output of a container that has ended."""
+"""Seconds for the last output of an ended container."""
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-"""Programs of which one on PATH lets an engine give GPUs without a runtime that is called `nvidia`."""
+"""Programs on PATH by which an engine without a runtime called `nvidia` gives GPUs."""
 
 
 class UnknownCapabilityError(MachineError):
-    """The engine does not know a capability that it was asked for."""
+    """The engine does not know a capability."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image that is there."""
+    """An image that is present."""
 
     id: str
     env: Mapping[str, str]
@@ -39,14 +36,13 @@ class Image:
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a container."""
+    """How a container ended."""
 
     code: int
-    """0 to 3, as perfci's own."""
     line: str
-    """The last line that perfci said on stderr, without `perfci: `; empty without one, or on a terminal."""
+    """perfci's last line on stderr, without `perfci: `; empty without one, or on a terminal."""
     interrupted: bool = False
-    """It was asked to stop, and may have ended before it was."""
+    """It was asked to stop; it may have ended before that."""
 
 
 class Engine:
@@ -78,11 +74,11 @@ class Engine:
         return int(self._info["MemTotal"])
 
     def gives_gpus(self) -> bool:
-        """Return whether NVIDIA's container toolkit is there."""
+        """Tell whether NVIDIA's container toolkit is there."""
         return "nvidia" in (self._info.get("Runtimes") or {}) or any(map(shutil.which, _HOOKS))
 
     def image(self, name: str, *, pull: bool) -> Image:
-        """Return the image of this name, from a registry only where `pull` says so. Raises UsageError, MachineError."""
+        """Return the image; pull it only where `pull` says so. Raises UsageError, MachineError."""
         not_found = importlib.import_module("docker.errors").ImageNotFound
         with _told():
             if pull:
@@ -100,7 +96,7 @@ class Engine:
 
     @contextmanager
     def volume(self, labels: Mapping[str, str]) -> Iterator[str]:
-        """Yield the name of an empty volume that ends with this. Raises MachineError."""
+        """Yield the name of an empty volume, and remove it afterwards. Raises MachineError."""
         with _told():
             volume = self._client.volumes.create(labels=dict(labels))
         try:
@@ -109,7 +105,7 @@ class Engine:
             _remove(volume, "volume", volume.name, force=True)
 
     def run(self, arguments: Mapping[str, Any]) -> Ended:
-        """Run a container from `arguments` of `containers.create` until it ends; what it writes is written here.
+        """Run a container from arguments of `containers.create`, with its output on this process's.
 
         An interrupt stops it, with time to keep what it has measured; a second one kills it. Raises MachineError,
         UnknownCapabilityError.
@@ -155,8 +151,6 @@ class Engine:
 
 
 class _Copy(Thread):
-    """Writes a container's output to this process's, as it comes."""
-
     def __init__(self, stream: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         super().__init__(daemon=True)
         self._stream = stream
@@ -171,7 +165,6 @@ class _Copy(Thread):
 
     @property
     def line(self) -> str:
-        """The last line of perfci's own."""
         lines = self._tail.decode(errors="replace").splitlines()
         said = [line.removeprefix("perfci: ") for line in lines if line.startswith("perfci: ")]
         return escaped(said[-1]) if said else ""
@@ -194,7 +187,6 @@ def _remove(thing: Any, kind: str, name: str, **how: bool) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Raise errors of SDK, connection and engine as perfci's."""
     errors = importlib.import_module("docker.errors")
     requests = importlib.import_module("requests.exceptions")
     try:
@@ -206,7 +198,7 @@ def _told() -> Iterator[None]:
 
 
 def unreachable(error: BaseException) -> MachineError:
-    """Return why the engine does not answer, as far as the errors below `error` tell."""
+    """Return why the engine does not answer."""
     below: list[BaseException] = [error]
     for one in below:
         told = [one.__cause__, one.__context__, *one.args]
@@ -225,7 +217,7 @@ def unreachable(error: BaseException) -> MachineError:
 
 
 def refusal(text: bytes | str) -> PerfciError:
-    """Return a refusal of the engine as an error that says what to do."""
+    """Return a refusal as an error that says what to do."""
     words = escaped(text.decode(errors="replace") if isinstance(text, bytes) else text)
     known = words.lower()
     if "unknown capability" in known:

@@ -1,7 +1,7 @@
-"""Entry point of perfci's image: arranges a user, a home and git, and goes on as perfci.
+"""Entry point of perfci's image: arranges a user, a home and git, and becomes perfci.
 
-The container starts as root only for this. perfci stays root, so that the code under test, which runs as the owner of
-the workspace, can change nothing of perfci's; where `docker run --user` names another, all runs as that one.
+perfci stays root, so that the code under test, which runs as the owner of the workspace, can change nothing of
+perfci's; with `docker run --user` all runs as that user.
 """
 
 import os
@@ -20,19 +20,17 @@ from perfci.system.gpu import Gpu
 from perfci.system.users import VARIABLE
 
 SUITE = Path("/opt/perfci/suite")
-"""The suite that ships."""
 OUT = "perfci-out"
 NOBODY = 10001
-"""Uid and gid that own nothing: runs the code under test where the workspace is root's."""
+"""Uid and gid that own nothing: for the code under test where the workspace is root's."""
 MEASURING = ("run", "compare", "profile", "calibrate", "bisect")
 OF_THE_SUITE = ("run", "profile", "list")
-"""Verbs that with nothing mounted are about the suite that ships."""
 FOR_THE_OWNER = ("init", "report")
-"""Verbs that only write files: they run as the owner of the workspace."""
+"""Verbs that only write files, as the owner of the workspace."""
 
 
 def main() -> None:
-    """Entry point: becomes `perfci ARGS`, or ends with one line and an exit code."""
+    """Become `perfci ARGS`, or end with one line and an exit code."""
     where = Path.cwd()
     try:
         args = settle(sys.argv[1:], where)
@@ -45,10 +43,9 @@ def main() -> None:
 
 
 def settle(args: Sequence[str], where: Path) -> list[str]:
-    """Return the arguments for perfci: `args`, or without any those that fit the files in `where`; told in a line.
+    """Return `args`, or by default those that fit the files in `where`: with none, for the suite that ships.
 
-    With nothing there it is about the suite that ships. Raises UsageError where nothing could be written there, and as
-    `Repository.find`.
+    Raises UsageError where nothing could be written there, and as `Repository.find`.
     """
     if not args or (args[0] in MEASURING and "--prepare" not in args):  # building needs none
         gpu, why = Gpu.open(0)
@@ -69,8 +66,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def default(where: Path) -> list[str]:
-    """Return arguments for a comparison where there is a base, else for the tree alone; told in a line. Raises as
-    `settle`."""
+    """Return arguments to compare where there is a base, else for the tree alone. Raises as `settle`."""
     if not os.access(where, os.W_OK):
         raise UsageError(
             f"{where}: cannot be written: mount a folder for the output and name it: "
@@ -94,11 +90,10 @@ def default(where: Path) -> list[str]:
 
 
 def arrange(verb: str, where: Path, caller: Mapping[str, str]) -> dict[str, str]:
-    """Return perfci's environment: a home and a name for who runs the code under test, and a git that trusts `where`
-    alone.
+    """Return perfci's environment: home and name of who runs the code under test, and a git that trusts `where` alone.
 
-    As root also: that user gets a line in /etc/passwd, and this process becomes the owner of `where` for a verb that
-    only writes files. Raises MachineError.
+    As root it also adds that user to /etc/passwd, and becomes the owner of `where` for a verb that only writes files.
+    Raises MachineError.
     """
     info, root = where.stat(), os.geteuid() == 0
     owner = (info.st_uid, info.st_gid) if info.st_uid else (NOBODY, NOBODY)
@@ -142,7 +137,6 @@ def _configure_git(config: Path, where: Path) -> None:
 
 
 def _name(user: int, group: int, home: Path) -> str:
-    """Return the user's name; as root with a line in /etc/passwd for one that has none there."""
     with suppress(KeyError):
         return pwd.getpwuid(user).pw_name
     if os.geteuid() == 0:

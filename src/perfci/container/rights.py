@@ -1,4 +1,4 @@
-"""The rights of a container: as few as are needed, fewer where the code is not trusted. Pure but for `read_host`."""
+"""The rights of a container: as few as needed, fewer for code that is not trusted. Pure but for `read_host`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -17,22 +17,21 @@ from perfci.system.facts import driver_version
 RUN_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETPCAP", "SETUID")
 """Capabilities by which perfci runs code as another user (system/users.py). That code gets none of them."""
 _SHOWN = ("TERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR")
-"""Variables that say how perfci shows what it says."""
 _OF_THE_IMAGE = re.compile(
     "HOME|USER|LOGNAME|SHELL|TMPDIR|PATH|LD_.*|PYTHON.*|VIRTUAL_ENV|CONDA_PREFIX|NVIDIA_.*|PERFCI_.*|GIT_.*"
 )
-"""Variables that the image sets, or that perfci, git or NVIDIA's toolkit act on: never the caller's."""
+"""Variables of the image, or that perfci, git or NVIDIA's toolkit act on: never the caller's."""
 _PATHS = re.compile(
     ".*PATH|CC|CXX|NVCC|CUDAHOSTCXX|.*_(?:HOME|ROOT|DIR|DIRECTORY|FILE|BUNDLE|PREFIX|COMPILER|LAUNCHER)"
 )
-"""Variables that hold paths of the host: only where a policy names them."""
+"""Variables with paths of the host: they pass only where a policy names them."""
 _CLOSED = (
     "bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt/nvidia", "opt/perfci", "opt/torch",
     "perfci-sides", "proc", "sbin", "sys", "usr",
 )  # fmt: skip
 """Folders of the image into which nothing of the host is mounted."""
 _TAKEN = ("/opt", "/run", "/tmp", "/var")
-"""Folders of the image that nothing of the host takes the place of."""
+"""Folders of the image that nothing of the host replaces."""
 
 Need = Literal["none", "wanted", "required"]
 
@@ -42,9 +41,8 @@ class Host:
     """A machine and its GPUs."""
 
     driver: str | None
-    """NVIDIA's; None where there is none."""
+    """NVIDIA's; None without one."""
     admin_only: bool = False
-    """Only administrators may read counters."""
 
     @property
     def major(self) -> int:
@@ -64,11 +62,10 @@ class Counting:
     allowed: bool
     capability: str | None = None
     why: str = ""
-    """One line for people; empty where there is nothing to say."""
 
 
 def need_of(verb: str, policies: Collection[Policy]) -> Need:
-    """Return how much counters are needed: `required` by a profile and by a limit on one, `wanted` for explanations."""
+    """Return how much counters are needed: `required` by a profile or a limit, `wanted` for explanations."""
     limits = [(limit, policy) for policy in policies for limit in policy.limits]
     if verb == "profile" or any(resolve(limit.metric, policy.metrics).tier == "counters" for limit, policy in limits):
         return "required"
@@ -76,10 +73,10 @@ def need_of(verb: str, policies: Collection[Policy]) -> Need:
 
 
 def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfmon: bool = True) -> Counting:
-    """Return the lowest rung on which ncu can do what is needed, of none, PERFMON and SYS_ADMIN.
+    """Return the lowest rung on which ncu can do what is needed: none, PERFMON, SYS_ADMIN.
 
-    `asked`: what `--counters` or `--no-counters` say. `perfmon`: the engine knows that capability. SYS_ADMIN, which is
-    close to root on the host, is for counters that somebody has asked for: by option, limit or verb.
+    `asked`: `--counters`, `--no-counters`. `perfmon`: the engine knows it. SYS_ADMIN, close to root on the host, only
+    where an option, limit or verb asks for counters.
     """
     if not trusted or asked is False:
         return Counting(False)
@@ -97,11 +94,10 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
 
 
 def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
-    """Return the caller's variables that go into the container: those that code under test may see, and those that
-    perfci shows by.
+    """Return the caller's variables for the container: those of the code under test, and of perfci's output.
 
-    What would not fit the image stays behind. Where the code is not trusted, so does every likely secret, also
-    what `pass_env` of a policy names.
+    Without what would not fit the image, and for code that is not trusted without every likely secret, also one in
+    `pass_env`.
     """
     named = set(pass_env)
 
@@ -118,7 +114,7 @@ def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bo
 
 
 def require_no_cover(path: Path, what: str) -> None:
-    """Raise UsageError where the host's `path`, mounted at the same place, would hide a part of the image."""
+    """Raise UsageError where mounting the host's `path` at the same place would hide a part of the image."""
     words = path.parts[1:]
     inner = [tuple(folder.split("/")) for folder in _CLOSED]
     if str(path) in _TAKEN or any(words == one[: len(words)] or one == words[: len(one)] for one in inner):

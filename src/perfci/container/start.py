@@ -1,7 +1,8 @@
-"""`perfci VERB` in a container of its image: what is built with a network and without rights is measured the other way.
+"""`perfci VERB` in containers of its image: it builds with a network and without rights, and measures the other way
+round.
 
-The repository is mounted read-only and the output on its own, both at their paths on the host, so that every path
-means the same here and there. What a container is given says rights.py, and engine.py how it is run.
+The repository is mounted read-only and the output on its own, both at their paths on the host: a path means the same in
+both. rights.py decides the rights, engine.py runs the containers.
 """
 
 import os
@@ -40,20 +41,18 @@ from perfci.system.pins import DEFAULT, for_driver, variants
 from perfci.system.pins import VARIABLE as VARIANT
 
 LABEL = "perfci.started"
-"""Of containers and volumes that were started here."""
 SIDES = Path("/perfci-sides")
-"""Where the volume with the built sides lies in both containers."""
+"""Mount point of the volume of built sides."""
 LEASES = Path("/tmp") / FOLDER
-"""The folder of leases there: the host's, so that no two measure on one device."""
+"""Mount point of the host's leases: no two runs measure on one device."""
 TWICE = ("run", "compare", "profile")
-"""Verbs that build and then measure, in a container each."""
 ONCE = ("list", "doctor")
 MEMORY_SHARE = 0.9
-"""Of the machine's memory: what a container takes beyond it ends the container, and nothing else on the machine."""
+"""Of the machine's memory: beyond it the container ends, and nothing else on the machine."""
 PIDS = 8192
-"""Processes and threads of a container: some hundred cores may compile and count, and a fork bomb ends early."""
+"""Processes and threads: some hundred cores may compile, and a fork bomb ends early."""
 SHM = 1 << 30
-"""Bytes of /dev/shm, as against Docker's 64 MiB: loaders of data hand tensors over in it."""
+"""Bytes of /dev/shm (Docker: 64 MiB): data loaders hand tensors over in it."""
 
 _GPU = r"\d{1,4}|(GPU|MIG)-[0-9a-f-]{1,80}"
 
@@ -62,49 +61,45 @@ Phase = Literal["build", "measure", "list", "doctor"]
 
 @dataclass(frozen=True)
 class Job:
-    """A verb to run: for whom, on what."""
+    """A verb to run in containers."""
 
     verb: str
     words: Sequence[str]
-    """The arguments after the verb; in it `--repo` and `--out` are overruled by `request`."""
+    """After the verb; `request` overrules `--repo` and `--out`."""
     request: Request
-    """Of them: where, out, mode, base, committed, pull_request."""
     command: Sequence[str]
-    """The command line for people to repeat."""
     image: str | None = None
-    """None: the one that fits the driver."""
+    """None takes the one that fits the driver."""
     pull: bool = False
     gpus: str = "auto"
     """`all`, `none`, indices or UUIDs with commas between; `auto`: all where there is a driver."""
     counters: bool | None = None
-    """True with `--counters`, False with `--no-counters`."""
+    """`--counters` or `--no-counters`."""
     trusted: bool = True
-    """The code is that of the caller, or of people who may write to its repository."""
+    """By the caller, or people who may write to the repository."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The part that both containers of a job have in common."""
+    """What both containers of a job share."""
 
     job: Job
     image: Image
     gpus: tuple[str, ...] | None
     """None: no GPU; empty: all."""
     folders: Sequence[Path]
-    """Mounted read-only."""
     policies: Sequence[Policy]
     leases: Path
     """The host's folder."""
     memory: int
-    """Bytes."""
     tty: bool
     caller: Mapping[str, str]
     cores: str = ""
-    """Of the machine, as Docker takes them; empty for all."""
+    """As `cpuset_cpus` takes them; empty for all."""
 
 
 def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
-    """Run it, with its output on this process's. Raises PerfciError."""
+    """Run the job, with its output on this process's. Raises PerfciError."""
     folders, policies = _sources(job)
     host = read_host()
     gpus = choose_gpus(job.gpus, host)
@@ -131,7 +126,7 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
 
 
 def own_cores() -> str:
-    """Return the cores that this process may use, as Docker takes them; empty where it may use all."""
+    """Return this process's cores as Docker takes them; empty for all."""
     if not hasattr(os, "sched_getaffinity"):
         return ""  # macOS
     own = sorted(os.sched_getaffinity(0))
@@ -155,7 +150,7 @@ def _phases(engine: Engine, terms: Terms, host: Host) -> Ended:
 
 
 def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, rung: Counting, host: Host) -> Ended:
-    """Run the container in which ncu may count; with SYS_ADMIN, or without, where the engine does not know PERFMON."""
+    """With SYS_ADMIN, or without, where the engine does not know PERFMON."""
     if rung.why and phase == "measure":
         say(rung.why)
     try:
@@ -223,7 +218,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
 
 
 def command(job: Job, phase: Phase, rung: Counting) -> list[str]:
-    """Return the arguments of the image's entry point: the caller's words, and after them those that overrule them."""
+    """Return arguments for the image's entry point: the caller's words, then those that overrule them."""
     words = list(job.words)
     end = words.index("--") if "--" in words else len(words)
     more = ["--repo", str(job.request.where.repository)]
@@ -240,7 +235,6 @@ def _bind(path: Path, *, read_only: bool = False) -> dict[str, Any]:
 
 
 def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
-    """Return the folders to mount, and the policies of the sides where the verb has any. Raises UsageError."""
     where = job.request.where
     repo = Repository.find(where.repository)
     root = repo.root if repo else where.repository
@@ -263,7 +257,6 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
 
 
 def _make(folder: Path) -> bool:
-    """Make the output folder; return whether there was none. Raises MachineError."""
     there = folder.is_dir()
     with disk_errors("made", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -271,8 +264,7 @@ def _make(folder: Path) -> bool:
 
 
 def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
-    """Return the GPUs that the container gets: None for none, nothing in it for all. Raises UsageError,
-    MachineError."""
+    """Return the GPUs of the container: None for none, empty for all. Raises UsageError, MachineError."""
     if asked == "none" or (asked == "auto" and host.driver is None):
         return None
     if asked not in ("auto", "all") and not re.fullmatch(rf"({_GPU})(,({_GPU}))*", asked):
@@ -283,7 +275,7 @@ def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
 
 
 def default_image(host: Host, gpus: tuple[str, ...] | None) -> str:
-    """Return the newest image that the driver runs. Raises MachineError for a driver that is too old for any."""
+    """Return the newest image that the driver runs. Raises MachineError for a driver too old for any."""
     if gpus is None or host.driver is None:
         return f"perfci:{DEFAULT}"
     name = for_driver(host.driver)
@@ -294,7 +286,7 @@ def default_image(host: Host, gpus: tuple[str, ...] | None) -> str:
 
 
 def require_fit(name: str, image: Image, host: Host, gpus: tuple[str, ...] | None) -> None:
-    """Raise UsageError for an image that is none of perfci's, or of another version; MachineError for an old driver."""
+    """Raise UsageError for an image that is not perfci's or of another version, MachineError for an old driver."""
     variant = image.env.get(VARIANT)
     if variant is None:
         raise UsageError(f"image {escaped(name)}: holds no perfci: begin it with `FROM perfci:{DEFAULT}`")
