@@ -1,7 +1,7 @@
-"""The environment of a side: what is named here passes, everything else stays behind.
+"""The environment of a side: only named variables pass.
 
-Base and head get the same variables but for paths below their own folders, whose names must be of equal length:
-the size of the environment shifts the stack, and that is measurable (Mytkowicz et al., ASPLOS 2009).
+Base and head get the same variables, but for paths below their own folders, whose names must have equal length: the
+size of the environment shifts the stack, which is measurable (Mytkowicz et al., ASPLOS 2009).
 """
 
 import re
@@ -67,20 +67,18 @@ FOLDERS = {
     "XDG_DATA_HOME": "data",
     "XDG_STATE_HOME": "state",
 }
-"""Variable → the folder below a side's caches that it names."""
 DOWNLOADS = ("pip", "uv")
-"""Of the folders of a side's caches those that hold packages as they come from an index."""
+"""Folders of a side's caches with packages as an index serves them."""
 HOMES = ("home", TEMPORARY, "config", "data", "state")
-"""Of the folders of a side's caches those that programs expect to be there."""
 # Weights and data, which each side would fetch anew. Code may lie there, too, and a build needs none of it.
 _DATA = {"HF_HOME": "huggingface", "TORCH_HOME": "torch"}
 _TOOLS = {"CARGO_HOME": (".cargo",), "RUSTUP_HOME": (".rustup",), "CCACHE_DIR": (".ccache", ".cache/ccache")}
-"""Folders of a user's home that builds fill, each under the variable that names it to its tool."""
+"""Variable of a tool → folders of a user's home that its builds fill."""
 OF_HOME = (
     ".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml", ".netrc", ".gitconfig", ".config/git/config",
     ".git-credentials", ".npmrc", ".condarc", ".cargo/config.toml", ".cargo/credentials.toml", ".rustup",
 )  # fmt: skip
-"""Files of a user's home that builds need: where packages come from, with which rights. No folder that builds fill."""
+"""Files of a user's home that builds need to find and fetch packages. No folder that builds fill."""
 
 
 def side_environment(
@@ -93,12 +91,11 @@ def side_environment(
     build: bool,
     kept: bool = False,
 ) -> dict[str, str]:
-    """Return the whole environment for builds (`build`) or workers of the side that lives in `side_dir`.
+    """Return the whole environment for builds (`build`) or workers of the side in `side_dir`.
 
-    Later ones win: the allow-listed part of `caller`; perfci's own settings, with `threads` for the CPU
-    libraries; the variables of `caller` named in `pass_env`, secrets too; `policy_env`; and last
-    `PERFCI_SITE`, the side's own home and caches. `kept`: what it builds serves later runs, and so nothing is taken
-    from the caller's home that code under test may have left there.
+    Later ones win: the allow-listed part of `caller`; perfci's settings; variables named in `pass_env`, secrets too;
+    `policy_env`; `PERFCI_SITE`, the side's home and caches. `kept`: later runs use the build, so it takes nothing from
+    the caller's home that code under test may have left.
     """
     env = {name: value for name, value in caller.items() if passes(name, build)}
     env |= dict.fromkeys(_THREADS, str(threads))
@@ -124,7 +121,7 @@ def side_environment(
 
 
 def passes(name: str, build: bool) -> bool:
-    """Return whether the caller's `name` reaches builds (`build`) or workers without being named in the policy."""
+    """Tell whether the caller's `name` reaches builds (`build`) or workers without being named in the policy."""
     if build and _INDEX.fullmatch(name):
         return True
     if is_secret(name) or _CACHE.fullmatch(name):
@@ -133,12 +130,11 @@ def passes(name: str, build: bool) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Return whether perfci sets a variable itself, or keeps it from the sides, which would share a cache by it."""
+    """Tell whether perfci sets a variable, or keeps it from the sides, which would share a cache by it."""
     ours = name in _THREADS or name in FOLDERS or name in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "TRITON_HOME")
     return ours or name.startswith("PERFCI_")
 
 
 def is_secret(name: str = "", value: str = "") -> bool:
-    """Return whether a variable, or another setting, holds a secret, as far as its name and the look of its value
-    tell."""
+    """Tell whether a name or the look of a value suggests a secret."""
     return bool(_SECRET.search(name) or _TOKEN.search(value))

@@ -1,7 +1,5 @@
-"""Git, as far as perfci needs it: the repository, its commits, the choice of base.
-
-Nothing here writes into a repository: no locks, no hooks, no index refresh.
-"""
+"""Git: the repository, its commits, the choice of base. Never writes into a repository: no locks, hooks, index
+refresh."""
 
 import os
 import re
@@ -15,7 +13,7 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.text import did_you_mean, escaped, shell
 
 TIMEOUT = 120.0
-"""Seconds for one call of git that only reads."""
+"""Seconds for one reading call of git."""
 
 # No hook, no daemon, no descent into submodules by itself, and raw bytes as paths.
 _CONFIG = (
@@ -41,7 +39,7 @@ _KEEP = (
     "GIT_SSL_CAPATH",
 )
 LFS_OFF = ("filter.lfs.smudge=", "filter.lfs.clean=", "filter.lfs.process=", "filter.lfs.required=false")
-"""Git LFS's filter switched off: it may be configured and not installed, and it would download."""
+"""Switches Git LFS's filter off: it may be configured but not installed, and it would download."""
 _DEFAULT_BASES = (
     "refs/remotes/origin/HEAD",
     "refs/remotes/origin/main",
@@ -51,16 +49,15 @@ _DEFAULT_BASES = (
 )
 _HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
 _DEFAULTS = ("main", "master", "trunk", "develop")
-"""Names that default branches mostly have: who types one of them means the one that is there."""
+"""Usual default branches: who types one means the one that exists."""
 _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
-"""A whole hash, or as much of its beginning as git takes."""
 _WHOLE_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 
 
 def git_environment(caller: Mapping[str, str], settings: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
     """Return the environment of every git call: quiet, English, without locks, and bound to no other repository.
 
-    `settings`: key and value of further ones, which the list of processes does not show.
+    `settings`: keys and values that the list of processes does not show.
     """
     env = {name: value for name, value in caller.items() if not name.startswith("GIT_") or name in _KEEP}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
@@ -82,11 +79,10 @@ def run_git(
     allow: Sequence[int] = (0,),
     hidden: Sequence[tuple[str, str]] = (),
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run `git ARGS` in `cwd`, with `env` added to its environment and the settings `config` (`key=value`), and those
-    that may hold secrets, `hidden`.
+    """Run `git ARGS` in `cwd`, with `config` (`key=value`) and `hidden` settings, which may hold secrets.
 
-    Raises UsageError where git is missing or refuses the folder's owner, MachineError where it takes longer
-    than `timeout` seconds or ends with a status that is not in `allow`.
+    Raises UsageError where git is missing or refuses the folder's owner, MachineError beyond `timeout` seconds or for a
+    status not in `allow`.
     """
     command = ["git", *(part for setting in config for part in ("-c", setting)), *args]
     try:
@@ -114,7 +110,7 @@ def run_git(
 
 
 def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
-    """Return what git wrote to `stderr` as an error of one line."""
+    """Return git's `stderr` as an error of one line."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     if any("safe.directory" in line for line in lines):  # git before 2.38 does not read that setting from us
         folder = escaped(cwd)
@@ -129,16 +125,16 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
 
 
 def lacks_a_name(folder: Path) -> bool:
-    """Tell whether `git commit` in `folder` would refuse, since git does not know who commits."""
+    """Tell whether `git commit` in `folder` would refuse for lack of a committer's name."""
     known = {name: value for name, value in os.environ.items() if name.startswith(("GIT_AUTHOR_", "GIT_COMMITTER_"))}
     asked = ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT") if shutil.which("git") is not None else ()
     return any(run_git(["var", name], cwd=folder, env=known, allow=(0, 128)).returncode for name in asked)
 
 
 def means_itself(rev: str, head: str) -> bool:
-    """Return whether `rev` can mean nothing but the commit that is checked out, of hash `head`: `HEAD`, `@`, that hash.
+    """Tell whether `rev` can only mean the commit checked out, of hash `head`: `HEAD`, `@`, that hash.
 
-    A branch or a tag means what it stands at, which may happen to be that commit.
+    A branch or tag means what it stands at, which may happen to be that commit.
     """
     return bool(_HEAD.fullmatch(rev)) or bool(_HASH.fullmatch(rev) and head.startswith(rev.lower()))
 
@@ -148,30 +144,27 @@ class Commit:
     """A commit as people name it."""
 
     ref: str
-    """As the user named it, or as perfci found it."""
+    """As the user named it, or perfci found it."""
     sha: str
-    """Full hash."""
     subject: str
-    """First line of its message."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository with a working tree: an ordinary clone, a linked worktree or a submodule."""
+    """A git repository with a working tree: clone, linked worktree or submodule."""
 
     root: Path
     """Top of the working tree, absolute and resolved."""
     git_dir: Path
-    """Its git directory; a linked worktree has its own."""
+    """A linked worktree has its own."""
     common_dir: Path
-    """The git directory that all worktrees share."""
 
     @classmethod
     def find(cls, path: Path) -> "Repository | None":
-        """Return the repository that `path` (a folder or a file) lies in, or None outside git.
+        """Return the repository of `path` (a folder or file), or None outside git.
 
-        Raises UsageError for a path that does not exist, a bare repository, a git directory, a repository
-        whose git directory is not there, and where git is not installed though `path` lies in a repository.
+        Raises UsageError for a missing path, a bare repository, a git directory, one without its git directory, and
+        where git is not installed.
         """
         folder = path if path.is_dir() else path.parent
         if not folder.is_dir():
@@ -197,7 +190,7 @@ class Repository:
         return run_git(args, cwd=self.root, stdin=stdin, allow=allow, config=config)
 
     def head_commit(self) -> Commit | None:
-        """Return the commit that is checked out, named after its branch; None in a repository without a commit."""
+        """Return the commit checked out, named after its branch; None without a commit."""
         done = self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", allow=(0, 1))
         if done.returncode:
             return None
@@ -220,7 +213,6 @@ class Repository:
         return self._commit(rev, sha)
 
     def _instead(self, rev: str) -> str:
-        """Return what to do about a name that is none here."""
         told = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
         named = os.fsdecode(told.stdout).splitlines()
         default = [name for name in _DEFAULTS if name in named] if rev in _DEFAULTS else []
@@ -229,20 +221,20 @@ class Repository:
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
     def whole(self, rev: str = "HEAD") -> str:
-        """Return what makes a shallow clone whole, with `rev`, which it may lack."""
+        """Return the command that completes a shallow clone, and fetches `rev` if it is missing."""
         fetch = f"run `{fetching(rev, '--unshallow')}`" if self.has_origin() else "clone without `--depth`"
         return f"{fetch}, or check out with `fetch-depth: 0`"
 
     def has_origin(self) -> bool:
-        """Return whether there is a remote named origin to fetch from."""
+        """Tell whether there is a remote named origin."""
         return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
     def resolve_base(self, ref: str | None, pull_request: bool) -> Commit:
         """Return the commit that HEAD is compared with.
 
-        For a pull request whose merge commit is checked out, that commit's first parent; otherwise the
-        merge-base of HEAD and `ref`. Without `ref`: the default branch of origin, else `main` or `master`.
-        Raises UsageError where there is no such commit, with the command that gets it.
+        For a pull request's merge commit its first parent; otherwise the merge-base of HEAD and `ref`, by default
+        origin's default branch, else `main` or `master`. Raises UsageError, with the command that gets a missing
+        commit.
         """
         head = self.head_commit()
         if head is None:
@@ -264,10 +256,7 @@ class Repository:
         raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
 
     def read(self, sha: str, path: str) -> bytes | None:
-        """Return a file of a commit, `path` relative to the root; None where there is no file of that name.
-
-        Links are followed inside the commit, never out of it.
-        """
+        """Return a commit's file, `path` relative to the root, or None. Follows links only inside the commit."""
         if "\n" in path:
             raise UsageError(f"{escaped(path)}: the name holds a newline: rename the file")
         if ".." in Path(path).parts:
@@ -281,7 +270,7 @@ class Repository:
         return rest[: int(words[2])]
 
     def is_dirty(self, exclude: Sequence[Path] = ()) -> bool:
-        """Return whether the working tree differs from HEAD outside `exclude`, untracked files counted."""
+        """Tell whether the working tree differs from HEAD outside `exclude`; untracked files count."""
         args = [
             "status",
             "--porcelain",
@@ -299,18 +288,18 @@ class Repository:
         return bool(self.git(*args, config=config).stdout)
 
     def untracked(self) -> list[Path]:
-        """Return the files of the working tree that git neither tracks nor ignores."""
+        """Return the files that git neither tracks nor ignores."""
         names = self.git("ls-files", "--others", "--exclude-standard", "-z").stdout.split(b"\0")
         return [self.root / os.fsdecode(name) for name in names if name]
 
     def parents(self, sha: str) -> list[str]:
-        """Return the full hashes of a commit's parents, those that a shallow clone lacks too."""
+        """Return the full hashes of a commit's parents, also those that a shallow clone lacks."""
         # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.
         header = self.git("cat-file", "commit", sha).stdout.partition(b"\n\n")[0]
         return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]
 
     def is_shallow(self) -> bool:
-        """Return whether the clone lacks a part of its history."""
+        """Tell whether the clone lacks a part of its history."""
         return _output(self.git("rev-parse", "--is-shallow-repository")) == "true"
 
     def _resolve(self, rev: str) -> str | None:
@@ -343,7 +332,7 @@ class Repository:
 
 
 def fetching(rev: str, *options: str) -> str:
-    """Return the command after which `rev` is here if origin has it: a branch, tag, commit of either, or whole hash."""
+    """Return the command that fetches `rev` from origin: a branch, tag, commit of either, or whole hash."""
     # What follows the remote's name alone would become FETCH_HEAD and no name.
     what = [rev] if _WHOLE_HASH.fullmatch(rev) else ["+refs/heads/*:refs/remotes/origin/*"]
     return shell(["git", "fetch", *options, "--tags", "origin", *what], spanned=True)
@@ -354,7 +343,7 @@ def _output(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _refuse_half_a_repository(folder: Path, stderr: bytes) -> None:
-    """Raise UsageError where there is a repository, but none that can be measured; return outside git."""
+    """Raise UsageError where there is a repository that cannot be measured; return outside git."""
     text = stderr.decode(errors="replace")
     if "not a git repository (or any" in text:
         return

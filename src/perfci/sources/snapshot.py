@@ -1,7 +1,7 @@
 """Snapshots: the files of a side in a folder of its own, complete with submodules and LFS.
 
-Base and head get files of the same two modes (0644, 0755) and of one fixed time, so that neither the umask nor
-the order of writing tells them apart: a clock tick between two files makes `make` rebuild in one side only.
+Files of base and head have two modes (0644, 0755) and one fixed time, so that neither umask nor order of writing tells
+them apart: a clock tick between two files makes `make` rebuild in one side only.
 """
 
 import hashlib
@@ -23,11 +23,10 @@ from perfci.sources.git import LFS_OFF, Repository, run_git
 TIMEOUT = 1800.0
 """Seconds for git to write the files of a commit."""
 MTIME = 946_684_800
-"""2000-01-01: old enough for every build to be newer, and young enough for zip files (1980)."""
+"""2000-01-01: older than every build, and young enough for zip files (1980)."""
 FOLDER_BYTES = 2 * 2**30
 FOLDER_FILES = 200_000
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", "perfci-out"})
-"""Names that a snapshot of a plain folder leaves out."""
 
 _GITLINK = "160000"
 # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: begins with its version, and is under 1024 bytes.
@@ -37,8 +36,6 @@ _LFS_SIZE = 1024
 
 @dataclass(frozen=True)
 class _Store:
-    """Where the objects of a repository or submodule lie, and where it is checked out."""
-
     git_dir: Path
     common_dir: Path
     worktree: Path | None
@@ -54,14 +51,12 @@ class _Store:
 
 @dataclass
 class _Submodule:
-    """A submodule as `.gitmodules` declares it."""
-
     name: str
     settings: dict[str, str] = field(default_factory=dict)
 
 
 class _Index:
-    """An index of our own, outside the repository, that belongs to the files in `dest`."""
+    """An index outside the repository, for the files in `dest`."""
 
     def __init__(self, store: _Store, dest: Path, file: Path) -> None:
         self.dest = dest
@@ -85,7 +80,6 @@ def _index(store: _Store, dest: Path) -> Iterator[_Index]:
 
 @contextmanager
 def _disk_errors(target: Path) -> Iterator[None]:
-    """Raise an OSError inside as a MachineError of one line."""
     try:
         yield
     except OSError as error:
@@ -97,23 +91,20 @@ def _disk_errors(target: Path) -> Iterator[None]:
 
 
 class Suite(NamedTuple):
-    """Files of another commit that take the place of a commit's own."""
+    """Files of another commit that replace a commit's own."""
 
     commit: str
-    """Full hash."""
     globs: Sequence[str]
     """Of files, below the root."""
 
 
 def snapshot_commit(repo: Repository, sha: str, target: Path, suite: Suite | None = None) -> str:
-    """Write the files of commit `sha` into the empty or new folder `target`, with those of `suite` in the place of its
-    own. Return their digest: equal for a commit and its clean working tree.
+    """Write commit `sha` into the empty or new folder `target`, with the files of `suite` in place of its own. Return
+    their digest: equal for a commit and its clean working tree.
 
-    Reads the repository only: its index, working tree and git directory stay as they are. Submodules come
-    from the object stores that the clone has. One that is in none of them stays empty if `git submodule
-    update` would leave it so: with `update = none`, or without an entry in `.gitmodules`.
-    Raises UsageError where the commit, a submodule's commit or an LFS object is not here, MachineError where
-    the disk refuses.
+    Submodules come from the clone's object stores. One in none of them stays empty where `git submodule update` would
+    leave it so: with `update = none`, or without an entry in `.gitmodules`. Raises UsageError where a commit or LFS
+    object is missing, or a link stands in place of the suite's folder, MachineError where the disk refuses.
     """
     store = _Store(repo.git_dir, repo.common_dir, repo.root)
     if not store.has(sha):
@@ -129,8 +120,6 @@ def snapshot_commit(repo: Repository, sha: str, target: Path, suite: Suite | Non
 
 
 def _replace_suite(store: _Store, suite: Suite, target: Path) -> None:
-    """Remove what the globs match, and write what they match in the suite's commit. Raises as `snapshot_commit`, and
-    UsageError where the commit has a link in the place of a folder."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         other = Path(folder)
         _write_commit(store, suite.commit, other, "")
@@ -148,12 +137,10 @@ def _replace_suite(store: _Store, suite: Suite, target: Path) -> None:
 
 
 def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = ()) -> str:
-    """Copy the working tree into the empty or new folder `target`: tracked files as they are, and untracked.
+    """Copy the working tree into the empty or new folder `target`, with untracked files. Return as `snapshot_commit`.
 
-    Ignored files, files deleted in the working tree and everything below `exclude` stay out. Submodules and
-    clones inside the tree are copied likewise; other worktrees of the same repository are not. What a sparse
-    checkout has not written comes from HEAD. Links are copied as links, wherever they point.
-    Raises as `snapshot_commit`.
+    Without ignored and deleted files, `exclude`, and other worktrees; with submodules and clones inside. What a sparse
+    checkout lacks comes from HEAD. Links stay links, wherever they point. Raises as `snapshot_commit`.
     """
     skip = [path.resolve() for path in (target, *exclude)]
     with _disk_errors(target):
@@ -170,10 +157,9 @@ def snapshot_folder(
     max_bytes: int = FOLDER_BYTES,
     max_files: int = FOLDER_FILES,
 ) -> str:
-    """Copy a folder that is not in git into `target`, without `SKIPPED` and `exclude`.
+    """Copy a folder outside git into `target`, without `SKIPPED` and `exclude`.
 
-    Raises UsageError, before anything is copied, for more than `max_bytes` or `max_files`, MachineError where
-    the disk refuses.
+    Raises UsageError, before copying, for more than `max_bytes` or `max_files`, MachineError where the disk refuses.
     """
     skip = {path.resolve() for path in (target, *exclude)}
     root = folder.resolve()
@@ -201,7 +187,7 @@ def _require_empty(target: Path) -> None:
 
 
 def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
-    """Write the files of a commit and its submodules. `label` is the path from the top repository, for messages."""
+    """`label`: path from the top repository, for messages."""
     with _index(store, dest) as index:
         index.git("read-tree", sha)
         index.git("checkout-index", "--all", "--force", "--quiet")
@@ -220,12 +206,11 @@ def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
 
 
 def _split(output: bytes) -> list[str]:
-    """Return NUL-terminated entries as text; bytes that are not UTF-8 survive as `os.fsdecode` keeps them."""
+    """Bytes that are not UTF-8 survive as `os.fsdecode` keeps them."""
     return [os.fsdecode(entry) for entry in output.split(b"\0") if entry]
 
 
 def _submodules(dest: Path) -> dict[str, _Submodule]:
-    """Return path → what the snapshot's own `.gitmodules` declares."""
     file = dest / ".gitmodules"
     if file.is_symlink() or not file.is_file():
         return {}
@@ -281,7 +266,6 @@ def _submodule_stores(parent: _Store, declared: _Submodule | None, path: str) ->
 
 
 def _repository_at(folder: Path) -> Repository | None:
-    """Return the repository whose top is `folder` itself."""
     if folder.is_symlink() or not (folder / ".git").exists():
         return None
     repo = Repository.find(folder)
@@ -329,7 +313,7 @@ def _copy_worktree(repo: Repository, dest: Path, skip: Sequence[Path], label: st
 
 
 def _tracked(repo: Repository) -> dict[str, tuple[str, str, str]]:
-    """Return path → (tag, mode, object) of everything in the index; tag `S`: not in a sparse checkout."""
+    """Return path → (tag, mode, object) of the index; tag `S`: not in a sparse checkout."""
     entries = {}
     for entry in _split(repo.git("ls-files", "--cached", "--stage", "-t", "-z").stdout):
         facts, _, path = entry.partition("\t")
@@ -343,12 +327,11 @@ def _below(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def _behind_link(root: Path, path: str) -> bool:
-    """Return whether a folder of `path` was replaced by a link: git then takes the file for deleted."""
+    """Tell whether a link replaced a folder of `path`: git then takes the file for deleted."""
     return any((root / parent).is_symlink() for parent in Path(path).parents if parent != Path())
 
 
 def _copy(source: Path, dest: Path, executable: bool | None = None) -> bool:
-    """Copy a file or link. False where there is neither."""
     try:
         mode = source.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -368,7 +351,7 @@ def _copy(source: Path, dest: Path, executable: bool | None = None) -> bool:
 
 
 def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, remedy: str) -> None:
-    """Replace LFS pointers, where attributes say `filter=lfs`, by contents from the clone's LFS store."""
+    """Replace LFS pointers, where attributes say `filter=lfs`, from the clone's LFS store."""
     pointers = {path: pointer for path in paths if (pointer := _lfs_pointer(index.dest / path))}
     if not pointers:
         return
@@ -390,7 +373,7 @@ def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, re
 
 
 def _lfs_pointer(file: Path) -> tuple[str, int] | None:
-    """Return (SHA-256, size in bytes) of the content that the pointer `file` stands for, or None."""
+    """Return (SHA-256, bytes) of the content; None where `file` is no pointer."""
     info = file.lstat()
     if not stat.S_ISREG(info.st_mode) or not len(_LFS_HEADER) < info.st_size < _LFS_SIZE:
         return None
@@ -406,7 +389,7 @@ def _lfs_pointer(file: Path) -> tuple[str, int] | None:
 
 
 def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path relative to `root`, its facts) of every file and link that a snapshot of a plain folder takes."""
+    """Yield (path relative to `root`, facts) of files and links to copy."""
     for folder, names, files in os.walk(root, onerror=_raise):
         here = Path(folder)
         links = [name for name in names if (here / name).is_symlink()]
@@ -428,7 +411,7 @@ def _raise_unless_gone(error: OSError) -> None:
 
 
 def _seal(target: Path) -> str:
-    """Give every file its mode and time. Return the SHA-256 over their sorted (path, mode, content)."""
+    """Set modes and times. Return the SHA-256 over sorted (path, mode, content)."""
     for path, info in _files(target):
         if not stat.S_ISLNK(info.st_mode):
             path.chmod(0o755 if info.st_mode & stat.S_IXUSR else 0o644)
@@ -441,10 +424,7 @@ def _seal(target: Path) -> str:
 
 
 def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
-    """Return path below `folder` → what says whether what lies there is still as it is now. Raises MachineError.
-
-    `wanted(path, mode)`: whether a file is digested.
-    """
+    """Return path below `folder` → digest of mode and content, where `wanted(path, mode)`. Raises MachineError."""
     with _disk_errors(folder):
         return {
             _text(name): hashlib.sha256(b"%o" % mode + content).hexdigest()
@@ -457,10 +437,7 @@ def _text(name: bytes) -> str:
 
 
 def file_stamps(folder: Path) -> dict[str, tuple[int, int, int, int]]:
-    """Return path below `folder` → what changes with each write to what lies there, though all else is put back.
-
-    Raises MachineError.
-    """
+    """Return path below `folder` → facts that change with each write, even an undone one. Raises MachineError."""
     with _disk_errors(folder):
         return {
             _text(os.fsencode(path.relative_to(folder))): (info.st_ino, info.st_mode, info.st_size, info.st_ctime_ns)
@@ -471,7 +448,6 @@ def file_stamps(folder: Path) -> dict[str, tuple[int, int, int, int]]:
 def _contents(
     folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True
 ) -> Iterator[tuple[bytes, int, bytes]]:
-    """Yield (path, st_mode, SHA-256 of the content) of everything below `folder` but folders."""
     for path, info in _files(folder):
         mode, content = info.st_mode, b""  # of a pipe or a socket nothing is read
         if not wanted(_text(os.fsencode(path.relative_to(folder))), mode):
@@ -486,7 +462,6 @@ def _contents(
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield (path, its facts) of everything below `folder` but folders."""
     for place, names, files in os.walk(folder, onerror=_raise_unless_gone):
         for path in (Path(place, name) for name in (*names, *files)):
             with suppress(FileNotFoundError):  # likewise
