@@ -1,1 +1,1 @@
-"""The work of a GPU: are the machine code and the lists of kernels of base and head the same?"""
+"""A GPU's work: are machine code and lists of kernels the same in base and head?"""

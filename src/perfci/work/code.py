@@ -1,9 +1,8 @@
-"""Is the machine code that a kernel executes the same in two images?
+"""Compares the machine code that a kernel executes in two images (cubins).
 
-An image (a cubin) differs from build to build by paths, lines and what else stands in it. Two are compared section by
-section, byte by byte, without lines and paths, and without the sections of kernels beside the one that is asked for.
-Sections and symbols must stand in the same order: an index then means the same in both, and NVIDIA's formats, which it
-does not publish, need not be known. Nothing here runs or disassembles code.
+Images differ from build to build by paths and lines. They are compared section by section, byte by byte, without those
+and without other kernels' sections. Sections and symbols must stand in the same order: an index then means the same in
+both, and NVIDIA's unpublished formats need not be known. Nothing here runs or disassembles code.
 """
 
 import re
@@ -25,25 +24,24 @@ from perfci.worker.work.elf import (
 )
 
 _OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
-"""The digest of a file's path that nvcc puts into names that are internal to it."""
+"""nvcc's digest of a file's path in names that are internal to it."""
 LEFT_OUT = re.compile(r"(\.nv\.merc(\.rela?)?|\.rela?)?\.(debug|nv_debug)(_.*)?|\.(note|comment)(\..*)?")
-"""Lines, paths and the compiler's command line, and what relocates them."""
+"""Sections of lines, paths and the compiler's command line, and their relocations."""
 _OF_FUNCTION = re.compile(
     r"(?:\.nv\.merc)?(?:\.rela?)?(\.text|\.nv\.info|\.nv\.constant[0-9]+|\.nv\.shared|\.nv\.local|\.nv\.capmerc\.text"
     r"|\.nv\.constant\.optimizer)\.(.+)"
 )
-"""Sections of one function, whose name follows theirs."""
 _ATTRIBUTES = (".nv.info", ".nv.merc.nv.info")
 _CALLS = (".nv.callgraph", ".nv.merc.nv.callgraph")
-"""Tables of the image whose entries belong to functions."""
+"""Tables of the image with entries of functions."""
 _SIZED = 4
-"""Format of an attribute whose size follows; the others take two bytes."""
+"""Format of an attribute whose size follows; others take two bytes."""
 _OF_SYMBOL = frozenset({0x11, 0x12, 0x23, 0x26, 0x2F, 0x3B})
-"""Attributes of the symbol in their first word: FRAME_SIZE, MIN_STACK_SIZE, MAX_STACK_SIZE, LOAD_CACHE_REQUEST,
-REGCOUNT, SAM_REGION_STACK_SIZE."""
+"""Attributes whose first word is the symbol: FRAME_SIZE, MIN_STACK_SIZE, MAX_STACK_SIZE, LOAD_CACHE_REQUEST, REGCOUNT,
+SAM_REGION_STACK_SIZE."""
 _DIRECT, _ADDRESS_TAKEN, _INDIRECT, _TAKES = 0xFFFF_FFFF, 0xFFFF_FFFE, 0xFFFF_FFFD, 0xFFFF_FFFC
-"""Heads of the parts of the call graph: caller with callee; function whose address is taken with its prototype; caller
-through a pointer with the prototype; function with one whose address it takes."""
+"""Heads of parts of the call graph: caller, callee; function with address taken, prototype; caller through a pointer,
+prototype; function, another whose address it takes."""
 _HARMLESS = ("vprintf", "__assertfail")
 """Functions of the driver that change nothing that a kernel reads."""
 _BESIDE = "what else is compiled in its file"
@@ -52,20 +50,19 @@ _WORDS = {".text": "its machine code", ".nv.info": "its resources", ".nv.shared"
 
 
 def without_path(name: str) -> str:
-    """Return a symbol's name with zeros for what hangs on the folder that its file was compiled in: base and head are
-    compiled in two."""
+    """Return a symbol's name without the folder it was compiled in, which differs between base and head."""
     return _OF_PATH.sub(r"\g<1>00000000", name)
 
 
 class Unknown(Exception):
-    """Why what a function executes is not known: one clause."""
+    """Why what a function executes is unknown: one clause."""
 
 
 def same_function(base: bytes, head: bytes, name: str) -> str:
-    """Return why it is not shown that kernel `name` (mangled) executes the same in two cubins, as a clause.
+    """Return why kernel `name` (mangled) is not shown to execute the same in two cubins, as a clause; empty where it
+    is.
 
-    The empty string where it is shown. It never raises. Of equal images, too, it tells where a function calls what the
-    image does not hold.
+    Never raises. Equal images, too, fail where a function calls what the image does not hold.
     """
     try:
         ours = _executed(base, without_path(name))
@@ -83,8 +80,7 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
 
 
 def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
-    """Return all that kernel `name` of an image executes and is given, each part with its words for people. Raises
-    Unreadable and Unknown."""
+    """Return all that kernel `name` executes and is given, with words for people. Raises Unreadable, Unknown."""
     image = Image(data)
     if not image.linked:
         raise Unreadable("it is no linked machine code for NVIDIA's GPUs")
@@ -122,13 +118,12 @@ def _words(section: str, function: str) -> str:
 
 
 def _whose(section: str) -> str:
-    """Return the name of the function that a section is of; empty for one of the image."""
     of_function = _OF_FUNCTION.fullmatch(section)
     return of_function[2] if of_function else ""
 
 
 def _content(image: Image, section: Section, others: Collection[str]) -> object:
-    """Return what a section holds but for what is said of `others`. Raises as `_executed` does."""
+    """Return what a section holds but for entries of `others`. Raises as `_executed` does."""
     if section.kind in SYMBOLS:
         # Of what lies in others only the place counts: other sizes, and labels that have moved.
         return [
@@ -149,7 +144,7 @@ def _content(image: Image, section: Section, others: Collection[str]) -> object:
 
 
 def _attributes(image: Image, section: Section, others: Collection[str]) -> Iterator[bytes]:
-    """Give the entries of `.nv.info`: a byte of format, one that says of what, and two of the value or of its size."""
+    """Yield entries of `.nv.info`: a byte of format, one of kind, two of the value or its size."""
     content, at = image.content(section), 0
     while at < len(content):
         if at + 4 > len(content):
@@ -165,8 +160,8 @@ def _attributes(image: Image, section: Section, others: Collection[str]) -> Iter
 
 
 def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) -> None:
-    """Raise Unknown for a call that leads where the image does not tell of: device malloc, device launches, pointers.
-    Whoever calls, but for `others`: functions that are no kernels may be called by all."""
+    """Raise Unknown for a call that the image does not resolve: device malloc, device launches, pointers. Callers
+    count, but for `others`: all may call functions that are no kernels."""
     content, part = image.content(section), 0
     if len(content) % 8:
         raise Unreadable(f"{section.name} ends within an entry")
@@ -186,5 +181,4 @@ def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) 
 
 
 def _brief(name: str) -> str:
-    """Return a name as reasons give it: that of a template may have thousands of characters."""
     return shorten(escaped(name), 100, middle=True)

@@ -1,7 +1,6 @@
 """Work lists as files: a folder for each process, with its list and the machine code that it launches.
 
-What wrote them ran the code under test: they are read within bounds, in a process of their own
-(`perfci.system.bounded`).
+The code under test ran in their writers: they are read within bounds in another process (`perfci.system.bounded`).
 """
 
 import errno
@@ -23,27 +22,27 @@ from perfci.work.same import Recorded, rows, walk, why_not_same
 FILE = "work-{}.json"
 """As `perfci.worker.work.record` names it."""
 LARGEST = 64 << 20
-"""Bytes of a work list, and of the machine code of one image, that are read."""
+"""Bytes read of a work list, and of an image's machine code."""
 _MOST_ROWS = 2000
 
 
 class Compared(Document):
-    """The answer to whether base and head give the GPU the same work."""
+    """Whether base and head give the GPU the same work."""
 
     why_not: Annotated[str, Field(max_length=1000)]
     """Why that is not known, or what differs, as a clause; empty where it is the same."""
     work: dict[Side, list[Annotated[str, Field(max_length=300)]]]
-    """Side → its nodes in words, as they were added."""
+    """Side → its nodes in words, as added."""
 
 
 def refused(why: str) -> Compared:
-    """Return the answer where there is nothing to compare."""
+    """Return an answer without comparing."""
     return Compared(why_not=one_line(why, 1000), work={})
 
 
 def compare(cases: dict[str, dict[Side, list[Path]]], draws: int) -> dict[str, Compared]:
-    """Compare what was recorded of cases: for each the folders of two processes of a side, or more, with the lists of
-    so many draws, in each of which all is the same."""
+    """Compare recorded cases: of each, per side, folders of two or more processes, with lists of `draws` draws, each of
+    which must be the same."""
     return {name: _compared(folders, draws) for name, folders in cases.items()}
 
 
@@ -69,8 +68,7 @@ def _compared(folders: dict[Side, list[Path]], draws: int) -> Compared:
 
 
 def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> Recorded | str:
-    """Return what one process recorded of a draw, or why it cannot be used. `lists`, `held`: work lists and machine
-    code that were read before, which are added to."""
+    """Return what a process recorded of a draw, or why it is unusable. Adds to the caches `lists` and `held`."""
     try:
         text = _bytes(file)
         work = lists[text] = lists[text] if text in lists else WorkList.model_validate_json(text)

@@ -1,4 +1,4 @@
-"""A work list: what the graph that is timed does, node by node, as a worker recorded it (`perfci.worker.work`)."""
+"""A work list: the nodes of the timed graph, recorded by a worker (`perfci.worker.work`)."""
 
 from typing import Annotated
 
@@ -7,7 +7,6 @@ from pydantic import Field
 from perfci.model.base import Document, Items
 
 Words = Annotated[str, Field(max_length=20_000)]
-"""A mangled name may be long."""
 Hexadecimal = Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$", max_length=1 << 17)]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 Size = Annotated[int, Field(ge=0, lt=1 << 64)]
@@ -22,13 +21,13 @@ class Parameter(Document):
     offset: Size
     """In the kernel's block of parameters."""
     bytes: Hexadecimal
-    """Its value, with zeros where an address was."""
+    """Its value, with zeros in place of addresses."""
     places: Items[tuple[Size, Size, Size, Size]]
-    """Each address in it: where it stands, then as in Place."""
+    """Of each address its offset, then as in Place."""
     host: Items[Size] = Field(default_factory=list)
-    """Where addresses of the host stand that the GPU cannot follow, in parameters of a library's kernel."""
+    """Offsets of host addresses that the GPU cannot follow, in a library kernel's parameters."""
     loose: Items[Size] = Field(default_factory=list)
-    """Bytes that differ from capture to capture in one process, in parameters of a library's kernel."""
+    """Bytes that differ between captures in one process, in a library kernel's parameters."""
 
 
 class End(Document):
@@ -45,24 +44,21 @@ class End(Document):
 
 
 class Node(Document):
-    """A node of a graph. The fields that its kind does not have are None."""
+    """A node of a graph. Fields that its kind lacks are None."""
 
     kind: Words
     function: Words | None = None
     title: Words | None = None
-    """The function's name as C++ writes it, for people."""
     image: Digest | None = None
-    """SHA-256 of the machine code; empty where it is not known."""
+    """SHA-256 of the machine code; empty where unknown."""
     own: bool | None = None
-    """True of a kernel whose machine code may be the side's own, False of one from a library that lies elsewhere."""
+    """Of a kernel: its machine code may be the side's own, and is not a library's elsewhere."""
     grid: Three | None = None
     block: Three | None = None
     shared: Size | None = None
-    """Bytes of dynamic shared memory."""
     launch: dict[Words, Hexadecimal] | None = None
-    """The launch's attributes."""
     attributes: dict[Words, int] | None = None
-    """The function's, as the driver tells them."""
+    """The function's, as the driver reports them."""
     parameters: list[Parameter] | None = None
     source: End | None = None
     target: End | list[Size] | None = None
@@ -78,36 +74,36 @@ class Node(Document):
 
 
 class Graph(Document):
-    """Nodes as they were added, and which of them wait for which."""
+    """Nodes as added, and their dependencies."""
 
     nodes: Items[Node]
     edges: Items[tuple[Size, Size, Hexadecimal]]
-    """Number of the node that comes first, number of the one that waits, the edge's data."""
+    """Number of the first node, number of the dependent, the edge's data."""
 
 
 class Allocation(Document):
     """Memory that a node names."""
 
     kind: Words
-    """`tensor`: a block of torch's. `of the graph`: holds nothing before the graph is replayed. `device`, `host`:
-    allocated otherwise. Anything else is not compared."""
+    """`tensor`: a block of torch's. `of the graph`: empty before the first replay. `device`, `host`: allocated
+    otherwise. Other kinds are not compared."""
     bytes: Size
     digest: Words
-    """Of what it holds before the first replay."""
+    """Of its contents before the first replay."""
 
 
 class Variable(Document):
-    """A `__constant__` or `__device__` variable of machine code that is launched."""
+    """A `__constant__` or `__device__` variable of launched machine code."""
 
     image: Digest
     name: Words
     bytes: Size
     digest: Words
-    """Of what it holds before the first replay; empty where that is not known."""
+    """Of its contents before the first replay; empty where unknown."""
 
 
 class WorkList(Graph):
-    """The work of a graph, and all that it depends on."""
+    """A graph's work, and all that it depends on."""
 
     memory: Items[Allocation]
     """By first use."""
@@ -115,8 +111,7 @@ class WorkList(Graph):
     context: dict[Words, int]
     """Limits of the CUDA context."""
     settings: dict[Words, Digest]
-    """Digests of the environment, limits and flags of the process, in which the side's folder has no name."""
+    """Digests of the process's environment, limits and flags, without the name of the side's folder."""
     executions: Size
-    """Executions of the case in the graph."""
     unread: Items[Words]
-    """Why the list is not whole; empty where it is."""
+    """Why the list is incomplete; empty where it is whole."""

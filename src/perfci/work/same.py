@@ -1,8 +1,8 @@
-"""The proof that base and head give the GPU the same work: two recorded work lists of each side, or why it is none.
+"""The proof that base and head give the GPU the same work, from two recorded work lists of each side. Pure.
 
-Pure: it runs from what was recorded. Whatever is not known to be the same is a difference. Two lists of a side, of two
-processes, say what is the same in every process of it; what is not is no work that could be compared, but for the
-padding in parameters of libraries' kernels, which nobody writes: it holds whatever lay there.
+What is not known to be the same is a difference. Lists of two processes of a side show what is the same in all of them.
+Other work cannot be compared, but for padding in library kernels' parameters: nobody writes it, and it holds whatever
+lay there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,6 @@ from perfci.work.code import without_path
 from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
 
 SameCode = Callable[[bytes, bytes, str], str]
-"""`perfci.work.code.same_function`."""
 _COMPARED = frozenset({"tensor", "of the graph", "device", "host"})
 """Kinds of memory whose contents are compared, or that has none."""
 _PARTS = {
@@ -24,12 +23,12 @@ _PARTS = {
     "child graph": ("graph",),
     "empty": (),
 }
-"""Kind of node → the parts that it must have. Other kinds are not compared."""
+"""Kind of node → required parts. Other kinds are not compared."""
 _ADDRESSES = ":names addresses"
-"""Behind the digest of memory that holds addresses: what lies there was not looked at."""
+"""Ends the digest of memory that holds addresses: what lies there was not read."""
 _WORD = 8
 _NAME, _REASON = 60, 400
-"""Characters of a kernel's name in a sentence, and of a reason that was recorded."""
+"""Characters of a kernel's name and of a recorded reason."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,13 @@ class Recorded:
 
     work: WorkList
     images: Mapping[str, bytes]
-    """SHA-256 → machine code that a node launches, of what may be the side's own."""
+    """SHA-256 → launched machine code that may be the side's own."""
 
 
 def why_not_same(base: Sequence[Recorded], head: Sequence[Recorded], same_code: SameCode) -> str:
     """Return why base and head are not known to give the GPU the same work, as a clause; empty where they are.
 
-    `base`, `head`: what was recorded in two processes of each side, or more.
+    `base`, `head`: recorded in two or more processes of each side.
     """
     if min(len(base), len(head)) < 2:
         return "one process of a side does not tell what is the same in all"
@@ -61,7 +60,7 @@ def why_not_same(base: Sequence[Recorded], head: Sequence[Recorded], same_code: 
 
 
 def rows(work: WorkList) -> list[str]:
-    """Return the nodes of a work list in words, a line each, those of child graphs behind theirs."""
+    """Return a line for each node, child graphs' behind theirs."""
     return [f"{'  ' * depth}{_named(node)}{_shape(node)}" for depth, node in walk(work)]
 
 
@@ -102,8 +101,8 @@ def _unknown(one: Recorded) -> str:
 
 
 def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[int, int, int]]:
-    """Return the bytes, as node, parameter and place, of parameters of libraries' kernels that are no data: those that
-    differ between captures or processes of a side, and addresses of the host where every process has one."""
+    """Return bytes, as node, parameter and offset, of library kernels' parameters that are no data: those that differ
+    between captures or processes of a side, and host addresses in every process."""
     found: set[tuple[int, int, int]] = set()
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
@@ -128,7 +127,6 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
 
 
 def _difference(one: Recorded, other: Recorded, hidden: set[tuple[int, int, int]], same_code: SameCode) -> str:
-    """Return the first difference, as a clause; empty where there is none."""
     if one.work is other.work:
         return _of_code(one, other, same_code)
     mine, theirs = list(walk(one.work)), list(walk(other.work))
@@ -196,7 +194,6 @@ def _of_parameters(which: tuple[int, int], one: Parameter, other: Parameter, hid
 
 
 def _changed(what: str, one: object, other: object) -> str:
-    """Return what a value was and is; of those that have parts, of the first part that differs."""
     if isinstance(one, End) and isinstance(other, End):
         one, other = one.model_dump(), other.model_dump()
     if isinstance(one, dict) and isinstance(other, dict):
@@ -206,7 +203,7 @@ def _changed(what: str, one: object, other: object) -> str:
 
 
 def _places(node: Node) -> list[Sequence[int]]:
-    """Return where a copy or memset reads and writes; empty places where that is not known."""
+    """Empty places where unknown."""
     if node.kind == "memset":
         return [node.target if isinstance(node.target, list) else ()]
     return [end.place if isinstance(end, End) else () for end in (node.source, node.target)]
@@ -241,8 +238,8 @@ def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
 
 
 def _of_variables(one: Recorded, other: Recorded) -> str:
-    """Compare variables by image, name and contents, wherever they lie. Images, which may have other digests and the
-    same code, correspond by their order of use; then every node has to use that which corresponds."""
+    """Compares by image, name and contents, not address. Images, whose digests may differ for the same code, correspond
+    by order of use; every node must use the corresponding one."""
     (left, uses), (right, others) = _variables(one.work, other.work), _variables(other.work, one.work)
     if left != right:
         name = min(set(left) ^ set(right), default=(0, "", 0, ""))[1]
@@ -251,7 +248,7 @@ def _of_variables(one: Recorded, other: Recorded) -> str:
 
 
 def _variables(work: WorkList, other: WorkList) -> tuple[list[tuple[int, str, int, str]], list[int]]:
-    """Return place of the image, name, bytes and digest of each variable, and of each launch the image's place."""
+    """Return image's place, name, bytes and digest of each variable, and the image's place of each launch."""
     having = {each.image for each in work.variables}
     uses = [node.image for _, node in walk(work) if node.image]
     places = {image: place for place, image in enumerate(dict.fromkeys(image for image in uses if image in having))}
@@ -284,7 +281,7 @@ def _of_code(one: Recorded, other: Recorded, same_code: SameCode) -> str:
 
 
 def walk(graph: Graph, depth: int = 0) -> Iterator[tuple[int, Node]]:
-    """Yield each node with its depth, as they were added, those of a child graph behind the node that holds it."""
+    """Yield each node with its depth, as added, a child graph's behind its node."""
     for node in graph.nodes:
         yield depth, node
         if node.graph is not None:
@@ -303,7 +300,6 @@ def _named(node: Node) -> str:
 
 
 def _label(node: Node) -> str:
-    """Return a kernel's short name, as reports have it."""
     return f"`{_shown(identify(node.title or node.function or '').label)}`"
 
 
