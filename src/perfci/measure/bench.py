@@ -1,4 +1,4 @@
-"""A bench: all that the measuring of one device's cases needs, its fresh workers, and the forms of their answers."""
+"""A bench: sides, workers and the forms of their answers, for one device's cases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from perfci.system.starter import Wait, Worker
 
 
 class Checked(Document):
-    """The answer to `check`: see `worker.checks.check.check_case`."""
+    """The answer to `check`: `worker.checks.check.check_case`."""
 
     ok: bool
     kind: ReasonKind | None
@@ -33,7 +33,7 @@ class Checked(Document):
     unredrawn: str
     versus: Versus | None
     peak: int
-    """Bytes of device memory that it has needed at most."""
+    """Bytes of device memory, at most so far."""
     tuner: str | None
     """As `worker.tuners.told`; None on a CPU."""
     settings: dict[str, Setting]
@@ -41,7 +41,7 @@ class Checked(Document):
 
 
 class Warmed(Document):
-    """The answer to `open` that does not describe the case."""
+    """The answer to `open` without a description of the case."""
 
     warm: Amount
 
@@ -50,11 +50,9 @@ class Block(Document):
     """The answer to `block`."""
 
     times: Items[float]
-    """Seconds of one execution, one for each sample."""
+    """Seconds of one execution per sample."""
     hertz: float | None
-    """SM clock beside it."""
     drained: bool
-    """True where the GPU waited for the CPU."""
 
 
 class Beside(Document):
@@ -76,21 +74,21 @@ class Closed(Document):
 
 
 class Refusal(Document):
-    """The answer to `probe` and to `work`: why it cannot be, or nothing, and what one execution then takes."""
+    """The answer to `probe` and `work`: why it is impossible, or empty, and what one execution takes."""
 
     refused: str
     seconds: Amount | None = None
 
 
 class Executed(Document):
-    """The answer to `prove`: of each case why it is not proved, or nothing."""
+    """The answer to `prove`: of each case why it is not proved, or empty."""
 
     cases: list[str]
 
 
 @dataclass
 class Bench:
-    """All that rounds of one device need: the sides, their parent, cores and time-outs."""
+    """What rounds of one device need."""
 
     parent: Parent
     sides: Mapping[Side, SideWork]
@@ -102,21 +100,21 @@ class Bench:
     logs: Path
     costs: Costs
     setups: dict[str, Setup] = field(default_factory=dict)
-    """Case key → how it is measured, the same in base and in head."""
+    """By case key, the same in base and head."""
     context: bool = False
-    """True where several processes may use the device at once, and each needs a context for that."""
+    """Several processes may use the device at once, each with a context."""
     spare: dict[Side, Worker] = field(default_factory=dict)
-    """Workers of the next round, started as those of the last one ended."""
+    """Workers of the next round, started as those of the last ended."""
     draws: str = ""
-    """Whence orders and placements are drawn, where that is not the seed alone."""
+    """Source of orders and placements besides the seed."""
 
     @property
     def lot(self) -> str:
-        """The seed of orders and placements; that of inputs stays `seed`."""
+        """The seed of orders and placements; that of inputs is `seed`."""
         return self.draws or str(self.seed)
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
-        """Return a fresh worker of one side with its suite imported, `under` a profiler. Raises Died."""
+        """Return a fresh worker with its suite imported, `under` a profiler. Raises Died."""
         return self.loaded(self.begin(name, under, log))
 
     def begin(
@@ -129,12 +127,11 @@ class Bench:
         work: bool = False,
         seed: int | None = None,
     ) -> Worker:
-        """Return a fresh worker of one side that is importing its suite: others may begin meanwhile. Raises Died.
+        """Return a fresh worker that is importing its suite. Raises Died.
 
-        `beside`: it runs beside a worker of the other side. Then it writes no bytecode: one of base would mend what
-        head's code did to base's, and nobody would see it. And both make their context on the GPU at the same time.
-        `work`: it sees all machine code that is loaded. `seed`: of what the suite draws as it is imported; None takes
-        the bench's.
+        `beside`: a worker of the other side runs, too. Then it writes no bytecode: base's would repair unseen what
+        head's code did to base's. Both make their GPU context at the same time. `work`: it sees all loaded machine
+        code. `seed`: of draws during import; None takes the bench's.
         """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
@@ -156,7 +153,7 @@ class Bench:
         return worker.wait(max(self.timeout, 60.0))
 
     def loaded(self, worker: Worker, waited: Wait | None = None) -> Worker:
-        """Return the worker once it has imported its suite. Raises Died. `waited`: where that is over."""
+        """Return the worker once it has imported its suite. Raises Died. `waited`: a finished wait."""
         try:
             with self.costs.phase("import"):
                 worker.answer(max(self.timeout, 60.0), waited=waited)

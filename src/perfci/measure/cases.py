@@ -1,4 +1,4 @@
-"""Discovery: which cases each side declares, and which of them are measured here."""
+"""Discovery: the cases that each side declares, and those measured here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,28 +20,26 @@ from perfci.system.starter import Worker
 
 @dataclass(frozen=True)
 class Scouting:
-    """All that a scout needs that says which modules it asks for."""
+    """What a scout needs to report the modules it asks for."""
 
     differing: dict[str, Any]
     """As the worker's `imports.asked.Difference` takes it."""
     tell: Callable[[str, str], None]
-    """Is told a module, and a digest of the settings then; an empty one takes the module back. With an empty name:
-    which modules it is not told, and why."""
+    """Takes a module, and a digest of its settings; an empty digest takes the module back. With an empty name: which
+    modules are not reported, and why."""
 
 
 @dataclass
 class Found:
-    """The declarations of one side's suite."""
+    """One side's declarations."""
 
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Key (`id@device`) → the worker's description."""
     files: list[FileFailure] = field(default_factory=list)
     suite: list[str] = field(default_factory=list)
-    """Its files, in the order of their import."""
     broken: set[str] = field(default_factory=set)
-    """Suite files that did not import."""
     imports: dict[str, float] = field(default_factory=dict)
-    """`import NAME` → seconds that each worker pays for it."""
+    """`import NAME` → seconds for each worker."""
     reach: dict[str, list[str]] = field(default_factory=dict)
     """Suite file → paths of the repository's modules that it imports, below `tree/` and `site/`."""
 
@@ -54,8 +52,8 @@ def load(
     forbidden: Sequence[str],
     scouting: Scouting | None = None,
 ) -> Found:
-    """Import `suite` in a worker of the side. Raises Died, and MachineError when the module-origin check fails.
-    `scouting`: is told which modules it asks for."""
+    """Import `suite` in a worker, which `scouting` hears. Raises Died; MachineError when the module-origin check
+    fails."""
     asked = None if scouting is None else scouting.differing
     worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), reach=True, asked=asked)
     reply = worker.answer(timeout, None if scouting is None else scouting.tell)
@@ -77,8 +75,7 @@ def load(
 
 
 def choose_devices(what: What, limits: Policy, gpu: bool) -> list[DeviceKind]:
-    """Return the devices asked for, else those that the policy of the limits names, else the GPU where there is one,
-    else the CPU."""
+    """Return the devices asked for, else those of the limits' policy, else the GPU if present, else the CPU."""
     asked = what.devices or limits.devices
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
@@ -86,11 +83,8 @@ def choose_devices(what: What, limits: Policy, gpu: bool) -> list[DeviceKind]:
 
 
 def lost_gpu(what: What, limits: Policy, policy: str, facts: Fingerprint, python: str) -> str:
-    """Return why a run must not begin: a GPU is demanded, by the command line or the policy of the limits, and there is
-    none.
-
-    Empty where there is no reason. That a runner has lost its GPU must not pass as skipped. `policy`: its name.
-    """
+    """Return why a run must not begin, or empty: command line or policy demand a GPU and there is none. A runner's lost
+    GPU must not pass as skipped."""
     asked = what.devices or limits.devices or []
     if "cuda" not in asked or "cuda" in facts.devices:
         return ""
@@ -107,7 +101,7 @@ def merge(
     devices: Sequence[DeviceKind],
     globs: Sequence[str],
 ) -> list[Case]:
-    """Return all cases of base ∪ head that are to be measured or named as skipped, sorted by id."""
+    """Return the cases of base ∪ head to be measured or named as skipped, sorted by id."""
     described: dict[str, dict[DeviceKind, dict[Side, dict[str, Any]]]] = {}
     for name, one in found.items():
         for case in one.cases.values():
@@ -128,9 +122,9 @@ def merge(
 
 
 def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Declared, globs: Sequence[str]) -> None:
-    """Raise UsageError where there is nothing to measure, or where one of `globs` matches no case.
+    """Raise UsageError where there is nothing to measure, or a glob matches no case.
 
-    A glob that a broken file or a command that did not run could still answer is let pass beside cases that are there.
+    Beside other cases a glob passes that a broken file or a command that did not run could still match.
     """
     names = sorted({*known.kernels, *known.commands})
     lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
@@ -145,7 +139,7 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
 
 
 def mains(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases that head declares, as far as that is known: what main has given up is missed by nobody."""
+    """Return the cases that head is known to declare: nobody misses what main has given up."""
     return [case for case in cases if not _gone(case.sides["head"])]
 
 
@@ -168,7 +162,7 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:
-    """Return a kernel's own limits, however they are written; those of head may be wrong, and stay as they are."""
+    """Those of head may be wrong, and stay as they are."""
     made: list[Any] = []
     for raw in described["limits"]:
         try:
@@ -208,10 +202,8 @@ def subjects(
     *,
     first: Side = "base",
 ) -> list[Subject]:
-    """Return the cases as limits see them, with a kernel's own limits.
-
-    `first`: the side whose declaration of them counts, where it has the case.
-    """
+    """Return the cases as limits see them, with a kernel's own limits, which side `first` declares where it has the
+    case."""
     made = []
     for case in cases:
         if case.stopped == "skipped":
@@ -236,13 +228,12 @@ def subjects(
 
 
 def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
-    """Return the timing mode that a case asks for: base's where it has the case, else head's, else the policy's."""
+    """Return the timing mode a case asks for: base's, else head's, else the policy's."""
     described = _described(case, found)
     asked: TimingMode = (described["timing"] if described else None) or limits.timing
     return asked
 
 
 def _described(case: Case, found: Mapping[Side, Found], first: Side = "base") -> dict[str, Any] | None:
-    """Return what the worker of the side `first` says of a case, else the other's."""
     sides = (found[name].cases for name in dict.fromkeys([first, *SIDES]) if name in found)
     return next((cases[case.key] for cases in sides if case.key in cases), None)

@@ -1,4 +1,4 @@
-"""One side's checks of cases, which those of others lie beside."""
+"""One side's checks of cases, beside which others' run."""
 
 import math
 import re
@@ -24,19 +24,18 @@ LATE = Reason(kind="budget", text="the budget ended before it was checked")
 
 
 class _Opened(Document):
-    """A worker's answer to `open` that asks it to describe the case."""
+    """A worker's answer to `open` with a description of the case."""
 
     digest: str
     dtype: str
     work: Work
     footprint: int
-    """Bytes of device memory that one set of inputs takes."""
+    """Bytes of device memory of one set of inputs."""
     peak: int
-    """Bytes of device memory that the worker has needed at most."""
+    """Bytes of device memory, at most so far."""
     memory: int
-    """Bytes of device memory that an execution needs, inputs and all."""
+    """Bytes of device memory that an execution needs, with inputs."""
     seconds: float
-    """Of one execution."""
     warm: float
     """Seconds of the first executions."""
     elsewhere: str | None
@@ -44,16 +43,16 @@ class _Opened(Document):
     settings: dict[str, Setting]
     clocks: str | None
     tuner: str | None
-    """As `worker.tuners.told` says it of what the check did not show; None on a CPU."""
+    """As `worker.tuners.told`, beyond what the check showed; None on a CPU."""
 
 
 def unchecked(side: CaseSide) -> CaseSide:
-    """Return a side as it is declared, with nothing of its checks."""
+    """Return a side as declared, without results of checks."""
     return CaseSide(status="skipped", reason=LATE, file=side.file, line=side.line, params=side.params)
 
 
 class Checker:
-    """Checks the cases of one side in a worker, one after the other, while others do; then says how they are timed."""
+    """Checks one side's cases in a worker, one after the other, beside others; then settles how they are timed."""
 
     def __init__(
         self,
@@ -71,14 +70,11 @@ class Checker:
         self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
         self.probes = {key: Probe(**probe) for key, side, probe in journal.probes if side == name}
         self.wait: Wait | None = None
-        """For the check that is under way."""
         self._worker: Worker | None = None
         self.loading = False
         """True while the worker imports its suite."""
         self._case: Case | None = None
-        """The one that is being checked, or was last."""
         self._reply: Checked | Died | None = None
-        """To its check."""
         self._unsettled: list[tuple[Case, Checked | Died]] = []
 
     def wants(self, case: Case) -> bool:
@@ -87,7 +83,7 @@ class Checker:
         return waits and case.measured(self.name)
 
     def start(self) -> None:
-        """Start a worker, and let it import its suite."""
+        """Start a worker that imports its suite."""
         with suppress(Died):  # the first check starts another, and says why it cannot
             self._begin()
 
@@ -97,7 +93,7 @@ class Checker:
         return self._worker
 
     def begin(self, case: Case) -> None:
-        """Begin to check a case; `wait` is for its answer, and None where there is nothing to check."""
+        """Begin to check a case; `wait` becomes that for its answer, or None where there is nothing to check."""
         self._case, self._reply = None, None
         if not self.wants(case):
             case.sides[self.name] = self.journal.checked.get((case.key, self.name), case.sides[self.name])
@@ -109,7 +105,6 @@ class Checker:
             self._ask()
 
     def _ask(self) -> None:
-        """Ask for the check, or wait until that can be asked."""
         case = self._case
         assert case is not None
         base = case.sides.get("base")
@@ -129,7 +124,7 @@ class Checker:
             self.wait = worker.wait(self.budget.patience(shapes * self.bench.timeout))
 
     def go_on(self) -> None:
-        """Take the answer that was waited for; `wait` is None then where it was the check's."""
+        """Take the awaited answer; `wait` is then None where it was the check's."""
         assert self._worker is not None and self.wait is not None
         waited, self.wait = self.wait, None
         try:
@@ -144,8 +139,8 @@ class Checker:
             self._reply = died
 
     def keep(self, *, beside: bool) -> bool:
-        """Keep the check's answer until the case is settled. Returns False, and keeps nothing, where it may have failed
-        for the memory or the time that others took `beside` it."""
+        """Keep the check's answer until it is settled. Return False, without keeping it, where others `beside` may have
+        taken the memory or time it lacked."""
         case, reply = self._case, self._reply
         if case is None or reply is None:
             return True
@@ -177,8 +172,10 @@ class Checker:
         self.keep(beside=False)
 
     def settle(self, *, beside: bool) -> list[Case]:
-        """Find out how the cases that were checked can be timed, and write that down. To be called while nothing else
-        runs. Returns those for which memory was short, which workers `beside` this one may hold, as they were."""
+        """Settle how the checked cases are timed, and write it down, while nothing else runs.
+
+        Returns, unchanged, those for which memory was short, which workers `beside` may hold.
+        """
         unsettled, self._unsettled = self._unsettled, []
         return [case for case, reply in unsettled if not self._settle(case, reply, beside)]
 
@@ -222,14 +219,13 @@ class Checker:
 
 
 def _is_short(text: str) -> bool:
-    """Tell whether memory was short."""
     return _MEMORY.search(text) is not None
 
 
 def _found(
     bench: Bench, worker: Worker | None, name: Side, case: Case, told: Checked, asked: TimingMode
 ) -> Probe | None:
-    """Estimate a case that was checked. Returns None where the result is wrong. Raises Died."""
+    """Return None where the result is wrong. Raises Died."""
     side = case.sides[name]
     side.versus = told.versus
     if not told.ok:
@@ -266,8 +262,7 @@ def _found(
 
 
 def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> Refusal:
-    """Tell whether the open case can be captured, or its alternative. A capture that breaks the worker costs that, and
-    not the case."""
+    """A capture that breaks the worker costs the capture, not the case."""
     try:
         found = worker.tell(Refusal, "probe", bench.timeout, versus=versus)
     except Died as died:
@@ -278,5 +273,5 @@ def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> Refusal:
 
 
 def _finite(worst: float | None) -> float | None:
-    """Return a finite error; None where the result is not finite, so that its error has no size: the reason says so."""
+    """None where the result is not finite: its error has no size, and the reason says so."""
     return worst if worst is not None and math.isfinite(worst) else None

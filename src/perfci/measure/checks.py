@@ -1,4 +1,4 @@
-"""The checks before timing: is each case right in base and in head, and how long does it take?"""
+"""The checks before timing: is each case right in base and head, and how long does it take?"""
 
 import math
 import os
@@ -24,10 +24,10 @@ from perfci.system.starter import Wait, wait_first
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
 LANES, CORES = 4, 4
-"""Workers of a side that check at once on a GPU at most, and the cores for each: most of a first execution is the
-CPU's, which compiles and loads, and the other side's worker needs some beside it."""
+"""Workers of a side that check at once on a GPU, and cores for each: a first execution is mostly the CPU's, which
+compiles and loads, and the other side's worker needs some."""
 STRETCH = 15.0
-"""Seconds after which no check more begins until those before are written down: a run that is killed has them then."""
+"""Seconds after which earlier checks are written down before another begins: a killed run keeps them."""
 Probes = dict[str, dict[Side, Probe]]
 
 
@@ -41,11 +41,11 @@ def check_all(
     fuzz: bool,
     note: Callable[[str], None],
 ) -> Probes:
-    """Check every kernel's case in base and in head. Fills `case.sides`; returns settle_all()'s probes.
+    """Check every kernel's case in base and head. Fills `case.sides`; returns settle_all()'s probes.
 
-    Base is ahead, since its tolerances are head's. On a GPU several kernels are checked at once. Where a side makes
-    what Python could import, all is checked again, one side after the other: it is then the side's own
-    (`Seal.own`). A case that the budget does not reach in every side is skipped in all: only what was right is timed.
+    Base is ahead, since its tolerances hold for head. Where a side makes what Python could import, all is checked
+    again, one side after the other, so that it is the side's own (`Seal.own`). A case that the budget does not reach in
+    every side is skipped in all: only what was right is timed.
     """
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
@@ -74,14 +74,13 @@ def check_all(
 
 
 def _at_most(device: DeviceKind) -> int:
-    """Return how many workers of a side may check at once. Those on the CPU share the cores that are timed."""
+    """Those on the CPU share the timed cores."""
     cores = min(usable_cores(), cpu_quota() or math.inf)
     return max(1, min(LANES, int(cores // CORES))) if device == "cuda" else 1
 
 
 def _forget_tuning(folder: str) -> None:
-    """Remove what inductor's tuners chose in a side's cache while others used the device: where nothing did, the first
-    pair chooses anew."""
+    """Removes what inductor's tuners chose while others used the device: the first pair chooses anew."""
     if not folder or Path(folder).is_symlink() or not Path(folder).is_dir():
         return
     for _, _, files, descriptor in os.fwalk(folder):  # follows no link
@@ -91,10 +90,8 @@ def _forget_tuning(folder: str) -> None:
 
 
 def _lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
-    """Share the cases among `most` lanes: those of one kernel, which may compile once, stay together.
-
-    The first of each kernel come first: what compiles lies beside what compiles.
-    """
+    """Cases of one kernel, which may compile once, share a lane. The first of each kernel come first, so that compiling
+    runs beside compiling."""
     kernels: dict[str, list[Case]] = {}
     for case in cases:
         kernels.setdefault(case.kernel, []).append(case)
@@ -113,8 +110,7 @@ def _at_once(
     journal: Journal,
     note: Callable[[str], None],
 ) -> "list[Checker] | None":
-    """Check base and head beside each other, in all lanes. Returns None, with the cases as they were, where there is
-    one side, or one of them made what Python could import."""
+    """Return None, with the cases unchanged, where there is one side, or one made what Python could import."""
     seals = [side.seal for side in place.sides.values() if side.seal is not None]
     if len(seals) < 2:
         return None
@@ -140,26 +136,22 @@ def _in_turns(place: Place, sides: "list[Checker]", cases: Sequence[Case]) -> "l
 
 
 class _Lane:
-    """Cases that the checkers of base and head share: a case is head's once base's tolerances for it are known."""
+    """Cases that the checkers of base and head share: head's wait for base's tolerances."""
 
     def __init__(self, sides: Sequence[Checker], cases: Sequence[Case], *, beside: bool) -> None:
-        """`beside`: whether others are at work meanwhile."""
         self.sides, self.cases, self.beside = sides, cases, beside
         self.begun = [0] * len(sides)
-        """Of each side, how many of the cases it has begun."""
         self.again: list[tuple[Case, Checker]] = []
-        """What others may have disturbed, in the order in which it is to be checked again."""
+        """What others may have disturbed, in the order to check it again."""
         for side in sides:
             if any(side.wants(case) for case in cases):
                 side.start()
 
     @property
     def over(self) -> bool:
-        """True once all cases were checked."""
         return self.begun[-1] == len(self.cases)
 
     def begin(self) -> None:
-        """Let each side that is free begin its next case."""
         for number, side in enumerate(self.sides):
             while side.wait is None and self.begun[number] < self._ready(number):
                 case = self.cases[self.begun[number]]
@@ -172,17 +164,14 @@ class _Lane:
                     self._keep(case, side)
 
     def _ready(self, number: int) -> int:
-        """Return how many of the cases a side may begin."""
         if number == 0:
             return len(self.cases)
         return self.begun[number - 1] - (self.sides[number - 1].wait is not None)
 
     def waits(self) -> dict[Wait, Checker]:
-        """Return what its sides wait for."""
         return {side.wait: side for side in self.sides if side.wait is not None}
 
     def go_on(self, side: Checker) -> None:
-        """Let a side take the answer that it waited for."""
         side.go_on()
         if side.wait is None:
             self._keep(self.cases[self.begun[self.sides.index(side)] - 1], side)
@@ -192,13 +181,11 @@ class _Lane:
             self.again.append((case, side))
 
     def settle(self) -> None:
-        """Find out how the cases that were checked are timed. Nothing else may run meanwhile."""
         for side in self.sides:
             self.again += [(case, side) for case in side.settle(beside=self.beside)]
 
 
 def _check(shares: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None:
-    """Let the checkers of each share of the cases check them at once."""
     everyone = [checker for checkers, _ in shares for checker in checkers]
     try:
         lanes = [_Lane(checkers, cases, beside=len(everyone) > 1) for checkers, cases in shares]
@@ -225,7 +212,6 @@ def _check(shares: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None
 
 
 def _close(checkers: "Sequence[Checker]") -> None:
-    """End workers, all at a time."""
     for checker in checkers:
         checker.dismiss()
     for checker in checkers:
@@ -235,9 +221,9 @@ def _close(checkers: "Sequence[Checker]") -> None:
 def settle_all(
     cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes, held: str | None
 ) -> None:
-    """Fix how each case is measured, the same in base and in head; a case that cannot be measured so has failed.
+    """Fix how each case is measured, the same in base and head; a case that cannot be measured so has failed.
 
-    `held`: at which frequency the GPU's clock is held, in words; None where it is left as found.
+    `held`: frequency at which the GPU's clock is held, in words; None where it is free.
     """
     for case in cases:
         working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
@@ -265,8 +251,7 @@ def settle_all(
 
 
 def unredrawn(cases: Sequence[Case]) -> list[str]:
-    """Return a note on cases that could not be checked with their inputs redrawn in place; where none follow from the
-    draw there is nothing to redraw."""
+    """Return a note on cases whose inputs could not be redrawn in place, if any depend on the draw."""
     found = {case.id: side.check.unredrawn for case in cases for side in case.sides.values() if side.check.unredrawn}
     why = {case: text for case, text in found.items() if text != NOTHING_DRAWN}
     if not why:

@@ -1,4 +1,4 @@
-"""The account of a run: each second of it belongs to one phase, and those after the builds to the budget."""
+"""A run's account: each second belongs to one phase, and those after the builds to the budget."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ PROFILED = 0.2
 
 
 class Budget:
-    """The seconds that a run may take once base and head are built: checks, pairs, profilers."""
+    """Seconds for checks, pairs and profilers, once base and head are built."""
 
     def __init__(self, seconds: float, began: float) -> None:
-        """`began`: of the monotonic clock."""
+        """`began`: monotonic clock."""
         self.seconds, self.end = seconds, began + seconds
 
     @property
     def left(self) -> float:
-        """Seconds until its end; 0 behind it."""
+        """Seconds until its end, at least 0."""
         return max(0.0, self.end - time.monotonic())
 
     @property
@@ -28,23 +28,23 @@ class Budget:
         return self.seconds - self.end + time.monotonic()
 
     def outside(self, wait: Callable[[], None]) -> None:
-        """Do `wait`, which does not count: whoever waits for others keeps what it has."""
+        """Call `wait` without counting its seconds."""
         begun = time.monotonic()
         wait()
         self.end += time.monotonic() - begun
 
     def profiling(self, needed: bool) -> float:
-        """Return how many seconds profilers may take from here on: a fifth of the budget; where what they tell is
-        `needed`, and no mere explanation, all that is left of it if that is more."""
+        """Return profilers' seconds from here on: a fifth of the budget; where limits have them `needed`, all that is
+        left if that is more."""
         return max(PROFILED * self.seconds, self.left if needed else 0.0)
 
     def patience(self, seconds: float) -> float:
-        """Return how long to wait for a step that may take `seconds`: a fifth of the budget behind its end at most."""
+        """Return how long to wait for a step of `seconds`: at most a fifth of the budget past its end."""
         return min(seconds, self.left + PROFILED * self.seconds)
 
 
 class Costs:
-    """Wall seconds by phase, from here on. A second belongs to the innermost phase that is open then."""
+    """Wall seconds by phase. A second belongs to the innermost open phase."""
 
     def __init__(self) -> None:
         self.started = self._since = time.monotonic()
@@ -54,7 +54,7 @@ class Costs:
 
     @contextmanager
     def phase(self, name: Phase, *, whole: bool = False) -> Iterator[None]:
-        """Count what happens meanwhile as `name`; `whole`: phases within it, too."""
+        """Count meanwhile as `name`; `whole`: including inner phases."""
         if self._whole:
             yield
             return
@@ -69,7 +69,7 @@ class Costs:
             self._whole = False
 
     def move(self, name: Phase, seconds: float) -> None:
-        """Count `seconds` of the phase that is open as `name`: what a worker says of its answer's time."""
+        """Move `seconds` of the open phase to `name`, as a worker reports them."""
         if self._whole:
             return
         self._settle()
@@ -79,12 +79,11 @@ class Costs:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def so_far(self) -> dict[Phase, float]:
-        """Return the seconds of all phases since the start. They add up to the time that has passed."""
+        """Return seconds of all phases, which add up to the time passed."""
         self._settle()
         return dict(self._seconds)
 
     def _settle(self) -> None:
-        """Give the time since the last change to the phase that is open."""
         now, here = time.monotonic(), self._open[-1]
         self._seconds[here] = self._seconds.get(here, 0.0) + now - self._since
         self._since = now

@@ -1,4 +1,4 @@
-"""Coverage before anything is measured: the limits of policies and kernels must have something to judge."""
+"""Coverage before measuring: limits of policies and kernels must have something to judge."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,8 @@ from perfci.model.publication import ACCEPT_LABEL
 
 
 def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
-    """Return what base and head declare: whatever was asked for, and whatever runs here.
-
-    Raises UsageError where a command has a kernel's name: one id could be a case of both.
-    """
+    """Return what base and head declare, whatever was asked for or runs here. Raises UsageError where a command has a
+    kernel's name: one id could be a case of both."""
     kernels = {case["id"] for one in found.values() for case in one.cases.values()}
     taken = {ident.partition("/")[0] for ident in kernels}
     for name, side in sorted(place.sides.items(), reverse=True):  # head's first
@@ -32,10 +30,8 @@ def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
 
 
 def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) -> list[str]:
-    """Raise UsageError where a limit that counts now, or once head is merged, judges nothing or is wrong.
-
-    PolicyError, where that is base's alone. Returns notes on limits that judge nothing and allow it.
-    """
+    """Return notes on limits that judge nothing and allow it. Raises UsageError where a limit, now or once head is
+    merged, judges nothing or is wrong; PolicyError where that is base's alone."""
     base = place.sources.policy_from == "base"
     wrong = {name: _wrong(place, name, found, known) for name in place.sides if name == "head" or base}
     if wrong.get("base"):
@@ -66,7 +62,7 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
 
 
 def _wrong(place: Place, name: Side, found: Mapping[Side, Found], known: Declared) -> str:
-    """Return the first mistake in one side's limits, with its place."""
+    """Return the first mistake, with its place."""
     policy, file = place.sources.policies[name], place.sources.policy_name(name)
     if text := mistake(policy, known, place.runner.reports(), file):
         return text

@@ -1,4 +1,4 @@
-"""Discovery: a scout of each side imports its suite, and says what it declares and imports."""
+"""Discovery: a scout of each side imports its suite, and reports declarations and imports."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -15,15 +15,13 @@ from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Worker
 
 TRYING = 10.0
-"""Seconds after which a scout begins no case more, to find what it imports."""
+"""Seconds after which a scout begins no further case to find its imports."""
 
 
 def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
-    """Return what the suites declare, each side's by a scout, while a stem imports what that one asks for, unless it is
-    for a `listing` alone.
+    """Return the suites' declarations by a scout each; a stem imports what they ask for, unless `listing`.
 
-    A file whose import ends the process costs that file: the files are then imported one by one, and the side goes on
-    with those that work. Raises MachineError.
+    A file whose import ends the process costs only that file: files are then imported one by one. Raises MachineError.
     """
     bench, imports = next(iter(place.benches.values())), Imports(place)
     found: dict[Side, Found] = {}
@@ -58,8 +56,8 @@ def _load(
 
 
 def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting) -> None:
-    """Let a scout execute cases, for what they import. What they leave in the side's caches goes: the processes of
-    base and of head would differ by it. Raises MachineError."""
+    """Executes cases for their imports. Drops what they leave in the side's caches, which would make processes of base
+    and head differ. Raises MachineError."""
     before = side.folder / "before"
     try:
         copy_cache(side, before, bench.parent.account)

@@ -1,8 +1,8 @@
-"""Base and head in different environments: other interpreters, or other variables.
+"""Base and head in different environments: other interpreters or variables.
 
-Workers of sides that differ so are processes of their own. A fork has the libraries of its parent as they were loaded,
-and so the parent's interpreter and whatever they read from its environment; and a parent for each side, warm and with
-an address space of its own for the whole run, is something fixed per side that passes for a change.
+Their workers are processes of their own. A fork inherits its parent's interpreter and loaded libraries, with what they
+read from its environment; and a parent per side, warm and with one address space for the whole run, is a fixed effect
+that passes for a change.
 """
 
 import re
@@ -20,7 +20,7 @@ from perfci.worker.discover import normalized
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LONGEST = 8_000
-"""Characters of a variable's value: workers that are no forks get theirs on a command line."""
+"""Characters of a variable: workers that are no forks get theirs on a command line."""
 _SHOWN = 200
 
 
@@ -31,15 +31,14 @@ class Seen(Document):
     torch: str | None
     cuda: str | None
     name: str | None
-    """Of the GPU."""
     uuid: str | None
     gpu: GpuFacts | None
     packages: list[tuple[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=100)]]]
-    """Name and version; empty where it was not asked for them."""
+    """Name and version; empty where not asked for."""
 
 
 def parse_variables(option: str, given: Sequence[str]) -> dict[str, str]:
-    """Return the variables of `--env`, each `NAME=VALUE`. `option`: as errors begin. Raises UsageError."""
+    """Return the variables of `--env`, each `NAME=VALUE`. `option` begins errors. Raises UsageError."""
     found: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
@@ -69,7 +68,7 @@ def _is_text(value: str) -> bool:
 
 
 def differing_variables(sides: Mapping[Side, SideWork]) -> list[str]:
-    """Return the names of variables that base and head do not share, but for paths below their own folders."""
+    """Return variables that differ, but for paths below the sides' own folders."""
     first, *others = (
         {name: value.replace(str(side.folder), "…") for name, value in side.env.items()} for side in sides.values()
     )
@@ -77,14 +76,14 @@ def differing_variables(sides: Mapping[Side, SideWork]) -> list[str]:
 
 
 def alike(sides: Mapping[Side, SideWork]) -> bool:
-    """Tell whether all sides run in the same interpreter with the same variables."""
+    """Tell whether all sides have the same interpreter and variables."""
     return len({side.python for side in sides.values()}) == 1 and not differing_variables(sides)
 
 
 def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, Seen], *, asked: bool) -> Environments:
-    """Return what differs. `seen`: what a worker of each side's interpreter tells, with its packages.
+    """Return what differs. `seen`: answers of a worker per interpreter, with packages.
 
-    Values that may be secrets are left out: by their name or look, and what a policy takes over from the caller.
+    Without values that may be secrets, by name or look, and what a policy takes over from the caller.
     """
     base, head = sides["base"], sides["head"]
     packages = {name: {normalized(package): (package, version) for package, version in one.packages}
@@ -112,7 +111,7 @@ def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, See
 
 
 def _follows(name: str, sides: Mapping[Side, SideWork]) -> bool:
-    """Tell whether a variable differs for the interpreter alone: PATH, whose first folder is the interpreter's."""
+    """PATH, whose first folder is the interpreter's."""
     return name == "PATH" and len({side.env["PATH"].partition(":")[2].replace(str(side.folder), "…")
                                    for side in sides.values()}) == 1  # fmt: skip
 
@@ -130,7 +129,7 @@ def _variable(name: str, base: SideWork, head: SideWork) -> Variable:
 
 
 def require_devices(found: Environments, seen: Mapping[Side, Seen], devices: Sequence[DeviceKind]) -> None:
-    """Raise MachineError where base's interpreter has no GPU and head's has: nothing could be compared on it."""
+    """Raise MachineError where head's interpreter has a GPU and base's has none."""
     if "cuda" in devices and seen["base"].gpu is None:
         base = found.interpreters["base"]
         has = f"torch {base.torch} there uses none" if base.torch else "it has no torch"

@@ -1,6 +1,6 @@
 """The journal: every finished pair is on disk before the next begins, and checks every few seconds.
 
-`journal.jsonl` holds a header and one record a line; `samples.jsonl` beside it the raw samples, which only people read.
+`journal.jsonl` holds a header and one record a line; `samples.jsonl` raw samples for people.
 """
 
 import json
@@ -21,15 +21,12 @@ PREVIOUS = "journal.previous.jsonl"
 
 
 def plain(document: Document) -> Any:
-    """Return a document as JSON values; NaN and infinity as the text that reads back as them."""
+    """Return a document as JSON values; NaN and infinity as text that reads back as them."""
     return json.loads(document.model_dump_json())
 
 
 def earlier(out: Path) -> dict[str, Proof] | None:
-    """Return the proofs of the run that left a journal in `out`, by case key; None where there is none.
-
-    Raises MachineError where it cannot be read.
-    """
+    """Return the proofs of the journal in `out` by case key, or None. Raises MachineError where unreadable."""
     records = read_lines(out / JOURNAL) if (out / JOURNAL).exists() else []
     if not records or records[0].get("kind") != "header":
         return None
@@ -37,18 +34,18 @@ def earlier(out: Path) -> dict[str, Proof] | None:
 
 
 def begun_with(request: Request, base: Commit | None, cases: Iterable[Case] = ()) -> dict[str, Any]:
-    """Return what a journal says of the request, base as the commit that it was, for `gone_on`; and the proofs of
-    `cases`, for `earlier`."""
+    """Return a journal's record of the request, with base's commit, for `gone_on`; and proofs of `cases`, for
+    `earlier`."""
     what = request.what.model_copy(update={"base": None if base is None or request.what.itself else base.sha})
     proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
     return {"what": plain(what), "how": plain(request.how), "proofs": proofs}
 
 
 def gone_on(request: Request, folder: Path | None = None) -> Request:
-    """Return what `--resume` asks for: what the run was begun with that left its journal in `folder`, `out` by default,
-    unless the command line says it again. The same request where there is no `--resume`.
+    """Return the request that `--resume` continues, from the journal in `folder`, by default `out`, but for what the
+    command line repeats; without `--resume` the same request.
 
-    Raises UsageError where there is no such run, or it was begun with something else; MachineError.
+    Raises UsageError without such a run or where it began with something else; MachineError.
     """
     if not request.how.resume:
         return request
@@ -74,24 +71,20 @@ def gone_on(request: Request, folder: Path | None = None) -> Request:
 
 
 def _same(request: Request, name: str, was: object) -> bool:
-    """Tell whether what is said of a field goes on with what was."""
     if name == "base" and (repo := Repository.find(request.where.repository)):
         return repo.resolve_base(request.what.base, request.what.pull_request).sha == was
     return bool(getattr(request.what, name) == was)
 
 
 def begun(path: Path) -> set[str]:
-    """Return the cases of a journal that have a pair, or have failed as one was taken; none where there is no journal.
-
-    Raises MachineError where it cannot be read.
-    """
+    """Return a journal's cases with a pair, or a failure while taking one. Raises MachineError where unreadable."""
     records = read_lines(path) if path.exists() else []
     return {str(record.get("key")) for record in records if record.get("kind") in ("pair", "failed")}
 
 
 def put_away(out: Path) -> None:
-    """Move the journal of an earlier run into PREVIOUS, and remove its samples: none of it is mistaken for this run's.
-    Raises MachineError."""
+    """Move an earlier journal into PREVIOUS and remove its samples, lest they pass for this run's. Raises
+    MachineError."""
     with disk_errors("moved", out):
         if (out / JOURNAL).exists():
             (out / JOURNAL).replace(out / PREVIOUS)
@@ -99,20 +92,19 @@ def put_away(out: Path) -> None:
 
 
 class Journal:
-    """Append-only record of one run. Raises MachineError when the disk refuses."""
+    """Append-only record of one run. Raises MachineError where the disk refuses."""
 
     def __init__(
         self, out: Path, identity: Mapping[str, str], run: str, resume: bool, begun: Mapping[str, Any] | None = None
     ) -> None:
-        """`identity`: claims. `begun`: what a resumed run is to find here, as of `begun_with`."""
+        """`identity`: claims. `begun`: as of `begun_with`, for a resumed run."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
         self.pairs: dict[str, list[Pair]] = {}
         self.probes: list[tuple[str, str, dict[str, Any]]] = []
-        """Of each check that told how its case is measured: case key, side, and that."""
         self.worked: dict[str, Proof] | None = None
-        """The proofs as they stood once work was compared; None where it was not yet."""
+        """Proofs once work was compared; None before."""
         path = out / JOURNAL
         resumed = resume and self._load(path, identity)
         if not resumed:
@@ -123,7 +115,7 @@ class Journal:
             self._file.append({"kind": "header", "run": run, "identity": dict(identity), **(begun or {})})
 
     def _load(self, path: Path, identity: Mapping[str, str]) -> bool:
-        """Take over what is there. False where the earlier run was killed before it wrote anything."""
+        """False where the earlier run was killed before it wrote anything."""
         records = read_lines(path)
         if not records:
             return False
@@ -157,14 +149,14 @@ class Journal:
                     side.status, side.reason = "failed", self.failed[case.key, name]
 
     def add_check(self, key: str, side: str, case: CaseSide, probe: Mapping[str, Any] | None) -> None:
-        """A case was checked in one side; `probe`: what settles how it is measured."""
+        """Record a check of one side; `probe` settles how the case is measured."""
         record = {"kind": "checked", "key": key, "side": side, "case": plain(case)}
         self._file.append(record)
         if probe is not None:
             self._file.append({"kind": "probe", "key": key, "side": side, "probe": dict(probe)})
 
     def void_checks(self) -> None:
-        """No check so far counts: all are made again."""
+        """Void all checks so far: they are made again."""
         self._file.append({"kind": "voided"})
         self._void()
 
@@ -172,17 +164,17 @@ class Journal:
         self.checked, self.probes = {}, []
 
     def add_worked(self, cases: Iterable[Case]) -> None:
-        """The work of cases was compared: their proofs stand."""
+        """Record the proofs of cases whose work was compared."""
         proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
         self._file.append({"kind": "worked", "proofs": proofs}, sync=True)
 
     def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
-        """A worker pair of one case is finished; `samples` are seconds, per side and placement."""
+        """Record a worker pair; `samples` in seconds, per side and placement."""
         self._samples.append({"key": key, "pair": pair.index, "samples": dict(samples)})
         self._file.append({"kind": "pair", "key": key, "pair": plain(pair)})
 
     def add_failure(self, key: str, side: str, reason: Reason) -> None:
-        """A case failed in one side."""
+        """Record a case's failure in one side."""
         self._file.append({"kind": "failed", "key": key, "side": side, "reason": plain(reason)})
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ ROOM = 1.25
 
 @dataclass
 class Loop:
-    """The rounds of one run: which cases go on, and what becomes of each pair."""
+    """A run's rounds: which cases go on, and what becomes of each pair."""
 
     plan: Plan
     benches: Mapping[DeviceKind, Bench]
@@ -43,25 +43,20 @@ class Loop:
     costs: Costs
     budget: Budget
     environments: Environments | None = None
-    """Of base and head, where they differ."""
     seconds: float = 0.0
-    """Wall time of all rounds."""
     needed: float = 0.0
-    """Seconds of budget that would do for all cases, where this one cannot show a regression of any; else 0."""
+    """Budget seconds that would do for all cases, where this one cannot show a regression of any; else 0."""
     asked: int = 0
-    """Number of cases that pairs are to decide."""
     chosen: set[str] = field(default_factory=set)
-    """Keys of the cases that go on to the first look that can convict: see `_in_turn`."""
+    """Keys of cases that go on to the first look that can convict: see `_in_turn`."""
     start: float = 0.0
-    """Seconds of a round besides its pairs: its workers start."""
+    """Of a round without its pairs: workers start."""
     beside: float = 0.0
-    """Seconds that a pair of a kernel takes besides its samples at least, so far."""
+    """Least seconds of a kernel's pair without its samples, so far."""
 
     def run(self, cases: Sequence[Case], decided: Callable[[list[Case]], None] = lambda cases: None) -> None:
-        """Append pairs to `cases` and say in each why measuring ended. Raises MachineError, KeyboardInterrupt.
-
-        `decided` is told the cases that their pairs have decided, as they are.
-        """
+        """Append pairs to `cases`, each with why measuring ended; `decided` hears of decided cases. Raises
+        MachineError, KeyboardInterrupt."""
         start, plan = time.monotonic(), self.plan
         measurable = [case for case in cases if can_measure(case)]
         open_cases = [case for case in measurable if self._goes_on(case)]
@@ -97,7 +92,6 @@ class Loop:
             self.seconds = time.monotonic() - start
 
     def _standing(self, cases: Sequence[Case], open_cases: Sequence[Case]) -> Standing:
-        """Return how far `cases` have come, of which those go on."""
         going = {case.key for case in open_cases}
         expected = None
         likely = [case for case in open_cases if case.pairs or not self.chosen or case.key in self.chosen]
@@ -120,13 +114,13 @@ class Loop:
         )
 
     def _in_turn(self, cases: Sequence[Case]) -> list[Case]:
-        """Return the open cases that go on: where not all come to the first look that can convict, the cheapest.
+        """Return the open cases that go on: the cheapest, where not all come to the first look that can convict.
 
-        They are chosen by cost alone: before their first pair, by what it took, and by what further ones take once
-        `adapt` has chosen their shape, for which it does not matter which side is the slower. The choice stands until
-        each of these cases has come to that look or has ended; those that reach it in what is left then are next. So
-        each case is asked as it would be alone, by its own looks and its share of α, which stays that of all cases;
-        who is not chosen gets no answer; and when pairs end hangs on the budget, as ever. Both error rates hold.
+        Cost alone chooses: before their first pair by what it took and what further ones take once `adapt` chose their
+        shape, for which it does not matter which side is slower. The choice stands until each has come to that look or
+        has ended; those that then fit are next. So each case is asked as it would be alone, by its own looks and its
+        share of α, which stays that of all cases; the others get no answer; and when pairs end hangs on the budget, as
+        ever. Both error rates hold.
         """
         behind = self._behind(cases)
         if self.plan.exact_pairs is not None or not any(map(self._criteria, behind)):
@@ -141,7 +135,6 @@ class Loop:
         return chosen or [case for case in cases if case.key not in keys]
 
     def _behind(self, cases: Sequence[Case]) -> list[Case]:
-        """Return the cases that have not come to the first look that can convict, or decide what is asked of them."""
         return [case for case in cases if len(case.pairs) < self._look(case)]
 
     def _look(self, case: Case) -> int:
@@ -149,7 +142,6 @@ class Loop:
         return plan.convicting if self._criteria(case) and not case.proved else plan.looks.pairs[0]
 
     def _needs(self, cases: Sequence[Case]) -> list[Need]:
-        """Return what open cases need to that look."""
         found = []
         for unit in _units(cases):
             cost = self._cost(unit)
@@ -164,15 +156,13 @@ class Loop:
         return pair_cost(unit[0], self.benches, self.runner, self.beside)
 
     def _deadline(self, batch: Sequence[Case]) -> float:
-        """Return until when cases of a round are begun. First pairs may be far dearer than their samples: a round of
-        them that outlasts what was expected, and its share of what is left, ends for the cheapest to be chosen anew."""
         if not self.chosen or all(case.pairs for case in batch):
             return self.budget.end
         expected = math.fsum(need.planned / need.pairs for need in self._needs(batch))
         return min(self.budget.end, time.monotonic() + expected + self.budget.left / self.plan.convicting)
 
     def _leave(self, cases: Sequence[Case]) -> None:
-        """Say of open cases that the budget ends, and of those that are asked which one would do to come to a look."""
+        """Ends open cases at the budget; tells those asked which one would do to come to a look."""
         for case in cases:
             case.stopped = "budget"
         if self.plan.exact_pairs is not None:
@@ -195,7 +185,6 @@ class Loop:
         )
 
     def _open(self, case: Case) -> bool:
-        """Tell whether a case needs another pair."""
         if not can_measure(case):
             return False
         plan, pairs = self.plan, len(case.pairs)
@@ -209,7 +198,7 @@ class Loop:
         return not plan.looks.at(pairs) or not self._settled(case)
 
     def _settled(self, case: Case) -> bool:
-        """Tell whether the pairs so far answer every criterion that pairs of the case decide."""
+        """Tell whether the pairs so far answer every criterion that pairs decide."""
         asked, plan = self._criteria(case), self.plan
         found = [answer(case, one, plan.looks, plan.m).decision.status for one in asked]
         wide = [
@@ -220,7 +209,7 @@ class Loop:
         return "continue" not in found and not wide
 
     def _criteria(self, case: Case) -> list[Criterion]:
-        """Return the criteria that pairs of the case decide: where base does not ask the same, those without it."""
+        """Return criteria that pairs decide; without base's where base does not ask the same."""
         base, head = case.sides.get("base"), case.sides["head"]
         compared = (
             base is not None and base.status == "ok" and not case.proved
@@ -229,8 +218,7 @@ class Loop:
         return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
     def _goes_on(self, case: Case) -> bool:
-        """Tell whether a case needs another pair and is worth it: at a planned look one that is hopeless is left,
-        whatever there is of the budget."""
+        """Tell whether another pair is worth it: a case hopeless at a planned look ends, whatever the budget."""
         if not self._open(case):
             return False
         plan = self.plan
@@ -241,7 +229,7 @@ class Loop:
         return True
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
-        """Take one pair of each case of `batch`; no case is begun after `deadline`, of the monotonic clock."""
+        """No case begins after `deadline`, of the monotonic clock."""
         mark = time.monotonic()
 
         def done(outcome: PairOutcome) -> None:
@@ -270,7 +258,6 @@ class Loop:
         self.watch.read()
 
     def _keep(self, outcome: PairOutcome, seconds: float) -> None:
-        """Write down what became of one case in one round, which took so long."""
         case = outcome.case
         for name, failure in outcome.failures.items():
             uneven = case.origin == "command" and failure.kind == "protocol"  # in its reports: it never was right
@@ -291,7 +278,7 @@ class Loop:
 
 
 def _units(cases: Sequence[Case]) -> list[list[Case]]:
-    """Return the cases that are measured as one: those of a command, each one of a kernel alone."""
+    """Return cases measured as one: a command's, or one kernel's."""
     units: dict[str, list[Case]] = {}
     for case in cases:
         units.setdefault(case.kernel if case.origin == "command" else case.key, []).append(case)

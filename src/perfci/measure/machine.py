@@ -1,4 +1,4 @@
-"""The machine around a run: the GPU's state along it, its clock held where that is asked for, its ceilings."""
+"""The machine around a run: the GPU's states, its held clock, its ceilings."""
 
 import os
 import time
@@ -15,13 +15,12 @@ from perfci.system.gpu import Gpu, GpuState, describe
 
 
 class Watch:
-    """The GPU's state before and after each round, read through NVML; nothing where there is no NVML."""
+    """The GPU's state before and after each round through NVML, if present."""
 
     def __init__(self, place: Place) -> None:
         self.gpu: Gpu | None = None
         self.states: list[GpuState] = []
         self.moments: list[Moment] = []
-        """The same for the results."""
         self.why = ""
         if "cuda" in place.benches:
             self.gpu, self.why = Gpu.open(place.facts.uuid or 0)
@@ -29,7 +28,7 @@ class Watch:
             place.facts.gpu.nvml = self.gpu.facts()
 
     def read(self) -> None:
-        """Take down the state now."""
+        """Record the state now."""
         if self.gpu is not None:
             state = self.gpu.state(ours=[os.getpid()])
             self.states.append(state)
@@ -38,7 +37,7 @@ class Watch:
             self.moments.append(Moment(at=time.time(), **told))
 
     def notes(self) -> list[str]:
-        """Return notes on it for a reader."""
+        """Return notes on the states."""
         return [*([self.why] if self.why else []), *describe(self.states)]
 
 
@@ -53,9 +52,9 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 
 
 def measure_ceilings(place: Place) -> None:
-    """Measure what each device does at most, into the fingerprint: the speed of light of all times follows from it.
+    """Measure each device's ceilings into the fingerprint: the speed of light of all times follows.
 
-    In a worker outside base and head, on the cores that cases run on. Raises MachineError.
+    In a worker outside base and head, on the cases' cores. Raises MachineError.
     """
     side, folder = place.sides["head"], place.parent.scratch / NOWHERE
     for device, bench in place.benches.items():

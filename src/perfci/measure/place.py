@@ -1,4 +1,4 @@
-"""The place of a run: base and head built, the parent started, the machine known, the suites discovered."""
+"""The place of a run: base and head built, parent started, machine known."""
 
 import os
 import platform
@@ -43,11 +43,11 @@ from perfci.system.process import Parent
 from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9
-"""Share of the free memory that all live workers together may use, where the policy names no limit."""
+"""Share of free memory for all live workers together, where the policy has no limit."""
 NOWHERE = "none"
-"""Name of a folder like a side's, and as long: outside base and head."""
+"""A folder outside base and head, its name as long as a side's."""
 LOAD_TIMEOUT = 60.0
-"""Seconds at least for importing a suite: libraries are read from a cold disk."""
+"""Least seconds to import a suite: libraries come from a cold disk."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +56,28 @@ class _Built:
 
     sources: Sources
     limits: Policy
-    """Base's policy where it has one, else head's: limits, budget, time-outs, seed and threads for both sides."""
+    """Base's policy, else head's: limits, budget, time-outs, seed and threads for both sides."""
     seed: int
     sides: Mapping[Side, SideWork]
     parent: Parent
     begun: float
-    """When the first of them was begun, in seconds since the epoch: what any of them wrote is younger."""
+    """Begin of the first build, in seconds since the epoch: what builds wrote is younger."""
     built: float
-    """When they were built, of the monotonic clock: the budget begins."""
+    """End of the builds, monotonic clock: the budget begins."""
 
 
 @dataclass(frozen=True)
 class Place(_Built):
-    """Everything that stands before the suites are read."""
+    """What stands before the suites are read."""
 
     facts: Fingerprint
     benches: Mapping[DeviceKind, Bench]
-    """One for each device that is measured on."""
     runner: Runner
     environments: Environments | None = None
-    """None where base and head run in the same one."""
     lost: str = ""
-    """Why nothing can be measured though cases can be listed: a device that is demanded is not here."""
+    """Why cases can be listed but not measured: a demanded device is missing."""
     shared: bool = False
-    """True where other processes may measure the same sides at once, here or on other machines: prepared ones."""
+    """Others may measure the same prepared sides at once, here or elsewhere."""
 
     def exclusive(self, device: DeviceKind) -> bool:
         """Tell whether a device serves one process at a time."""
@@ -87,7 +85,7 @@ class Place(_Built):
 
 
 def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
-    """Snapshots, parent and builds, or what was built before. What it opens `stack` closes. Raises PerfciError."""
+    """Snapshots, parent and builds, or prepared ones, closed by `stack`. Raises PerfciError."""
     begun = time.time()
     if not request.where.prepared:
         sources = find_sources(request)
@@ -145,7 +143,7 @@ def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: C
 
 
 def _require_clock(request: Request, limits: Policy) -> None:
-    """Raise UsageError for a clock to be held where there is none: before anything is built or waited for."""
+    """Raise UsageError for an unholdable clock, before building or waiting."""
     if request.what.lock_clocks is None or request.where.prepare is not None:
         return
     parse(request.what.lock_clocks)
@@ -156,7 +154,6 @@ def _require_clock(request: Request, limits: Policy) -> None:
 
 
 def _home(request: Request, scratch: Path, account: Account) -> Path:
-    """Return the folder for base and head. Raises UsageError, MachineError."""
     home = request.where.prepare
     if home is None:
         return scratch
@@ -171,7 +168,7 @@ def _home(request: Request, scratch: Path, account: Account) -> Path:
 
 
 def prepare_sides(request: Request, folder: Path, progress: Progress) -> list[SideWork]:
-    """Build base and head into `folder`, as far as they build, to be measured later. Raises PerfciError."""
+    """Build base and head into `folder`, as far as they build. Raises PerfciError."""
     with ExitStack() as stack:
         built = _open_sides(request, progress, stack, Costs())
         prepared.write(request, built.sources, built.sides, built.begun, folder)
@@ -179,10 +176,10 @@ def prepare_sides(request: Request, folder: Path, progress: Progress) -> list[Si
 
 
 def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Costs, *, listing: bool = False) -> Place:
-    """Snapshots, builds, parent and facts. What it opens is closed by `stack`.
+    """Return snapshots, builds, parent and facts, closed by `stack`.
 
-    Raises PerfciError: MachineError too where a device that is demanded is not here, which `listing` is told instead
-    where it is the policy that demands it.
+    Raises PerfciError; MachineError where a demanded device is missing, which `listing` gets as `Place.lost` where the
+    policy demands it.
     """
     built = _open_sides(request, progress, stack, costs)
     sources, limits, seed, sides, parent = built.sources, built.limits, built.seed, built.sides, built.parent
@@ -236,7 +233,7 @@ def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Co
 
 
 def _require_gpu(asked: str | None, name: Side, seen: Seen) -> None:
-    """Raise UsageError where a side sees another GPU than it is to be measured on, MachineError where it sees none."""
+    """Raise UsageError where a side sees another GPU than demanded, MachineError where it sees none."""
     if asked is None:
         return
     if seen.gpu is None:
@@ -251,7 +248,7 @@ def _require_gpu(asked: str | None, name: Side, seen: Seen) -> None:
 
 
 def _cores(threads: int) -> list[int]:
-    """Return the cores for CPU cases, the same in base and head: the last, as the first serve interrupts."""
+    """CPU cases of both sides get the last cores: the first serve interrupts."""
     if not hasattr(os, "sched_getaffinity"):
         return []  # macOS
     cores = sorted(os.sched_getaffinity(0))
@@ -263,10 +260,8 @@ def _cores(threads: int) -> list[int]:
 def _build(
     sides: Mapping[Side, SideWork], parent: Parent, request: Request, progress: Progress, kept: Kept | None
 ) -> list[str]:
-    """Run each side's own steps. The other side's build and all that is measured cannot reach what stands then.
-
-    Returns a note where base was built by an earlier run.
-    """
+    """Neither the other side's build nor measured code can reach what stands then. Returns a note where base's build
+    was kept."""
     notes: list[str] = []
     for side in sides.values():
         built = [one.seal for one in sides.values() if one.seal is not None]
@@ -278,7 +273,6 @@ def _build(
 
 
 def _build_side(side: SideWork, parent: Parent, request: Request, progress: Progress, kept: Kept | None) -> list[str]:
-    """Run one side's, or take what an earlier run built; return a note where that was so."""
     notes = []
     parent.account.show(side.folder)
     refused = make_home(side, parent.account) if side.policy.build else []
@@ -320,14 +314,13 @@ def _give(side: SideWork, account: Account) -> None:
 
 
 def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
-    """Raise MachineError where there is nothing to compare with. Where only head fails to build, its cases failed."""
+    """Raise MachineError where base fails to build. Where only head does, its cases fail."""
     reasons = [side.failure for side in sides.values() if side.failure]
     if reasons and (next(iter(sides.values())).failure or len(reasons) == len(sides)):
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
 
 
 def _seen(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path, *, packages: bool) -> Seen:
-    """Return what a worker in the side's interpreter, outside base and head, tells of it. Raises MachineError."""
     try:
         worker = parent.worker(Arena(nowhere, nowhere, [], neutral(side, nowhere), side.python, threads), log)
         seen = worker.tell(Seen, "facts", LOAD_TIMEOUT, packages=packages)
@@ -338,7 +331,6 @@ def _seen(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path
 
 
 def _facts(seen: Seen) -> Fingerprint:
-    """Return facts of machine, interpreter and GPU."""
     facts = host_facts(perfci.__version__)
     facts.python, facts.torch, facts.cuda = seen.python, seen.torch, seen.cuda
     facts.devices = {"cpu": facts.cpu or platform.machine()}
@@ -349,7 +341,7 @@ def _facts(seen: Seen) -> Fingerprint:
 
 
 def require_untouched(place: Place) -> None:
-    """Raise MachineError where the files of a side are no longer those that were built."""
+    """Raise MachineError where a side's files changed since they were built."""
     for name, side in place.sides.items():
         if side.seal is not None:
             logs = next(iter(place.benches.values())).logs

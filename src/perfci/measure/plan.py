@@ -1,4 +1,4 @@
-"""The plan, fixed before the first sample; what must stay the same to resume it; and notes for a reader."""
+"""The plan, fixed before the first sample; what must stay for a resume; notes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -20,21 +20,21 @@ from perfci.model.results import Case
 from perfci.model.text import hides_failures, listed
 
 PROFILED_PAIRS = 2
-"""Worker pairs of a profile: times to stand beside what profilers see, and no more."""
+"""Pairs of a profile: times beside what profilers see."""
 TRIAL_PAIRS = 4
-"""Pairs of a trial: two of the planned schedule, then two as `sampling.adapt` makes them."""
+"""Two of the planned schedule, two as `sampling.adapt` makes them."""
 QUICK_BUDGET = 60.0
 QUICK_PAIRS = 16
-"""`--quick`: seconds, and pairs at most."""
+"""`--quick`: pairs at most."""
 
 
 def fitted(m: int, what: What) -> Looks:
-    """Return the looks of a run in which m criteria share α."""
+    """Return the looks where m criteria share α."""
     return Looks.fitted(m, QUICK_PAIRS if what.quick else None)
 
 
 def make_plan(request: Request, place: Place, subjects: Sequence[Subject], declared: Declared) -> Plan:
-    """Everything that is fixed before the first sample. Without a base there are only absolute limits."""
+    """Return the plan. Without base only absolute limits."""
     what, how = request.what, request.how
     asked: list[Criterion] = []
     if not how.profile:
@@ -64,10 +64,10 @@ def make_plan(request: Request, place: Place, subjects: Sequence[Subject], decla
 
 
 def shared(asked: Sequence[Criterion], what: What, proved: Collection[str] = ()) -> int:
-    """Return the number of criteria that share α: see `sharing`; or of the questions, of which this is one.
+    """Return the number of criteria, or questions, that share α: see `sharing`.
 
-    Where several models of device share it, each has 1/models of α: the rates hold by a union bound over the models,
-    however many criteria the others have. So it is with the comparisons of a night.
+    Each of several device models has 1/models of α, by a union bound over the models, however many criteria the others
+    have; so have a night's comparisons.
     """
     if what.question is not None:
         return what.question.sharing
@@ -77,8 +77,8 @@ def shared(asked: Sequence[Criterion], what: What, proved: Collection[str] = ())
 def _criterion(
     question: Question, asked: Sequence[Criterion], subjects: Sequence[Subject], limits: Policy
 ) -> Criterion:
-    """Return the criterion that a question is. Raises UsageError where it is not about one case, where nothing that
-    pairs decide has its metric, and where neither it nor the policy names a limit."""
+    """Return the question as a criterion. Raises UsageError unless it is about one case, pairs decide its metric, and
+    it or the policy has a limit."""
     names = [f"{one.id} on {one.device}" for one in subjects]
     device = ", with --device" if len({one.device for one in subjects}) > 1 else ""
     if len(subjects) != 1:
@@ -109,7 +109,7 @@ def _criterion(
 
 
 def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:
-    """Return the claims of what must be the same for `--resume` to continue a journal."""
+    """Return claims that must be the same for `--resume` to continue a journal."""
     return claims(
         place.facts.lasting()
         | of_sides(place.sources, place.sides)
@@ -125,7 +125,7 @@ def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) 
 
 
 def remarks(what: What, plan: Plan, sides: Mapping[Side, SideWork]) -> list[str]:
-    """Return notes on what is compared, and what is not judged by it."""
+    """Return notes on what is compared, and what is not judged."""
     notes = piped(sides["head"].policy.commands)
     if sides["head"].info.dirty:
         notes.append("head is the working tree with changes that are not committed")

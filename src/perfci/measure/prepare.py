@@ -29,9 +29,9 @@ from perfci.system.process import Parent
 from perfci.system.users import Account
 
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 46), "MALLOC_MMAP_MAX_": "0"}
-"""Workers keep freed memory instead of giving it back to the system (mallopt(3)). Left to itself, glibc decides by the
-history of the process whether an output is paged in anew each time: workers of the same code then differed by a
-factor of up to 8 (64 x 4096 float32, smoothed on a CPU; standard deviation of log times 0.69, and 0.012 so)."""
+"""Workers keep freed memory (mallopt(3)). By default glibc decides by the process's history whether an output is paged
+in anew: workers of the same code differed by up to 8 × (64 x 4096 float32, smoothed on a CPU; standard deviation of log
+times 0.69, and 0.012 so)."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
 OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
 """Keys of the policy that each side takes from its own; all others are base's for both."""
@@ -40,7 +40,7 @@ _OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour", "history"}
 
 @dataclass
 class SideWork:
-    """One side while it is being measured."""
+    """One side while it is measured."""
 
     name: Side
     info: SideCode
@@ -49,23 +49,21 @@ class SideWork:
     """Holds `tree/`, `site/` and `cache/`."""
     python: str
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Set by the command line, for this side alone."""
+    """From the command line, for this side alone."""
     kept: bool = False
-    """True where builds see nothing of the caller's home that the code under test may have changed."""
+    """Builds see nothing of the caller's home that the code under test may have changed."""
     env: dict[str, str] = field(default_factory=dict)
     suite: list[str] = field(default_factory=list)
-    """Globs or files to import; without those whose import ends the process."""
+    """Globs or files to import, without those whose import ends the process."""
     failure: Reason | None = None
-    """Set when the side did not build."""
     seal: Seal | None = None
-    """Its files as they were then."""
 
     def __post_init__(self) -> None:
         self.suite = list(self.policy.suite)
 
     @property
     def written(self) -> dict[str, str]:
-        """The variables that its policy and the command line set."""
+        """The policy's and the command line's variables."""
         return {**self.policy.env, **self.variables}
 
     @property
@@ -84,7 +82,7 @@ class SideWork:
         return self.folder / "cache"
 
     def close(self, built: Collection[str] | None = None) -> None:
-        """Digest what was built: from here on nobody may change it. `built`: as of `Seal`. Raises MachineError."""
+        """Digest what was built: nobody may change it any more. `built`: as of `Seal`. Raises MachineError."""
         self.seal = Seal(self.name, self.tree, self.site, self.cache, built)
 
     def own(self) -> AbstractContextManager[None]:
@@ -92,18 +90,18 @@ class SideWork:
         return self.seal.own() if self.seal is not None else nullcontext()
 
     def path(self) -> list[str]:
-        """Return what comes first on `sys.path`: the build, then the policy's folders that exist."""
+        """Return the begin of `sys.path`: the build, then the policy's existing folders."""
         folders = [self.tree / entry for entry in self.policy.path]
         return [str(self.site), *(str(folder.resolve()) for folder in folders if folder.is_dir())]
 
     def arena(self, threads: int, cores: list[int]) -> Arena:
-        """Return what this side's workers get."""
+        """Return the conditions of this side's workers."""
         return Arena(self.tree, self.site, self.path(), self.env, self.python, threads, cores)
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the sides come from, and whose limits apply."""
+    """Origin of the sides, and of the limits."""
 
     repo: Repository | None
     root: Path
@@ -113,7 +111,7 @@ class Sources:
     policy_from: Side
     notes: list[str]
     texts: Mapping[Side, str]
-    """The policies as they are written."""
+    """The policies' texts."""
 
     def policy_name(self, name: Side) -> str:
         """Return the name of a side's policy in errors."""
@@ -172,7 +170,7 @@ def find_sources(request: Request) -> Sources:
 
 
 def _require_change(request: Request, repo: Repository, head: Commit, base: Commit) -> None:
-    """Raise UsageError where HEAD would be compared with itself though another commit was asked for, or none was."""
+    """Raise UsageError where HEAD would be compared with itself unasked."""
     if request.what.base is not None and means_itself(request.what.base, head.sha):
         return
     dirty = repo.is_dirty(exclude=_own(request, repo))
@@ -190,15 +188,15 @@ def _require_change(request: Request, repo: Repository, head: Commit, base: Comm
 
 
 def _own(request: Request, repo: Repository | None) -> list[Path]:
-    """Return what perfci itself writes, wherever it lies, and is no part of head: the folders and the plan of this run,
-    and of all files that are not tracked those that are a plan, whole and as it was made."""
+    """Return what perfci writes, which is no part of head: this run's folders and plan, and untracked files that are
+    whole, unchanged plans."""
     where = request.where
     here = [where.out, *filter(None, [where.prepare, where.prepared, where.cache, where.plan_file])]
     return [*here, *(path for path in repo.untracked() if is_plan(path))] if repo else here
 
 
 def judged_otherwise(base: Policy, head: Policy) -> list[str]:
-    """Keys in which head's own policy would measure or judge otherwise than base's, however it is written."""
+    """Return keys by whose value head's policy measures or judges otherwise than base's, however written."""
     ours, theirs = _judging(base), _judging(head)
     return [key for key in ours if ours[key] != theirs[key]]
 
@@ -209,14 +207,14 @@ def _judging(policy: Policy) -> dict[str, Any]:
 
 
 def in_units(limit: Limit, policy: Policy) -> dict[str, Any]:
-    """Return the limit with its bounds as numbers: `1ms` is `1000us`."""
+    """Return the limit with numeric bounds: `1ms` is `1000us`."""
     metric = resolve(limit.metric, policy.metrics)
     bounds = {name: value for name in ("min", "max") if (value := getattr(limit, name)) is not None}
     return limit.model_dump() | {name: bound_in_unit(value, metric) for name, value in bounds.items()}
 
 
 def policy_of(repo: Repository, commit: Commit) -> Policy | None:
-    """Return the policy that a commit holds; None where it holds none. Raises UsageError."""
+    """Return a commit's policy, or None. Raises UsageError."""
     text = repo.read(commit.sha, FILE)
     return None if text is None else parse_policy(_decode(text, FILE), f"{commit.sha[:10]}:{FILE}")
 
@@ -250,7 +248,7 @@ def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.
 
 
 def materialise(request: Request, sources: Sources, home: Path, progress: Progress, seed: int) -> dict[Side, SideWork]:
-    """Take snapshots of base and head under `home/base` and `home/head`. Raises UsageError, MachineError."""
+    """Take snapshots into `home/base` and `home/head`. Raises UsageError, MachineError."""
     what, where, sides = request.what, request.where, dict[Side, SideWork]()
     limits = sources.policies[sources.policy_from]
     names: list[Side] = ["base", "head"] if sources.base else ["head"]
@@ -273,7 +271,7 @@ def materialise(request: Request, sources: Sources, home: Path, progress: Progre
 
 
 def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) -> SideCode:
-    """Put the files of one side into `target`. Raises UsageError, MachineError."""
+    """Put one side's files into `target`. Raises UsageError, MachineError."""
     repo, what = sources.repo, request.what
     suite = Suite(what.suite, sources.policies[name].suite) if what.suite is not None else None
     if name == "base" and sources.base and repo and not what.itself:
@@ -295,7 +293,7 @@ def _info(commit: Commit | None, tree: str) -> SideCode:
 
 
 def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:
-    """Return the allow-listed environment of a side, with its interpreter and what it built first on PATH."""
+    """Return a side's allow-listed environment, its interpreter and builds first on PATH."""
     env = side_environment(
         side.folder,
         caller=os.environ,
@@ -313,15 +311,15 @@ def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict
 
 
 def neutral(side: SideWork, nowhere: Path) -> dict[str, str]:
-    """Return the side's environment with `nowhere` in the place of its folder."""
+    """Return the side's environment with `nowhere` in place of its folder."""
     return {name: value.replace(str(side.folder), str(nowhere)) for name, value in side.env.items()}
 
 
 def make_home(side: SideWork, account: Account) -> list[str]:
-    """Put links into the side's home, to what builds need of the caller's.
+    """Link what builds need of the caller's home into the side's.
 
-    Returns what a build that is kept goes without: the code under test may change it, and an earlier change could have.
-    Raises MachineError.
+    Returns what a kept build goes without: the code under test may change it, and an earlier change could have. Raises
+    MachineError.
     """
     old, new, refused = Path(os.environ.get("HOME", "/nonexistent")), side.cache / "home", []
     with disk_errors("made", new):
@@ -337,8 +335,7 @@ def make_home(side: SideWork, account: Account) -> list[str]:
 
 
 def empty_homes(side: SideWork, account: Account) -> None:
-    """Begin anew what a build leaves to no worker: temporary files and, where it is kept, the side's homes. Raises
-    MachineError."""
+    """Drop what a build leaves to no worker: temporary files and, where kept, the side's homes. Raises MachineError."""
     for folder in (side.cache / name for name in (HOMES if side.kept else (TEMPORARY,))):
         with disk_errors("made", folder):
             remove_tree(folder)
@@ -348,7 +345,7 @@ def empty_homes(side: SideWork, account: Account) -> None:
 
 def copy_cache(side: SideWork, target: Path, account: Account) -> None:
     """Copy the side's caches, without packages and temporary files, for the user of the code under test. Raises OSError
-    where a file could be another's, having several names, or is of a kind that no copy is like."""
+    for a file with several names, which could be another's, or of an uncopyable kind."""
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if Path(folder) == side.cache and name in (*DOWNLOADS, TEMPORARY)]
@@ -363,7 +360,7 @@ def copy_cache(side: SideWork, target: Path, account: Account) -> None:
 
 
 def put_back_cache(side: SideWork, copied: Path) -> None:
-    """Put a copy of the side's caches, as of `copy_cache`, in their place. Raises MachineError."""
+    """Put a copy by `copy_cache` in place of the side's caches. Raises MachineError."""
     with disk_errors("put back", side.cache):
         for path in side.cache.iterdir():
             if path.name not in (*DOWNLOADS, TEMPORARY):
@@ -374,7 +371,7 @@ def put_back_cache(side: SideWork, copied: Path) -> None:
 
 
 def build(side: SideWork, parent: Parent, out: Path) -> None:
-    """Run the side's own build steps in its tree. A step that fails sets `side.failure`."""
+    """Run the side's build steps in its tree. A failing step sets `side.failure`."""
     start = time.monotonic()
     log = out / "logs" / f"build-{side.name}.log"
     log.unlink(missing_ok=True)
@@ -399,17 +396,16 @@ def build(side: SideWork, parent: Parent, out: Path) -> None:
 
 
 LOG_END = 200_000
-"""Bytes of a build's log that are searched for its error: compilers and pip print much behind it."""
+"""Bytes of a build's log searched for its error: compilers and pip print much behind it."""
 _ERROR = re.compile(
     r"(?:^|[\s:(])(?:fatal error|error|[a-z]\w*error)(?:\[\w+\]|\s+\w+)?\s*:"
     r"|undefined reference to|ptxas fatal|CMake Error",
     re.IGNORECASE,
 )
-"""A line in which a compiler, linker, CMake or Python names an error: `f.cu(3): error: …`, `undefined reference to`."""
+"""A line with a compiler's, linker's, CMake's or Python's error: `f.cu(3): error: …`, `undefined reference to`."""
 _SUMMARY = re.compile(
     r"^error: (?:subprocess-exited|metadata-generation|failed |could not build|command )", re.IGNORECASE
 )
-"""Lines of those who called the compiler, that say no more than that it failed."""
 
 
 def _size(log: Path) -> int:
@@ -417,10 +413,7 @@ def _size(log: Path) -> int:
 
 
 def _told(log: Path, before: int) -> str:
-    """Return what the log says of a step that failed: its first line that names an error, else its last one.
-
-    `before`: bytes that the log held before the step.
-    """
+    """Return the failed step's first line with an error, else its last. `before`: bytes of the log before the step."""
     size = min(LOG_END, _size(log) - before)
     told = end_of(log, size).decode(errors="replace") if size > 0 else ""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
@@ -432,7 +425,7 @@ def _told(log: Path, before: int) -> str:
 
 
 def require_inside(side: SideWork, foreign: list[list[str]]) -> None:
-    """The module-origin check. Raises MachineError where the side imported the repository's code from elsewhere."""
+    """Check module origins. Raises MachineError where the side imported the repository's code from elsewhere."""
     if foreign:
         module, file = foreign[0]
         raise MachineError(

@@ -1,4 +1,4 @@
-"""The request of a measurement: what, where and how; and its progress as the caller is told it."""
+"""The request of a measurement: what, where and how; and the progress reported to its caller."""
 
 import os
 import sys
@@ -19,94 +19,86 @@ from perfci.model.results import MOST_MODELS, Part, Proof, Results
 OUT = "perfci-out"
 RESULTS = "results.json"
 RAW = "raw"
-"""Folder below the output folder for the profilers' own reports, which tell of the machine."""
+"""Below the output folder: the profilers' own reports, which describe the machine."""
 COMMAND = "PERFCI_COMMAND"
-"""Variable with the command line as it was given, where another one was made of it: in a container."""
+"""Variable with the command line as given, where a container's was made of it."""
 MEASURE_ALL = "PERFCI_MEASURE_ALL"
-"""Variable that does what `--measure-all` does, for whatever calls perfci to compare a tree with itself."""
+"""Variable in place of `--measure-all`, for whatever calls perfci to compare a tree with itself."""
 WAIT, LOCK_CLOCKS, SEED = "PERFCI_WAIT", "PERFCI_LOCK_CLOCKS", "PERFCI_SEED"
-"""Variables of the machine: how long to wait for another perfci on the device, `base`, `max` or a frequency at which
-the GPU's clock is held, and the seed of inputs and schedule."""
+"""Variables of the machine: seconds to wait for another perfci on the device; `base`, `max` or a frequency to hold the
+GPU's clock at; seed of inputs and schedule."""
 CACHE, KEEP = "PERFCI_CACHE", "PERFCI_KEEP"
-"""The folder of builds that are kept, and the side whose build a run keeps there."""
+"""Folder of kept builds, and the side whose build a run keeps there."""
 
 
 class Question(Document, frozen=True):
-    """The one question of a comparison that is a part of something larger, in place of all limits of the policy."""
+    """The one question of a comparison within something larger, in place of the policy's limits."""
 
     metric: str
     bound: float | None = None
-    """Relative change; None takes the limit that the policy has for the metric."""
     better: Direction | None = None
-    """The direction that counts as better; None takes the metric's own."""
+    """None takes the metric's own."""
     threshold: bool = False
-    """As of a criterion."""
     sharing: int = 1
-    """Questions among which α is shared out."""
+    """Questions that share α."""
     explained: bool = False
-    """Let profilers explain what changed."""
+    """Profilers explain what changed."""
     precise: bool = False
-    """As of a plan."""
 
 
 class What(Document, frozen=True):
-    """The same for a run that goes on by `--resume`, and for each shard of a plan."""
+    """What `--resume` and each shard of a plan must repeat."""
 
     mode: Literal["run", "compare"]
     base: str | None = None
-    """As it was named."""
     pull_request: bool = False
     """HEAD is a pull request's merge commit: base is its first parent."""
     committed: bool = False
-    """Measure HEAD as committed, not the working tree: what CI does."""
+    """Measure HEAD as committed, not the working tree, as in CI."""
     commits: tuple[str, str] | None = None
-    """Hashes of base and head, whatever is checked out and however they are related; with `committed`."""
+    """Hashes of base and head, related or not, checked out or not; with `committed`."""
     suite: str | None = None
-    """Hash of a commit whose policy and suite take the place of those of `commits`."""
+    """Hash of a commit whose policy and suite replace those of `commits`."""
     cases: list[str] = Field(default_factory=list)
     """Globs on case ids; empty takes all."""
     devices: list[DeviceKind] | None = None
     python: str | None = None
-    """Interpreter of the code under test."""
     base_python: str | None = None
     """Base's, where it is another."""
     env: dict[Side, dict[str, str]] = Field(default_factory=dict)
-    """Variables that one side alone gets, beyond its policy's."""
+    """Variables of one side, beyond its policy's."""
     question: Question | None = None
     purpose: Purpose = "change"
     comparisons: int = 1
-    """Comparisons that share α, of which this is one."""
     models: int = Field(1, ge=1, le=MOST_MODELS)
-    """Models of device that share α, each with a plan of its own, of which this is one."""
+    """Models of device that share α, each with its own plan, this one included."""
     quick: bool = False
     """Fewer looks, no fuzzing: an answer within a minute for a few cases."""
     exact_pairs: int | None = None
-    """Pairs of every case, decided or not; None measures until decided."""
+    """Pairs of every case; None measures until decided."""
     seed: int | None = None
-    """None takes the policy's."""
     measure_all: bool = Field(default_factory=lambda: os.environ.get(MEASURE_ALL, "") not in ("", "0"))
-    """Prove nothing: measure what cannot have changed, too."""
+    """Prove nothing: measure also what cannot have changed."""
     lock_clocks: str | None = None
-    """`base`, `max` or a frequency at which the GPU's SM clock is held; None leaves it as it is. Of shards each may
-    have its own."""
+    """`base`, `max` or a frequency to hold the GPU's SM clock at; None leaves it. Shards may differ."""
 
     @property
     def environments(self) -> bool:
-        """True where base's interpreter or a variable is to differ, whatever the code."""
+        """Tell whether base's interpreter or a variable is to differ, whatever the code."""
         return self.base_python is not None or any(self.env.values())
 
     @property
     def head_judges(self) -> bool:
-        """True where head's limits judge, and those that its kernels declare: both sides are commits of main."""
+        """Tell whether head's limits judge, with those of its kernels: both sides are commits of main."""
         return self.purpose != "change"
 
     @property
     def itself(self) -> bool:
-        """True where base is the tree of head: environments are compared, and no commit was named."""
+        """Tell whether base is head's tree: environments are compared, and no commit was named."""
         return self.mode == "compare" and self.environments and self.base is None and not self.pull_request
 
     def python_of(self, name: Side) -> str | None:
-        """Return the interpreter that was asked for one side."""
+        """Return the interpreter asked for one side."""
         return self.base_python or self.python if name == "base" else self.python
 
 
@@ -114,48 +106,44 @@ class Where(Document, frozen=True):
     """Folders and the device of this call alone."""
 
     repository: Path
-    """Any folder of it."""
     out: Path
     plan_file: Path | None = None
-    """Where the plan of several shards lies, or is to lie: no part of the tree."""
+    """Plan of several shards, present or to be: no part of the tree."""
     prepare: Path | None = None
-    """Measure nothing: snapshots and builds into this folder, which is new or empty, to be measured later."""
+    """Only take snapshots and builds into this new or empty folder, to be measured later."""
     prepared: Path | None = None
-    """Take the sides from this folder, where `prepare` put them: neither git nor a network is needed then."""
+    """Folder of sides from `prepare`: neither git nor a network is needed."""
     cache: Path | None = None
-    """Folder of builds that are kept: base's is taken from there."""
+    """Folder of kept builds: base's is taken from there."""
     keep: Side | None = None
-    """The side whose build is kept there: of a run that measures the base branch alone."""
+    """The side whose build is kept there, of a run that measures the base branch alone."""
     own_python: str = sys.executable
-    """Taken where neither `python`, the policy nor an active environment names one."""
+    """Where neither `python`, the policy nor an active environment names one."""
     gpu: str | None = None
-    """UUID, with `GPU-` in front, of the GPU that this process is to measure on; None takes the first that it sees."""
+    """UUID, with `GPU-`; None takes the first visible one."""
     neighbours: int = 0
-    """Processes that measure on other GPUs of this host meanwhile."""
+    """Processes that measure on other GPUs of this host."""
 
 
 class How(Document, frozen=True):
-    """The ways of measuring and telling: a run may go on in another."""
+    """Ways of measuring and reporting, which a resumed run may change."""
 
     budget: float | None = None
-    """Seconds; None takes the policy's."""
     strict: bool = False
-    """A missing answer fails."""
     raw: bool = False
-    """Keep the profilers' own reports too, in RAW below `out`; of a comparison those that may leave the machine."""
+    """Keep profilers' reports in RAW below `out`; of a comparison those that may leave the machine."""
     command: list[str] = Field(default_factory=list)
-    """The command line."""
     resume: bool = False
     wait: float = 600.0
-    """Seconds to wait for another perfci on the same device."""
+    """Seconds for another perfci on the device."""
     counters: bool = True
-    """True where ncu may count: reading counters takes rights that code which is not trusted shall not have."""
+    """ncu may count: reading counters takes rights that code which is not trusted shall not have."""
     profile: bool = False
-    """Judge nothing: a few workers, then every case is profiled, and what profilers wrote is kept in `out`."""
+    """Judge nothing: after a few workers every case is profiled, and profilers' files are kept in `out`."""
     trace: frozenset[Traced] = frozenset()
-    """Of a profile, what the timelines of commands hold besides."""
+    """Of a profile: what commands' timelines hold besides."""
     trial: bool = False
-    """Take just so many pairs that their cost is known, and answer nothing."""
+    """Take only the pairs that show their cost, and answer nothing."""
 
 
 WRITTEN = {
@@ -164,30 +152,25 @@ WRITTEN = {
     "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": LOCK_CLOCKS,
     "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
 }  # fmt: skip
-"""Fields of What and How that `--resume` takes from the run before → as they are written."""
+"""Fields of What and How that `--resume` takes from the earlier run → their written form."""
 ANEW = "make a new plan with `perfci plan`"
-"""The remedy where something is not as it was planned."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan that was made before, as far as one process measures it, and what must be as it was planned."""
+    """A plan made before, as far as one process measures it, and what must be as planned."""
 
     plan: Plan
     run: str
-    """Identifier of the run."""
     name: str
-    """Of what is measured here, and of nothing else."""
     part: Part
     proofs: Mapping[str, Proof | None]
-    """Of each case that is measured here, by its key."""
+    """Case key → proof, of cases measured here."""
     known: Mapping[str, str]
-    """Key of each case that is to be found here → the command that it is of; empty for a kernel's."""
+    """Case key → its command, empty for a kernel, of cases to be found here."""
     sources: Mapping[str, str]
     machine: Mapping[str, str]
-    """Claims."""
     draws: str
-    """As of `Bench`."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +189,7 @@ class Request:
         return cls(What(mode=mode), Where(repository=repository, out=out), How()).but(**more)
 
     def but(self, **changes: Any) -> "Request":
-        """Return the same request but for some fields of its parts."""
+        """Return the request with some fields of its parts changed."""
         made: dict[str, Any] = {"what": self.what, "where": self.where, "how": self.how}
         for name, part in made.items():
             own = {field: changes.pop(field) for field in type(part).model_fields.keys() & changes.keys()}
@@ -217,32 +200,30 @@ class Request:
 
 
 class Standing(NamedTuple):
-    """How far the pairs of a run have come."""
+    """Progress of a run's pairs."""
 
     pairs: int
     """Of the case that has most."""
     open: int
-    """Cases that need more."""
     decided: int
     cases: int
     seconds: float
-    """Spent of the budget."""
     budget: float
     expected: float | None
-    """Seconds that further pairs will probably take; None where nothing tells yet."""
+    """Probable seconds of further pairs; None where unknown."""
 
 
 class Progress(Protocol):
-    """Told about every step, so that a person sees that something happens."""
+    """Is told of every step, for people to see."""
 
     def stage(self, text: str) -> None:
-        """A new step begins."""
+        """Begin a new step."""
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
+        """Report something worth a line."""
 
     def pair(self, standing: Standing) -> None:
-        """A worker pair is done."""
+        """Report a finished worker pair."""
 
     def decided(self, results: Results) -> None:
-        """Results whose cases a proof or their pairs have decided just now."""
+        """Report results whose cases a proof or their pairs have just decided."""

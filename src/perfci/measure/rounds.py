@@ -1,4 +1,4 @@
-"""One round: a worker of each side, block by block in turns, over every case that still needs pairs."""
+"""A round: a worker of each side, block by block in turns, over every case that needs pairs."""
 
 import math
 import random
@@ -24,8 +24,8 @@ from perfci.system.starter import Worker
 Samples = dict[Side, list[list[float]]]
 N = TypeVar("N", bound=str)
 VERIFIED = 0.25
-"""Share of the pairs after the first whose results are checked once more after timing: a check costs as much as the
-samples of a short case, and a kernel that is right only before it is timed is wrong in every pair."""
+"""Share of later pairs with results checked again after timing: a check costs as much as a short case's samples, and a
+kernel right only before timing is wrong in every pair."""
 
 MOST_CHOICES = 64
 """Configurations of tuners that a pair keeps of a side."""
@@ -50,8 +50,8 @@ def run_round(
 ) -> None:
     """Measure one pair of each case. A case that breaks a worker costs that case; the rest goes on in new workers.
 
-    `done` is called as each case ends, so that nothing finished is lost. No case is begun after `deadline`, in seconds
-    of the monotonic clock.
+    `done` is called as each case ends, so that nothing finished is lost. No case begins after `deadline`, seconds of
+    the monotonic clock.
     """
     rng = random.Random(f"{bench.lot}/round/{index}")
     todo = list(cases)
@@ -88,7 +88,7 @@ def run_round(
 
 
 def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> None:
-    """Let workers end, and start those of the next round meanwhile: nothing is timed now, nor before all are done."""
+    """Ends workers and starts the next round's meanwhile: nothing is timed now, nor before all are done."""
     order, drawn = [name for name in bench.sides if name in workers], rng.getrandbits(62)
     rng.shuffle(order)
     for worker in workers.values():
@@ -104,13 +104,13 @@ def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> Non
 
 
 def _verified(case: Case) -> bool:
-    """Tell whether this pair checks results after timing: the first, and others by a coin that no worker foresees, as
-    it could one that is drawn from the seed."""
+    """The first pair checks results after timing; others by a coin that no worker foresees, as it could one drawn from
+    the seed."""
     return not case.pairs or random.SystemRandom().random() < VERIFIED
 
 
 def close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
-    """Let workers end, all at a time, and forget them."""
+    """End all workers at a time, and forget them."""
     with bench.costs.phase("close"):
         for worker in workers.values():
             worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
@@ -120,7 +120,7 @@ def close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
 
 
 def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
-    """Take one pair whose workers live one after the other."""
+    """Workers live one after the other."""
     order = list(bench.sides)
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case))
@@ -153,13 +153,12 @@ class Step(NamedTuple):
     seed: int = 0
     placement: int = 0
     last: bool = False
-    """True where this is the close of the last placement."""
 
 
 def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterator[Step]:
     """Yield placements of base and head side by side: opened in random order, blocks in turns.
 
-    A placement is drawn anew in every pair, and alike in base and in head.
+    Each pair draws a placement anew, the same in base and head.
     """
     for number in range(setup.placements):
         seed = rng.getrandbits(62)
@@ -193,18 +192,17 @@ class _Taking:
         self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
         self.versus: dict[str, list[list[float]]] = {"own": [], "other": []}
-        """Seconds of the case and of its alternative beside it, by placement."""
         self.refused = ""
         self.tuners: dict[Side, str] = {}
         self.choices: dict[Side, list[Choice]] = {}
         self.untuned = all(case.sides[name].tuner == "" for name in self.names)
-        """True where no trace of a tuner was seen: what it chooses would depend on the other side's work."""
+        """No trace of a tuner was seen: its choice would depend on the other side's work."""
         self.lost = False
-        """True where a worker gave no answer, so that nothing more is asked."""
+        """A worker gave no answer: nothing more is asked."""
         self._number = count()
 
     def take(self, workers: Mapping[Side, Worker], steps: Iterator[Step]) -> None:
-        """Carry out `steps`. A worker that dies, or a wrong result, is a failure of its side."""
+        """A worker that dies, or a wrong result, is a failure of its side."""
         for _, some in groupby(steps, self._beside):
             start, group = time.monotonic(), list(some)
             op = group[0].op
@@ -216,13 +214,13 @@ class _Taking:
             self.seconds[kind] += time.monotonic() - start
 
     def _beside(self, step: Step) -> object:
-        """Return the same for steps that workers may take at the same time: nothing is timed then, nor tuned."""
+        """Equal for steps that workers may take at once: nothing is timed then, nor tuned."""
         if step.op == "close" or (step.op == "open" and self.setup.mode in GRAPH_MODES and self.untuned):
             return step.op, step.placement
         return step, next(self._number)
 
     def _take(self, steps: Sequence[Step], workers: Mapping[Side, Worker]) -> None:
-        """Carry out steps of different sides side by side. A worker that dies is a failure of its side."""
+        """Takes steps of different sides side by side."""
         asked: list[Step] = []
         for step in steps:
             with self._failing(step, workers):
@@ -244,7 +242,6 @@ class _Taking:
             self.failures[step.side] = died.reason.model_copy(update={"log": log})
 
     def _fields(self, step: Step) -> dict[str, Any]:
-        """Return what a worker is asked in a step."""
         setup = self.setup
         if step.op == "open":
             fields: dict[str, Any] = {"mode": setup.mode, "sets": setup.sets}
@@ -257,7 +254,6 @@ class _Taking:
         return {"verify": step.last and self.verify, "rtol": check.rtol, "atol": check.atol}
 
     def _beside_it(self, step: Step) -> dict[str, Any]:
-        """Return what head's worker is asked of the case and its alternative."""
         setup, mode = self.setup, self.setup.versus
         turns = _turns(setup.blocks, ["own", "other"], random.Random(f"{step.seed}/versus"))
         fields: dict[str, Any] = {"own": setup.mode, "mode": mode, "seed": step.seed, "turns": turns}
@@ -266,7 +262,7 @@ class _Taking:
         return fields | {"batch": 1, "samples": SCHEDULES["cold"].samples, "bracket": False}
 
     def _keep(self, step: Step, worker: Worker) -> float:
-        """Keep a worker's answer to a step. Returns the seconds that it warmed. Raises Died."""
+        """Returns the seconds that the worker warmed. Raises Died."""
         reply = worker.answer(self.bench.timeout)
         if step.op == "open":
             self.blocks[step.side].append([])
@@ -290,7 +286,6 @@ class _Taking:
         return 0.0
 
     def outcome(self) -> PairOutcome:
-        """Return the outcome: a pair where nothing failed."""
         made = PairOutcome(self.case, failures=self.failures)
         if not self.failures:
             blocks = self.blocks
@@ -332,7 +327,7 @@ def _joined(placement: Sequence[Block]) -> list[float]:
 
 
 def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
-    """Time of a worker, and its cycles where the clock was measured beside every block."""
+    """Time, and cycles where every block has a clock."""
     values = {"time": worker_value([_joined(placement) for placement in placements])}
     if all(block.hertz for placement in placements for block in placement):
         cycles = [[t * (b.hertz or math.nan) for b in placement for t in b.times] for placement in placements]
@@ -341,7 +336,7 @@ def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
 
 
 def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
-    """Return the clock of each worker and how its block times moved with it; empty where a block lacks either."""
+    """Each worker's clock and how block times moved with it; empty where a block lacks either."""
     clocks = {}
     for name, found in blocks.items():
         if not found or not all(_sound([*block.times, block.hertz or 0.0]) for block in found):
@@ -359,7 +354,7 @@ def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
 
 
 def _turns(blocks: int, names: list[N], rng: random.Random) -> list[N]:
-    """Return the order of blocks: a coin decides who goes first in a couple, the next couple mirrors it (A B B A)."""
+    """A coin decides who goes first in a couple, the next couple mirrors it (A B B A)."""
     turns: list[N] = []
     for _ in range(blocks // 2):
         rng.shuffle(names)
@@ -368,14 +363,14 @@ def _turns(blocks: int, names: list[N], rng: random.Random) -> list[N]:
 
 
 def _tolerance_side(case: Case) -> Any:
-    """Return base where it was checked, else head: its tolerances hold for both."""
+    """Base's where it was checked, else head's: its tolerances hold for both."""
     base = case.sides.get("base")
     checked = base is not None and base.status == "ok" and case.measured("base")
     return base if checked else case.sides["head"]
 
 
 def worker_value(placements: Sequence[Sequence[float]]) -> float:
-    """Value of a worker, in the samples' unit: the mean over placements of trimmed means of their samples.
+    """Return the mean over placements of trimmed means of their samples, in the samples' unit.
 
     NaN where a sample is no finite positive number: judged `invalid`, never averaged away.
     """
@@ -389,7 +384,6 @@ def _sound(samples: Sequence[float]) -> bool:
 
 
 def _spread(placements: Sequence[Sequence[float]]) -> float:
-    """Relative standard deviation of all samples of a worker."""
     flat = [value for samples in placements for value in samples]
     if len(flat) < 2 or not _sound(flat):
         return 0.0

@@ -1,4 +1,4 @@
-"""The run, from sources to results: what happens, in the order in which it happens.
+"""The run, from sources to results, in the order in which it happens.
 
 It never imports the user's code and never touches the GPU. Each step is a module beside this one: place.py (base and
 head built, the machine known), cases.py, coverage.py, plan.py, checks.py, timing.py, loop.py (the rounds), rounds.py
@@ -41,15 +41,13 @@ from perfci.system.lease import Lease
 
 @dataclass
 class Cases:
-    """The cases of a run, and all that their suites declare."""
+    """The cases of a run, and what their suites declare."""
 
     all: list[Case]
     found: Mapping[Side, Found]
     known: Declared
     idle: list[str]
-    """Notes on limits that judge nothing."""
     devices: Mapping[str, str]
-    """Their names."""
     first: Side
     """The side whose declarations count."""
 
@@ -65,12 +63,12 @@ class Cases:
 
     @property
     def measured(self) -> list[Case]:
-        """Those that are checked and timed, at least in head."""
+        """Those checked and timed, at least in head."""
         return [case for case in self.all if case.measured("head")]
 
     @property
     def open(self) -> list[Case]:
-        """Those of which pairs are worth taking: not all is proved, skipped or wrong."""
+        """Those worth pairs: not wholly proved, skipped or wrong."""
         return [case for case in self.measured if can_measure(case)]
 
     def subjects(self) -> list[Subject]:
@@ -80,7 +78,7 @@ class Cases:
 
 @dataclass(frozen=True)
 class _Run:
-    """All that the stages of a run share once its plan stands."""
+    """What a run's stages share once its plan stands."""
 
     place: Place
     cases: Cases
@@ -89,21 +87,20 @@ class _Run:
     journal: Journal
     results: Results
     profilers: Profilers | None
-    """None where none is to look."""
     watch: Watch
     lock: Lock | None
 
 
 @dataclass
 class Measurement:
-    """One run or comparison. `measure()` fills `results`, which are worth writing even when it raises."""
+    """One run or comparison. `measure()` fills `results`, worth writing even when it raises."""
 
     request: Request
     progress: Progress
     timed: Callable[[Results], None] = lambda results: None
-    """Told the results once all pairs are taken, where profilers come next."""
+    """Gets the results once all pairs are taken, before profilers."""
     barrier: Callable[[], None] = lambda: None
-    """Returns once all that measure on this host at this time have come as far: see `_together`."""
+    """Returns once all runs on this host have come as far: see `_together`."""
     costs: Costs = field(default_factory=Costs)
     results: Results | None = None
 
@@ -123,7 +120,7 @@ class Measurement:
             return run.results
 
     def _open(self, stack: ExitStack) -> Place:
-        """Open the place, and wait until its devices are ours."""
+        """Waits until the devices are this run's."""
         place = open_place(self.request, self.progress, stack, self.costs)
         # In one order for all: two runs would wait for each other.
         for key in sorted(place.facts.uuid or "gpu-0" if device == "cuda" else "cpu" for device in place.benches):
@@ -132,7 +129,6 @@ class Measurement:
         return place
 
     def _discover(self, place: Place) -> Cases:
-        """Return the cases to be measured, of what was planned before its own. Raises PerfciError."""
         what, planned = self.request.what, self.request.planned
         stage, devices = self.progress.stage, list(place.benches)
         stage("discovering cases")
@@ -152,14 +148,13 @@ class Measurement:
         return Cases(cases, found, known, idle, place.facts.devices, "head" if what.head_judges else "base")
 
     def _plan(self, place: Place, cases: Cases) -> tuple[Plan, Budget]:
-        """Return what is fixed before the first sample, but for the proofs; and the budget, which runs."""
         planned = self.request.planned
         plan = make_plan(self.request, place, cases.subjects(), cases.known) if planned is None else planned.plan
         plan.budget = self.request.how.budget or plan.budget
         return plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
 
     def _begin(self, place: Place, cases: Cases, watch: Watch, lock: Lock | None, stack: ExitStack) -> _Run:
-        """Plan, prove, and write down what is known before the first case is checked."""
+        """Plans, proves, and writes down what is known before the first check."""
         what, how, limits = self.request.what, self.request.how, place.limits
         plan, budget = self._plan(place, cases)
         if plan.judged:
@@ -187,7 +182,7 @@ class Measurement:
         return _Run(place, cases, plan, budget, journal, results, profilers, watch, lock)
 
     def _check(self, run: _Run) -> None:
-        """Check the cases, and settle how each is measured; before that, measure what the machine can do."""
+        """Measures the machine's ceilings, then checks cases and settles how each is measured."""
         place, cases, stage = run.place, run.cases, self.progress.stage
         self._together(run.budget)
         if any(case.origin == "kernel" for case in cases.open):
@@ -202,14 +197,13 @@ class Measurement:
         settle_all(cases.measured, place, cases.found, probes, None if run.lock is None else run.lock.words())
 
     def _prove_work(self, run: _Run) -> None:
-        """Find the cases that give the GPU the same work: they need not be timed either."""
+        """Cases with the same GPU work need not be timed."""
         if seeks_proof(self.request.what, run.place, run.plan):
             lot = self._lot(run.journal.run)
             with self.costs.phase("prove", whole=True):
                 prove_work(run.cases.measured, run.place, run.plan, lot, run.budget, run.journal, self.progress.stage)
 
     def _time(self, run: _Run) -> None:
-        """Take the pairs."""
         place, results, some = run.place, run.results, bool(run.cases.open)
         self._together(run.budget)
         if proved := run.cases.proved:
@@ -228,7 +222,6 @@ class Measurement:
         self._together(run.budget)
 
     def _profile(self, run: _Run) -> None:
-        """Let profilers see the cases that need it."""
         if run.profilers is None or self.request.how.trial or run.results.budget_needed:
             return
         with self.costs.phase("profile", whole=True):
@@ -238,7 +231,7 @@ class Measurement:
             )  # fmt: skip
 
     def _end(self, run: _Run) -> None:
-        """Say what happened meanwhile, and require that nothing disturbed what was measured."""
+        """Requires that nothing disturbed what was measured."""
         measured, results = run.cases.measured, run.results
         results.notes += [*unredrawn(measured), *starved(measured, run.plan), *run.watch.notes()]
         results.moments = run.watch.moments
@@ -249,19 +242,17 @@ class Measurement:
         self.settle(results)
 
     def _decided(self, results: Results, cases: list[Case]) -> None:
-        """Tell what pairs have decided."""
         if unproved := [case for case in cases if not case.proved]:
             self.progress.decided(results.model_copy(update={"cases": unproved}))
 
     def _together(self, budget: Budget) -> None:
-        """Wait for those who measure beside this. Called before and behind all that is timed, the same number of times
-        in every run: neither imports and checks nor profilers run beside another's pairs."""
+        """Waits before and behind all that is timed, the same number of times in every run: neither imports and checks
+        nor profilers run beside another's pairs."""
         with self.costs.phase("wait"):
             budget.outside(self.barrier)
 
     def plan(self) -> tuple[Place, list[Case], Plan, str]:
-        """Do all up to the first sample, which others measure. Returns also the identifier of the run. Raises
-        PerfciError."""
+        """Do all up to the first sample, which others measure; return also the run's identifier. Raises PerfciError."""
         with ExitStack() as stack:
             place = self._open(stack)
             cases = self._discover(place)
@@ -273,8 +264,8 @@ class Measurement:
             return place, cases.all, plan, run
 
     def _prove(self, place: Place, cases: Cases, plan: Plan, budget: Budget) -> tuple[str, list[str]]:
-        """Find the cases that need not be measured, of which none shares α. Returns the identifier of the run, drawn
-        once head's code has run, since it decides what is audited; and notes."""
+        """Finds cases that need no measurement and share no α. Returns the run's identifier, drawn once head's code has
+        run, since it decides what is audited; and notes."""
         what, notes = self.request.what, list[str]()
         if self.request.planned is not None:  # proved, and drawn, as it was planned
             for case in cases.all:
@@ -297,7 +288,7 @@ class Measurement:
         return run, notes
 
     def _lot(self, run: str) -> str:
-        """Return what says which proved cases are audited; empty where none is."""
+        """Decides which proved cases are audited; empty for none."""
         if self.request.what.question is not None:
             return ""
         return run if self.request.what.seed is None else str(self.request.what.seed)
@@ -308,11 +299,8 @@ class Measurement:
         results.seconds = sum(results.costs.values())
 
     def _covered(self, place: Place, found: Mapping[Side, Found]) -> list[str]:
-        """Return notes on limits that judge nothing. Raises UsageError where one must not.
-
-        What is wrong with base alone is worth results without a number: who publishes them knows by them that head
-        fixes it.
-        """
+        """Raises UsageError where a limit must not be idle. Where base alone is wrong, results without a number are
+        written: their publisher sees that head fixes it."""
         known = everything(place, found)
         if self.request.what.question is not None:
             return []  # no limit of the policy is asked
@@ -323,7 +311,6 @@ class Measurement:
             raise
 
     def _begun(self, place: Place, run: str, plan: Plan) -> Results:
-        """Return results that hold what is known before the first case is checked."""
         sources, what = place.sources, self.request.what
         base = None if what.itself or not sources.base else sources.base.sha
         return Results(
@@ -341,7 +328,7 @@ class Measurement:
         )
 
     def listing(self) -> "Listing":
-        """Return the cases of head and the plan of a comparison with all their criteria. Measures nothing."""
+        """Return head's cases and the plan of a comparison with all criteria. Measures nothing."""
         with ExitStack() as stack:
             place = open_place(self.request, self.progress, stack, self.costs, listing=True)
             found = discover(place, listing=True)
@@ -363,17 +350,17 @@ class Measurement:
 
 
 class Listing(NamedTuple):
-    """A comparison of this tree, as it would be before anything is measured."""
+    """A comparison of this tree before any measurement."""
 
     cases: list[Case]
     plan: Plan
     creep: list[Criterion]
-    """Criteria that a comparison with the reference asks in the place of relative limits."""
+    """Criteria of a comparison with the reference, in place of relative limits."""
     facts: Fingerprint
     broken: list[str]
     """Suite files that do not import, with the reason."""
     notes: list[str]
-    """Obstacles to a measurement, and limits that could not be judged here."""
+    """Obstacles to a measurement, and limits that cannot be judged here."""
 
 
 def _new_run() -> str:
@@ -381,7 +368,7 @@ def _new_run() -> str:
 
 
 def reproduction(command: Sequence[str], base: str | None) -> list[str]:
-    """Return the command line with base as its commit, so that it measures the same once branches have moved."""
+    """Return the command line with base as its commit: it measures the same once branches have moved."""
     words = list(command)
     if base is None:
         return words
@@ -394,7 +381,7 @@ def reproduction(command: Sequence[str], base: str | None) -> list[str]:
 
 
 def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterrupt) -> Results | None:
-    """Return the results worth writing after an error: everything measured so far, with the reason why it ended."""
+    """Return results worth writing after an error: all measured so far, with the reason of the end."""
     results = measurement.results
     if results is None:
         return None

@@ -1,4 +1,4 @@
-"""The size and the order of pairs: as many placements and blocks as a limit needs, from the scatter seen so far."""
+"""Size and order of pairs: placements and blocks as a limit needs, from the scatter so far."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,60 +24,57 @@ from perfci.stats.walsh import Array
 LEAST_PAIRS = 2
 """Pairs of the planned schedule before it is changed."""
 CALM = 4
-"""Pairs that scatter by the margin over this are calm enough: 8 of them show unchanged code to be within the limit in
-over 99 % of runs."""
+"""Pairs that scatter by the margin over this are calm enough: 8 show unchanged code to be within the limit in over 99 %
+of runs."""
 SHARE = 6
 """Differences within workers may scatter by the margin over this: as much is left for those between workers."""
 SEEN = 4
-"""Pairs from which on their own scatter counts too: few pairs tell little of what placements contribute."""
+"""Pairs from which their own scatter counts too: fewer tell little of what placements contribute."""
 DEAREST = 2.0
-"""A pair may take this many times what the planned schedule takes."""
+"""Factor on the planned schedule's cost at most."""
 
 BESIDE_SAMPLES = 2.0
-"""A pair takes about this many times what its samples take: 48 % of a run of the shipped suite on a CPU are samples."""
+"""Factor from samples' time to a pair's: 48 % of a run of the shipped suite on a CPU are samples."""
 SURE = 1.25
-"""A need that exceeds what is left by this factor is certain not to fit."""
+"""A need this many times what is left certainly does not fit."""
 
 
 class PairCost(NamedTuple):
-    """The seconds of a further pair of a case, base and head together."""
+    """Seconds of a case's further pair, base and head together."""
 
     planned: float
-    """Of the planned schedule."""
     least: float
     """Of the shape that `adapt` chose, or of the smallest that it may choose."""
 
 
 class Need(NamedTuple):
-    """The way to the first look that can convict, of the cases that are measured as one: one, or those of a command."""
+    """The way to the first look that can convict, of cases measured as one: one, or a command's."""
 
     cases: list[Case]
     pairs: int
-    """That are still to be taken."""
     planned: float
-    """Seconds, where all of them are of the planned schedule."""
+    """Seconds of pairs of the planned schedule."""
     seconds: float
-    """Where they become as small as they may."""
+    """Seconds of the smallest pairs."""
     last: bool = False
-    """True where nothing hangs on it that is not proved."""
+    """Nothing unproved depends on it."""
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """Return the key by which the cheapest come first: costs alone."""
+        """Return the key of the cheapest first, by cost alone."""
         return self.last, self.seconds, self.cases[0].key
 
     @property
     def doubt(self) -> float:
-        """Return how many times as long as it takes it may seem to take: before its first pair samples alone are
-        known."""
+        """Return the factor by which its cost may be overestimated: before its first pair only samples are known."""
         return SURE if all(case.pairs for case in self.cases) else SURE * BESIDE_SAMPLES
 
 
 def cheapest(needs: Sequence[Need], left: float, start: float, *, tries: bool) -> list[Need]:
-    """Return those that come to their look within `left` seconds together, the cheapest first.
+    """Return needs that reach their look within `left` seconds together, the cheapest first.
 
-    `start`: seconds of a round besides its pairs. `tries`: where not one does, return the cheapest if it is not certain
-    that it does not.
+    `start`: seconds of a round besides its pairs. `tries`: where none does, return the cheapest unless it certainly
+    does not.
     """
     chosen, total, rounds = list[Need](), 0.0, 0
     for need in sorted(needs, key=lambda need: need.order):
@@ -92,9 +89,9 @@ def cheapest(needs: Sequence[Need], left: float, start: float, *, tries: bool) -
 
 
 def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, beside: float = 0.0) -> PairCost:
-    """Return what a further pair costs: as the last one did, else by what samples, or executions of a command, take.
+    """Return a further pair's cost: as the last one's, else by samples, or executions of a command.
 
-    `beside`: seconds that a pair takes besides its samples at least, as far as that is known.
+    `beside`: least known seconds of a pair besides its samples.
     """
     if case.origin == "command":
         once = runner.once(case.kernel)
@@ -116,12 +113,12 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, b
 
 
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
-    """Set the placements and blocks of the next pair of `case`, alike in base and in head.
+    """Set placements and blocks of the next pair of `case`, the same in base and head.
 
-    What is used, scatter within workers and sizes of the pairs' log ratios, is the same whichever side is
-    called base: the signs of the pairs stay independent of what is chosen, and the tests stay exact. Where a change may
-    be obvious, the width of a pair must not hang on the sizes of others: up to the last of those looks, which ask how
-    close the sizes are, it follows from the scatter within workers alone.
+    What is used, scatter within workers and sizes of log ratios, does not depend on which side is called base: the
+    signs of the pairs stay independent of the choice, and the tests stay exact. Where a change may be obvious, a pair's
+    width must not depend on the sizes of others: up to the last of those looks, which ask how close the sizes are, it
+    follows from the scatter within workers alone.
     """
     bench = benches.get(case.device)
     if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
@@ -143,14 +140,13 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
 
 
 def _spread(ratios: Array, asked: float) -> float:
-    """Return how much pairs scatter, from the sizes of their log ratios: about 0, or where all are larger than `asked`,
-    so that the change is, about each other."""
+    """Scatter from the sizes of log ratios: about 0, or about each other where all exceed `asked`, as the change then
+    does."""
     sizes = np.abs(ratios)
     return float(sizes.std(ddof=1) if sizes.min() > asked else np.sqrt(np.mean(sizes**2)))
 
 
 def _costs(case: Case) -> Costs | None:
-    """Return seconds of a further placement and of a block of each side, from the pairs so far."""
     opens, blocks = [], []
     for pair in case.pairs:
         placements = pair.scatter.placements if pair.scatter else 0
@@ -164,11 +160,11 @@ def _costs(case: Case) -> Costs | None:
 
 
 def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
-    """Return the open cases that are measured next. `left`: seconds of the budget.
+    """Return the open cases measured next. `left`: seconds of the budget.
 
-    Up to the first look that can convict all go on alike, those with the fewest pairs first. After it, where what all
-    still need does not fit into `left`, those that need least come first, as many as fit, and those whose scatter says
-    that no number of pairs will decide them come last, in turns by the time that they have had.
+    Up to the first look that can convict, those with the fewest pairs. After it, where not all fit into `left`, those
+    that need least come first, as many as fit, and those whose scatter says that no number of pairs decides them come
+    last, in turns by the time they have had.
     """
     fewest = min(len(case.pairs) for case in cases)
     if plan.exact_pairs is not None or fewest < plan.convicting:
@@ -187,8 +183,8 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
 
 
 def pairs_left(case: Case, criteria: Iterable[Criterion], plan: Plan) -> int:
-    """Return how many further pairs an open case probably takes: to its next look, or to the one that decides its
-    `criteria` where further pairs are like those so far. One that no look would decide may be left at the next."""
+    """Return an open case's probable further pairs: to its next look, or the one that decides `criteria` where pairs go
+    on like these. A case that no look would decide may end at the next."""
     taken = len(case.pairs)
     if plan.exact_pairs is not None:
         return plan.exact_pairs - taken
@@ -199,15 +195,14 @@ def pairs_left(case: Case, criteria: Iterable[Criterion], plan: Plan) -> int:
 
 
 def _spent(case: Case) -> float:
-    """Return seconds that the pairs of a case have taken."""
     return math.fsum([math.fsum(pair.seconds.values()) for pair in case.pairs])
 
 
 def _seconds_needed(case: Case, plan: Plan) -> float:
-    """Until the look at which pairs that scatter like these are decided; infinite where there is none.
+    """Until the look that decides pairs of this scatter; infinite where there is none.
 
-    A change that is larger than the limit shows in pairs that scatter more than the limit allows. What is asked is how
-    large, never which way: no outcome is favoured. A last look may decide earlier; it is not counted on.
+    A change larger than the limit shows in pairs that scatter more than the limit allows. How large is asked, never
+    which way: no outcome is favoured. A last look may decide earlier; that is not counted on.
     """
     ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
     # Robust, as the decision is: one pair far off costs it a few pairs and not the answer.

@@ -1,4 +1,4 @@
-"""The timing mode of a case, and how much is taken of it: settled before its first pair, alike in base and in head."""
+"""A case's timing mode and its amounts: settled before its first pair, the same in base and head."""
 
 import math
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ from perfci.model.timing import Mode, Setting, Timing, TimingMode
 
 MODES: dict[DeviceKind, list[Mode]] = {"cpu": ["cpu"], "cuda": ["rotating", "cold", "hot"]}
 ROTATION = 3
-"""A `rotating` case walks through inputs of this many times the size of the L2, so that none is found there again."""
+"""Inputs of a `rotating` case have this many times the L2's size, so that none is found there again."""
 MOST_SETS = 256
-"""Input sets at most. A case whose sets are so small that these fit into the L2 is measured with its inputs there."""
+"""Input sets at most. A case with this many sets inside the L2 is measured with its inputs there."""
 REPLAY = 300e-6
-"""Seconds that a replay of a graph aims at: some hundred times what starting it costs."""
+"""Aim in seconds: some hundred times what starting a replay costs."""
 LONG_REPLAY = 2e-3
-"""Seconds from which on a replay needs no other one before and behind those measured."""
+"""Seconds from which on a replay needs no others before and behind those measured."""
 MOST_EXECUTIONS = 1024
 """Executions in one graph at most."""
 LONGEST_SAMPLE = 0.25
-"""Seconds that a batch of executions on the CPU may take in the slower side."""
+"""Seconds of a CPU batch in the slower side."""
 MEMORY_SHARE = 0.9
-"""Share of the GPU's memory that two live workers may need together."""
+"""Share of the GPU's memory for two live workers together."""
 CONTEXT = 600 * 2**20
-"""Bytes of device memory that a CUDA context and the libraries' workspaces take besides tensors."""
+"""Bytes of a CUDA context and the libraries' workspaces, besides tensors."""
 
 SCHEDULES: dict[Mode, Schedule] = {
     # Some 100 ms of samples per worker and case: pairs then scatter by 0.3-1 % on an idle machine of two cores.
@@ -41,77 +41,69 @@ SCHEDULES: dict[Mode, Schedule] = {
 
 @dataclass(frozen=True)
 class Probe:
-    """The facts that one side's worker found out about a case before it is timed."""
+    """One side's facts about a case before it is timed."""
 
     seconds: float
     """Of one execution: with the L2 flushed on a GPU, in a warm loop on the CPU."""
     settings: Mapping[str, Setting]
-    """Timer and library settings that the times depend on."""
+    """Timer and library settings that times depend on."""
     footprint: int = 0
-    """Bytes of device memory that one set of inputs takes."""
     peak: int = 0
-    """Bytes of device memory that the worker has needed at most."""
     graph_seconds: float | None = None
-    """Of one execution in a CUDA graph; None where it was not captured."""
+    """Of one execution in a CUDA graph; None where not captured."""
     refused: str = ""
-    """Why it cannot be captured."""
     clocks: str | None = None
-    """Whatever holds the GPU's SM clock."""
+    """What holds the GPU's SM clock."""
     versus: Literal["", "graph", "cold"] = ""
-    """The way its alternative can be timed; empty where there is none that is right."""
+    """How its alternative can be timed; empty where none is right."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The way a case is measured, in base and in head."""
+    """How a case is measured, in base and head."""
 
     mode: Mode
     batch: int
     """Executions in one sample: calls of a CPU batch, those of a CUDA graph, one under `cold`."""
     samples: int
-    """Per block."""
     placements: int
     blocks: int
-    """Per side and placement."""
     sets: int = 1
     """Input sets of one placement."""
     bracket: bool = True
-    """True where a graph is replayed before and behind the samples of a block too."""
+    """A graph is replayed before and behind a block's samples too."""
     alternating: bool = False
-    """True where the workers of a pair live one after the other instead of together."""
+    """The workers of a pair live one after the other, not together."""
     seconds: float = 0.0
-    """Of the samples of one block of each side together, as the checks lead one to expect."""
+    """Expected of the samples of one block of each side together."""
     roomy: bool = False
-    """True where twice as many workers have room in the GPU's memory."""
+    """Twice as many workers fit into the GPU's memory."""
     versus: Mode | None = None
-    """The timing mode of the case and its alternative beside each other, in head; None where there is none."""
+    """Timing mode of the case beside its alternative, in head; None without one."""
 
     @property
     def planned(self) -> float:
-        """Seconds of the samples of a pair."""
+        """Seconds of a pair's samples."""
         return self.placements * self.blocks * self.seconds
 
     @property
     def least(self) -> float:
-        """Seconds of the samples of the smallest pair that is ever taken."""
+        """Seconds of the smallest pair's samples."""
         return self.smallest().planned
 
     def smallest(self) -> "Setup":
-        """Return the smallest pair that is ever taken: one placement, two blocks."""
+        """Return the smallest pair ever taken: one placement, two blocks."""
         return replace(self, placements=1, blocks=2)
 
 
 class Refused(Exception):
-    """A case cannot be measured under the timing mode that it asks for."""
+    """A case cannot be measured under its timing mode."""
 
 
 def settle(
     asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts | None, threads: int
 ) -> tuple[Setup, dict[Side, Timing]]:
-    """Fix how a case is measured of which these sides work, and say it of each of them. Raises Refused.
-
-    `gpu`: None of a case on the CPU.
-    """
+    """Fix how a case is measured in its working sides. Raises Refused. `gpu`: None on the CPU."""
     setup, said = _cpu(probes) if gpu is None else _gpu(asked, probes, gpu)
     executions = math.fsum(probe.graph_seconds or probe.seconds for probe in probes.values())
     setup = replace(setup, seconds=executions * setup.batch * setup.samples)
@@ -163,7 +155,7 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
 
 
 def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
-    """Let base and head repeat alike: the faster one for a whole sample time, a much slower one never for long."""
+    """Base and head repeat the same: the faster one for a whole sample time, a much slower one never for long."""
     schedule = SCHEDULES["cpu"]
     times = [probe.seconds for probe in probes.values()]
     batch = max(1, min(math.ceil(schedule.sample_time / min(times)), int(LONGEST_SAMPLE / max(times))))
@@ -173,7 +165,7 @@ def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
 
 
 def rotation_sets(footprint: int, l2_bytes: int) -> int:
-    """Return how many input sets of `footprint` bytes pass ROTATION times the L2; one where nothing was drawn there."""
+    """Return how many input sets of `footprint` bytes exceed ROTATION times the L2; 1 where nothing was drawn there."""
     if footprint <= 0:
         return 1
     return _clamp(math.ceil(ROTATION * l2_bytes / footprint), 1, MOST_SETS)
@@ -188,7 +180,7 @@ def _cache(mode: Mode, sets: int, footprint: int, l2_bytes: int) -> str:
 
 
 def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> str | None:
-    """Say why two workers cannot live together on the GPU; None where they can."""
+    """None where two workers fit on the GPU."""
     if len(probes) < 2:
         return None
     if gpu.exclusive:
@@ -200,7 +192,6 @@ def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> 
 
 
 def _needed(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> float:
-    """Return the bytes of device memory that a worker of each side takes together."""
     sets = rotation_sets(max(p.footprint for p in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     return sum(probe.peak + (sets - 1) * probe.footprint + CONTEXT for probe in probes.values())
 

@@ -1,4 +1,4 @@
-"""What a comparison takes and can show on this machine, by the last results here, a calibration, or a trial."""
+"""What a comparison takes and can show here, from the last results, a calibration, or a trial."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -23,30 +23,30 @@ from perfci.stats.series import side_values
 from perfci.stats.walsh import Array
 
 CALIBRATION = "calibration"
-"""Folder of a calibration below the output folder, so that the last comparison stays as it is."""
+"""Below the output folder, so that the last comparison stays."""
 LEAST_PAIRS = 8
-"""Fewer pairs say too little of their scatter: the standard deviation of 8 is known to a third."""
+"""The standard deviation of 8 is known to a third."""
 PLANNED = 2
-"""Pairs of the planned schedule before it is changed (`sampling.LEAST_PAIRS`)."""
+"""Of the planned schedule (`sampling.LEAST_PAIRS`)."""
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """Return ln(head/base) of `metric` per pair, shape (pairs,): at equal clock where it was measured."""
+    """Return ln(head/base) of `metric` per pair, shape (pairs,), at equal clock where measured."""
     return log_ratios(case, metric, looks.pairs[0]).x
 
 
 def noise_metric(metric: str) -> str:
-    """Return the metric whose pairs tell the noise of `metric`: what derives from time scatters as time does."""
+    """Return the metric whose pairs show the noise of `metric`: what derives from time scatters as time does."""
     return "time" if metric in DERIVED else metric
 
 
 Source = Literal["calibration", "last results", "trial", ""]
 Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
 UNKNOWN_PAIRS = 8
-"""Pairs that an unchanged case of unknown noise is planned with: they are made so large (`sampling.adapt`) that these
-decide 99 % of cases."""
+"""Planned for an unchanged case of unknown noise: `sampling.adapt` makes pairs so large that these decide 99 % of
+cases."""
 _OVERHEAD = 1.5
-"""Factor for opening placements and starting workers, beside the blocks alone; 1.3 to 1.8 on a CPU."""
+"""Factor on block seconds for opening placements and starting workers; 1.3 to 1.8 on a CPU."""
 
 
 class CasePlan(NamedTuple):
@@ -59,31 +59,29 @@ class CasePlan(NamedTuple):
     smallest: float | None
     """The smallest change that can be promised, a share."""
     source: Source
-    """Where the noise comes from."""
     pairs: float | None
     seconds: float
-    """Of one pair."""
     estimated: bool
-    """True where the seconds come from the schedule alone."""
+    """The seconds follow from the schedule alone."""
     outlook: Outlook
 
 
 class Forecast(NamedTuple):
-    """The forecast for a comparison of the whole suite."""
+    """The forecast for the whole suite."""
 
     cases: list[CasePlan]
     seconds: float
-    """Of pairs until the last case is decided, were there no budget."""
+    """Of pairs until the last case is decided, without a budget."""
     beside: float | None
-    """Seconds of all else: builds, checks, start; None where no run tells."""
+    """Seconds of all else; None where no run tells."""
     rests: Source
-    """Where the seconds come from; empty: the schedule alone."""
+    """Of the seconds; empty: the schedule alone."""
     budget: float
     estimated: bool
 
 
 def machine(facts: Fingerprint, device: DeviceKind) -> dict[str, str]:
-    """Return what makes noise comparable: not the card's own number, not what happens to be free."""
+    """Return what makes noise comparable, without the card's own number and what is free now."""
     found = {
         "device": facts.devices.get(device, ""),
         "cpu": facts.cpu,
@@ -108,15 +106,15 @@ class Earlier(NamedTuple):
     source: Source
 
     def of(self, case: Case) -> list[Case]:
-        """Return what it measured of a case; of a command, whose cases only a run knows, all that it reported."""
+        """Return what it measured of a case; of a command all that it reported, as only a run knows its cases."""
         found = [one for one in self.results.cases if one.pairs and one.key == case.key]
         if not found and case.origin == "command":
             found = [one for one in self.results.cases if one.pairs and one.kernel == case.id]
         return found
 
     def pair(self, case: Case, pairs: float) -> float | None:
-        """Return seconds of one of so many pairs of a case, the mean: the first ones are of the planned schedule; None
-        where it was not measured."""
+        """Return mean seconds of one of `pairs` pairs, the first of which have the planned schedule; None where not
+        measured."""
         told = [_parts(one) for one in self.results.cases]
         count = sum(map(len, told))
         of = self.of(case)
@@ -130,7 +128,7 @@ class Earlier(NamedTuple):
         return total / pairs + starts * len(of)
 
     def beside(self, cases: int, phases: Iterable[Phase]) -> float:
-        """Return seconds beside pairs, without `phases`; of checks as many as so many cases take."""
+        """Return seconds beside pairs, without `phases`, scaling checks to `cases`."""
         costs, results = self.results.costs, self.results
         checked = sum(bool(case.pairs) for case in results.cases)
         more = costs.get("check", 0.0) * (cases / checked - 1)
@@ -144,10 +142,9 @@ def _parts(case: Case) -> list[float]:
 def forecast(
     cases: Iterable[Case], plan: Plan, facts: Fingerprint, out: Path, trial: Callable[[], Results | None] = lambda: None
 ) -> Forecast:
-    """Return what a comparison by `plan` can show and takes, from the results and the calibration in `out`.
+    """Return what a comparison by `plan` can show and takes, from results and calibration in `out`.
 
-    `cases` are as discovered: timing modes are not known. Where no results hold them all, `trial` is asked for some
-    that do.
+    `cases` as discovered, without timing modes. `trial` is asked where no results hold them all.
     """
     cases = [case for case in cases if case.sides["head"].status == "ok"]
     earlier = [*_read(out / RESULTS, "last results", plan, facts)]
@@ -173,7 +170,7 @@ def _case(
     case: Case, asked: Sequence[Criterion], plan: Plan, earlier: Sequence[Earlier], timed: Earlier | None
 ) -> CasePlan:
     def length_of(pairs: float) -> tuple[float, bool]:
-        """Return seconds of a pair, and whether the schedule alone says so."""
+        """Return seconds of a pair, and whether they follow from the schedule alone."""
         seconds = timed.pair(case, pairs) if timed else None
         return (_from_schedule(case.device, plan), True) if seconds is None else (seconds, False)
 
@@ -201,7 +198,7 @@ def _case(
 
 
 def _known(case: Case, metric: str, plan: Plan, earlier: Earlier) -> _Known | None:
-    """Return what earlier results tell of one metric of a case; None where they hold too few pairs."""
+    """None where earlier results hold too few pairs."""
     old = next((one for one in earlier.results.cases if one.key == case.key), None)
     x = ratios(old, metric, plan.looks) if old is not None else np.array([])
     if old is None or x.size < LEAST_PAIRS or not np.isfinite(x).all():
@@ -213,7 +210,7 @@ def _known(case: Case, metric: str, plan: Plan, earlier: Earlier) -> _Known | No
 
 
 def _read(path: Path, source: Source, plan: Plan, facts: Fingerprint) -> list[Earlier]:
-    """Return the results at `path` where they are a whole comparison on this machine, else none."""
+    """Empty unless a whole comparison on this machine."""
     try:
         results = Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -229,9 +226,9 @@ def _from_schedule(device: DeviceKind, plan: Plan) -> float:
 
 
 def _in_budget(cases: Sequence[CasePlan], plan: Plan, inside: float) -> tuple[list[CasePlan], float]:
-    """Return the cases with those that the budget leaves undecided, the dearest, and how long all take.
+    """Return cases, the dearest of them undecided beyond the budget, and total seconds.
 
-    `inside`: seconds of the budget that are not of pairs.
+    `inside`: the budget's seconds not of pairs.
     """
     needs = [case.seconds * (UNKNOWN_PAIRS if case.pairs is None else max(1, round(case.pairs))) for case in cases]
     found, spent = [*cases], 0.0

@@ -1,4 +1,4 @@
-"""`perfci calibrate`: HEAD against itself, built twice; what that says of the machine, and which limits it allows."""
+"""`perfci calibrate`: HEAD against itself, built twice, shows which limits the machine allows."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -27,21 +27,19 @@ from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
 MOST_FAILING = 0.01
-"""Share of runs on unchanged code that may fail."""
+"""Share of runs on unchanged code."""
 RUNS = 2000
-"""Replayed runs: a share of 1 % is then known to ± 0.4 %."""
+"""Replayed runs: 1 % is then known to ± 0.4 %."""
 PAIRS, BUDGET = 32, 600.0
-"""Pairs of each case, and seconds, where nobody says other."""
+"""Defaults: pairs of each case, seconds."""
 _NEGLIGIBLE = 0.1
-"""A bias under this share of the limit, or of the smallest step, is told and fails nothing."""
+"""A bias under this share of the limit, or of the smallest step, is reported and fails nothing."""
 _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 def ready(request: Request) -> tuple[Request, list[str]]:
-    """Return what to measure: HEAD as committed, as base and as head, so many pairs of each case; and notes.
-
-    Raises UsageError outside git, without a committed policy, or for too few pairs.
-    """
+    """Return the request for committed HEAD as base and head, and notes. Raises UsageError outside git, without a
+    committed policy, or for too few pairs."""
     pairs = request.what.exact_pairs or PAIRS
     if pairs < LEAST_PAIRS:
         raise UsageError(f"--pairs {pairs}: fewer than {LEAST_PAIRS} pairs do not tell their noise: ask for more")
@@ -70,13 +68,10 @@ class _Measured:
     metric: str
     x: Array
     value: float
-    """Median worker value of base, in the metric's unit."""
 
 
 @dataclass(frozen=True)
 class _Replayed:
-    """One relative criterion, replayed."""
-
     of: _Measured
     criterion: Criterion
     limit: float
@@ -85,9 +80,9 @@ class _Replayed:
 
 
 def conclude(results: Results, *, whole: bool = True, notes: Iterable[str] = ()) -> Calibration:
-    """Return what results of HEAD against itself say. Pure: the same results give the same calibration.
+    """Return the calibration of results of HEAD against itself. Pure.
 
-    `whole`: whether all cases of the suite were asked for. Raises MachineError where no case has enough pairs.
+    `whole`: all cases of the suite were asked for. Raises MachineError where no case has enough pairs.
     """
     plan = results.plan
     measured, lacking = _measured(results, plan)
@@ -129,7 +124,7 @@ def conclude(results: Results, *, whole: bool = True, notes: Iterable[str] = ())
 
 
 def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]:
-    """Return what can be calibrated; and a line for each case that cannot."""
+    """Return what can be calibrated, and a line for each case that cannot."""
     found, lacking = [], []
     for case in results.cases:
         if case.stopped == "skipped":
@@ -154,8 +149,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
 
 
 def _replay(measured: Sequence[_Measured], plan: Plan) -> list[_Replayed]:
-    """Replay every relative criterion on resampled runs. Cases with equally many pairs share the draws, so that what a
-    worker pair has in common stays together."""
+    """Cases with equally many pairs share the draws: what a worker pair has in common stays together."""
     shape, draws = (RUNS, plan.looks.pairs[-1]), dict[int, NDArray[np.intp]]()
     for n in {one.x.size for one in measured}:
         rng = np.random.default_rng(0)
@@ -214,7 +208,7 @@ def _shares(found: Sequence[Decision]) -> Shares:
 
 
 def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
-    """Runs in which any criterion that can fail the run does."""
+    """Runs in which any criterion fails that can."""
     failing = [one for one in replayed if one.criterion.shares_alpha]
     if not failing:
         return None
@@ -228,24 +222,21 @@ def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
 
 
 def _worry(case: CaseCalibration) -> tuple[object, ...]:
-    """Sorts proven biases first, then limits that cannot be held, then the loudest."""
     held = case.smallest is None or _held(case)
     return (not _matters(case), not case.differs, held, -case.noise, case.case, case.device, case.metric)
 
 
 def _matters(case: CaseCalibration) -> bool:
-    """Tell whether a proven bias is large enough to be worth failing for."""
     limit = min(case.asked or STEPS[0], STEPS[0])
     return case.differs and abs(case.effect) >= _NEGLIGIBLE * limit
 
 
 def _held(case: CaseCalibration) -> bool:
-    """Tell whether the limit that is asked for can be held."""
     return case.asked is None or (case.smallest is not None and bool(np.log1p(case.asked) >= case.smallest))
 
 
 def _promised(case: CaseCalibration) -> tuple[float | None, float | None]:
-    """Return the smallest change that can be promised, a share, and the readable limit for it; None where none is."""
+    """Return the smallest change that can be promised, a share, and the readable limit for it."""
     share = None if case.smallest is None else float(np.expm1(case.smallest))
     return share, None if share is None else step_for(share)
 
@@ -255,7 +246,7 @@ def _named(case: CaseCalibration) -> str:
 
 
 def _broken(results: Results) -> list[str]:
-    """Sides of the same code that do not even ask or answer the same."""
+    """Sides of the same code that ask or answer differently."""
     found = []
     for case in results.cases:
         base, head = case.sides["base"], case.sides["head"]
@@ -328,8 +319,8 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailR
 def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
     """Return lines of YAML for `limits:`: the smallest readable limits that the cases can hold.
 
-    A kernel whose cases all hold the same limit is named by a glob, if the `whole` suite was calibrated. A case that
-    holds none up to the largest step gets a comment.
+    A glob names a kernel whose cases all hold the same limit, if the `whole` suite was calibrated. A case that holds
+    none gets a comment.
     """
     steps: dict[tuple[str, str, float | None], list[str]] = {}
     kernels: dict[tuple[str, str, str], dict[str, float | None]] = {}

@@ -1,4 +1,4 @@
-"""Cases that are processes of their own: run in turns, base and head, each execution a fresh process."""
+"""Commands as cases: base and head in turns, each execution a fresh process."""
 
 import math
 import random
@@ -25,7 +25,7 @@ from perfci.system.files import remove_tree
 from perfci.system.process import Parent
 
 PAIR_SECONDS = 0.5
-"""A pair repeats short commands until each side has run for about this long."""
+"""Least seconds of each side in a pair; short commands repeat."""
 MOST_REPEATS = 8
 
 
@@ -35,7 +35,7 @@ _NOT_AT_FIRST = "is not reported in the first execution, and in a later one: rep
 
 @dataclass
 class Runner:
-    """The commands of base and head, and how they are run."""
+    """The commands of base and head, and how they run."""
 
     parent: Parent
     sides: Mapping[Side, SideWork]
@@ -44,13 +44,14 @@ class Runner:
     logs: Path
     scratch: Path
     metrics: Mapping[str, CustomMetric]
-    """The metrics that commands may report besides the catalogue's."""
+    """Beside the catalogue's."""
     cases: dict[str, int] = field(default_factory=dict)
-    """Command → how many cases its first execution reported in base or head, asked for or not; filled by `discover`."""
+    """Command → number of cases its first execution reported in base or head, also those not asked for; filled by
+    `discover`."""
     seen: dict[tuple[Side, str], dict[str, Reported]] = field(default_factory=dict)
-    """Side and command → what its first execution reported; filled by `discover`."""
+    """Report of each command's first execution; filled by `discover`."""
     took: dict[tuple[Side, str], float] = field(default_factory=dict)
-    """Side and command → wall seconds of its first execution; filled by `discover`."""
+    """Wall seconds of each command's first execution; filled by `discover`."""
     lasted: dict[str, float] = field(default_factory=dict)
     """Command → wall seconds of its last pair; filled by `run_pair`."""
 
@@ -59,7 +60,7 @@ class Runner:
         return next((c for c in self.sides[name].policy.commands if c.name == command), None)
 
     def execute(self, name: Side, command: Command) -> dict[str, Reported]:
-        """Run a command once. Returns case id → what it reported. Raises Died."""
+        """Run a command once. Returns case id → report. Raises Died."""
         # Of its own: what an execution left behind may be in the way, or still be written to.
         out = Path(tempfile.mkdtemp(prefix="command-", dir=self.scratch))
         try:
@@ -99,10 +100,10 @@ class Runner:
     def line(
         self, name: Side, command: Command, out: Path, *, profiled: bool = False
     ) -> tuple[list[str], dict[str, str]]:
-        """Command line and environment of one execution that reports into the folder `out`.
+        """Return command line and environment of an execution that reports into `out`.
 
-        `profiled`: an NVBench program runs each state once, without its blocking kernel, which waits for the host while
-        a profiler makes the host wait for it (NVBench's `--profile`).
+        `profiled`: NVBench runs each state once, without its blocking kernel (`--profile`): that waits for the host
+        while a profiler makes the host wait for it.
         """
         side = self.sides[name]
         env = {name: value for name, value in side.env.items() if STEADY_MALLOC.get(name) != value}
@@ -118,7 +119,7 @@ class Runner:
         return command.timeout or self.timeout
 
     def pinned(self, command: Command) -> Sequence[int]:
-        """Return the cores of one execution; none where it may use all."""
+        """Return the cores of an execution; empty for all."""
         return self.cores if command.device == "cpu" else ()
 
     def discover(
@@ -128,9 +129,9 @@ class Runner:
         note: Callable[[str], None],
         only: Collection[str] | None = None,
     ) -> list[Case]:
-        """Run every command, or `only` these, once in base and in head: which cases there are, and whether they work.
+        """Run every command, or `only` these, once in base and head, to find cases and failures.
 
-        A command whose sides name different devices is a case on each of those that are measured, as a kernel is.
+        A command whose sides name different devices is a case on each measured device, as a kernel is.
         """
         cases: dict[str, Case] = {}
         for name in self.names():
@@ -158,7 +159,7 @@ class Runner:
     def _first(
         self, side: Side, name: str, form: Command | None, device: DeviceKind, devices: Sequence[DeviceKind]
     ) -> dict[str, Reported] | Reason:
-        """Return what the first execution of a side's command reports, or why it is none of this device."""
+        """Return the first execution's report, or why the command is none of this device."""
         failure = self.sides[side].failure
         if form is None:
             return Reason(kind="absent", text=f"{side} does not declare it")
@@ -179,12 +180,11 @@ class Runner:
         return reported
 
     def once(self, command: str) -> float:
-        """Return seconds that a further pair of all cases of a command takes: as the last one did, else as its first
-        executions."""
+        """Return seconds of a further pair of a command: as its last pair, else its first executions."""
         return self.lasted.get(command) or math.fsum(self.took.get((name, command), 0.0) for name in self.sides)
 
     def unknown(self) -> set[str]:
-        """Commands that may report cases which nobody has seen: they did not run, or failed, in a side."""
+        """Return commands with possibly unseen cases: they did not run, or failed, in a side."""
         return {
             command.name
             for name, side in self.sides.items()
@@ -193,7 +193,7 @@ class Runner:
         }
 
     def idents(self, *names: Side) -> set[str]:
-        """Return ids of all cases of commands, as far as they are known, in these sides or in all."""
+        """Return ids of commands' known cases, in these sides or all."""
         found: set[str] = set()
         for name in names or self.sides:
             for command in self.sides[name].policy.commands:
@@ -201,7 +201,7 @@ class Runner:
         return found
 
     def reports(self) -> dict[str, frozenset[str]]:
-        """Return id of a case → its metrics in base or in head; without cases of which they are not known."""
+        """Return case id → its metrics in base or head, where known."""
         unknown, found = self.unknown(), dict[str, frozenset[str]]()
         for name, side in self.sides.items():
             for command in side.policy.commands:
@@ -214,12 +214,8 @@ class Runner:
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
     def _hold_units(self, case: Case) -> None:
-        """Let the timing modes of a command's case differ where its sides declare a metric that it reports in other
-        units.
-
-        Values without a unit of their own are in the unit that the side's policy declares: another one is another
-        question, as another command line is.
-        """
+        """Makes timing modes differ where the sides declare a reported metric in other units: values without a unit are
+        in the declared one, and another unit is another question."""
         if case.origin != "command" or any(case.sides[name].status != "ok" for name in self.sides):
             return
         told = reports(case)
@@ -234,7 +230,7 @@ class Runner:
                     timing.units[metric] = unit
 
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
-        """Return the commands as cases, without running them: those that report sub-cases count as one."""
+        """Return the commands as cases, without running them: one case even where sub-cases are reported."""
         cases: list[Case] = []
         for name in self.names():
             command = self.command("head", name)
@@ -248,7 +244,6 @@ class Runner:
     def _cases(
         self, command: str, device: DeviceKind, found: Mapping[Side, dict[str, Reported] | Reason]
     ) -> list[Case]:
-        """Return what the first executions in base and in head found, as cases."""
         idents = sorted({ident for one in found.values() if isinstance(one, dict) for ident in one}) or [command]
         cases = []
         for ident in idents:
@@ -261,7 +256,6 @@ class Runner:
         return cases
 
     def _side(self, name: Side, command: str, found: dict[str, Reported] | Reason, ident: str) -> CaseSide:
-        """Return what one side says of one case of a command."""
         if isinstance(found, Reason):
             return CaseSide(status=status_of(found), reason=found)
         if ident not in found:
@@ -276,8 +270,8 @@ class Runner:
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], lot: str, index: int) -> list[PairOutcome]:
-        """Take one pair of every case of one command: the sides in turns, short commands several times. `lot`: the seed
-        of their order."""
+        """Take one pair of every case of a command: sides in turns, short commands several times. `lot`: seed of their
+        order."""
         rng = random.Random(f"{lot}/command/{command}/{index}")
         outcomes = {case.id: PairOutcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
@@ -311,7 +305,7 @@ class Runner:
         return list(outcomes.values())
 
     def _repeats(self, gathered: Mapping[Side, Mapping[str, list[Reported]]], command: str) -> int:
-        """Return how often each side runs in a pair; wall-time commands only, others sample by themselves."""
+        """Wall-time commands only; others sample by themselves."""
         first = next(iter(gathered.values())).get(command)
         if not first or set(first[0].values) != {"time"} or len(first[0].values["time"]) != 1:
             return 1
@@ -324,20 +318,19 @@ def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
 
 
 def adds_options(command: Command) -> bool:
-    """Tell whether perfci adds the tool's options to the command line, which does not say where to write."""
+    """Tell whether perfci adds the tool's options, as the command line does not say where to write."""
     form = FORMATS.get(command.reads)
     return form is not None and bool(form.options) and form.variable not in command.run
 
 
 def repeats(command: Command) -> bool:
-    """Tell whether an execution under a profiler repeats what it measures, as the tool thinks fit."""
+    """Tell whether a profiled execution repeats what it measures, as the tool thinks fit."""
     if command.reads == "nvbench":
         return not adds_options(command)  # --profile among them
     return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")
 
 
 def _close(outcome: PairOutcome, gathered: Mapping[Side, Mapping[str, list[Reported]]], first: Side) -> None:
-    """Turn what base and head reported into a pair."""
     case = outcome.case
     values: dict[Side, dict[str, float]] = {}
     counts: dict[Side, int] = {}
@@ -361,7 +354,7 @@ def _close(outcome: PairOutcome, gathered: Mapping[Side, Mapping[str, list[Repor
 
 
 def _unlike(side: CaseSide, runs: Sequence[Reported]) -> Reason | None:
-    """Return why executions do not report what the first one did: what they leave out may have been slow."""
+    """Return why executions lack what the first one reported: what they leave out may have been slow."""
     if not runs:
         return Reason(kind="protocol", text=f"it {_NO_LONGER}")
     first, later = set(side.reports or ()), {frozenset(run.values) for run in runs}

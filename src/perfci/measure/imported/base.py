@@ -1,4 +1,4 @@
-"""The outcome of reading a group of files, and what holds for any group."""
+"""Groups of files: the outcome of reading them, and what holds for any."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from perfci.model.results import Case, SideCode
 from perfci.stats.decide import pairs_needed
 
 Files = Mapping[Side, Sequence[Path]]
-"""The files of each side, in the order measured."""
+"""Of each side, in the order measured."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +25,17 @@ class Imported:
     facts: Fingerprint
     sides: dict[Side, SideCode]
     workers: int
-    """Pairs of workers: files of each side that hold times. At least 1."""
+    """Pairs of workers: timed files of each side, at least 1."""
     reports: Mapping[str, frozenset[str]]
-    """Id of a case → the metrics that some file has of it."""
+    """Case id → metrics that some file has of it."""
     observed: bool
-    """True where files hold what profilers see."""
     timed: bool
-    """True where files hold times."""
     notes: Callable[[Plan], list[str]]
-    """Tells notes for a reader."""
     dates: Sequence[datetime] = ()
-    """When files were written, as they tell."""
 
 
 def require_workers(files: Files) -> None:
-    """Raise UsageError where two files hold the same: a file is a worker of its own, and no two take the same times."""
+    """Raise UsageError for equal files: a file is a worker, and no two take the same times."""
     seen: dict[bytes, Path] = {}
     for path in (path for paths in files.values() for path in paths):
         found = content(path)
@@ -51,7 +47,7 @@ def require_workers(files: Files) -> None:
 
 
 def require_as_many(numbers: Mapping[Side, int]) -> None:
-    """Raise UsageError where base and head have not as many files."""
+    """Raise UsageError where base and head differ in number of files."""
     if len(set(numbers.values())) > 1:
         told = " and ".join(f"{number} of {name}" for name, number in numbers.items())
         raise UsageError(f"import: {told}: files pair up in order, so give as many of each")
@@ -64,7 +60,7 @@ def content(path: Path) -> bytes:
 
 
 def digest(files: Files) -> str:
-    """Return a digest of these files in this order."""
+    """Return a digest of these files in order."""
     found = hashlib.sha256()
     for path in (path for paths in files.values() for path in paths):
         found.update(content(path))

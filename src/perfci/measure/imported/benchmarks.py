@@ -1,4 +1,4 @@
-"""Benchmarks' files: a file is a worker, and the files of base and head pair up in order."""
+"""Benchmarks' files: a file is a worker; those of base and head pair up in order."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,8 +29,8 @@ class File(NamedTuple):
 
 
 def read(files: Files, policy: Policy, device: DeviceKind | None) -> Imported:
-    """Read the files of one benchmarking tool. Raises UsageError: a file that cannot be read, several tools, not as
-    many files of each side."""
+    """Read one benchmarking tool's files. Raises UsageError: an unreadable file, several tools, sides of unequal
+    number."""
     found = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
     require_as_many({name: len(one) for name, one in found.items()})
     require_workers(files)
@@ -79,7 +79,6 @@ def _case(ident: str, device: DeviceKind, read: Mapping[Side, Sequence[File]], n
 
 
 def _case_side(name: Side, ident: str, files: Sequence[File]) -> CaseSide:
-    """Return what the files of one side say of a case; a case that is not in all of them has failed."""
     told = [(file.path.name, file.cases.get(ident)) for file in files]
     if not any(one for _, one in told):
         return CaseSide(status="absent", reason=Reason(kind="absent", text=f"no file of {name} reports it"))
@@ -116,7 +115,6 @@ def _pair(index: int, ident: str, read: Mapping[Side, Sequence[File]], sides: Ma
 
 
 def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
-    """Id of a case → the metrics that some file has of it."""
     found: dict[str, frozenset[str]] = {}
     for file in files:
         for ident, one in file.cases.items():
@@ -126,13 +124,13 @@ def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
 
 
 def _machine(about: About) -> str:
-    """Return what must be the same of the machines of base and head, as far as files tell: `2 cores, AMD EPYC 9654`."""
+    """What must be the same of the machines of base and head: `2 cores, AMD EPYC 9654`."""
     cores = f"{about.cores} cores" if about.cores else ""
     return ", ".join(filter(None, (cores, about.cpu, about.device))) or "not told"
 
 
 def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
-    """Return what the files tell of the machine, for a reader: none of it was seen by perfci."""
+    """As the files state: perfci saw none of it."""
     abouts = [file.about for file in files]
 
     def told(values: Sequence[str]) -> str:
@@ -152,14 +150,12 @@ def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
 
 
 def _side(files: Sequence[File]) -> SideCode:
-    """Return the commit that the files tell, where they agree on one."""
     told = {(file.about.commit, file.about.dirty) for file in files}
     commit, dirty = told.pop() if len(told) == 1 else (None, False)
     return SideCode(ref=named([file.path for file in files]), commit=commit, dirty=dirty)
 
 
 def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[str]:
-    """Return notes for a reader of imported numbers."""
     notes = [f"measured by {tool}: perfci built nothing, checked no result and did not choose the order of measuring"]
     notes += dict.fromkeys(remark for files in read.values() for file in files for remark in file.about.remarks)
     if "base" not in read:
@@ -180,7 +176,7 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
 
 
 def _moment(about: About) -> datetime | None:
-    """Return when a file was written; a time without a zone is taken for UTC."""
+    """A time without a zone is taken for UTC."""
     try:
         found = datetime.fromisoformat(about.date)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One file that nsys, ncu or torch.profiler wrote: which of them did, and what it holds."""
+"""One file of nsys, ncu or torch.profiler: its tool and its content."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ _MARKED = {
     "ncu": ("NVTX range", "profile with NVTX ranges (ncu --nvtx), or give --by kernel"),
     "torch.profiler": ("annotation", "mark what is to be a case with record_function, or give --by kernel"),
 }
-"""Tool → what it calls a range, and how there is one."""
+"""Tool → its word for a range, and how to get one."""
 _SUFFIXES: dict[str, Kind] = {
     ".nsys-rep": "nsys report", ".qdrep": "nsys report", ".ncu-rep": "ncu", ".sqlite": "nsys",
 }  # fmt: skip
@@ -49,13 +49,13 @@ class Capture:
 
     @property
     def timeline(self) -> bool:
-        """True where it tells times."""
+        """Tell whether it holds times."""
         return self.kind != "ncu"
 
 
 def recognise(path: Path) -> Kind | None:
-    """Return which profiler wrote a file, by its content, or by its name where it has none; None for anything else.
-    Raises UsageError for an execution trace of PyTorch, which is none of times."""
+    """Return the profiler that wrote a file, by its content, or its name where empty, or None. Raises UsageError for
+    PyTorch's execution trace, which holds no times."""
     try:
         if not path.is_file():
             return None
@@ -85,9 +85,9 @@ def recognise(path: Path) -> Kind | None:
 def read_all(
     files: Files, kinds: Mapping[Path, Kind], by: By | None, scratch: Path, metrics: Sequence[str] = ()
 ) -> tuple[dict[Side, list[Capture]], By]:
-    """Read all files by ranges, or by kernels where no file has any. Returns them, and which it was.
+    """Read all files by ranges, or by kernels where no file has any; return them and which.
 
-    `metrics`: by ncu's own names, which limits ask for.
+    `metrics`: by ncu's names, for limits.
     """
     exported = {path: _exported(path, scratch) if kind == "nsys report" else path for path, kind in kinds.items()}
 
@@ -121,17 +121,16 @@ def works(one: Capture) -> bool:
 
 
 def worked(seen: Trace | Counters) -> bool:
-    """Tell whether something ran on the GPU; nsys may tell of a CUDA graph that it ran, and no more."""
+    """Tell whether something ran on the GPU; nsys may report only that a CUDA graph ran."""
     return not isinstance(seen, Trace) or seen.busy > 0 or seen.sets > 0
 
 
 def lost_ranges(one: Capture) -> list[str]:
-    """Return the ranges of which a file has faults alone: what they did is not known."""
+    """Return ranges of which a file has only faults: what they did is unknown."""
     return [name for name in one.seen.faults if name not in one.seen.seen]
 
 
 def _exported(path: Path, scratch: Path) -> Path:
-    """Export a report of nsys. Raises UsageError."""
     nsys = nsys_command.find(os.environ)
     if isinstance(nsys, Fault):
         text = f"{nsys.text}: export it where nsys is (nsys export --type sqlite {path.name}), and import that"
@@ -146,13 +145,12 @@ def _exported(path: Path, scratch: Path) -> Path:
 
 
 def _blank(file: Path) -> list[str]:
-    """Return the ranges of a trace in which nothing was called and nothing ran: where kernels are cases, they alone
-    tell that events were lost."""
+    """Return ranges without calls or work: where kernels are cases, only they show that events were lost."""
     return [name for name, trace in traces(file, "outermost").traces.items() if not trace.calls and not trace.busy]
 
 
 def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) -> Seen:
-    """Return what a file holds, by name of range or all under "". Raises UsageError where that is nothing."""
+    """By name of range, or all under "". Raises UsageError where there is nothing."""
     found: Seen
     if kind == "ncu":
         tool = shutil.which("ncu")
@@ -185,6 +183,6 @@ def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) ->
 
 
 def _refused(path: Path, file: Path, fault: Fault) -> UsageError:
-    """Return the error that nothing can be read of a file because of a fault. `file`: what was read of it."""
+    """`file`: what was read of `path`."""
     text = fault.text.replace(file.name, str(path), 1) if file.name in fault.text else f"{path}: {fault.text}"
     return UsageError(f"import: {text}" + (f": {fault.remedy}" if fault.remedy else ""))

@@ -1,4 +1,4 @@
-"""Captures of nsys, ncu and torch.profiler that perfci did not make: NVTX ranges are cases, or kernels are."""
+"""Foreign captures of nsys, ncu and torch.profiler: NVTX ranges are cases, or kernels are."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,11 @@ NOTHING = "nothing of it ran on the GPU"
 def read(
     files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping[str, Work], limits: Sequence[Limit] = ()
 ) -> Imported:
-    """Read captures of base and head, those of nsys or torch.profiler as timelines, those of ncu as counters.
+    """Read captures of base and head: nsys and torch.profiler as timelines, ncu as counters.
 
-    Every timeline of a side is a worker with a time of its own; what else is told of a case comes from the first
-    file that has it. `items`: by patterns of ids, the work of an execution, which no capture tells. `limits`:
-    those on metrics by ncu's own names. Raises UsageError: a file of which nothing can be read, two tools'
-    timelines, not as many of each side, ranges in some files and none in others.
+    Every timeline is a worker with its own time; all else of a case comes from the first file that has it. `items`:
+    work of an execution by patterns of ids. `limits`: on ncu's names. Raises UsageError: an unreadable file, two tools'
+    timelines, sides of unequal number, ranges in some files only.
     """
     require_workers(files)
     of_time: dict[Side, set[Kind]] = {
@@ -87,12 +86,11 @@ def _asks(limits: Sequence[Limit], metric: str, ident: str) -> bool:
 
 
 def _work(ident: str, items: Mapping[str, Work]) -> Work:
-    """Return the work of the last pattern that a case's id fits."""
     return next((work for pattern, work in reversed([*items.items()]) if matches(pattern, ident)), Work())
 
 
 def _tools(found: Mapping[Side, Sequence[Capture]]) -> list[str]:
-    """Return `nsys 2023.4.4`, each once, without version where nothing tells it."""
+    """Each once: `nsys 2023.4.4`, the version where known."""
     everything = [one for some in found.values() for one in some]
     seen = [(seen.source, seen.version) for one in everything for seen in one.seen.seen.values()]
     seen += [(one.kind.removesuffix(" report"), "") for one in everything if not one.seen.seen]

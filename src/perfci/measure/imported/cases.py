@@ -1,4 +1,4 @@
-"""Cases of captures: which ranges or kernels are one, and what the files of a side say of it."""
+"""Cases of captures: their ranges or kernels, and what a side's files say of them."""
 
 import math
 import zlib
@@ -25,13 +25,13 @@ class Names:
 
     by: By
     ids: Mapping[str, Mapping[Side, Any]]
-    """Id of a case → what it is in the files of each side: the range's name, or the kernel's shape."""
+    """Case id → range's name or kernel's shape in each side."""
     twice: frozenset[str] = frozenset()
-    """Ids that several ranges have."""
+    """Ids of several ranges."""
     several: "frozenset[_Shape]" = frozenset()
     """Shapes that do not tell kernels apart."""
     named: bool = False
-    """True where all counters tell the name of the GPU."""
+    """All counters name the GPU."""
 
 
 _Shape = tuple[str, tuple[int, int, int], tuple[int, int, int], str]
@@ -44,7 +44,7 @@ def _shape(kernel: KernelUse | KernelCounters, several: Collection[_Shape] = ())
 
 
 def _several(found: Mapping[Side, Sequence[Capture]]) -> frozenset[_Shape]:
-    """Return the shapes that kernels of different names have in one file: what is alike in them are not they."""
+    """Return shapes that differently named kernels share in one file: equal shapes are then no match."""
     several: set[_Shape] = set()
     for one in (one for some in found.values() for one in some):
         named: dict[_Shape, set[str]] = defaultdict(set)
@@ -56,7 +56,7 @@ def _several(found: Mapping[Side, Sequence[Capture]]) -> frozenset[_Shape]:
 
 
 def names_of(found: Mapping[Side, Sequence[Capture]], by: By) -> Names:
-    """Return the cases that files hold, by their ids."""
+    """Return the cases of files, by id."""
     everything = [one for some in found.values() for one in some]
     seen = [seen for one in everything for seen in one.seen.seen.items()]
     named = all(one.device for _, one in seen if isinstance(one, Counters))
@@ -79,8 +79,8 @@ def names_of(found: Mapping[Side, Sequence[Capture]], by: By) -> Names:
 
 
 def _paired(shapes: Mapping[Side, Iterable[_Shape]]) -> list[dict[Side, _Shape]]:
-    """Return which shape of base and which of head are one kernel: those that are alike; of what is left the one of
-    each side with some name and grid; then the one of each with some name."""
+    """Return one kernel's shapes in base and head: equal ones; then the only ones of a name and grid; then those of a
+    name."""
     left = {name: list(some) for name, some in shapes.items()}
     pairs: list[dict[Side, _Shape]] = []
     for parts in ((0, 1, 2, 3), (0, 1, 3), (0, 3)) if len(left) > 1 else ():
@@ -96,7 +96,7 @@ def _paired(shapes: Mapping[Side, Iterable[_Shape]]) -> list[dict[Side, _Shape]]
 
 
 def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
-    """Return ids of kernels: `NAME/grid=64x8x1`, with the block and then the identity where that is not enough."""
+    """Return ids `NAME/grid=64x8x1`, with block and then identity where needed."""
     found: dict[_Shape, str] = {}
     for parts in (1, 2, 3):
         left = {shape: _spelt(label, shape, parts) for shape, label in labels.items() if shape not in found}
@@ -119,8 +119,8 @@ def _dimensions(sides: Iterable[int]) -> str:
 def case_of(
     ident: str, names: Names, found: Mapping[Side, Sequence[Capture]], work: Work, asked: Mapping[str, bool]
 ) -> Case:
-    """Return one case. `work`: of an execution, as somebody says who knows it. `asked`: metric by ncu's own name that a
-    limit is on → whether one is on it of this case."""
+    """Return one case. `work`: of an execution, as declared. `asked`: ncu's name of a metric with a limit → whether one
+    asks this case."""
     parts = {name: [(one, _of(one, name, names, ident)) for one in some] for name, some in found.items()}
     sides = {name: _side(name, ident, names, some, asked) for name, some in parts.items()}
     for side in sides.values():
@@ -143,20 +143,19 @@ def case_of(
 
 
 def _short(ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]]) -> bool:
-    """Tell whether work of the GPU may be missing from a timeline of one side: a time without it is too short."""
+    """Tell whether a timeline may lack work of the GPU: its time is then too short."""
     return any(
         one.timeline and concerns(missing, "device_busy") for one, _ in parts for missing in _faults(one, names, ident)
     )
 
 
 def _faults(one: Capture, names: Names, ident: str) -> list[Fault]:
-    """Return what a file's profiler missed of a case; what it only left out is a note of the report."""
+    """What was only left out is a note of the report."""
     name = "" if names.by == "kernel" else names.ids[ident]["head"]
     return [*one.seen.faults.get(name, []), *(fault for fault in one.seen.general if not fault.aside)]
 
 
 def _of(one: Capture, name: Side, names: Names, ident: str) -> Trace | Counters | None:
-    """Return what a file of a side holds of a case; None where that is nothing."""
     own = names.ids[ident].get(name)
     if own is None:
         return None
@@ -170,7 +169,7 @@ def _of(one: Capture, name: Side, names: Names, ident: str) -> Trace | Counters 
 
 
 def _launches(seen: Trace, shape: _Shape, several: Collection[_Shape]) -> Trace | None:
-    """Return the mean launch of a kernel. A host's time, and what lies between launches, no kernel has."""
+    """Return a kernel's mean launch, which has neither host time nor gaps."""
     uses = [one for one in seen.kernels if _shape(one, several) == shape]
     n = math.fsum(one.count for one in uses)
     if n < 1:
@@ -189,7 +188,6 @@ def _launches(seen: Trace, shape: _Shape, several: Collection[_Shape]) -> Trace 
 
 
 def _counted(seen: Counters, shape: _Shape, several: Collection[_Shape]) -> Counters | None:
-    """Return the counters of the mean launch of a kernel."""
     uses = [one for one in seen.kernels if _shape(one, several) == shape]
     n = sum(one.count for one in uses)
     if not n:
@@ -207,7 +205,7 @@ def _side(
     name: Side, ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]],
     asked: Mapping[str, bool],
 ) -> CaseSide:  # fmt: skip
-    """Return what the files of one side say of a case; one that is not in all of its timelines has failed."""
+    """A case missing in any timeline of the side has failed."""
     if ident in names.twice:
         text = f"several NVTX ranges have the id {ident}: give them names that differ in letters and digits"
         return CaseSide(status="failed", reason=Reason(kind="invalid", text=text))
@@ -250,7 +248,7 @@ def _side(
 
 
 def _repeated(profile: Profile) -> Fault | None:
-    """Return a fault where more launches were counted than an execution in the timeline has: sums are of several."""
+    """Return a fault where more launches were counted than an execution has: sums are of several."""
     if profile.trace is None or profile.counters is None:
         return None
     counted = sum(kernel.count for kernel in profile.counters.kernels)
@@ -264,9 +262,9 @@ def _repeated(profile: Profile) -> Fault | None:
 
 
 def gpus_of(some: Sequence[Capture], named: bool) -> str:
-    """Return the GPUs that files tell by name, or else the chips of those that ncu counted on; empty for none.
+    """Return the GPUs' names, or else the chips that ncu counted on; empty for none.
 
-    `named`: whether all pages of ncu tell a name, so that those of base and head can be compared.
+    `named`: all of ncu's pages have a name, so that base and head compare.
     """
     counted = [seen for one in some for seen in one.seen.seen.values() if isinstance(seen, Counters)]
     names = [one.seen.device for one in some if one.seen.device]

@@ -1,4 +1,4 @@
-"""Files that other tools wrote, planned and ready to be judged: a file is a worker, those of base and head pair up."""
+"""Other tools' files, planned and ready to be judged: a file is a worker; those of base and head pair up."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,15 +28,14 @@ def import_files(
     where: str = FILE,
     whole: bool = False,
 ) -> Results:
-    """Read files of other tools, those of each side in the order measured, and plan how `policy` judges them.
+    """Read other tools' files, each side's in the order measured, and plan how `policy` judges them.
 
-    Since all pairs are there before the first is looked at, there is one look, which spends all of α and β;
-    absolute limits hold for the centre of head's files. `device`: what a benchmark measured; by default a GPU for
-    NVBench's files, else the CPU. `by`: what is a case of a capture; by default ranges where there are any.
-    `items`: the work of an execution of a capture's cases, by patterns of ids. `where` names the policy; `whole`:
-    whether it was named for these files, so that each of its limits must find a case in them, and not that of a
-    repository, of which at least one must. Raises UsageError: a file that cannot be read, several tools that tell
-    the same, not as many files of each side, a limit that judges nothing.
+    All pairs are there before the first look, so one look spends all of α and β; absolute limits hold for the centre of
+    head's files. `device`: of a benchmark; by default a GPU for NVBench, else the CPU. `by`: a capture's cases; by
+    default ranges where there are any. `items`: work of an execution of a capture's cases, by patterns of ids. `where`
+    names the policy. `whole`: it was named for these files, so each limit must find a case; of a repository's, at least
+    one. Raises UsageError: an unreadable file, several tools with the same content, sides of unequal number, a limit
+    that judges nothing.
     """
     kinds = {path: recognise(path) for paths in files.values() for path in paths}
     captured = [path for path, kind in kinds.items() if kind is not None]
@@ -99,7 +98,7 @@ def _results(
 
 
 def _require_same_items(cases: Sequence[Case], policy: Policy, where: str) -> None:
-    """Raise UsageError for a limit on throughput in other items than those that cases are said to have."""
+    """Raise UsageError for a limit on throughput in other items than its cases have."""
     for number, limit in enumerate(policy.limits):
         for name in ("min", "max"):
             asked = item_of(getattr(limit, name)) if limit.metric == "throughput" else ""
@@ -111,7 +110,6 @@ def _require_same_items(cases: Sequence[Case], policy: Policy, where: str) -> No
 
 
 def _subject(case: Case, found: Imported) -> Subject:
-    """Return the case as limits see it."""
     told, name = reports(case), found.facts.devices.get(case.device, "")
     if found.observed:
         return Subject(case.id, case.device, name, reports=frozenset({"time"}))

@@ -1,4 +1,4 @@
-"""The profiling pass: after timing, the registered profilers, one at a time, over the cases that need it."""
+"""The profiling pass: registered profilers, one at a time, over the cases that need it."""
 
 import math
 import tempfile
@@ -36,24 +36,23 @@ UNTRUSTED = (
     "have somebody who may write here push it to a branch of this repository",
 )
 KEPT = "profile"
-"""Folder below the output folder for what a profile keeps."""
+"""Below the output folder: files of a profile."""
 
 
 @dataclass(frozen=True)
 class Profilers:
-    """The registered profilers as they are on this machine."""
+    """The registered profilers on this machine."""
 
     found: Mapping[Kind, Profiler[Any] | Fault]
-    """Each, or why it cannot be used; in the order of the registry."""
+    """Each, or why it is unusable; in order of the registry."""
     capability: tuple[int, int] | None = None
-    """Compute capability of the GPU."""
 
     def of(self, part: Part, scope: Scope) -> list[Profiler[Any] | Fault]:
-        """Return those that provide a part of a scope, first choice first."""
+        """Return providers of a part of a scope, first choice first."""
         return [one for kind, one in self.found.items() if kind.part == part and scope in kind.scopes]
 
     def unanswerable(self, plan: Plan) -> list[str]:
-        """Return limits that no profiler here can judge, each once, with the reason and the remedy."""
+        """Return limits that no profiler here can judge, each once, with reason and remedy."""
         counting = self.of("counters", "case")
         usable = [one for one in counting if not isinstance(one, Fault)]
         fault = next((one for one in counting if isinstance(one, Fault) and not usable), None)
@@ -69,10 +68,7 @@ class Profilers:
 
 
 def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
-    """Find the registered profilers on this machine, which keep what they keep in `out`.
-
-    Counters are refused for code that is not trusted.
-    """
+    """Find the registered profilers, whose files go to `out`. Code that is not trusted gets no counters."""
     folder = None if plan.judged else _anew(out / KEPT)
     raw = _anew(out / RAW, how.raw) if how.raw or not plan.judged else None
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
@@ -97,10 +93,7 @@ def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
 
 
 def _anew(folder: Path, wanted: bool = True) -> Path | None:
-    """Remove what an earlier run left there, and return the folder made anew; None where it is not wanted.
-
-    Raises MachineError.
-    """
+    """Empties the folder; None unless wanted. Raises MachineError."""
     with disk_errors("emptied", folder):
         if folder.is_symlink() or folder.is_file():
             folder.unlink()
@@ -114,8 +107,7 @@ def _anew(folder: Path, wanted: bool = True) -> Path | None:
 def counting(ordinary: Parent) -> Iterator[Parent]:
     """Yield the parent of what is counted, and of nothing else.
 
-    Where the code under test runs as another user, it has the capabilities by which the driver lets a user count, as
-    far as this process has them; `ordinary` has none of them.
+    Where the code under test runs as another user, it has this process's capabilities to count, which `ordinary` lacks.
     """
     capabilities = held([CAP_PERFMON, CAP_SYS_ADMIN]) or []
     if ordinary.account.ids is None or not capabilities:
@@ -144,11 +136,11 @@ def observe(
     more: Collection[Traced] = (),
     barrier: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Profile the cases that need it, or all where nothing is judged, into `case.sides[…].profile`, as far as `budget`
-    allows. Returns notes.
+    """Profile the cases that need it, or all where nothing is judged, into `case.sides[…].profile`, within `budget`.
+    Returns notes.
 
-    `begin` is called before the first profiler starts, where one does. `more`: what is traced of commands besides.
-    `barrier` returns once no other process on this host runs code of these sides any more.
+    `begin` is called before the first profiler starts. `more`: traced of commands besides. `barrier` returns once no
+    other process on this host runs code of these sides.
     """
     start = time.monotonic()
     room = budget is None or budget.left >= PROFILED * budget.seconds
@@ -201,9 +193,8 @@ def observe(
 
 
 def asked_alike(cases: Sequence[Case], plan: Plan, part: Part) -> list[tuple[tuple[str, ...], list[Case]]]:
-    """Return the cases of a start of a profiler each, with the metrics by its own names that limits on them need: none
-    is asked for other cases. Of no case there is one start, to be skipped.
-    """
+    """Return cases by start of a profiler, with its metrics that their limits need. No cases give one start, to be
+    skipped."""
     own: dict[str, set[str]] = {}
     for one in plan.observed if part == "counters" else ():
         if one.tier == part and one.metric not in CATALOGUE:
@@ -215,7 +206,7 @@ def asked_alike(cases: Sequence[Case], plan: Plan, part: Part) -> list[tuple[tup
 
 
 def _withheld(place: Place, profilers: Profilers) -> list[str]:
-    """Return the variables that `pass_env` names, of which profiled code gets nothing."""
+    """Variables of `pass_env` that profiled code lacks."""
     if not any(kind.trims and not isinstance(one, Fault) for kind, one in profilers.found.items()):
         return []
     written = {item for side in place.sides.values() for item in side.written.items()}
@@ -231,8 +222,6 @@ def _withheld(place: Place, profilers: Profilers) -> list[str]:
 
 @dataclass(frozen=True)
 class _Pass:
-    """The pass of all profilers over a run."""
-
     place: Place
     profilers: Profilers
     scratch: Path
@@ -240,11 +229,8 @@ class _Pass:
     turns: Turns
 
     def kernels(self, part: Part, device: DeviceKind, cases: Sequence[Case], metrics: Sequence[str]) -> None:
-        """Provide a part of the profiles of cases, with `metrics` by the profiler's own names.
-
-        A profiler that starts the worker is passed over where its time would not reach to the end of the imports, which
-        the workers inherit without one.
-        """
+        """Passes over a profiler that starts the worker where its time would end before the imports, which workers
+        inherit without one."""
         bench, names = self.place.benches[device], list(self.place.sides)
         if not cases:
             self.turns.skip(len(names))
@@ -261,7 +247,7 @@ class _Pass:
         self._provide(self.profilers.of(part, "case"), part, bench.parent, cases, names, ready, start)
 
     def command(self, part: Part, asked: Command, cases: Sequence[Case], metrics: Sequence[str]) -> None:
-        """Provide a part of the profile of one command for its cases, the sides in turns."""
+        """Profile one command for its cases, sides in turns."""
         runner, forms = self.place.runner, _forms(self.place, asked.name)
 
         def start(found: Profiler[Any], parent: Parent, name: Side, cases: Sequence[Case]) -> _Seen:
@@ -284,8 +270,8 @@ class _Pass:
         start: Callable[[Profiler[Any], Parent, Side, Sequence[Case]], "_Seen"],
         reports: int | None = None,
     ) -> None:
-        """Provide a part by the first profiler, and by the next one of those cases that it does not see in every side.
-        Sides are compared by what one profiler says of both. `reports`: cases of their command."""
+        """The next profiler gets cases that the first does not see in every side: one profiler's account compares the
+        sides. `reports`: cases of their command."""
         for one in found:
             if not cases:
                 return
@@ -307,8 +293,7 @@ def _forms(place: Place, command: str) -> dict[Side, Command]:
 
 
 def _asked(place: Place, command: str, cases: Sequence[Case], plan: Plan, more: Collection[Traced]) -> Command:
-    """Return what is to be seen of a command: as base has it, where base does, since head does not choose what is seen;
-    and what `more` is to be traced, or a limit needs."""
+    """Base decides what is seen of a command, not head; besides, `more` and what limits need."""
     asked = next(iter(_forms(place, command).values()))
     keys = {case.key for case in cases}
     limited = any(one.metric in CHECKED and one.case_key in keys for one in plan.observed)
@@ -317,7 +302,6 @@ def _asked(place: Place, command: str, cases: Sequence[Case], plan: Plan, more: 
 
 
 def _unseen(cases: Sequence[Case], names: Sequence[Side], part: Part) -> list[Case]:
-    """Return the cases of which some side that works lacks a part."""
 
     def seen(case: Case, name: Side) -> bool:
         side = case.sides[name]
@@ -341,7 +325,6 @@ def _keep(
     capability: tuple[int, int] | None,
     reports: int | None = None,
 ) -> None:
-    """Put what was seen into the results, with the metrics that follow from it. `reports`: cases of their command."""
     for case in cases:
         found = seen.get(case.key)
         if found is None:
@@ -364,11 +347,10 @@ def read_code(
     note: Callable[[str], None],
     account: Account = SAME,
 ) -> None:
-    """Find the code of the kernels of those `cases` that have a timeline, and no counters in some side: into
-    `Profile.code`.
+    """Read kernels' code into `Profile.code`, for `cases` with a timeline that lack counters in some side.
 
-    Base and head are then both read, for one to be compared with the other. The sides' folders are taken back from
-    `account`: nothing of them runs after this.
+    Reads both sides then, to compare them. Takes the sides' folders back from `account`: nothing of them runs after
+    this.
     """
     lacking = [case for case in cases if any(_uncounted(side.profile) for side in case.sides.values())]
     for side in sides:
@@ -385,13 +367,12 @@ def _uncounted(profile: Profile | None) -> bool:
 
 
 def _launching(case: Case, name: Side) -> Profile | None:
-    """Return the profile of a side whose timeline holds kernels."""
     found = case.sides[name].profile if name in case.sides else None
     return found if found is not None and found.trace is not None and found.trace.kernels else None
 
 
 def _built(side: SideWork, account: Account) -> Built:
-    """Return a side's files, taken back from `account`. Raises MachineError as `Seal.require` does."""
+    """Takes the files back from `account`. Raises MachineError as `Seal.require`."""
     if side.seal is not None:
         side.seal.close_caches()
     for folder in (side.tree, side.site):

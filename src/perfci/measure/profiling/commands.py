@@ -1,4 +1,4 @@
-"""The profiling pass over commands: a profiler around one execution of the whole process, once a side."""
+"""The profiling pass over commands: a profiler around one execution of the process, once a side."""
 
 import shutil
 from collections.abc import Sequence
@@ -22,11 +22,8 @@ def profile_command(
     scratch: Path,
     turn: Turn = UNBOUNDED,
 ) -> dict[str, Observation[Seen]]:
-    """Return what a profiler sees of one execution of a side's `command`: the same for all `cases` of it that work, by
-    case key.
-
-    What goes wrong is a fault, never an exception.
-    """
+    """Return what a profiler sees of one execution of `command`, by case key: the same for all working `cases`. Errors
+    become faults."""
     working = [case.key for case in cases if case.sides[name].status == "ok"]
     if not working:
         return {}

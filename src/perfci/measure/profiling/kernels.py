@@ -25,36 +25,34 @@ from perfci.system.child import Died, Exit
 from perfci.system.files import unused
 
 SLOWER, FASTER = 1.03, 0.90
-"""Changes of time from which on a profile is worth its seconds, whatever the limit."""
+"""Ratios of time from which on a profile is worth its seconds, whatever the limit."""
 UNDECIDED, LAST = 2, 3
-"""The rank of what has no answer and is beyond its limit; behind every rank."""
+"""Ranks: no answer and beyond its limit; behind all."""
 SESSIONS = 3
-"""Times that a tool is started for one side at most: a case that brings it down costs a session."""
+"""Starts of a tool per side: a case that brings it down costs one."""
 FINISH = 180.0
-"""Seconds that a tool may take to write its report once the worker is done."""
+"""Seconds for a tool to write its report after the worker."""
 WRITTEN, WRITING = 60.0, 0.2
-"""Seconds that a worker waits at most for a tool to write its report before it ends, and between checks of that."""
+"""Seconds that a worker waits at most for a tool to write its report, and between checks."""
 
 
 BEGUN = 0.7
-"""Share of the profilers' time in which cases are begun: the rest is for tools to write their reports."""
+"""Share of the profilers' time in which cases begin: the rest is for reports."""
 
 
 class Turn(NamedTuple):
-    """The time of one start of a tool, of the monotonic clock."""
+    """Times of one start of a tool, monotonic clock."""
 
     begin: float = math.inf
-    """No case is begun behind it."""
     end: float = math.inf
-    """Nothing is waited for behind it."""
 
     @property
     def over(self) -> bool:
-        """True where no further case is begun."""
+        """No further case begins."""
         return time.monotonic() >= self.begin
 
     def patience(self, seconds: float) -> float:
-        """Return how long to wait for what may take `seconds`: until the end, and a second at least."""
+        """Return how long to wait for `seconds`: until the end, at least a second."""
         return max(1.0, min(seconds, self.end - time.monotonic()))
 
 
@@ -62,7 +60,7 @@ UNBOUNDED = Turn()
 
 
 class Turns:
-    """The profilers' time, shared evenly among the starts of tools that are left, so that head is seen as base is."""
+    """The profilers' time, shared evenly among remaining starts, so that head is seen as base is."""
 
     def __init__(self, seconds: float, starts: int) -> None:
         now = time.monotonic()
@@ -74,11 +72,11 @@ class Turns:
 
     @property
     def share(self) -> float:
-        """Seconds in which the next start may begin cases."""
+        """Seconds for the next start to begin cases."""
         return (self.begin - time.monotonic()) / max(1, self.starts)
 
     def next(self) -> Turn:
-        """Return the time of the next start."""
+        """Return the times of the next start."""
         turn = Turn(time.monotonic() + self.share, self.end)
         self.starts -= 1
         return turn
@@ -92,13 +90,13 @@ class Observation(NamedTuple, Generic[Seen]):
 
 
 def range_name(number: int, case: Case) -> str:
-    """Return a name that no tool takes for an operator of its filters: letters, digits, `_` and `-`."""
+    """Return a name without operators of a tool's filters: letters, digits, `_` and `-`."""
     return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
 
 
 def rank(case: Case, plan: Plan) -> int:
-    """Return how much a case's timing asks for a profile: 0 for a regression, 1 for an improvement or a large change
-    within its limit, UNDECIDED, or LAST where a profile is not worth its seconds."""
+    """Return how much a case asks for a profile: 0 for a regression, 1 for an improvement or a large change within its
+    limit, UNDECIDED, or LAST where it is not worth it."""
     ranks = [LAST]
     for criterion in plan.timed:
         if criterion.case_key != case.key or not criterion.relative:
@@ -119,10 +117,10 @@ def rank(case: Case, plan: Plan) -> int:
 
 
 def wanted(cases: Sequence[Case], plan: Plan, when: When, *, room: bool = True) -> tuple[list[Case], list[Case]]:
-    """Return the cases to trace, and those to count: where limits need it, and as `when` says; by rank.
+    """Return cases to trace, and to count, for limits and by `when`, by rank.
 
-    `room`: whether there is budget left for what is undecided. What is counted is traced too: the timeline weighs its
-    kernels, and tells the launches where counting is refused.
+    `room`: budget is left for undecided cases. Counted cases are traced too: the timeline weighs kernels, and has the
+    launches where counting is refused.
     """
     traced, counted = [], []
     ranks: dict[str, int] = {}
@@ -151,10 +149,10 @@ def profile_cases(
     note: Callable[[str], None],
     turn: Turn = UNBOUNDED,
 ) -> dict[str, Observation[Seen]]:
-    """Return what `profiler` sees of the cases of one side, by case key.
+    """Return what `profiler` sees of one side's cases, by case key.
 
-    All cases share one start of the tool. A case that brings it down or outlasts its time is named, and the others are
-    profiled again without it, up to SESSIONS times and within `turn`; all of them are without metrics that it refused.
+    All cases share one start. One that brings it down or outlasts its time is named, and the others are profiled again
+    without it, up to SESSIONS times and within `turn`; all without metrics that it refused.
     """
     found: dict[str, Observation[Seen]] = {}
     tool = profiler.name
@@ -187,7 +185,7 @@ def profile_cases(
 
 
 def observed(profiler: Profiler[Seen], read: Read[Seen], ident: str) -> Observation[Seen]:
-    """Return what a report says of one range, with at least one fault where that is nothing."""
+    """Return a report's content for one range, with at least one fault where empty."""
     faults = [*read.faults.get(ident, []), *read.general]
     if ident not in read.seen and not faults:
         faults = [fault_of(profiler, "empty", "the report says nothing of this case")]
@@ -208,7 +206,7 @@ def _session(
     note: Callable[[str], None],
     turn: Turn,
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
-    """Start the profiler once. Returns faults of single cases, what the report says, and whether all had a turn."""
+    """Start the profiler once. Returns faults of cases, the report, and whether all had a turn."""
     tool = profiler.name
     see = _see(log)
     faults: dict[str, Fault] = {}
@@ -267,26 +265,25 @@ def _session(
 def _asked(
     bench: Bench, name: Side, case: Case, profiler: Profiler[Seen], report: Path, ident: str, executions: int
 ) -> dict[str, Any]:
-    """Return what a worker is told to execute a case for a profiler."""
     path = profiler.path(report, ident)
     fields = {"seed": bench.seed, "name": ident, "executions": executions, "window": profiler.window, "path": path}
     return {**case_fields(case, name), **fields}
 
 
 def too_late(profiler: Profiler[Any]) -> Fault:
-    """Return the fault of a case for which the profilers' time was over."""
+    """Return the fault of a case that the profilers' time did not reach."""
     return fault_of(profiler, "timeout", "the budget had no time left for it", "give a larger budget, or fewer cases")
 
 
 def unaffordable(profiler: Profiler[Any], imports: float, share: float) -> Fault:
-    """Return the fault of a profiler whose process would import for `imports` seconds, and has `share` of them."""
+    """Return the fault of a profiler that would import for `imports` of its `share` seconds."""
     left = max(0.0, share)
     text = f"its process would import the suite anew, for about {imports:.0f} s, and the budget leaves it {left:.0f} s"
     return fault_of(profiler, "timeout", text, "give a larger budget")
 
 
 def died_of(profiler: Profiler[Any], died: Died, remedy: str) -> Fault:
-    """Return the fault of a process that ended, or had to be ended, under a profiler."""
+    """Return the fault of a process that ended under a profiler."""
     return fault_of(profiler, "timeout" if died.reason.kind == "timeout" else "crash", died.reason.text, remedy)
 
 

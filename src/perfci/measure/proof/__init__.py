@@ -1,1 +1,1 @@
-"""Proofs that a case cannot differ between base and head, so that it need not be measured."""
+"""Proofs that a case cannot differ between base and head, and need not be measured."""

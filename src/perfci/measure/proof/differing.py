@@ -1,4 +1,4 @@
-"""The paths that differ between base and head, and all else that must be equal for equal files to mean equal speed."""
+"""The paths that differ between base and head, and what else must be equal for equal files to mean equal speed."""
 
 import os
 import re
@@ -12,11 +12,11 @@ from perfci.sources.environment import DOWNLOADS, TEMPORARY
 from perfci.sources.snapshot import file_digests
 
 FOLDER = "folder "
-"""The word before its mode in the place of a digest."""
+"""Precedes a folder's mode in place of a digest."""
 _INSTALLED = re.compile(r"site/[^/]+\.dist-info/(direct_url\.json|RECORD)")
-"""Notes of pip (PEP 610, PEP 376) that name the folder which a package was built in, so that they always differ."""
+"""pip's notes (PEP 610, PEP 376) with the folder a package was built in: they always differ."""
 _NO_MATTER = {"commands", "build_timeout"}
-"""Keys of the policy, each side's own, that change nothing of a kernel."""
+"""Each side's policy keys that change nothing of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class Differing:
     paths: frozenset[str]
     """Files, links and folders that differ in content, mode, target or presence."""
     folders: frozenset[str]
-    """Folders in which names were added or are gone: a listing of one differs."""
+    """Folders whose listings differ."""
 
     def first(self, named: Iterable[str], listings: Iterable[str], but: Collection[str] = ()) -> str:
-        """Return a path that differs and was named, `but` for some, or listed; empty where none was. Bytecode stands
-        for its source."""
+        """Return a differing path that was named, `but` for some, or listed; else empty. Bytecode stands for its
+        source."""
         touched = ({source_of(path) for path in named} & self.paths).difference(but)
         return min(touched, default="") or min(self.folders.intersection(listings), default="")
 
 
 def differing(base: SideWork, head: SideWork) -> Differing:
-    """Compare what base and head hold now: their trees, what they built, their caches. Raises MachineError."""
+    """Compare trees, builds and caches of base and head now. Raises MachineError."""
     ours, theirs = _entries(base), _entries(head)
     paths = {path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)}
     paths -= {path for path in paths if _same_package(base, head, path)}
@@ -49,7 +49,7 @@ def differing(base: SideWork, head: SideWork) -> Differing:
 
 
 def _entries(side: SideWork) -> dict[str, str]:
-    """Return path → digest, or FOLDER and mode. Bytecode is left out: it follows from its source."""
+    """Path → digest, or FOLDER and mode; without bytecode, which follows from its source."""
     assert side.seal is not None  # it was built
     found = side.seal.files()
     ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
@@ -61,8 +61,7 @@ def _entries(side: SideWork) -> dict[str, str]:
 
 
 def _as_installed(side: SideWork, path: str) -> str:
-    """Return what pip noted of a package, without the name of the side's folder that it was built in. Raises OSError,
-    UnicodeDecodeError."""
+    """pip's note without the side's folder. Raises OSError, UnicodeDecodeError."""
     # RECORD holds a digest of direct_url.json, which names that folder.
     lines = (side.folder / path).read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if not re.match(r"[^,]*\.dist-info/direct_url\.json,", line)]
@@ -84,8 +83,7 @@ def _folders(side: SideWork, skipped: Collection[Path]) -> Iterator[str]:
 
 
 def source_of(path: str) -> str:
-    """Return the source of cached bytecode, `a/__pycache__/b.cpython-311.pyc` → `a/b.py` (PEP 3147); any other path as
-    it is."""
+    """Return cached bytecode's source, `a/__pycache__/b.cpython-311.pyc` → `a/b.py` (PEP 3147), else the path."""
     pure = PurePosixPath(path)
     if pure.suffix != ".pyc" or pure.parent.name != "__pycache__":
         return path
@@ -93,7 +91,7 @@ def source_of(path: str) -> str:
 
 
 def unequal(base: SideWork, head: SideWork) -> str:
-    """Return what else makes base and head execute equal files differently, as a clause; empty where nothing does."""
+    """Return what else makes base and head execute equal files differently, as a clause, or empty."""
     if base.python != head.python:
         return f"base runs on {escaped(base.python)}, head on {escaped(head.python)}"
     mine, theirs = (side.policy.model_dump(include=OF_EACH_SIDE - _NO_MATTER) for side in (base, head))
@@ -105,5 +103,4 @@ def unequal(base: SideWork, head: SideWork) -> str:
 
 
 def _environment(side: SideWork) -> dict[str, str]:
-    """Return a side's environment without the name of its folder."""
     return {name: value.replace(str(side.folder), "…") for name, value in side.env.items()}

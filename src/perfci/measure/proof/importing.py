@@ -1,7 +1,7 @@
-"""Tells whether importing suite files that read what differs does nothing to the cases of others.
+"""Checks that importing suite files that read what differs does nothing to other files' cases.
 
-Cases of several suite files share a process, and what the import of one file does, all others see. So those files, and
-every module of the repository that they import, may only define as they are imported: functions, classes and data, by
+Cases of several suite files share a process, in which all see what the import of one does. So those files, and every
+module of the repository that they import, may only define as they are imported: functions, classes and data, by
 expressions that call nothing unknown. And base and head must ask for the same packages from outside. Where that is not
 known, nothing of the suite is proved.
 """
@@ -22,7 +22,7 @@ _DATA = (
     ast.DictComp, ast.GeneratorExp, ast.comprehension, ast.keyword, ast.expr_context, ast.operator, ast.unaryop,
     ast.boolop, ast.cmpop,
 )  # fmt: skip
-"""Parts of expressions that call nothing, where what they are given is data: operators of a class call its methods."""
+"""Parts of expressions that call nothing on data: operators of a class call its methods."""
 _PURE = frozenset(
     {
         "bool", "bytes", "complex", "dict", "enumerate", "float", "frozenset", "int", "len", "list", "max", "min",
@@ -41,11 +41,10 @@ _METHODS = frozenset(
         "relative_to", "resolve", "split", "splitlines", "strip", "upper", "values", "with_name", "with_suffix",
     }
 )  # fmt: skip
-"""Methods of texts, paths and collections that change nothing; not `replace`, which renames the file of a path."""
+"""Methods of texts, paths and collections that change nothing; not `replace`, which renames a path's file."""
 _OWN_NAMES = ("__file__", "__name__")
-"""Of every module, and texts."""
 _MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", "sorted", "str", "tuple"})
-"""Functions whose result has no methods but those of Python's own."""
+"""Functions whose result has only Python's own methods."""
 _DECORATORS = frozenset(
     {
         "classmethod", "property", "staticmethod", "abc.abstractmethod", "contextlib.contextmanager",
@@ -62,54 +61,52 @@ _BASES = _ENUMS | {
     "RuntimeError", "TypeError", "ValueError", "abc.ABC", "torch.autograd.Function", "torch.nn.Module",
     "typing.Generic", "typing.NamedTuple", "typing.Protocol", "typing.TypedDict",
 }  # fmt: skip
-"""Classes, from outside, that nobody asks for their subclasses."""
+"""Classes from outside that nobody asks for their subclasses."""
 
 
 _DYNAMIC = {
     "__import__", "entry_points", "exec", "import_module", "iter_modules", "run_module", "run_path",
     "spec_from_file_location", "walk_packages",
 }  # fmt: skip
-"""Names of what finds or executes files by their names."""
+"""Names of what finds or executes files by name."""
 NO_PYTHON = "which is no Python"
 
 
 class Imported(NamedTuple):
-    """The modules of a side that its suite imports, and its suite files."""
+    """A side's modules that its suite imports, and its suite files."""
 
     folder: Path
-    """The side's."""
     modules: Mapping[str, str]
-    """Name of a module → its path below the folder."""
+    """Module → path below the folder."""
     suite: Sequence[str]
-    """Suite files, in its tree."""
 
     @property
     def paths(self) -> set[str]:
-        """All of them, below the folder."""
+        """All paths, below the folder."""
         return {*self.modules.values(), *(f"tree/{file}" for file in self.suite)}
 
 
 class _Module:
-    """The statements of a module that are executed as it is imported."""
+    """The statements that a module executes on import."""
 
     def __init__(self, statements: list[ast.stmt], package: list[str], own: Collection[str]) -> None:
         """`package`: names that relative imports begin at; `own`: top-level names of the side's modules."""
         self.package, self.own = package, own
         self.effects: list[int] = []
-        """Lines of the statements that do more than define."""
+        """Lines of statements that do more than define."""
         self.imported: dict[str, int] = {}
-        """Modules that are asked for, or attributes of modules → the first line that does."""
+        """Modules asked for, or their attributes → first line."""
         self.bound: dict[str, set[str]] = {}
-        """Name → what imports anywhere bind to it: a module, or an attribute of one."""
+        """Name → what imports anywhere bind to it: a module or its attribute."""
         self.defined: set[str] = set()
         self.data: set[str] = set()
-        """Names that hold numbers, texts, collections of such, or what else `_PURE` makes."""
+        """Names of numbers, texts, collections of these, and what `_PURE` makes."""
         self.anywhere: dict[str, int] = {}
-        """The same of all imports, those that functions do included."""
+        """As `imported`, with imports in functions."""
         self.dynamic = False
-        """True where it may execute files by other means than import statements."""
+        """It may execute files by other means than import statements."""
         self.files: set[str] = set()
-        """Names of files that texts in it may be, without their folders."""
+        """File names, without folders, that its texts may be."""
         for one in (one for top in statements for one in ast.walk(top)):
             if isinstance(one, (ast.Import, ast.ImportFrom)):
                 self._bind(one)
@@ -142,7 +139,7 @@ class _Module:
             self.effects.append(min([one.lineno, *(each.lineno for each in getattr(one, "decorator_list", ()))]))
 
     def line(self, start: int = 0) -> int:
-        """Return the first line from `start` on that does more than define; 0 where none does."""
+        """Return the first line from `start` that does more than define, or 0."""
         return min((line for line in self.effects if line >= start), default=0)
 
     def _bind(self, one: ast.Import | ast.ImportFrom) -> None:
@@ -152,7 +149,7 @@ class _Module:
             self.bound.setdefault(top if plain else alias.asname or alias.name, set()).add(top if plain else target)
 
     def _targets(self, one: ast.Import | ast.ImportFrom) -> dict[ast.alias, str]:
-        """Return what each part of an import asks for: a module, or an attribute of one."""
+        """Part of an import → what it asks for: a module or its attribute."""
         if isinstance(one, ast.Import):
             return {alias: alias.name for alias in one.names}
         above = self.package[: len(self.package) - one.level + 1] if one.level else []
@@ -160,8 +157,7 @@ class _Module:
         return {alias: f"{module}.{alias.name}" for alias in one.names}
 
     def _defines(self, one: ast.stmt, is_enum: bool = False) -> bool:
-        """Tell whether a statement defines and does nothing else. `is_enum`: in the body of one, which is made by
-        its own methods."""
+        """`is_enum`: in the body of one, which its own methods make."""
         if isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)):
             return True
         if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -202,13 +198,12 @@ class _Module:
             self.defined.add(name)
 
     def _defines_in_class(self, one: ast.stmt, is_enum: bool) -> bool:
-        """Tell whether a statement of a class defines and does nothing else as the class is made: methods of objects
-        that it holds may be called then (`__set_name__`)."""
+        """Methods of objects that a class holds may be called as it is made (`__set_name__`)."""
         value = one.value if isinstance(one, (ast.Assign, ast.AnnAssign)) else None
         return (value is None or self._is_data(value)) and self._defines(one, is_enum)
 
     def _is_plain(self, value: ast.expr | None) -> bool:
-        """Tell whether an expression is data, or but keeps a value: under a name, in a tuple, a list, or a dict."""
+        """Tell whether an expression is data, or only keeps a value: under a name, in a tuple, list or dict."""
         if value is None or isinstance(value, (ast.Name, ast.Constant, ast.Lambda)):
             return True
         if isinstance(value, ast.Attribute):
@@ -222,7 +217,7 @@ class _Module:
         return self._is_data(value)
 
     def _is_type(self, value: ast.expr | None) -> bool:
-        """Tell whether an annotation is plain, unions of types included."""
+        """Tell whether an annotation is plain, with unions of types."""
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
             return self._is_type(value.left) and self._is_type(value.right)
         return self._is_plain(value)
@@ -232,7 +227,7 @@ class _Module:
         return bool(top) and top not in self.own
 
     def _is_data(self, value: ast.AST, local: Collection[str] = ()) -> bool:
-        """Tell whether an expression is of data alone, of `local` names, or of what lies outside of the repository."""
+        """Tell whether an expression is of data, of `local` names, or of what lies outside the repository."""
         if isinstance(value, ast.Name):
             own = value.id in _OWN_NAMES and value.id not in self.bound.keys() | self.defined
             return value.id in local or value.id in self.data or own or self._is_outside(value)
@@ -247,7 +242,7 @@ class _Module:
         return isinstance(value, _DATA) and all(self._is_data(one, names) for one in ast.iter_child_nodes(value))
 
     def _is_method(self, value: ast.expr, local: Collection[str]) -> bool:
-        """Tell whether what is called is a method, of a builtin, that changes nothing."""
+        """Tell whether a builtin's method that changes nothing is called."""
         if not isinstance(value, ast.Attribute) or value.attr not in _METHODS:
             return False
         # Where another link leads, nobody hears.
@@ -255,7 +250,7 @@ class _Module:
         return bool(leads) and self._is_builtin(value.value, local)
 
     def _is_builtin(self, value: ast.expr, local: Collection[str]) -> bool:
-        """Tell whether an expression is a text, path or collection that is made here, or the attribute of one."""
+        """Tell whether an expression is a text, path or collection made here, or its attribute."""
         if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
             parents = value.value.attr == "parents" and isinstance(value.slice, ast.Constant)
             return parents and self._is_builtin(value.value, local)
@@ -274,7 +269,7 @@ class _Module:
         return self._called(decorator.func) in _DECORATORS and all(map(self._is_plain, given))
 
     def _called(self, value: ast.expr) -> str:
-        """Return the dotted name of what an expression names, as it was imported; empty where it names nothing."""
+        """Return an expression's dotted name as imported, or empty."""
         first, dot, rest = ast.unparse(value).partition(".")
         builtin = {first} if hasattr(builtins, first) and "*" not in self.bound else set()
         targets = self.bound.get(first, builtin)
@@ -288,8 +283,7 @@ def _annotations(one: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.ex
 
 
 def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
-    """Return why importing the suite files `apart` may do something to cases of others, as a clause; empty where it
-    does not."""
+    """Return why importing the suite files `apart` may affect other cases, as a clause, or empty."""
     asked = []
     for side in (base, head):
         for path, module in _closed(side, [file for file in side.suite if file in apart]).items():
@@ -305,8 +299,8 @@ def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
 
 
 def at_work(side: Imported, differs: Collection[str]) -> dict[str, int]:
-    """Return, of the modules that the suite imports and that depend on what differs, path → the line from which on one
-    does more than define by it as it is imported; 0 where none does.
+    """Return, of imported modules that depend on what differs, path → the first line that does more than define by it
+    on import, or 0.
 
     Such a module differs, names a file that does, cannot be read, may execute files by other means than import
     statements, or imports another such module.
@@ -339,14 +333,14 @@ def _line(module: _Module | str, start: int) -> int:
 
 
 def _is_known(name: str, own: Collection[str]) -> bool:
-    """Tell whether an import is of a module of the repository, of Python's own, or of perfci."""
+    """Modules of the repository, Python's own, or perfci's."""
     top = name.partition(".")[0]
     return top in sys.stdlib_module_names or top == "perfci" or name in own or name.rpartition(".")[0] in own
 
 
 def _closed(side: Imported, suite: Iterable[str], *, anywhere: bool = False) -> dict[str, _Module | str]:
-    """Return path → module of suite files and all that they import of the side; in its place why it is not known.
-    `anywhere`: as their functions do, too."""
+    """Path → module of suite files and all that they import of the side, or why it is unknown. `anywhere`: also in
+    functions."""
     named = {path: name for name, path in side.modules.items()}
     own = {name.partition(".")[0] for name in side.modules}
     found: dict[str, _Module | str] = {}
@@ -372,8 +366,7 @@ def _closed(side: Imported, suite: Iterable[str], *, anywhere: bool = False) -> 
 
 
 def module_names(folder: Path, path: Sequence[str], files: Iterable[str]) -> dict[str, str]:
-    """Return module → its file below the side's `folder`, as `path`, entries of `sys.path`, would have it found among
-    `files`."""
+    """Return module → its file below `folder`, found by `path`, entries of `sys.path`, among `files`."""
     found: dict[str, str] = {}
     for entry in path:
         if not Path(entry).is_relative_to(folder):
@@ -387,6 +380,5 @@ def module_names(folder: Path, path: Sequence[str], files: Iterable[str]) -> dic
 
 
 def _parts(target: str) -> list[str]:
-    """Return the modules that an import of `target` imports: it and those above it, `a.b` → `a`, `a.b`."""
     parts = target.split(".")
     return [".".join(parts[: number + 1]) for number in range(len(parts))]

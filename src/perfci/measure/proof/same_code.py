@@ -1,10 +1,10 @@
 """The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
 
-strace sees what they name: in each side processes import the suite as those do that are timed, check cases and execute
-them as often as a pair does. They are forks of the stem, which knows nothing of a side alone, and strace is
-attached to each before it begins. Suite files whose import names what differs are imported last, and nothing is proved
-where that could change anything for the others (`importing`). Several files share a process, since mostly none names
-what differs; if one does, they are tried again by halves. What is not proved, or not known, is measured, and says why.
+strace sees what they name: in each side processes import the suite as timed ones do, check cases and execute them as
+often as a pair. They are forks of the stem, which knows nothing of a side alone, and strace is attached before each
+begins. Suite files whose import names what differs are imported last, and nothing is proved where that could change the
+others (`importing`). Several files share a process, since mostly none names what differs; if one does, they are tried
+again by halves. What is not proved, or not known, is measured, and says why.
 """
 
 import random
@@ -41,24 +41,23 @@ from perfci.system.starter import Worker
 SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"
 Files = dict[str, list[Case]]
-"""Suite file → its cases."""
 AUDITED = 0.25
-"""Share of the runs in which a proved case is measured all the same: it watches over many runs, and is no safeguard of
+"""Share of runs in which a proved case is measured all the same: it watches over many runs, and safeguards no single
 one."""
 AT_ONCE = 8
-"""Processes that are traced beside each other, at most: each takes half a GB of a GPU for its context."""
+"""Traced processes beside each other: each takes half a GB of a GPU for its context."""
 SLOWER = 3.0
-"""A step under strace may take this many times its time-out."""
+"""Factor on time-outs under strace."""
 DRAWS = 8
-"""Draws of a case's inputs that are executed, the same in base and in head, which no code foresees."""
+"""Executed draws of a case's inputs, the same in base and head, unforeseeable by code."""
 BUDGET = 1 / 3
-"""Share of what is left of the budget that tracing may take."""
+"""Share of the budget left that tracing may take."""
 ENDING = 10.0
-"""Seconds that processes may take to end once the worker is done."""
+"""Seconds for processes to end after the worker."""
 
 
 def seeks_proof(what: What, place: Place, plan: Plan) -> bool:
-    """Tell whether cases may stay unmeasured: a comparison that is to be judged, where nobody asked for all."""
+    """Tell whether cases may stay unmeasured: in a comparison to be judged, unless all are asked for."""
     whole = what.measure_all or plan.exact_pairs is not None  # as of a profile
     return what.mode == "compare" and place.limits.prove and not whole
 
@@ -73,7 +72,7 @@ def prove(
     *,
     fuzz: bool,
 ) -> list[str]:
-    """Fill `Case.proof` of all cases that work in base and in head. Returns notes: why none could be proved. Raises
+    """Fill `Case.proof` of cases that work in base and head. Returns notes: why none could be proved. Raises
     MachineError."""
     sought = [case for case in cases if all(side.status == "ok" for side in case.sides.values())]
     base, head = place.sides["base"], place.sides["head"]
@@ -120,7 +119,7 @@ def prove(
 
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
-    """Return case key → why it is not proved, as a clause; empty where it is."""
+    """Case key → why it is not proved, as a clause, or empty."""
     reasons: dict[str, str] = {}
     names, several = list(files), tracing.several
     groups = [names[first::several] for first in range(several)]
@@ -136,7 +135,7 @@ def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
 
 
 def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
-    """Return why a case is measured whatever its code is, as a clause; empty where a proof would do."""
+    """Return why a case is measured whatever its code, as a clause, or empty."""
     if case.origin != "kernel":
         return "it is a command's, and only cases of kernels are proved"
     asked = any(one.case_key == case.key and not one.waits for one in criteria)
@@ -144,14 +143,13 @@ def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
 
 
 def number(case: Case, criteria: Sequence[Criterion]) -> str:
-    """Return the words of a limit on `case` that only a measured number answers; empty where there is none."""
+    """Return a limit on `case` that only a measured number answers, in words, or empty."""
     bounds = (one for one in criteria if one.case_key == case.key and one.timed and not one.relative)
     return next((one.words() for one in bounds), "")
 
 
 def draw_audit(cases: Sequence[Case], lot: str) -> None:
-    """Let one of the proved cases be measured all the same in some runs, as `lot` says, which the code under test must
-    not foresee."""
+    """Let a proved case be measured in some runs, by `lot`, which the code under test must not foresee."""
     rng = random.Random(f"{lot}/audit")
     proved = [case.proof for case in cases if case.proof is not None and case.proof.by]
     if proved and rng.random() < AUDITED:
@@ -159,13 +157,13 @@ def draw_audit(cases: Sequence[Case], lot: str) -> None:
 
 
 def _hopeless(file: str, found: Mapping[Side, Found], differs: Differing) -> str:
-    """Return why no trace is needed to know that a suite file reads what differs; empty where one is."""
+    """Return why a suite file reads what differs without a trace, or empty."""
     imported = [path for one in found.values() for path in one.reach.get(file, [])]
     return next((_reads(path) for path in [f"tree/{file}", *imported] if path in differs.paths), "")
 
 
 def _schedule() -> dict[str, Any]:
-    """Return what makes some draws of a case on the CPU as many executions each as a placement of a pair has."""
+    """Some draws on the CPU have as many executions each as a pair's placement."""
     schedule = SCHEDULES["cpu"]
     blocks = [schedule.blocks if number < schedule.placements else 1 for number in range(DRAWS)]
     return {"blocks": blocks, "samples": schedule.samples} | schedule.model_dump(include={"sample_time", "block_time"})
@@ -177,19 +175,16 @@ def _reads(path: str) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """All that a pair of processes tells of the cases of some files."""
+    """What a pair of processes shows of some files' cases."""
 
     why: str = ""
-    """Why none of them is proved, as a clause; empty where that hangs on the case."""
+    """Why none is proved, as a clause; empty where it depends on the case."""
     cases: Mapping[str, str] = field(default_factory=dict)
-    """Case key → why it is not proved."""
     imports: bool = False
-    """That lies in the import of the suite, which all processes do."""
+    """The reason lies in the import of the suite, which all processes do."""
 
 
 class _Tracing:
-    """Processes under strace, and what is known by them."""
-
     def __init__(
         self,
         place: Place,
@@ -204,21 +199,21 @@ class _Tracing:
         *,
         fuzz: bool,
     ) -> None:
-        """`apart`: suite files whose import names what differs; `known`: what they may name of it, since that changes
-        nothing for others; `end`: of the monotonic clock, behind which none is examined."""
+        """`apart`: suite files whose import names what differs; `known`: what they may name of it without effect on
+        others; `end`: monotonic clock, no examination behind it."""
         self.place, self.bench, self.tool, self.differs, self.note = place, bench, tool, differs, note
         self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
         self.several = 1 if bench.cores else max(1, min(AT_ONCE, usable_cores()) // 2)
-        """Processes of one side at once."""
+        """Processes of a side at once."""
         self.seconds = 0.0
-        """Of the processes that are examined now, to take."""
+        """Expected of the processes examined now."""
         self.exclusive = any(place.exclusive(device) for device in place.benches)
 
     def examine(self, asked: Sequence[Files]) -> list[_Answer]:
-        """Return an answer for each. Base and head run beside each other: what one of them makes and Python could
-        import is removed, and its own trace proves nothing then."""
+        """Base and head run beside each other: what one makes and Python could import is removed, and its own trace
+        then proves nothing."""
         answers: list[_Answer] = []
         seals = [side.seal for side in self.place.sides.values() if side.seal is not None]
         for first in range(0, len(asked), self.several):
@@ -237,7 +232,7 @@ class _Tracing:
         return answers
 
     def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[Trace]:
-        """Return the traces of all processes, in order; those of a group run beside each other."""
+        """Of all processes, in order; those of a group run beside each other."""
         traces = []
         for group in groups:
             for process in group:
@@ -262,7 +257,6 @@ class _Tracing:
         return _Answer(next(filter(None, whys), ""), cases)
 
     def _touched(self, part: Part, known: Collection[str] = ()) -> str:
-        """Return why a part of a trace proves nothing, as a clause; empty where it does."""
         if path := self.differs.first(part.named, part.listed, known):
             return _reads(path)
         return f"it reads {escaped(part.late, 200)}, which was written since this run began" if part.late else ""
@@ -275,7 +269,7 @@ class _Tracing:
 
 
 class _Process:
-    """One process under strace, with caches of its own: what another one left there could come from what differs."""
+    """One process under strace, with its own caches: another's could come from what differs."""
 
     def __init__(self, tracing: _Tracing, side: SideWork, asked: Files, number: int) -> None:
         self.tracing, self.side = tracing, side
@@ -284,14 +278,13 @@ class _Process:
         self.asked = list(asked)
         suite = tracing.found[side.name].suite
         self.first, self.last = ([one for one in suite if (one in tracing.apart) is last] for last in (False, True))
-        """The files that are imported before the cases and behind them."""
+        """Files imported before the cases, and behind them."""
         self.cases = [case for cases in asked.values() for case in cases]
         self.refused: dict[str, str] = {}
-        """Case key → why it was not executed as often as a pair does."""
+        """Case key → why it was not executed as often as in a pair."""
         self.folder = place.parent.scratch / f"prove-{number}"
         self.cache = side.folder / f"prove-{number}"
         self.tracer = 0
-        """The number of strace's process, 0 where there is none."""
         self.worker: Worker | None = None
         self.unsure = ""
         account = place.parent.account
@@ -319,7 +312,7 @@ class _Process:
                 self.worker = None
 
     def _attach(self, worker: Worker) -> None:
-        """Attach strace to the worker, which waits for its task. Raises Died where it cannot be."""
+        """The worker waits for its task meanwhile. Raises Died where strace cannot attach."""
         parent, said = self.place.parent, self.folder / "said"
         argv = [*strace.command(self.tool, self.output), "-p", str(worker.pid)]
         self.tracer = parent.start(argv, env=dict(parent.env), cwd=self.folder, log=said)
@@ -332,7 +325,6 @@ class _Process:
                 raise Died(Reason(kind="exit", text=f"strace is not attached: {why}"))
 
     def begin(self) -> None:
-        """Let it import its suite files and execute their cases."""
         if self.worker is not None:
             try:
                 self.worker.begin(
@@ -364,7 +356,6 @@ class _Process:
         self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
 
     def trace(self) -> Trace:
-        """Wait for its end, and return what it named."""
         if self.worker is not None:
             try:
                 # Beyond its time: the import of the suite, and the step that it is in.
@@ -399,7 +390,6 @@ class _Process:
         )
 
     def close(self) -> None:
-        """Leave nothing behind."""
         if self.worker is not None and self.worker.alive:
             self.worker.kill()
         if self.tracer:

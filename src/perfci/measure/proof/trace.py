@@ -1,8 +1,8 @@
-"""The names that a process and its children handed to the kernel, out of what strace wrote (`system.strace.command`).
+"""The names that a process and its children handed to the kernel, from strace (`system.strace.command`).
 
-Whatever is not understood, or could bring contents into a process without a name, makes the trace unsure: it then
-proves nothing. Names are resolved as the kernel did, one component after the other; names that do not exist count, and
-so does each link on the way.
+What is not understood, or could bring contents into a process without a name, makes the trace unsure: it then proves
+nothing. Names are resolved as the kernel does, one component after the other; missing names count, and so does each
+link on the way.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from perfci.model.text import escaped
 from perfci.system.strace import ESCAPES, SENDS
 
 MOST_FOLDERS = 64
-"""Working folders that are kept apart; a name that is relative counts in each that any process had."""
+"""Working folders kept apart; a relative name counts in each that any process had."""
 MOST_LINKS = 40
 """On the way of one name (path_resolution(7))."""
 MOST_SCRIPTS = 5
@@ -50,62 +50,59 @@ and bytecode, which follows from its source."""
 
 @dataclass
 class Part:
-    """The names of a part of a trace, each in the first one that has it: below the side's folder relative to it."""
+    """Names of a part of a trace, each in its first part; relative below the side's folder."""
 
     named: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
-    """Folders whose names were read."""
     outside: set[str] = field(default_factory=set)
     """Files and listed folders elsewhere."""
     late: str = ""
-    """One of those that was written since the run began."""
+    """One of those, written since the run began."""
 
 
 @dataclass
 class Trace:
-    """The names of processes, in parts that begin where the mark was named."""
+    """Names of processes, in parts that begin at the mark."""
 
     parts: list[Part] = field(default_factory=list)
     unsure: str = ""
-    """Why it proves nothing, as a clause; empty where it is whole."""
+    """Why it proves nothing, as a clause, or empty."""
     at: int = 0
-    """The part that this shows in."""
+    """The part that shows this."""
 
     @property
     def named(self) -> set[str]:
-        """The names of all parts."""
+        """Names of all parts."""
         return set().union(*(part.named for part in self.parts))
 
     @property
     def listed(self) -> set[str]:
-        """The folders that any part listed."""
+        """Folders listed in any part."""
         return set().union(*(part.listed for part in self.parts))
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The place of the process that was traced. Folders are real paths."""
+    """Places of the traced process; folders are real paths."""
 
     side: str
-    """The side's folder."""
     other: str
-    """The other side's."""
+    """The other side's folder."""
     cache: str
-    """Name below `side` of the folder that stood in the place of `cache` for this process alone."""
+    """Name below `side` of what replaced `cache` for this process alone."""
     start: str
-    """Its first working folder."""
     mark: str
-    """The name that it named first, and where a part begins."""
+    """The name that begins a part, and is named first."""
     socket: str
     """Address of the run's socket."""
     begun: float = math.inf
-    """When the run began, in seconds since the epoch."""
+    """Begin of the run, in seconds since the epoch."""
     parts: int = sys.maxsize
-    """Parts that count: what comes behind them is not read."""
+    """Later ones are not read."""
 
 
 def read(file: Path, around: Surroundings) -> Trace:
-    """Read a trace whose processes have ended; what they left behind is looked up on the disk."""
+    """Read the trace of ended processes; what they left is looked up on the disk."""
     reader = _Reader(around)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
@@ -122,18 +119,17 @@ def _text(hexadecimal: str) -> str:
 
 
 class _Unsure(Exception):
-    """Why a trace proves nothing, and in which part, where that is not the one that is read."""
+    """Why a trace proves nothing, and in which part, unless the one being read."""
 
 
 class _Reader:
     def __init__(self, around: Surroundings) -> None:
         self.around, self.found = around, Trace()
         self.folders = {around.start: None}
-        """The working folders that any process had, in order."""
+        """Working folders of any process, in order."""
         self.made: dict[str, int] = {}
-        """Real paths that the processes made themselves → in which part."""
+        """Real paths that the processes made → part."""
         self.real: dict[str, str] = {"/": "/"}
-        """Absolute path as it was named → real path."""
 
     def trace(self, lines: Iterable[str]) -> Trace:
         waiting: dict[str, str] = {}
@@ -211,7 +207,7 @@ class _Reader:
                 self.change(call, arguments, names)
 
     def interpreter(self, names: list[list[str]]) -> None:
-        """Count what the kernel itself reads to execute a script: the program behind `#!`, which may be a script, too
+        """Count what the kernel reads to execute a script: the program behind `#!`, perhaps a script, too
         (execve(2))."""
         left = [Path(self.resolve(name)) for name in itertools.chain(*names)]
         if not any(map(Path.is_file, left)):
@@ -226,7 +222,7 @@ class _Reader:
                     left += [Path(self.resolve(place)) for place in places]
 
     def absolute(self, one: "re.Match[str]") -> list[str]:
-        """Return the names that an argument may stand for: of what is relative one for each working folder."""
+        """Return an argument's possible names: a relative one for each working folder."""
         base, known, name, _ = one.groups()
         text = _text(name)
         if text.startswith("/"):
@@ -263,7 +259,7 @@ class _Reader:
         return self.real[name]
 
     def place(self, name: str) -> str:
-        """Return the path at which a name stands, if it is a link too."""
+        """Return where a name stands, even a link's."""
         folder, last = posixpath.split(name.rstrip("/"))
         return self.resolve(name) if last in ("", ".", "..") else posixpath.join(self.resolve(folder or "/"), last)
 
@@ -275,7 +271,7 @@ class _Reader:
             self.found.parts[-1].outside.add(path)
 
     def below(self, path: str) -> str | None:
-        """Return a real path below the side's folder as `Differing` has it; None for one elsewhere."""
+        """Return a real path below the side's folder as `Differing` has it, or None."""
         if path == self.around.other or path.startswith(f"{self.around.other}/"):
             raise _Unsure("it names files of the other side")
         if not path.startswith(f"{self.around.side}/"):
@@ -285,7 +281,7 @@ class _Reader:
         return os.fsencode(f"{top}/{rest}" if rest else top).decode(errors="backslashreplace")
 
     def speak(self, call: str, arguments: str, done: bool) -> None:
-        """Take a message to another process: ours may be spoken to, and the kernel."""
+        """Take a message to another process: only this run's and the kernel may get one."""
         if call == "sendto":
             done = done and not arguments.endswith("NULL, 0")
         elif call != "connect":
@@ -296,13 +292,12 @@ class _Reader:
             raise _Unsure("it speaks to another process through a socket")
 
     def is_ours(self, address: str) -> bool:
-        """Tell whether a socket is the run's, if by the name that `worker.channel.reachable` gives it."""
+        """Tell whether a socket is the run's, also by `worker.channel.reachable`'s name."""
         short = rf"/proc/self/fd/\d+/{re.escape(posixpath.basename(self.around.socket))}"
         return address == self.around.socket or re.fullmatch(short, address) is not None
 
     def change(self, call: str, arguments: str, names: list[list[str]]) -> None:
-        """Take a call that goes to a folder, or may have written: to places of its own only, which are gone in the
-        end."""
+        """Take a change of folder, or a possible write: only to own places, which are gone in the end."""
         if call == "chdir":
             for folder in names[0]:
                 self.enter(folder)
@@ -329,7 +324,7 @@ class _Reader:
         self.made.update(dict.fromkeys(foreign, len(self.found.parts) - 1))
 
     def is_own(self, path: str) -> bool:
-        """Tell whether nobody else reads a path as data: one below what the processes made, or of no matter."""
+        """Tell whether nobody else reads a path as data: below what the processes made, or harmless."""
         if path.startswith(f"{self.around.side}/{self.around.cache}/") or _HARMLESS.fullmatch(path):
             return True
         while path not in self.made and path != "/":
@@ -338,7 +333,7 @@ class _Reader:
 
 
 def _link(path: str) -> str | None:
-    """Return what a link leads to, as it is now; None for what is none. Those of /proc are each process's own."""
+    """None for what is no link. Those of /proc are each process's own."""
     if path.startswith("/proc/"):
         return None
     try:
@@ -348,7 +343,7 @@ def _link(path: str) -> str | None:
 
 
 def _is_late(path: str, begun: float) -> bool:
-    """Tell whether a file, a link, or the list of a folder whose name ends with a slash, was written since then."""
+    """Tell whether a file, link, or folder's list (name with a final slash) was written since then."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):
@@ -363,7 +358,7 @@ def _is_late(path: str, begun: float) -> bool:
 
 
 def _has_new_bytecode_alone(folder: str, begun: float) -> bool:
-    """Tell whether nothing in a folder or below is new but bytecode, which the first import of that writes."""
+    """Bytecode is written by the first import."""
     try:
         with os.scandir(folder) as entries:
             new = [entry for entry in entries if entry.stat(follow_symlinks=False).st_ctime > begun]

@@ -1,4 +1,4 @@
-"""The work that cases give the GPU in base and in head, recorded and compared, without timing any of it."""
+"""The GPU work of cases in base and head, recorded and compared without timing."""
 
 import math
 import random
@@ -34,19 +34,19 @@ from perfci.worker.tuners import UNSEEN
 
 SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
-"""Of a side: what is not the same in both is not the case's work."""
+"""Of a side: what differs between them is not the case's work."""
 DRAWS = SCHEDULES["rotating"].placements
-"""Draws of a case's inputs that are recorded, which no code foresees: as many as a pair begins with."""
+"""Recorded draws of a case's inputs, unforeseeable by code: as many as a pair begins with."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
 _AT_ONCE = 16
-"""Cases whose lists are compared in one process: bounds are of that."""
+"""Cases compared in one process, for which the bounds hold."""
 BUDGET = 0.25
-"""Of what is left of the budget: a proof that takes longer saves nothing that pairs do not need."""
+"""Share of the budget left: a longer proof saves nothing that pairs do not need."""
 _LEAST = 5.0
-"""Seconds that an answer is waited for, whatever is left."""
+"""Seconds to wait for an answer, whatever is left."""
 _ONE = Setup("hot", 1, 1, 1, 1)
-"""One execution: of a case that is not to be timed."""
+"""One execution, of a case not to be timed."""
 
 
 def prove_work(
@@ -58,9 +58,8 @@ def prove_work(
     journal: Journal,
     note: Callable[[str], None],
 ) -> None:
-    """Fill `Case.proof` of those of `cases` that nothing has proved: checked, and settled how they are timed; as the
-    journal has it, where it was filled before. `lot`: as of `draw_audit`; empty where none is audited. Raises
-    MachineError."""
+    """Fill `Case.proof` of unproved `cases` that were checked and settled; from the journal where recorded. `lot`: as
+    of `draw_audit`; empty audits none. Raises MachineError."""
     bench = place.benches.get("cuda")
     if bench is None:
         return
@@ -101,7 +100,7 @@ def _prove(
 
 
 def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
-    """Return why the work of a case that was checked would prove nothing, as a clause; empty where it may."""
+    """Return why a checked case's work would prove nothing, as a clause, or empty."""
     setup = place.benches["cuda"].setups.get(case.key)
     if why := unprovable(case, criteria) or _absent(case):
         return why
@@ -125,10 +124,7 @@ def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> st
 
 
 def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
-    """Record and compare the work of the cases that `request` names, of those that run on a GPU. Returns id → answer.
-
-    Raises PerfciError.
-    """
+    """Record and compare the work of the request's cases on a GPU. Returns id → answer. Raises PerfciError."""
     with ExitStack() as stack:
         place = open_place(request, progress, stack, Costs())
         if "cuda" not in place.benches:
@@ -152,9 +148,9 @@ def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
 def compare_work(
     cases: Sequence[Case], place: Place, note: Callable[[str], None], end: float = math.inf
 ) -> dict[str, Compared]:
-    """Record the work of cases in processes of both sides, and compare it. Returns id → answer. Raises MachineError.
+    """Record and compare the work of cases in processes of both sides. Returns id → answer. Raises MachineError.
 
-    `end`: of the monotonic clock, from which on nothing more is recorded.
+    `end`: monotonic clock, no recording behind it.
     """
     found = {case.id: refused(why) for case in cases if (why := _absent(case))}
     asked = {f"case-{number}": case for number, case in enumerate(cases) if case.id not in found}
@@ -203,9 +199,9 @@ def compare_work(
 def _lots(
     place: Place, asked: Mapping[str, Case], draws: Sequence[int]
 ) -> Iterator[tuple[dict[str, Case], list[list["_Recorder"]]]]:
-    """Yield cases, and the processes that record them at once, round by round: all, so that whatever the time allows is
-    compared; one of each side where memory has no room for more, as in timing, or nobody knows; one by one where the
-    GPU takes one process at a time."""
+    """Yield cases, and the processes that record them at once, round by round, so that whatever time allows is
+    compared: all; one of each side where memory may lack room for more, as in timing; one by one where the GPU takes
+    one process at a time."""
     bench = place.benches["cuda"]
     made = [[_Recorder(place, name, process, draws) for name in place.sides] for process in range(PROCESSES)]
     every = [one for pair in made for one in pair]
@@ -220,7 +216,6 @@ def _lots(
 
 
 def _absent(case: Case) -> str:
-    """Return why a case has no work to compare; empty where it has some."""
     for name in SIDES:
         if (side := case.sides[name]).status != "ok":
             return f"it is {side.status} in {name}" + (f": {side.reason.text}" if side.reason else "")
@@ -228,10 +223,10 @@ def _absent(case: Case) -> str:
 
 
 class _Recorder:
-    """A process of one side that records cases. A case that ends it costs that case: a new one goes on."""
+    """Records cases in a process of one side. A case that ends it costs that case: a new one goes on."""
 
     def __init__(self, place: Place, name: Side, process: int, draws: Sequence[int]) -> None:
-        """`process`: which of its side; `draws`: seeds of those that are recorded."""
+        """`process`: its number in its side; `draws`: seeds."""
         self.place, self.name, self.process, self.draws = place, name, process, draws
         self.bench = place.benches["cuda"]
         self.worker: Worker | None = None
@@ -239,7 +234,6 @@ class _Recorder:
         self.refused = ""
 
     def start(self) -> None:
-        """Begin to import the suite, where no process has."""
         if self.worker is None:
             self.loaded, self.refused = False, ""
             log = self.bench.logs / f"{self.name}-{self.process}-work.log"
@@ -249,7 +243,6 @@ class _Recorder:
                 self.refused = error.reason.text
 
     def begin(self, case: Case, target: Path) -> None:
-        """Begin to record a case into a folder, in the process that was started."""
         if self.worker is None:
             return
         setup = self.bench.setups.get(case.key, _ONE)
@@ -271,7 +264,7 @@ class _Recorder:
             self.refused = error.reason.text
 
     def answer(self, patience: float) -> str:
-        """Return why it was not recorded within so many seconds; empty where it was."""
+        """Return why it was not recorded within `patience` seconds, or empty."""
         if self.worker is None:
             return self.refused
         try:
@@ -285,7 +278,6 @@ class _Recorder:
         return why
 
     def close(self) -> None:
-        """End the process."""
         if self.worker is not None:
             self.worker.close()
             self.worker = None

@@ -1,1 +1,1 @@
-"""A comparison that several machines share: its plan, the deal of its cases, what a shard must find, the merging."""
+"""A comparison shared by several machines: its plan, the deal of its cases, the merging."""

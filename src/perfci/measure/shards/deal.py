@@ -1,4 +1,4 @@
-"""The deal: which shard measures which cases, the plan made of it, and what a shard takes from it."""
+"""The deal: each shard's cases, the plan made of it, and what a shard takes from it."""
 
 import math
 from collections.abc import Mapping
@@ -18,11 +18,10 @@ from perfci.model.text import count
 
 
 def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) -> dict[str, int]:
-    """Return case key → shard, from 1 on: the dearest first, each to the shard with the least to do.
+    """Return case key → shard, from 1: the dearest first, each to the shard with least to do. Deterministic.
 
-    `seconds`: case key → expected seconds. `units`: case key → the name of what is measured as one: a command's cases,
-    which one execution reports, stay together. The same input is dealt alike everywhere. Raises UsageError where there
-    are fewer units than shards.
+    `seconds`: case key → expected seconds. `units`: case key → what is measured as one: a command's cases stay
+    together. Raises UsageError for fewer units than shards.
     """
     groups: dict[str, list[str]] = {}
     for key in seconds:
@@ -44,11 +43,10 @@ def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) ->
 
 
 def share_out(measurement: Measurement, shards: int, out: Path, *, fewer: bool = False) -> SharedPlan:
-    """Plan a comparison whose cases `shards` machines measure: all up to the first sample. Raises PerfciError.
+    """Plan a comparison for `shards` machines: all up to the first sample. Raises PerfciError.
 
-    `out`: holds results of an earlier comparison, or a calibration, which tell the seconds of each case; where they do
-    not, the schedule does. `fewer`: where there are fewer cases than shards, the plan is for as many as
-    there are.
+    `out`: an earlier comparison's results, or a calibration, with seconds of cases; else the schedule has them.
+    `fewer`: with fewer cases than shards, plan for as many.
     """
     place, cases, plan, run = measurement.plan()
     measured = [case for case in cases if case.measured("head")]
@@ -81,7 +79,7 @@ def share_out(measurement: Measurement, shards: int, out: Path, *, fewer: bool =
 
 
 def planned(shard: Shard) -> Planned:
-    """Return what a shard takes from its plan: for its criteria the m and looks of the whole."""
+    """Return a shard's part of its plan: its criteria have the m and looks of the whole."""
     whole, plan, number = shard.plan, shard.plan.plan, shard.number
     proofs, keys = {case.key: case.proof for case in shard.cases}, [case.key for case in whole.cases]
     own = [one for one in plan.criteria if one.case_key in proofs]

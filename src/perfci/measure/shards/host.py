@@ -1,8 +1,8 @@
-"""One host with several GPUs: a measuring process for each, in step with the others; each measures a shard of one plan.
+"""One host with several GPUs: a measuring process for each, in step; each measures a shard of one plan.
 
 All wait for each other before and behind what is timed, so that neither imports and checks nor profilers run beside
-pairs. A process that is gone is not waited for: its end of a pipe closes when it dies, however that is. Its shard is
-unfinished, and `--resume` goes on with it.
+pairs. A dead process is not waited for: its end of a pipe closes with it. Its shard is unfinished, and `--resume` goes
+on with it.
 """
 
 import os
@@ -38,28 +38,28 @@ FOLDER = "shards"
 """Below the output folder: the plan, and a folder of each process."""
 PLAN = "plan.json"
 LEASE = "several GPUs"
-"""Whoever holds several leases at once holds this one, too: two of them would wait for each other."""
+"""Held by every holder of several leases: two of them would wait for each other."""
 GRACE = 60.0
 """Seconds for an interrupted process to write what it has."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One measuring process to be, and its device."""
+    """One measuring process and its device."""
 
     name: str
-    """As people are told, such as `GPU 0`."""
+    """For people, such as `GPU 0`."""
     env: Mapping[str, str]
-    """Variables by which it sees its device alone."""
+    """Variables by which it sees only its device."""
     gpu: str | None = None
     """UUID."""
     cores: Sequence[int] = ()
-    """Of its own; empty leaves it all."""
+    """Its own; empty for all."""
 
 
 @contextmanager
 def seeing(member: Member) -> Iterator[None]:
-    """See the device of `member` alone, with all that is started meanwhile."""
+    """See only the device of `member`, with all processes started meanwhile."""
     before = {name: os.environ.get(name) for name in member.env}
     os.environ.update(member.env)
     try:
@@ -73,11 +73,8 @@ def seeing(member: Member) -> Iterator[None]:
 
 
 def plan_host(request: Request, members: Sequence[Member], home: Path, progress: Progress) -> SharedPlan:
-    """Build base and head into `home` (unless they are prepared), prove, and plan a shard for each of `members`, or for
-    as many as there are cases. To go on with, the plan is that of the run before.
-
-    Raises PerfciError.
-    """
+    """Build base and head into `home` unless prepared, prove, and plan a shard for each of `members`, or each case if
+    fewer. A resumed run keeps its plan. Raises PerfciError."""
     where = request.where
     folder = where.out / FOLDER
     known = _known(request, members, folder / PLAN) if request.how.resume else None
@@ -95,7 +92,7 @@ def plan_host(request: Request, members: Sequence[Member], home: Path, progress:
 
 
 def _known(request: Request, members: Sequence[Member], path: Path) -> SharedPlan:
-    """Return the plan to go on with. Raises UsageError where there is none, or something else is asked for now."""
+    """Raises UsageError without a plan to resume, or where something else is asked for now."""
     if not path.exists():
         raise UsageError(f"{path.parent}: holds nothing that can be gone on with: leave out --resume")
     known = read_plan(path)
@@ -114,7 +111,7 @@ def _known(request: Request, members: Sequence[Member], path: Path) -> SharedPla
 def measure_host(
     request: Request, members: Sequence[Member], plan: SharedPlan, home: Path, progress: Progress
 ) -> tuple[list[Path], list[str]]:
-    """Measure a plan on the devices of `members` at once. Returns the folders of its shards, to be merged, and notes.
+    """Measure a plan on the devices of `members` at once. Returns the shards' folders, to be merged, and notes.
 
     `home`: the prepared sides. Raises PerfciError where nothing can be merged.
     """
@@ -149,7 +146,6 @@ def _measure_parts(
 
 
 def _clear(folder: Path) -> None:
-    """Let nothing of an earlier run be taken for what is measured now."""
     with disk_errors("removed", folder):
         (folder / RESULTS).unlink(missing_ok=True)
         if (folder / JOURNAL).exists():
@@ -157,10 +153,8 @@ def _clear(folder: Path) -> None:
 
 
 def _interrupted(path: Path, why: str) -> None:
-    """Let the results of a process that is gone say so. Its pairs are in its journal, from which --resume goes on.
-
-    Raises MachineError where it is gone before it had results.
-    """
+    """Marks a dead process's results. `--resume` goes on from its journal. Raises MachineError where it died before it
+    had results."""
     if not path.exists():
         raise MachineError(f"{why}: go on with --resume")
     results = Results.model_validate_json(path.read_bytes())
@@ -175,26 +169,22 @@ def _interrupted(path: Path, why: str) -> None:
 
 @dataclass
 class _Running:
-    """A measuring process that was started."""
-
     member: Member
     process: SpawnProcess
     line: Connection
     open: bool = True
     waiting: bool = False
-    """At a barrier."""
     over: bool = False
-    """True once it has said that nothing more comes."""
+    """It has said that nothing more comes."""
     standing: Standing | None = None
-    """None before its first pair."""
 
 
 def measure_together(asked: Sequence[tuple[Member, Request]], progress: Progress) -> list[str | None]:
-    """Measure as each request asks, in a process each, in step. Returns how a process died, None of one that
-    came to its end; results are in its output folder.
+    """Measure as each request asks, in a process each, in step, into its output folder. Returns how a process died,
+    None for one that came to its end.
 
-    Raises UsageError or MachineError for a process that refuses before it has results; the others are then ended, as
-    they are where this is interrupted.
+    Raises UsageError or MachineError for a process that refuses before it has results; the others are then ended, as on
+    an interrupt.
     """
     running: list[_Running] = []
     notes: set[str] = set()
@@ -235,7 +225,6 @@ def _start(member: Member, request: Request) -> _Running:
 
 
 def _end(process: SpawnProcess) -> str:
-    """Return how a process ended that said nothing, such as `killed by SIGSEGV`."""
     process.join(GRACE)
     code = process.exitcode
     if code is None:
@@ -244,7 +233,7 @@ def _end(process: SpawnProcess) -> str:
 
 
 def _hear(one: _Running, running: Sequence[_Running], progress: Progress, notes: set[str]) -> None:
-    """Take one message of a process, or its end. Raises what it was refused by. `notes`: what was told before."""
+    """Raises what refused the process. `notes`: already reported."""
     try:
         kind, *said = one.line.recv()
     except (EOFError, OSError):
@@ -272,7 +261,6 @@ def _hear(one: _Running, running: Sequence[_Running], progress: Progress, notes:
 
 
 def _overall(of: Sequence[Standing | None]) -> Standing:
-    """Return how far processes have come that measure at once; None of one that has no pair yet."""
     known = [one for one in of if one is not None]
     expected = [one.expected for one in known if one.expected is not None]
     return Standing(
@@ -290,7 +278,7 @@ def _overall(of: Sequence[Standing | None]) -> Standing:
 
 
 class _Line:
-    """A measuring process's end of its line: its progress, and the barriers."""
+    """A measuring process's end of its line: progress and barriers."""
 
     def __init__(self, line: Connection) -> None:
         self._line = line
@@ -298,7 +286,7 @@ class _Line:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
-        """Hear what comes. Where nobody is left who would merge, this process ends as if it was interrupted."""
+        """Where nobody is left to merge, this process ends as if interrupted."""
         with suppress(EOFError, OSError):
             while True:
                 self._line.recv()
@@ -328,13 +316,12 @@ class _Line:
         self._tell("over")
 
     def barrier(self) -> None:
-        """Wait until all are here, or gone."""
         self._tell("barrier")
         self._passed.get()
 
 
 def _measure(request: Request, member: Member, connection: Connection) -> None:
-    """Measure in this process, which is a new one, into its output folder."""
+    """Runs in the new process."""
     os.setsid()  # a terminal's Ctrl-C is for the process that started this one, and ends it
     signal.signal(signal.SIGTERM, _interrupt)
     os.environ.update(member.env)
@@ -356,7 +343,7 @@ def _measure(request: Request, member: Member, connection: Connection) -> None:
 
 
 def _meet(measurement: Measurement, barrier: Callable[[], None]) -> None:
-    """Leave on the disk what is known so far, for the case that this process ends here, and wait for the others."""
+    """Leaves on the disk what is known, in case this process ends here, and waits for the others."""
     if (known := measurement.results) is not None:
         died = Reason(kind="exit", text="its measuring process ended without an answer")
         _keep(known.model_copy(update={"error": died}), measurement.request.where.out)

@@ -1,7 +1,6 @@
 """Results of all shards of a plan become those of one run. Pure: nothing is measured or judged.
 
-A shard that was begun stands for good: whoever may choose between two measurements of it, by what they say, spends α
-twice.
+A shard that was begun stands for good: choosing between two measurements of it by what they say would spend α twice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,20 +15,19 @@ from perfci.model.text import escaped, listed, one_line
 
 
 class Shared(NamedTuple):
-    """One results document that is to be merged."""
+    """A results document to be merged."""
 
     name: str
-    """As errors name it: its folder."""
+    """In errors: its folder."""
     results: Results
     part: Part
 
 
 def merge(found: Sequence[tuple[str, Results]]) -> Results:
-    """Return the results of one run over all cases of a plan. `found`: name of a document and what it holds.
+    """Return one run's results over all cases of a plan. `found`: name and content of documents.
 
-    Raises UsageError for documents that do not belong together: of no plan or of several, a shard that is there twice;
-    MachineError where a shard is missing. One that ended by an error counts until, where it had measured nothing, a
-    later one takes its place; if it stays, the run is an error.
+    Raises UsageError for documents of no plan or several, or a duplicate shard; MachineError for a missing shard. One
+    that ended by an error before it measured counts until a later one replaces it; if it stays, the run is an error.
     """
     shared = [_shared(name, results) for name, results in found]
     _require_one_plan(shared)
@@ -52,8 +50,8 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
 
 
 def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
-    """Return the merged results of each model of device that shares α with the others; of a plan that shares it with
-    none the one that `merge` returns. Raises what `merge` and `require_models` raise."""
+    """Return the merged results of each model of device that shares α, or the only one. Raises as `merge` and
+    `require_models`."""
     plans: dict[str, list[tuple[str, Results]]] = {}
     for name, results in found:
         part = _shared(name, results).part
@@ -64,9 +62,9 @@ def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
 
 
 def require_models(merged: Sequence[Results], asked: int = 0) -> None:
-    """Raise UsageError where the merged results of several plans do not share α: another change, another number of
-    models, a model twice; MachineError where a model is missing. `asked`: how many models there have to be; 0: as the
-    plans say."""
+    """Raise UsageError where merged results of several plans do not share α: another change, another number of models,
+    a duplicate model; MachineError where a model is missing. `asked`: required number of models; 0: as the plans say.
+    """
     models = max((one.part.models for one in merged if one.part is not None), default=1)
     if asked and models != asked:
         raise UsageError(
@@ -91,7 +89,7 @@ def require_models(merged: Sequence[Results], asked: int = 0) -> None:
 
 
 def model_of(results: Results) -> str:
-    """Return the name of the model of device that was measured on."""
+    """Return the measured model of device."""
     return escaped(" ".join(results.fingerprint.devices.get(one, one) for one in results.plan.devices), 100)
 
 
@@ -109,7 +107,7 @@ def _plan(part: Part) -> str:
 
 
 def _require_one_plan(shared: Sequence[Shared]) -> None:
-    """Raise UsageError unless all are of one plan, measured on the same trees and on the same models of device."""
+    """Raise UsageError unless all have one plan, the same trees and the same models of device."""
     if not shared:
         raise UsageError("merge: names no results: name the folders of all shards")
     first, *others = shared
@@ -119,12 +117,10 @@ def _require_one_plan(shared: Sequence[Shared]) -> None:
 
 
 def _tree(results: Results) -> dict[str, str]:
-    """Return the claims of what is compared."""
     return claims({f"the tree of {name}": [side.commit, side.tree] for name, side in results.sides.items()})
 
 
 def _claims(shared: Shared) -> dict[str, str]:
-    """Return the claims that all shards of a plan share."""
     one, part = shared.results, shared.part
     plan = one.plan.model_dump(mode="json", exclude={"criteria", "budget"})
     policy = {"fail_on", "policy_from", "custom_metrics"}
@@ -143,7 +139,7 @@ def _claims(shared: Shared) -> dict[str, str]:
 
 
 def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
-    """Return the attempt at a shard that counts: the one that began. Raises UsageError where another one did."""
+    """The attempt that began counts. Raises UsageError for two."""
     counting = [one for one in attempts if one.results.error is None or begun(one.results)]
     if len(counting) > 1:
         raise UsageError(
@@ -154,12 +150,11 @@ def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
 
 
 def begun(results: Results) -> bool:
-    """Tell whether a shard holds a pair or a failure: another measurement of it would be a second one."""
+    """Tell whether a shard holds a pair or a failure: another measurement would be a second one."""
     return any(case.pairs or any(side.status == "failed" for side in case.sides.values()) for case in results.cases)
 
 
 def _merged(shards: Sequence[Shared]) -> Results:
-    """Return one document of all shards, each there once, in order."""
     first, all_ = shards[0], [one.results for one in shards]
     cases = _cases(shards)
     order = {key: at for at, key in enumerate(first.part.cases)}
@@ -204,7 +199,7 @@ def _merged(shards: Sequence[Shared]) -> Results:
 
 
 def _cases(shards: Sequence[Shared]) -> list[Case]:
-    """Return the cases of all shards. Raises UsageError where a case is there twice, or nowhere."""
+    """Raises UsageError where a case is duplicate or missing."""
     held: dict[str, str] = {}
     for one in shards:
         for case in one.results.cases:
@@ -221,7 +216,6 @@ def _cases(shards: Sequence[Shared]) -> list[Case]:
 
 
 def _error(broken: Shared) -> Reason:
-    """Return the error of a run one shard of which ended by one."""
     reason = broken.results.error
     assert reason is not None
     told = f"shard {broken.part.shards[0]}/{broken.part.of} ({broken.name}): {one_line(reason.text, 900)}"
@@ -230,7 +224,6 @@ def _error(broken: Shared) -> Reason:
 
 
 def _once(found: Iterable[Any]) -> list[Any]:
-    """Return what is there, each once."""
     kept: list[Any] = []
     for one in found:
         if one not in kept:
@@ -247,8 +240,7 @@ def _largest(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _machine(facts: Sequence[Fingerprint]) -> Fingerprint:
-    """Return the facts of one machine for those of several: the first one's; of ceilings the highest, since no time
-    that one of them reaches is impossible."""
+    """The first machine's facts, with the highest ceilings: no time that one of them reaches is impossible."""
     first = facts[0]
     ceilings = {}
     for device in first.ceilings:
@@ -280,11 +272,10 @@ def _highest(found: Sequence[Ceilings]) -> Ceilings:
 
 
 _TOLD = ("host", "cpu", "cores", "python", "torch", "cuda", "driver")
-"""Facts in which machines may differ, told where they do."""
+"""Facts in which machines may differ, reported where they do."""
 
 
 def _machines(shards: Sequence[Shared]) -> list[str]:
-    """Return a note on each fact in which the machines of the shards differ."""
     notes = []
     for name in _TOLD:
         of: dict[str, list[str]] = {}

@@ -1,1 +1,1 @@
-"""Sides between runs and through one: built before, kept for later, untouched until the end."""
+"""Sides between runs and through one: prepared, kept, untouched until the end."""

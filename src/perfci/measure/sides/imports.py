@@ -1,9 +1,9 @@
-"""The stem: what the suites import from outside of base and head is imported once, as the sides' scouts ask for it.
+"""The stem: it imports once what suites import from outside base and head, as the sides' scouts ask for it.
 
 A scout imports base's suite and executes the first case of each kernel; meanwhile the stem imports what it asks for.
 Head's scout is a fork of it, and says whether head asks for the same: where it does not, the stem begins anew with what
-both ask for. What either side provides itself is left to the workers. So is what either asks for after anything that
-differs between them was at work, or after other modules than the other side: it could turn out otherwise there.
+both ask for. Workers import what either side provides, and what either asks for after anything that differs between
+them was at work, or after other modules than the other side: it could turn out otherwise there.
 """
 
 import re
@@ -33,30 +33,28 @@ from perfci.worker.discover import matches
 
 LOG = "imports.log"
 TIMEOUT = 120.0
-"""Seconds in which a stem must have imported all that was asked for."""
+"""Seconds for a stem to import all that was asked for."""
 TRIES = 4
-"""Stems of a run at most: each but the last goes without one module more."""
+"""Stems of a run: each but the last goes without one module more."""
 MOST, LONGEST = 2000, 200
-"""Modules that a scout may ask for, and characters of a name."""
+"""Modules of a scout, and characters of a name."""
 
 
 class Imports:
-    """The imports of one run that are paid once: for the workers of all sides, or of none."""
+    """A run's imports that are paid once: for the workers of all sides, or none."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.parent = place, place.parent
         self.bench = next(iter(place.benches.values()))
         self.lines: list[str] = []
         self.asked: dict[Side, dict[str, str]] = {}
-        """Side → the modules that its suite asks for, in order → a digest of what could decide how each turns out."""
+        """Side → modules that its suite asks for, in order → digest of what could decide how each turns out."""
         self.refused: dict[str, Spoiled] = {}
-        """The modules that each worker imports itself."""
+        """Modules that each worker imports itself."""
         self.untold: list[str] = []
-        """Which modules scouts did not tell, and why."""
+        """Modules that scouts did not report, and why."""
         self.wanted = self.parent.forks
-        """False where each worker imports everything."""
         self.sides: list[SideWork] = []
-        """Those that were scouted."""
         self.differs = Differing(frozenset(), frozenset())
         if not self.wanted:
             differ = differing_variables(place.sides)
@@ -73,7 +71,7 @@ class Imports:
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Scouting | None]:
-        """Yield what a scout of the side needs; None where nobody listens to it."""
+        """Yield what a scout of the side needs; None where nobody listens."""
         if not self.wanted:
             yield None
             return
@@ -117,7 +115,6 @@ class Imports:
             self._settle(None, _alike(self.asked[first.name], asked))
 
     def _differing(self, side: SideWork) -> dict[str, Any]:
-        """Return what a scout of a side must know of what differs."""
         if not self.differs.paths or side.seal is None:
             return {"lines": {}, "paths": [], "folders": []}
         found = [matches(side.tree, glob) for glob in side.suite]
@@ -127,7 +124,6 @@ class Imports:
         return {"lines": lines, "paths": sorted(self.differs.paths), "folders": sorted(self.differs.folders)}
 
     def _planted(self) -> Stem | None:
-        """Return a new stem; None where it did not start."""
         side = self.sides[0]
         log = self.bench.logs / f"{side.name}.log"
         try:
@@ -139,7 +135,7 @@ class Imports:
             return None
 
     def _settle(self, stem: Stem | None, names: Mapping[str, str]) -> None:
-        """Let the stem have these modules; what spoils it is left to the workers, and it begins anew."""
+        """Gives the stem these modules; workers import what spoils it, and it begins anew."""
         for _ in range(TRIES):
             if stem is None and (stem := self._planted()) is not None:
                 for name, state in names.items():
@@ -179,13 +175,13 @@ class Imports:
             self.parent.stem = None
 
     def nothing(self, why: str) -> None:
-        """Let each worker of every side import everything."""
+        """Let each worker import everything."""
         self.wanted = False
         self._close()
         self.lines = [f"each worker imports everything: {one_line(why, 300)}"]
 
     def left(self) -> dict[str, float]:
-        """Return `import NAME` → seconds, of those that are left to the workers."""
+        """Return `import NAME` → seconds, of the workers' own imports."""
         found: dict[str, float] = {}
         for one in self.refused.values():
             name = f"import {one.name.partition('.')[0]}"
@@ -193,13 +189,13 @@ class Imports:
         return {name: seconds for name, seconds in found.items() if re.search(IMPORT, name)}
 
     def write(self) -> None:
-        """Say in `imports.log` what came of it."""
+        """Write the outcome to `imports.log`."""
         each = [f"each worker imports {escaped(one.name)}: it {escaped(one.why)}" for one in self.refused.values()]
         write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *self.untold, *each]) + "\n")
 
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules that both sides ask for with the same settings, and after the same others from outside."""
+    """Modules that both sides ask for with the same settings, and after the same others from outside."""
     packages = [[name for name in asked if not _is_python(name)] for asked in (ours, theirs)]
     alike, odd = set[str](), set[str]()  # odd: what one side alone has asked for so far
     for mine, other in zip(*packages, strict=False):
@@ -215,5 +211,5 @@ def _is_python(name: str) -> bool:
 
 
 def _caches(side: SideWork) -> dict[str, str]:
-    """Return all that a module from outside could find in a side's caches as it is imported: path → digest."""
+    """Path → digest of what a module from outside could find in a side's caches on import."""
     return file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))

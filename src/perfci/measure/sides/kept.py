@@ -1,12 +1,11 @@
 """Base's build, kept between runs: taken where the same files would be built the same way by the same tools.
 
-A build that is kept becomes the base of others' changes. So only a run that is told to (`PERFCI_KEEP`) writes one,
-which is to be a run of the base branch; the code under test runs as another user, who can neither list nor read what is
-kept; and what is taken is copied, and compared with its digests, before anything runs.
+A kept build becomes the base of others' changes. So only a run with `PERFCI_KEEP` writes one, which is to be a run of
+the base branch; the code under test runs as another user, who can neither list nor read what is kept; and what is taken
+is copied, and compared with its digests, before anything runs.
 
-    FOLDER/lock          held by the one run of this machine that uses the folder; others build
-    FOLDER/entries/KEY   `entry.json`, and a side's `tree/`, `site/` and `cache/`
-    FOLDER/sides         where a run with this folder builds: what is built often names its own folder
+FOLDER/lock is held by the run that uses the folder; others build. FOLDER/entries/KEY holds `entry.json` and a side's
+folders. A run builds in FOLDER/sides: what is built often names its own folder.
 """
 
 import fcntl
@@ -35,16 +34,15 @@ from perfci.system.process import Parent
 from perfci.system.users import VARIABLE, Account
 
 MOST_BYTES = 20 * 2**30
-"""Bytes of all entries together; those that were not used for longest go first."""
+"""Bytes of all entries; the longest unused go first."""
 STALE = 86_400.0
-"""Seconds from which on an entry that is not finished is a dead run's."""
+"""Seconds after which an unfinished entry is a dead run's."""
 TIMEOUT = 120.0
-"""Seconds for the tools to tell their versions."""
 TOOLS = (
     "cc", "c++", "gcc", "g++", "clang", "clang++", "ld", "ld.lld", "mold", "nvcc", "ptxas", "hipcc", "cmake", "ninja",
     "make", "meson", "ccache", "sccache", "rustc", "cargo", "go", "git", "pip", "uv",
 )  # fmt: skip
-"""Programs whose versions count, beside those that CC, CXX, NVCC, CUDACXX and CUDAHOSTCXX name."""
+"""Programs whose versions count, beside those of CC, CXX, NVCC, CUDACXX and CUDAHOSTCXX."""
 _TELL = f"""
 for tool in {" ".join(TOOLS)} $CC $CXX $NVCC $CUDACXX $CUDAHOSTCXX; do
     path=$(command -v "$tool") || continue
@@ -60,26 +58,24 @@ _PARTS = ("tree", "site", "cache")
 
 
 class Entry(Document):
-    """The document beside a build that is kept."""
+    """The document beside a kept build."""
 
     key: str
     files: dict[str, str]
-    """Path below the entry → digest; of a folder, whose path ends with `/`, nothing."""
+    """Path below the entry → digest; empty for a folder, whose path ends with `/`."""
     bytes: int
 
 
 class Kept:
-    """The folder of builds that are kept, held by this run."""
+    """The folder of kept builds, held by this run."""
 
     def __init__(self, folder: Path, account: Account, note: Callable[[str], None]) -> None:
         self.entries, self.home = folder / "entries", folder / "sides"
         self.account, self.note = account, note
 
     def take(self, key: str, side: SideWork) -> bool:
-        """Put the build of `key` in the place of the side's files, and tell whether there was one that is whole.
-
-        One that is not is dropped. Raises MachineError.
-        """
+        """Put the build of `key` in place of the side's files, if it is there and whole; else drop it. Raises
+        MachineError."""
         entry, fresh = self.entries / key, side.folder / "kept"
         if not os.path.lexists(entry):
             return False
@@ -104,7 +100,7 @@ class Kept:
         return True
 
     def keep(self, key: str, side: SideWork) -> None:
-        """Keep a side as it was just built, unless it is kept already. A disk that refuses costs the entry alone."""
+        """Keep a side as just built, unless already kept. A disk that refuses costs the entry alone."""
         if os.path.lexists(self.entries / key):
             return
         if self.account.strangers():
@@ -127,7 +123,7 @@ class Kept:
         self._bound(key)
 
     def _bound(self, newest: str) -> None:
-        """Drop what dead runs left, and entries until the others fit into MOST_BYTES."""
+        """Drops dead runs' entries, and others until the rest fits into MOST_BYTES."""
         left, found = MOST_BYTES, []
         for entry in self.entries.iterdir():
             try:
@@ -145,7 +141,7 @@ class Kept:
                 self._remove(self.entries / name)
 
     def _remove(self, entry: Path) -> None:
-        """Remove an entry; a disk that refuses makes the folder grow, which is told."""
+        """A disk that refuses makes the folder grow, which is reported."""
         try:
             _drop(entry)
         except OSError as error:
@@ -153,8 +149,7 @@ class Kept:
 
 
 def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[str], None]) -> Kept | None:
-    """Return the builds that are kept in `folder`, held until `stack` ends; None, with a note, while another run holds
-    them.
+    """Return the builds in `folder`, held until `stack` ends; None, with a note, while another run holds them.
 
     Raises UsageError where the code under test could write there, MachineError where the disk refuses.
     """
@@ -199,8 +194,8 @@ def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[
 
 
 def require_out_of_reach(side: SideWork, account: Account) -> None:
-    """Raise UsageError where the code under test may change what the environment of a side's build names: what ran
-    before would decide what is kept."""
+    """Raise UsageError where the code under test may change what the build's environment names: earlier code would
+    decide what is kept."""
     for name, value in environment(side, side.policy.threads, 0, build=True).items():
         for path in map(Path, _PATHS.findall(value)):
             if path.is_relative_to(side.folder) or (changed := account.may_change(path)) is None:
@@ -212,10 +207,10 @@ def require_out_of_reach(side: SideWork, account: Account) -> None:
 
 
 def key_of(side: SideWork, parent: Parent, log: Path) -> str | None:
-    """Return a digest of all that a build is known to depend on; None where the tools do not tell their versions.
+    """Return a digest of all that a build is known to depend on; None where tools do not report versions.
 
-    What it downloads, and headers and libraries of the system, are not known; of the system its release is. `log`: of
-    the process that asks.
+    Downloads, and headers and libraries of the system but for its release, are not known. `log`: of the process that
+    asks.
     """
     env = environment(side, side.policy.threads, 0, build=True)
     log.unlink(missing_ok=True)
@@ -240,8 +235,7 @@ def key_of(side: SideWork, parent: Parent, log: Path) -> str | None:
 
 
 def _lines(path: str, *begins: str) -> list[str]:
-    """Return the different lines of a file of the system, or those that begin so; none where there is no such file.
-    Raises MachineError."""
+    """Different lines of a system file, or those with such a begin; none without the file. Raises MachineError."""
     file = Path(path)
     if not file.exists():
         return []
@@ -256,7 +250,7 @@ def _gpus() -> list[str]:
 
 
 def _read(entry: Path, key: str) -> Entry:
-    """Return the document of an entry. Raises OSError, ValueError where it is not this user's, whole, and of `key`."""
+    """Raises OSError; ValueError where it is not this user's, whole, and of `key`."""
     folders = [entry, *(entry / part for part in _PARTS)]
     for path, kind in (*((folder, stat.S_IFDIR) for folder in folders), (entry / "entry.json", stat.S_IFREG)):
         info = path.lstat()
@@ -276,7 +270,7 @@ def _is_whole(entry: Path, key: str) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a side's folders, links as links, for this user alone to reach. Raises OSError, of pipes too."""
+    """Links stay links; only this user can reach the copy. Raises OSError, of pipes too."""
     target.mkdir(mode=0o700, exist_ok=True)
     for part in _PARTS:
         shutil.copytree(source / part, target / part, symlinks=True, copy_function=_copy_file)
@@ -288,8 +282,7 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Return path → digest of all files and links, and the folders. Raises MachineError, ValueError for what else is
-    there."""
+    """Of files, links and folders. Raises MachineError, ValueError for anything else."""
     found = {f"{part}/{path}": digest for part in _PARTS for path, digest in file_digests(folder / part).items()}
     for part in _PARTS:
         for path in (folder / part).rglob("*"):
@@ -302,7 +295,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _drop(path: Path) -> None:
-    """Remove an entry, whatever stands in its place, if it is still there. Raises OSError."""
+    """Removes whatever stands there. Raises OSError."""
     with suppress(FileNotFoundError):  # another run was faster
         if stat.S_ISDIR(path.lstat().st_mode):
             remove_tree(path)
@@ -311,7 +304,6 @@ def _drop(path: Path) -> None:
 
 
 def _words(error: Exception) -> str:
-    """Return why, in one line: of a tree that cannot be copied the first reason."""
     if isinstance(error, ValidationError):
         return "its document cannot be read"
     if isinstance(error, shutil.Error) and isinstance(error.args[0], list) and error.args[0]:

@@ -1,4 +1,4 @@
-"""Facts of a run by the names that errors give them, and those that must be found as they were planned."""
+"""Facts of a run by their names in errors, and those that must be as planned."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from perfci.model.results import Case
 
 
 def of_sides(sources: Sources, sides: Mapping[Side, SideWork]) -> dict[str, Any]:
-    """Return the facts of base and head as they were copied, before anything is built."""
+    """Return facts of base and head as copied, before any build."""
     return {
         f"the {what} of {name}": fact
         for name, side in sides.items()
@@ -25,7 +25,7 @@ def of_sides(sources: Sources, sides: Mapping[Side, SideWork]) -> dict[str, Any]
 
 
 def of_sources(sources: Sources, sides: Mapping[Side, SideWork]) -> dict[str, Any]:
-    """Return the facts of base and head with their commits."""
+    """Return facts of base and head with their commits."""
     commits = {"base": sources.base, "head": sources.head}
     found = {f"the commit of {name}": one.sha for name in sides if (one := commits[name]) is not None}
     return found | of_sides(sources, sides)
@@ -38,20 +38,20 @@ def of_environments(environments: Environments | None) -> dict[str, Any]:
 
 
 def of_machine(facts: Fingerprint, devices: Sequence[DeviceKind], environments: Environments | None) -> dict[str, Any]:
-    """Return the facts of the interpreters, and one model of each device: one plan is measured on no other."""
+    """Return facts of the interpreters, and one model of each device: a plan is measured on no other."""
     models = {f"the model of {device}": facts.devices.get(device) for device in devices}
     versions = {f"the version of {name}": getattr(facts, name) for name in ("python", "torch", "cuda")}
     return models | versions | of_environments(environments)
 
 
 def require_planned(then: Mapping[str, str], now: Mapping[str, Any]) -> None:
-    """Raise UsageError where a fact is not that of the plan. `then`: the plan's claims."""
+    """Raise UsageError where a fact differs from the plan's claims `then`."""
     todo = f"measure what was planned, or {ANEW} on this machine"
     require_same(then, claims(now), "--shard", "is not that of the plan", todo)
 
 
 def require_cases(planned: Planned, cases: Sequence[Case]) -> list[Case]:
-    """Return those of `cases` that are measured here. Raises UsageError where others than planned are found."""
+    """Return those of `cases` measured here. Raises UsageError for other cases than planned."""
     then = {f"the case {key}": command for key, command in planned.known.items()}
     now = {f"the case {one.key}": one.kernel if one.origin == "command" else "" for one in cases}
     require_planned(claims(then), now)

@@ -1,4 +1,4 @@
-"""Sides that were built before, by a call with `Request.prepare`, and what must be the same for them to be measured."""
+"""Sides built before, by a call with `Request.prepare`, and what must be the same to measure them."""
 
 import os
 import stat
@@ -23,30 +23,26 @@ from perfci.system.files import write_atomic
 
 
 class PreparedSide(Document):
-    """One side in a folder `base/` or `head/` beside the document."""
+    """One side, in `base/` or `head/` beside the document."""
 
     info: SideCode
     policy: str
-    """Text of its policy."""
     python: str
     """Interpreter that it was built with."""
     files: dict[str, str]
-    """Path below the side's folder → digest, for its tree, what it built, and its caches."""
+    """Path below the side's folder → digest, of its tree, builds and caches."""
     failure: Reason | None = None
-    """Why it does not build."""
 
 
 class Prepared(Document):
-    """The prepared sides, their sources, and the call that asked for them."""
+    """The prepared sides, their sources, and the call that made them."""
 
     asked: dict[str, str]
     """Claims of the call."""
     root: str
-    """Folder of the repository."""
     policy_from: Side
     notes: list[str]
     begun: float
-    """As of `Place`."""
     sides: dict[Side, PreparedSide]
 
 
@@ -55,7 +51,7 @@ _AGAIN = "prepare it again"
 
 
 def write(request: Request, sources: Sources, sides: Mapping[Side, SideWork], begun: float, folder: Path) -> None:
-    """Say in `folder` what was built there. Raises MachineError."""
+    """Write the document of `folder`. Raises MachineError."""
     made = Prepared(
         asked=claims(_asked(request, folder)),
         root=str(sources.root),
@@ -73,7 +69,6 @@ def write(request: Request, sources: Sources, sides: Mapping[Side, SideWork], be
 
 
 def _asked(request: Request, folder: Path) -> dict[str, Any]:
-    """Return the facts of a call."""
     return {
         "perfci's version": perfci.__version__,
         "its folder": str(folder),  # paths below it are in what was built
@@ -86,7 +81,6 @@ def _asked(request: Request, folder: Path) -> dict[str, Any]:
 
 
 def _files(side: SideWork) -> dict[str, str]:
-    """Return path below the side's folder → digest."""
     digests = {folder: file_digests(folder) for folder in (side.tree, side.site)} | {
         side.cache: cache_digests(side.cache)
     }
@@ -94,11 +88,8 @@ def _files(side: SideWork) -> dict[str, str]:
 
 
 def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork], float]:
-    """Return the sides of `folder`, if they are what `request` asks for and the repository, where it is here, still
-    holds, and when they were begun.
-
-    Raises UsageError.
-    """
+    """Return the sides of `folder`, and when they were begun. Raises UsageError unless they are what `request` asks for
+    and the repository, where present, still holds."""
     made = _read(folder / MANIFEST)
     names = ["base", "head"] if request.what.mode == "compare" else ["head"]
     then = made.asked | claims({"the set of sides": sorted(made.sides)})
@@ -131,7 +122,7 @@ def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[S
 
 
 def _read(path: Path) -> Prepared:
-    """Return the document. Raises UsageError for one that another user could have written."""
+    """Raises UsageError for a document that another user could have written."""
     try:
         info = path.lstat()
         text = path.read_bytes()
@@ -147,7 +138,7 @@ def _read(path: Path) -> Prepared:
 
 
 def _require_sources(request: Request, made: Prepared, folder: Path, scratch: Path) -> None:
-    """Raise UsageError where the repository is here and holds other commits, policies or files than were prepared."""
+    """Raise UsageError where a present repository holds other commits, policies or files than were prepared."""
     repo = Repository.find(request.where.repository)
     if repo is None and (made.sides["head"].info.commit or not (request.where.repository / FILE).is_file()):
         return  # it is not here: what was prepared is all there is
@@ -167,5 +158,4 @@ def _commit(info: SideCode) -> Commit | None:
 
 
 def _require(folder: Path, then: Mapping[str, str], now: Mapping[str, Any]) -> None:
-    """Raise UsageError where a fact is not as it was prepared. `then`: claims."""
     require_same(then, claims(now), folder, "has changed since it was prepared", _AGAIN)

@@ -1,14 +1,14 @@
-"""Check that the files of a side are still those that were built, once everything has been measured.
+"""Checks that a side's files are still those that were built, once everything is measured.
 
-Base and head run as one user unless perfci is in a container: code of head could rewrite base's files, and be fast
-beside what it has slowed down. So both are digested once they are built, and again before there is a verdict. Files
-that were there must be as they were. What came later must be nothing that Python would import, but for what the side's
-own discovery and checks have made, and bytecode that is that of its source.
+Base and head run as one user unless perfci is in a container: head's code could rewrite base's files, and be fast
+beside what it has slowed down. So both are digested once built, and again before a verdict. Files that were there must
+be unchanged. Later ones must be nothing that Python would import, but for what the side's own discovery and checks
+made, and bytecode that matches its source.
 
 Caches fill while a side runs. While another side is built nothing in them changes; what a side's build left there, and
-what code it compiles while it runs alone, must be as it was. What grows with every use may differ.
+code it compiles while it runs alone, must stay. What grows with every use may differ.
 
-This is no sandbox: what is put back in time is not seen, nor what is done to what sides compile beside each other.
+This is no sandbox: it does not see what is put back in time, nor what is done to what sides compile beside each other.
 """
 
 import json
@@ -31,20 +31,20 @@ from perfci.system.starter import BOOT
 
 BYTECODE = BOOT.with_name("bytecode.py")
 TIMEOUT = 600.0
-"""Seconds for compiling what a side imports."""
+"""Seconds to compile what a side imports."""
 _GROWS = re.compile(r"(?:.*[._-])?(?:log|lock|pid|index|stats|ninja_deps|nbi|best_config)", re.DOTALL | re.IGNORECASE)
-"""Names in caches of logs, locks and lists of what else is there (ninja's, ccache's, the CUDA driver's, Numba's), and
-of inductor's choices, which checks forget."""
+"""Names in caches of logs, locks and lists (ninja's, ccache's, the CUDA driver's, Numba's), and of inductor's choices,
+which checks forget."""
 _COMPILED = (".cubin", ".fatbin", ".hsaco", ".ptx")
 _IMPORTED = re.compile(r".*(\.py|\.pyc|\.pth|\.so|\.pyd)", re.DOTALL)
 
 
 class Seal:
-    """The digests of a side's tree, site and caches once it was built."""
+    """The digests of a side's tree, site and caches once built."""
 
     def __init__(self, name: Side, tree: Path, site: Path, cache: Path, built: Collection[str] | None = None) -> None:
-        """Digest the folders. `built`: the files as `tree/PATH` and `site/PATH` that are known to be of the build,
-        where the side has run since. Raises MachineError."""
+        """Digest the folders. `built`: the build's known files as `tree/PATH` and `site/PATH`, where the side has run
+        since. Raises MachineError."""
         self.name = name
         self._cache = cache
         self._cached = cache_digests(cache)
@@ -57,9 +57,10 @@ class Seal:
             self._then[which] = found
 
     def files(self) -> dict[str, str]:
-        """Return all files and links as they are now, `tree/PATH` and `site/PATH` → digest, but for cached bytecode.
+        """Return all files and links now, `tree/PATH` and `site/PATH` → digest, without cached bytecode. Raises
+        MachineError.
 
-        Those that were there are as they were then, or the run ends without a verdict. Raises MachineError.
+        Those that were there are as they were then, or the run ends without a verdict.
         """
         found: dict[str, str] = {}
         for which, folder in self._folders.items():
@@ -72,9 +73,9 @@ class Seal:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Take what the side makes within it for its own, such as an extension compiled when it is first imported.
+        """Take what the side makes meanwhile for its own, such as an extension compiled on first import.
 
-        To be entered while no code of another side runs. Raises MachineError.
+        Only while no code of another side runs. Raises MachineError.
         """
         before, stamps = self.importable(), file_stamps(self._cache)
         try:
@@ -85,7 +86,7 @@ class Seal:
             self._take(set(_differ(stamps, file_stamps(self._cache))))
 
     def _take(self, moved: Collection[str]) -> None:
-        """Take files in the caches as they are now: those that were there, and code."""
+        """Takes files in the caches as they are now: those that were there, and code."""
         then = self._cached
         self._cached = {path: digest for path, digest in then.items() if path not in moved}
         self._cached |= cache_digests(
@@ -94,7 +95,7 @@ class Seal:
 
     @contextmanager
     def undisturbed(self, other: Side) -> Iterator[None]:
-        """Raise MachineError where building the side `other` changes anything in the caches, also if it is put back."""
+        """Raise MachineError where building side `other` changes the caches, even if put back."""
         before = file_stamps(self._cache)
         yield
         if moved := _differ(before, file_stamps(self._cache)):
@@ -104,8 +105,7 @@ class Seal:
             )
 
     def close_caches(self) -> None:
-        """Check the caches for the last time: nothing of the sides runs after this. Raises MachineError as `require`
-        does."""
+        """Check the caches a last time: nothing of the sides runs after this. Raises MachineError as `require`."""
         self._require_caches()
         self._cached = {}
 
@@ -114,7 +114,7 @@ class Seal:
         self._refuse([f"cache/{escaped(path)} {_became(path, then, now)}" for path in _differ(then, now)])
 
     def strays(self, before: Mapping[str, Mapping[str, str]]) -> list[Path]:
-        """Return what Python could import and was not there `before`, as `importable` tells it."""
+        """Return importable files that were not there `before`, as of `importable`."""
         return [
             self._folders[which] / path
             for which, found in self.importable().items()
@@ -123,21 +123,19 @@ class Seal:
         ]
 
     def importable(self) -> dict[str, dict[str, str]]:
-        """Return the files that Python could import and that are not of the build, by folder, with their digests."""
+        """Return files, by folder and with digests, that Python could import and that are not of the build."""
         return {which: self._added(which) for which in self._folders}
 
     def _later(self, which: str, folder: Path) -> dict[str, str]:
-        """Return whatever was not there, but for cached bytecode."""
+        """Whatever was not there, without cached bytecode."""
         then = self._then[which]
         return file_digests(folder, lambda path, _: path not in then and not _is_cached(path))
 
     def _added(self, which: str) -> dict[str, str]:
-        """Return what Python could import and was not there."""
         then = self._then[which]
         return file_digests(self._folders[which], lambda path, mode: path not in then and _imported(path, mode))
 
     def _now(self, which: str) -> dict[str, str]:
-        """Return what was there, and what Python could load."""
         then = self._then[which]
         return file_digests(
             self._folders[which], lambda path, mode: path in then or _imported(path, mode) or _is_cached(path)
@@ -164,9 +162,9 @@ class Seal:
         self._refuse(problems)
 
     def drop_bytecode(self, python: str, parent: Parent, env: Mapping[str, str], log: Path) -> None:
-        """Remove what the build has left of bytecode that is not that of its source: proofs go by sources.
+        """Remove the build's bytecode that does not match its source: proofs go by sources.
 
-        To be called before anything of the side runs. Raises MachineError.
+        Before anything of the side runs. Raises MachineError.
         """
         folders = self._folders.items()
         cached = [str(folder / path) for which, folder in folders for path in self._then[which] if _is_cached(path)]
@@ -186,8 +184,7 @@ class Seal:
     def _doctored(
         self, files: list[str], python: str, parent: Parent, env: Mapping[str, str], log: Path
     ) -> list[tuple[str, str]]:
-        """Return folder and path of bytecode that is not that of its source. Raises MachineError where that cannot be
-        told."""
+        """Folder and path of bytecode that does not match its source. Raises MachineError where that is unknown."""
         log.unlink(missing_ok=True)
         listed = parent.scratch / f"bytecode-{self.name}.json"
         listed.write_text(json.dumps(files))
@@ -217,7 +214,7 @@ class Seal:
 @contextmanager
 def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
     """Let code of all sides run at once. Yields a list that in the end names what Python could import and was not there
-    before: nobody can tell which side made it, and so it is removed. Raises MachineError."""
+    before: it is removed, as nobody can tell which side made it. Raises MachineError."""
     before = [seal.importable() for seal in seals]
     made: list[str] = []
     yield made
@@ -229,11 +226,8 @@ def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
 
 
 def cache_digests(cache: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
-    """Return path → digest of the `wanted` files in a side's caches, but for downloads and what grows with every use.
-    Of its homes code alone counts, and nothing of what is temporary.
-
-    Raises MachineError.
-    """
+    """Return path → digest of the `wanted` files in a side's caches, without downloads and what grows with every use;
+    of its homes only code, nothing temporary. Raises MachineError."""
 
     def counts(path: str, mode: int) -> bool:
         pure = PurePosixPath(path)
@@ -257,7 +251,7 @@ def _more(paths: Sequence[str]) -> str:
 
 
 def _is_code(path: str, mode: int) -> bool:
-    """Tell whether a file in caches can be loaded or executed, by its mode or its name."""
+    """Tell whether a file can be loaded or executed, by mode or name."""
     executable = stat.S_ISREG(mode) and mode & stat.S_IXUSR
     return bool(executable) or path.endswith(_COMPILED) or _is_cached(path) or _imported(path, mode)
 
@@ -269,7 +263,7 @@ def _is_cached(path: str) -> bool:
 
 
 def _imported(path: str, mode: int) -> bool:
-    """Tell whether Python would import a file of this name, or a folder that a link of this name leads to."""
+    """Tell whether Python would import a file of this name, or a folder that its link leads to."""
     pure = PurePosixPath(path)
     if "__pycache__" in pure.parts:
         return False

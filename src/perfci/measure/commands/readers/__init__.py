@@ -1,4 +1,4 @@
-"""Readers of what commands report: perfci's own JSON lines, and the JSON of other benchmarking tools."""
+"""Readers of commands' reports: perfci's JSON lines, and other benchmarking tools' JSON."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,14 +15,14 @@ FORMATS = {one.tool: one for one in (LINES, NVBENCH, GOOGLE_BENCHMARK, PYTEST_BE
 
 
 class Recognised(NamedTuple):
-    """The tool that wrote a file, and what the file tells of itself."""
+    """The tool that wrote a file, and the file's account of itself."""
 
     format: Format
     about: About
 
 
 def recognise(path: Path) -> Recognised:
-    """Recognise the format of another tool's JSON, by its content. Raises ValueError, one line."""
+    """Recognise another tool's JSON by its content. Raises ValueError, one line."""
     text = read_text(path)
     known = ", ".join(one.tool for one in FORMATS.values() if one.fits is not None)
     remedy = f"give JSON of {known}, or a capture of nsys, ncu or torch.profiler"

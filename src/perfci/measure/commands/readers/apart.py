@@ -1,7 +1,4 @@
-"""Reads what commands and other tools reported: in this process what is small, in one with bounds what is not.
-
-A process takes a third of a second, and a command reports after every execution.
-"""
+"""Reads reports: small ones in this process, others in a bounded one, whose start takes a third of a second."""
 
 import os
 from collections.abc import Mapping
@@ -16,12 +13,12 @@ from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.users import SAME, Account
 
 SMALL = MIB
-"""Bytes of JSON that cannot take much time or memory, whatever stands in them."""
+"""Bytes of JSON that cannot cost much time or memory, whatever they hold."""
 BOUNDS = Bounds(seconds=30.0, answer=128 * MIB)
 
 
 class Told(NamedTuple):
-    """The cases in a file, and what it tells of itself."""
+    """A file's cases, and its account of itself."""
 
     tool: str
     about: About
@@ -31,7 +28,7 @@ class Told(NamedTuple):
 def read(
     form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], account: Account = SAME
 ) -> Told:
-    """Return what a file of this format tells; of the format that it is recognised by, where none is given.
+    """Return what a file holds; `form` None recognises its format.
 
     `name`, `custom`: as in `Format.read`. Raises ValueError, one line.
     """
@@ -60,7 +57,7 @@ def read(
 def read_file(
     tool: str | None, path: Path, name: str, custom: dict[str, CustomMetric], alone: bool = False
 ) -> Told | str | None:
-    """Return what the file tells, or why it tells nothing. `alone`: None for NVBench's files, which name others."""
+    """Return what the file holds, or why it holds nothing. `alone`: None for NVBench's files, which name others."""
     try:
         form, about = (FORMATS[tool], About()) if tool is not None else recognise(path)
         if alone and form is NVBENCH:

@@ -1,8 +1,7 @@
 """Shared by all readers: the file, and names and numbers out of it.
 
-Files come from the code under test, so nothing of them is trusted: a file that is empty, torn, foreign or too large is
-a ValueError of one line, and a value that is no finite number costs its case with a reason. Neither ever becomes a
-zero.
+Files come from the code under test, so nothing in them is trusted: an empty, torn, foreign or too large file is a
+ValueError of one line, and a value that is no finite number costs its case with a reason. Neither ever becomes a zero.
 """
 
 import json
@@ -19,7 +18,7 @@ from perfci.model.text import one_line
 from perfci.model.units import TIME_UNITS
 
 MAX_BYTES = 64 * 2**20
-"""Larger files are refused: float32 samples of this size are 16 million executions of one case."""
+"""float32 samples of this size are 16 million executions of one case."""
 MAX_ID = 300
 CLOCK_UNITS = {name: scale for name, scale in TIME_UNITS.items() if scale <= 1.0}
 
@@ -28,21 +27,21 @@ Statistic = Literal["samples", "mean", "median"]
 
 @dataclass(frozen=True)
 class Reported:
-    """One case as a command reported it: values, or the reason why there are none."""
+    """One reported case: values, or the reason why there are none."""
 
     case: str
-    """Case id, `NAME` or `NAME/…`."""
+    """`NAME` or `NAME/…`."""
     values: dict[str, list[float]] = field(default_factory=dict)
-    """Metric → its samples in the metric's unit; never empty lists, always finite."""
+    """Metric → samples in its unit; never empty, always finite."""
     work: Work | None = None
     reason: Reason | None = None
     statistic: Statistic = "samples"
-    """Kind of the values of `time`: samples, or the one statistic that the file holds of them."""
+    """Of `time`: samples, or the one statistic that the file holds."""
 
 
 @dataclass(frozen=True)
 class About:
-    """The origin of a file's numbers, as the file tells it; empty where it does not."""
+    """The origin of a file's numbers as it states it; empty where it does not."""
 
     date: str = ""
     """ISO 8601."""
@@ -50,38 +49,32 @@ class About:
     cpu: str = ""
     cores: int = 0
     device: str = ""
-    """Name of the GPU."""
     python: str = ""
     commit: str | None = None
     dirty: bool = False
     more: tuple[tuple[str, str], ...] = ()
-    """Further facts, as name and value."""
     remarks: tuple[str, ...] = ()
-    """Notes for a reader of the numbers."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file format that commands report in."""
+    """A file format of reports."""
 
     tool: str
-    """Its name, as `reads:` takes it."""
     variable: str
-    """Environment variable with the path of the file to write."""
     file: str
-    """Name of that file."""
     options: str
-    """Options that make the tool write it; empty where it has none."""
+    """Make the tool write the file."""
     read: Callable[[Path, str, Mapping[str, CustomMetric]], dict[str, Reported]]
-    """Cases of a file by id, below a name where one is given. Raises ValueError, one line."""
+    """Cases by id, below a name where given. Raises ValueError, one line."""
     fits: Callable[[Any], bool] | None = None
-    """True where a JSON document is of this format; None where files of it cannot be imported."""
+    """Recognises a JSON document; None where its files cannot be imported."""
     about: Callable[[Any], About] = lambda _: About()
     """Tells the origin of a document that fits."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read the whole file. Raises ValueError as `open_regular` does."""
+    """Raises ValueError as `open_regular` does."""
     try:
         with open_regular(path) as file:
             raw = file.read(MAX_BYTES + 1)
@@ -93,7 +86,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open the file. Raises ValueError where it is missing, no plain file, or larger than MAX_BYTES."""
+    """Raises ValueError for a file that is missing, not regular, or larger than MAX_BYTES."""
     try:
         if not path.is_file():  # before opening: a named pipe would block
             raise ValueError(f"{path}: no such file: the command wrote no results")
@@ -105,7 +98,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """Read the file as text. Raises ValueError where there is none in it, and as `read_bytes` does."""
+    """Raises ValueError for an empty file, and as `read_bytes`."""
     raw = read_bytes(path)
     if not raw.strip():
         raise ValueError(f"{path}: is empty: the command reported nothing")
@@ -116,7 +109,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(text: str, where: object) -> Any:
-    """Parse the document in `text`. Raises ValueError, beginning with `where`."""
+    """Raises ValueError, beginning with `where`."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -130,7 +123,7 @@ def read_json(text: str, where: object) -> Any:
 
 
 def read_document(path: Path, fits: Callable[[Any], bool], tool: str, remedy: str) -> Any:
-    """Return the JSON document that `tool` wrote. Raises ValueError where it does not fit, and as the others do."""
+    """Return `tool`'s JSON document. Raises ValueError where it does not fit, and as the others."""
     root = read_json(read_text(path), path)
     if not fits(root):
         raise ValueError(f"{path}: is no result of {tool}: {remedy}")
@@ -138,20 +131,20 @@ def read_document(path: Path, fits: Callable[[Any], bool], tool: str, remedy: st
 
 
 def dig(value: Any, *keys: str) -> Any:
-    """Return the value under these keys, one below the other; None where there is none."""
+    """Return the value under nested keys, or None."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
 def text_at(value: Any, *keys: str) -> str:
-    """Return the text under these keys as one line; empty where there is none."""
+    """Return the text under nested keys as one line, or empty."""
     found = dig(value, *keys)
     return one_line(found, 120) if isinstance(found, str) else ""
 
 
 def dicts(value: Any, path: Path, tool: str) -> list[dict[str, Any]]:
-    """Return a list of objects; null stands for an empty one. Raises ValueError."""
+    """Return a list of objects; null becomes an empty one. Raises ValueError."""
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
@@ -160,7 +153,7 @@ def dicts(value: Any, path: Path, tool: str) -> list[dict[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """Return a JSON number as a float; NaN for anything else, infinite where it is too large."""
+    """Return a JSON number as a float; NaN for anything else, infinite where too large."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:
@@ -178,10 +171,8 @@ def positive(value: Any, what: str) -> float:
 
 
 def times(samples: Any, mean: Any, what: str) -> tuple[list[float], Statistic]:
-    """Times in seconds: the samples, or their mean where the file holds no list of them.
-
-    Raises ValueError where there are none, or one is no finite positive number.
-    """
+    """Return seconds: the samples, or their mean without a list of them. Raises ValueError unless finite and
+    positive."""
     if not isinstance(samples, list):
         return [positive(mean, "mean")], "mean"
     found = [number(value) for value in samples]
@@ -192,7 +183,7 @@ def times(samples: Any, mean: Any, what: str) -> tuple[list[float], Statistic]:
 
 
 def declared(amounts: Mapping[str, Any], custom: Mapping[str, CustomMetric]) -> dict[str, float]:
-    """Of what a tool counts, the numbers whose names the policy declares as metrics. Raises ValueError."""
+    """Return the counts whose names the policy declares as metrics. Raises ValueError."""
     found = {}
     for name in custom.keys() & amounts.keys():
         found[name] = number(amounts[name])
@@ -202,7 +193,7 @@ def declared(amounts: Mapping[str, Any], custom: Mapping[str, CustomMetric]) -> 
 
 
 def declared_times(amounts: Mapping[str, float], custom: Mapping[str, CustomMetric]) -> dict[str, float]:
-    """Times in seconds by name → those that the policy declares as metrics, in their units. Raises ValueError."""
+    """Convert declared times from seconds to the units of their metrics. Raises ValueError."""
     found = {}
     for name in custom.keys() & amounts.keys():
         unit = custom[name].unit
@@ -218,13 +209,13 @@ def case_id(name: str, parts: Iterable[str]) -> str:
 
 
 def plain(value: Any, longest: int = 80) -> str:
-    """Return a name or value as a part of a case id: every other character becomes `_`."""
+    """Return a part of a case id: other characters become `_`."""
     text = re.sub(r"[^A-Za-z0-9_.+-]", "_", str(value))[:longest]
     return text if text.strip(".") else "_" * max(1, len(text))
 
 
 def each_once(reported: Iterable[Reported], path: Path, remedy: str, nothing: str) -> dict[str, Reported]:
-    """Return cases by id; two of the same id cost it with a reason. Raises ValueError where there is none."""
+    """Return cases by id; a duplicate costs its case, with a reason. Raises ValueError where there is none."""
     found: dict[str, Reported] = {}
     for one in reported:
         twice = Reported(one.case, reason=reason("protocol", f"two benchmarks have this id: {remedy}"))

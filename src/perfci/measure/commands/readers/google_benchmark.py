@@ -31,10 +31,10 @@ from perfci.model.text import one_line
 _FITTED = ("BigO", "RMS")
 """Aggregates of a family: coefficients of its complexity, no time."""
 _STATISTICS: tuple[Statistic, ...] = ("mean", "median")
-"""Aggregates that stand for a benchmark whose repetitions the file does not hold, in this order."""
+"""Aggregates for a benchmark without its repetitions, in order of choice."""
 _RATES = {"bytes_per_second": "bandwidth", "items_per_second": "throughput"}
 _OWN = frozenset({"real_time", "cpu_time", *_RATES})
-"""Fields with a meaning of their own, which no metric of the policy may take for counters."""
+"""Fields that no metric of the policy may take for counters."""
 NAMES = "give them names of their own"
 
 
@@ -44,12 +44,10 @@ def read_google_benchmark(
     """Return cases of a google-benchmark result (`--benchmark_out`) by id `NAME/BENCHMARK/ARGUMENT…`; `n:8` becomes
     `n=8`.
 
-    `time` holds real time (what the benchmark itself timed under `/manual_time`) in seconds, one value for each
-    repetition; of a file with aggregates only it is the mean. `bandwidth` and `throughput` are google-benchmark's own
-    bytes and items per second: over CPU time, except under `/real_time` and `/manual_time`. Counters, and `cpu_time`,
-    are reported where `custom`, the metrics of the policy, declares them.
-
-    Raises ValueError, one line, where the file as a whole cannot be used.
+    `time`: seconds of real time (under `/manual_time` the benchmark's own), one per repetition; the mean of a file with
+    aggregates only. `bandwidth`, `throughput`: google-benchmark's bytes and items per second, over CPU time except
+    under `/real_time` and `/manual_time`. Counters and `cpu_time` need a declaration in `custom`, the policy's metrics.
+    Raises ValueError, one line, for an unusable file.
     """
     root = read_document(path, _fits, "google-benchmark", "write it with --benchmark_out=FILE")
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -67,7 +65,7 @@ def read_google_benchmark(
 
 
 def _part(text: str) -> str:
-    """Turn `n:1024` into `n=1024`; the `::` of a C++ scope is no such colon."""
+    """Turn `n:1024` into `n=1024`, but not the `::` of a C++ scope."""
     return "=".join(map(plain, re.split(r"(?<!:):(?!:)", text)))
 
 
@@ -107,7 +105,7 @@ def _measured(
 
 
 def _values(entry: dict[str, Any], custom: Mapping[str, CustomMetric]) -> dict[str, float]:
-    """Metric → value of one entry. Raises ValueError."""
+    """Raises ValueError."""
     unit = CLOCK_UNITS.get(str(entry.get("time_unit")))
     if unit is None:
         raise ValueError(f"time_unit {one_line(entry.get('time_unit'), 20)!r} is unknown")

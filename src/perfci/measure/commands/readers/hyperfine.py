@@ -25,14 +25,10 @@ _MEANS = ("user", "system")
 
 
 def read_hyperfine(path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
-    """Return cases of a hyperfine result by id `NAME/COMMAND/PARAMETER=VALUE…`; `--command-name` gives commands short
-    names.
+    """Return cases of a hyperfine result by id `NAME/COMMAND/PARAMETER=VALUE…`; `--command-name` shortens commands.
 
-    `time` holds seconds, one value for each run; their mean in a file without them. `user` and `system`, means over
-    the runs, are reported where `custom`, the metrics of the policy, declares them. A command of which a run failed
-    has no time.
-
-    Raises ValueError, one line, where the file as a whole cannot be used.
+    `time`: seconds, one per run, else their mean. `user` and `system`, means over runs, need a declaration in `custom`,
+    the policy's metrics. A command with a failed run has no time. Raises ValueError, one line, for an unusable file.
     """
     root = read_document(path, _fits, "hyperfine", "write it with --export-json FILE")
     found = (_command(entry, name, custom or {}) for entry in dicts(root["results"], path, "hyperfine"))

@@ -26,7 +26,7 @@ _UNITS: dict[str, Mapping[str, float]] = {
     "B/s": RATE_UNITS,
     "/s": COUNT_UNITS,
 }
-"""Unit of a catalogue metric → the units it may be reported in."""
+"""Unit of a catalogue metric → units it may be reported in."""
 
 _MAX_LINES = 1_000_000
 _PART = r"(?!\.+(/|$))[A-Za-z0-9_.+-]+(=[A-Za-z0-9_.+-]+)?"
@@ -35,13 +35,11 @@ _PART = r"(?!\.+(/|$))[A-Za-z0-9_.+-]+(=[A-Za-z0-9_.+-]+)?"
 def read_perfci_lines(path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
     """Return cases from JSON lines that a command wrote into `$PERFCI_METRICS`.
 
-    A line is `{"metric": "time", "value": 1.2e-3, "unit": "s"}` with, if wanted, `"case": "sub/n=1"` (the id
-    is then `NAME/sub/n=1`) and `"work": {"flops": …, "read": …, "written": …, "items": …, "item": "tokens"}`.
-    Several lines of one case and metric are its samples. `time` takes s, ms, us and ns; every metric of the
-    catalogue is converted to its unit. `custom` are the metrics that the policy declares: where given,
-    another name or unit is an error.
-
-    Raises ValueError, one line with the line's number, for anything that is not of this form.
+    A line is `{"metric": "time", "value": 1.2e-3, "unit": "s"}`, optionally with `"case": "sub/n=1"` (id
+    `NAME/sub/n=1`) and `"work": {"flops": …, "read": …, "written": …, "items": …, "item": "tokens"}`. Several lines of
+    one case and metric are samples. `time` takes s, ms, us and ns; catalogue metrics are converted to their units.
+    `custom`: the policy's metrics; where given, another name or unit is an error. Raises ValueError, one line with the
+    line's number.
     """
     values: dict[str, dict[str, list[float]]] = {}
     units: dict[str, str] = {}
@@ -94,7 +92,7 @@ def _case(sub: Any, name: str, where: str) -> str:
 def _value(
     entry: dict[str, Any], units: dict[str, str], custom: Mapping[str, CustomMetric] | None, where: str
 ) -> tuple[str, float]:
-    """Metric and value in the metric's own unit; `units` remembers what each undeclared metric came in."""
+    """Return metric and value in its unit; `units` keeps the unit of each undeclared metric."""
     metric, value, unit = entry.get("metric"), entry.get("value"), entry.get("unit", "")
     if not isinstance(metric, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}", metric):
         raise ValueError(f"{where}: metric {one_line(metric, 80)!r} is no plain name: write it like 'time'")

@@ -35,16 +35,12 @@ _FAILED_SKIPS = ("Unexpected error: ", "Skipped because a previous state request
 
 
 def read_nvbench(path: Path, name: str, _: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
-    """Return cases of an NVBench result (`--json`, `--jsonbin`; format 1.x) by id `NAME/BENCHMARK/N=1`.
+    """Return cases of an NVBench result (`--json`, `--jsonbin`; format 1.x) by id `NAME/BENCHMARK/N=1`, with `device=0`
+    before its axes where it ran on several.
 
-    Where a benchmark ran on several devices, `device=0` stands before its axes.
-
-    The metric `time` holds seconds: every sample's isolated ("cold") GPU time where the file was written by
-    `--jsonbin`, else their mean; for a benchmark that runs on the CPU alone its CPU times. Declared work is
-    NVBench's own rate times its own mean; NVBench does not split bytes into read and written: they stand
-    under `read`.
-
-    Raises ValueError, one line, where the file as a whole cannot be used.
+    `time`: seconds of every sample's isolated ("cold") GPU time under `--jsonbin`, else their mean; CPU times of a
+    CPU-only benchmark. Declared work is NVBench's rate times its mean; its bytes, not split into read and written,
+    stand under `read`. Raises ValueError, one line, for an unusable file.
     """
     root = read_document(path, _fits, "NVBench", "run the benchmark with --jsonbin FILE")
     version = dig(root, "meta", "version", "json", "major")
@@ -90,7 +86,7 @@ def _state(state: dict[str, Any], prefix: str, path: Path, several_devices: bool
 
 
 def _number(summaries: dict[str, dict[str, Any]], tag: str) -> float:
-    """Return the positive number of a summary; NVBench writes numbers as strings, and null for infinities."""
+    """NVBench writes numbers as strings, and null for infinities."""
     if tag not in summaries:
         raise ValueError(f"NVBench's summary {tag} is missing")
     raw = _data(summaries[tag]).get("value")
@@ -104,7 +100,7 @@ def _number(summaries: dict[str, dict[str, Any]], tag: str) -> float:
 
 
 def _amount(summaries: dict[str, dict[str, Any]], tag: str, seconds: float) -> float:
-    """Work declared to NVBench. It stores the rate, amount/mean, so the whole number is exact below 2^50."""
+    """NVBench stores the rate, amount/mean, so the whole number is exact below 2^50."""
     if tag not in summaries:
         return 0.0
     try:
@@ -115,7 +111,7 @@ def _amount(summaries: dict[str, dict[str, Any]], tag: str, seconds: float) -> f
 
 
 def _sidecar(summary: dict[str, Any], path: Path) -> list[float]:
-    """Samples in seconds from the file that `--jsonbin` writes beside the JSON: little-endian float32."""
+    """Samples in seconds from `--jsonbin`'s file beside the JSON: little-endian float32."""
     data = _data(summary)
     name, size = data.get("filename"), str(data.get("size"))
     if not isinstance(name, str) or not size.isdecimal():

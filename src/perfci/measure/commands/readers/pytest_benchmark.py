@@ -30,11 +30,9 @@ def read_pytest_benchmark(
     """Return cases of a pytest-benchmark result by id: `tests/test_x.py::test_y[100]` is
     `NAME/tests/test_x.py/test_y/100`.
 
-    `time` holds seconds of one call, one value for each round; the mean in a file without rounds, which
-    `--benchmark-save` writes unless it is told `--benchmark-save-data`. Numbers in `extra_info` are reported where
-    `custom`, the metrics of the policy, declares them.
-
-    Raises ValueError, one line, where the file as a whole cannot be used.
+    `time`: seconds of one call per round, else the mean, as `--benchmark-save` writes without `--benchmark-save-data`.
+    Numbers in `extra_info` need a declaration in `custom`, the policy's metrics. Raises ValueError, one line, for an
+    unusable file.
     """
     root = read_document(path, _fits, "pytest-benchmark", "write it with --benchmark-json=FILE")
     found = (_benchmark(entry, name, custom or {}) for entry in dicts(root["benchmarks"], path, "pytest-benchmark"))
