@@ -431,10 +431,13 @@ def capture(nsys, folder, name, site, *, isolated=True, program=None, domain=Tru
     temporary.mkdir()
     env = environment({**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(temporary)})
     command = profile_command(nsys, report, [sys.executable, str(source)], cuda=False, capture_range=True)
-    done = subprocess.run(
-        isolate(command) if isolated else command, env=env, cwd=folder, check=False, text=True, timeout=120,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    for _ in range(5):  # on a busy machine nsys may lose its own agent, and the report with it
+        done = subprocess.run(
+            isolate(command) if isolated else command, env=env, cwd=folder, check=False, text=True, timeout=120,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        if "Connection to Agent lost" not in done.stdout:
+            break
     assert classify(done.returncode, done.stdout, report) is None, done.stdout
     exported = subprocess.run(
         export_command(nsys, report, export), env=env, capture_output=True, text=True, check=False
