@@ -51,7 +51,7 @@ def test_the_same_in_other_words_and_what_each_side_has_for_itself_are_no_differ
         (", metric: bandwidth, min: 2TB/s", ", metric: bandwidth, min: 2TB/s, fail_on: []", ["limits"]),
         ("version: 1", "version: 1\nfail_on: []\nbudget: 1m", ["budget", "fail_on"]),
         ("version: 1", "version: 1\ndevices: [cpu]", ["devices"]),
-        ("version: 1", "version: 1\nfail_on: undecided", ["fail_on"]),
+        ("version: 1", "version: 1\nfail_on: [broken, undecided]", ["fail_on"]),
         ("version: 1", "version: 1\nmetrics: {p99: {unit: s, better: lower}}", ["metrics"]),
         ("version: 1", "version: 1\nthreads: 2", ["threads"]),
     ],
