@@ -130,7 +130,7 @@ class Replayed:
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan, "environments": self.environments})
         # What samples take is not known: whether a budget will do is asked after the first pair alone.
-        setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0))
+        setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0, placements=2))
         bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups, spare={})
         self.loop = Loop(
             plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0), self.environments

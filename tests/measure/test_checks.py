@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import checker, checks
-from perfci.measure.checks import _forget_tuning, _lanes
+from perfci.measure.checks import _forget_tuning, lanes
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.results import Case, Reason, Results
@@ -73,15 +73,15 @@ def test_cases_of_a_kernel_stay_together_and_none_is_lost():
         case(kernel, number) for kernel, many in (("a", 5), ("b", 1), ("c", 2), ("d", 2)) for number in range(many)
     ]
     for most in (1, 2, 3, 9):
-        lanes = _lanes(cases, most)
-        assert len(lanes) == min(most, 4)
-        assert sorted(one.id for lane in lanes for one in lane) == sorted(one.id for one in cases)
-        homes = [{number for number, lane in enumerate(lanes) for one in lane if one.kernel == name} for name in "abcd"]
+        dealt = lanes(cases, most)
+        assert len(dealt) == min(most, 4)
+        assert sorted(one.id for lane in dealt for one in lane) == sorted(one.id for one in cases)
+        homes = [{number for number, lane in enumerate(dealt) for one in lane if one.kernel == name} for name in "abcd"]
         assert all(len(home) == 1 for home in homes)
-        firsts = [[one.id.endswith("/n=0") for one in lane] for lane in lanes]
+        firsts = [[one.id.endswith("/n=0") for one in lane] for lane in dealt]
         assert all(each == sorted(each, reverse=True) for each in firsts), "what compiles lies beside what compiles"
         assert max(map(sum, firsts)) - min(map(sum, firsts)) <= 1
-    assert _lanes([], 4) == [[]]
+    assert lanes([], 4) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_cases_of_a_kernel_stay_together_and_none_is_lost():
 def test_as_many_check_at_once_as_cores_allow(monkeypatch, device, cores, quota, lanes):
     monkeypatch.setattr(checks, "usable_cores", lambda: cores)
     monkeypatch.setattr(checks, "cpu_quota", lambda: quota)
-    assert checks._at_most(device) == lanes
+    assert checks.most_lanes(device) == lanes
 
 
 def test_what_tuners_chose_beside_others_is_forgotten(tmp_path):
@@ -114,7 +114,7 @@ def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, m
     repo = repository(tmp_path)
 
     def measured(lanes: int, out: Path) -> Results:
-        monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
+        monkeypatch.setattr(checks, "most_lanes", lambda device: lanes)
         request = Request.of("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True)
         return Measurement(request, Quiet()).measure()
 
@@ -139,7 +139,7 @@ def test_memory_that_is_short_behind_a_check_may_do_alone(tmp_path, monkeypatch,
         return found(bench, worker, name, case, *more)
 
     monkeypatch.setattr(checker, "_found", scarce)
-    monkeypatch.setattr(checks, "_at_most", lambda device: lanes)
+    monkeypatch.setattr(checks, "most_lanes", lambda device: lanes)
     request = Request.of("compare", repo, tmp_path / "out", base="HEAD", exact_pairs=1, measure_all=True)
     results = Measurement(request, Quiet()).measure()
     assert short == ["head"]

@@ -20,6 +20,8 @@ from perfci.system.starter import Wait, Worker, wait_first
 
 _MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
 """As PyTorch, CUDA's libraries, Python and the C library say it."""
+SPARE = 4
+"""Workers that are started at once where each serves a single case, since its capture fails."""
 LATE = Reason(kind="budget", text="the budget ended before it was checked")
 
 
@@ -64,13 +66,15 @@ class Checker:
         fuzz: bool,
         note: Callable[[str], None],
         asked: Mapping[str, TimingMode],
+        base: "Checker | None" = None,
     ) -> None:
-        """`asked`: case key → timing mode."""
-        self.bench, self.name, self.found, self.asked = bench, name, found, asked
+        """`asked`: case key → timing mode. `base`: head's has base's, whose cases are settled before."""
+        self.bench, self.name, self.found, self.asked, self.base = bench, name, found, asked, base
         self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
         self.probes = {key: Probe(**probe) for key, side, probe in journal.probes if side == name}
         self.wait: Wait | None = None
         self._worker: Worker | None = None
+        self._spare: list[Worker] = []
         self.loading = False
         """True while the worker imports its suite."""
         self._case: Case | None = None
@@ -177,9 +181,15 @@ class Checker:
         Returns, unchanged, those for which memory was short, which workers `beside` may hold.
         """
         unsettled, self._unsettled = self._unsettled, []
-        return [case for case, reply in unsettled if not self._settle(case, reply, beside)]
+        disturbed = [
+            case
+            for number, (case, reply) in enumerate(unsettled)
+            if not self._settle(case, reply, beside, len(unsettled) - number)
+        ]
+        _end(self._spare)
+        return disturbed
 
-    def _settle(self, case: Case, reply: Checked | Died, beside: bool) -> bool:
+    def _settle(self, case: Case, reply: Checked | Died, beside: bool, left: int) -> bool:
         side, probe = case.sides[self.name], None
         before = side.model_copy(deep=True)
         try:
@@ -187,9 +197,8 @@ class Checker:
                 raise reply
             patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
             if reply.ok and (self._worker is None or not self._worker.alive):
-                patient.loaded(self._begin())
-                self.loading = False
-            probe = _found(patient, self._worker, self.name, case, reply, self.asked.get(case.key, "auto"))
+                self._replace(patient, left)
+            probe = _found(patient, self._worker, self.name, case, reply, self._mode(case))
         except Died as died:
             if died.reason.kind == "timeout" and not self.budget.left:
                 case.sides[self.name] = unchecked(side)
@@ -207,6 +216,24 @@ class Checker:
         self.journal.add_check(case.key, self.name, side, None if probe is None else asdict(probe))
         return True
 
+    def _mode(self, case: Case) -> TimingMode:
+        asked, base = self.asked.get(case.key, "auto"), self.base and self.base.probes.get(case.key)
+        return "cold" if asked == "auto" and base and base.refused else asked
+
+    def _replace(self, bench: Bench, left: int) -> None:
+        """Takes a spare worker. Where there is none, a capture has failed, and `left` cases may do likewise: as many
+        import their suite at once. Raises Died."""
+        if not self._spare:
+            try:
+                for _ in range(min(left, SPARE) if bench.context else 1):
+                    self._spare.append(bench.begin(self.name, beside=True))
+                for worker in self._spare:
+                    bench.loaded(worker)
+            except Died:
+                _end(self._spare)
+                raise
+        self._worker, self.loading = self._spare.pop(), False
+
     def dismiss(self) -> None:
         """Tell the worker to end by itself."""
         if self._worker is not None:
@@ -216,6 +243,14 @@ class Checker:
         """End the worker."""
         if self._worker is not None:
             self._worker.close()
+
+
+def _end(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.dismiss()
+    for worker in workers:
+        worker.close()
+    workers.clear()
 
 
 def _is_short(text: str) -> bool:

@@ -53,10 +53,14 @@ def check_all(
         kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
 
         def checkers(bench: Bench = bench) -> list[Checker]:
-            return [Checker(bench, name, found[name], journal, budget, fuzz, note, asked) for name in place.sides]
+            sides: list[Checker] = []
+            for name in place.sides:
+                base = sides[0] if sides else None
+                sides.append(Checker(bench, name, found[name], journal, budget, fuzz, note, asked, base))
+            return sides
 
-        lanes = _lanes(kernels, _at_most(device))
-        sides = None if place.exclusive(device) else _at_once(place, checkers, lanes, journal, note)
+        shares = lanes(kernels, most_lanes(device))
+        sides = None if place.exclusive(device) else _at_once(place, checkers, shares, journal, note)
         sides = sides or _in_turns(place, checkers(), kernels)
         for one in sides:
             for key, probe in one.probes.items():
@@ -73,8 +77,8 @@ def check_all(
     return probes
 
 
-def _at_most(device: DeviceKind) -> int:
-    """Those on the CPU share the timed cores."""
+def most_lanes(device: DeviceKind) -> int:
+    """Return how many lanes of cases the machine serves at once. Those on the CPU share the timed cores."""
     cores = min(usable_cores(), cpu_quota() or math.inf)
     return max(1, min(LANES, int(cores // CORES))) if device == "cuda" else 1
 
@@ -89,17 +93,17 @@ def _forget_tuning(folder: str) -> None:
                 os.unlink(name, dir_fd=descriptor)
 
 
-def _lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
-    """Cases of one kernel, which may compile once, share a lane. The first of each kernel come first, so that compiling
-    runs beside compiling."""
+def lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
+    """Return the cases in up to `most` lanes: those of one kernel, which may compile once, in one. The first of each
+    kernel come first, so that compiling runs beside compiling."""
     kernels: dict[str, list[Case]] = {}
     for case in cases:
         kernels.setdefault(case.kernel, []).append(case)
-    lanes: list[list[list[Case]]] = [[] for _ in range(max(1, min(most, len(kernels))))]
+    dealt: list[list[list[Case]]] = [[] for _ in range(max(1, min(most, len(kernels))))]
     for some in sorted(kernels.values(), key=len, reverse=True):
-        min(lanes, key=lambda lane: (len(lane), sum(map(len, lane)))).append(some)
+        min(dealt, key=lambda lane: (len(lane), sum(map(len, lane)))).append(some)
     return [
-        [case for some in lane for case in some[:1]] + [case for some in lane for case in some[1:]] for lane in lanes
+        [case for some in lane for case in some[:1]] + [case for some in lane for case in some[1:]] for lane in dealt
     ]
 
 

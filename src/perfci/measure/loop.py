@@ -13,7 +13,7 @@ from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.request import Progress, Standing
 from perfci.measure.rounds import PairOutcome, close_all, run_round
-from perfci.measure.sampling import LEAST_PAIRS, Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left
+from perfci.measure.sampling import Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left, planned_pairs
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
@@ -26,7 +26,7 @@ from perfci.stats.answer import answer, hopeless, precise
 from perfci.system.clocks import Lock
 
 ROOM = 1.25
-"""A budget that would do is the pairs' likely cost and a quarter."""
+"""A budget that will do is the pairs' likely cost and a quarter: their scatter may ask for more than the smallest."""
 
 
 @dataclass
@@ -126,9 +126,9 @@ class Loop:
         if self.plan.exact_pairs is not None or not any(map(self._criteria, behind)):
             return [*cases]
         chosen = [case for case in behind if case.key in self.chosen]
-        if min((len(case.pairs) for case in chosen), default=0) <= LEAST_PAIRS:
+        if min((len(case.pairs) - planned_pairs(case, self.benches) for case in chosen), default=0) <= 0:
             tries = sum(bool(self._criteria(case)) for case in behind) == self.asked
-            found = cheapest(self._needs(behind), self.budget.left, self.start, tries=tries)
+            found = cheapest(self._needs(behind), self.budget.left / ROOM, self.start, tries=tries)
             chosen = [case for need in found for case in need.cases]
             self.chosen = {case.key for case in chosen}
         keys = {case.key for case in behind}
@@ -146,7 +146,7 @@ class Loop:
         for unit in _units(cases):
             cost = self._cost(unit)
             pairs = max(self._look(case) - len(case.pairs) for case in unit)
-            planned = min(pairs, max(0, LEAST_PAIRS - min(len(case.pairs) for case in unit)))
+            planned = min(pairs, max(0, *(planned_pairs(case, self.benches) - len(case.pairs) for case in unit)))
             seconds = planned * cost.planned + (pairs - planned) * cost.least
             last = all(not self._criteria(case) or (case.proof is not None and case.proof.by) for case in unit)
             found.append(Need(unit, pairs, pairs * cost.planned, seconds, last))

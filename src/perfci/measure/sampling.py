@@ -10,6 +10,7 @@ import numpy as np
 
 from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
+from perfci.measure.timing import TELLING
 from perfci.model.base import DeviceKind
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
@@ -22,7 +23,7 @@ from perfci.stats.obvious import one_peak
 from perfci.stats.walsh import Array
 
 LEAST_PAIRS = 2
-"""Pairs of the planned schedule before it is changed."""
+"""Pairs of the planned schedule, at most, before it is changed."""
 CALM = 4
 """Pairs that scatter by the margin over this are calm enough: 8 show unchanged code to be within the limit in over 99 %
 of runs."""
@@ -104,12 +105,21 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, b
     if not pair.blocks:
         return PairCost(whole, whole)
     placements, blocks, before = 1, 2, 1
-    if len(case.pairs) >= LEAST_PAIRS and pair.scatter is not None:
+    if len(case.pairs) >= planned_pairs(case, benches) and pair.scatter is not None:
         setup, before = benches[case.device].setups[case.key], pair.scatter.placements
         placements, blocks = setup.placements, setup.placements * setup.blocks
     beside = pair.seconds["open"] + pair.seconds["close"]
     saved = pair.seconds["block"] * (1 - blocks / pair.blocks) + beside * (1 - (placements - 1) / max(1, before - 1))
     return PairCost(whole, whole - saved)
+
+
+def planned_pairs(case: Case, benches: Mapping[DeviceKind, Bench]) -> int:
+    """Return how many pairs are of the planned schedule before `adapt` changes it."""
+    first = next((pair.scatter.placements for pair in case.pairs if pair.scatter is not None), 0)
+    bench = benches.get(case.device)
+    if not case.pairs and bench is not None and case.key in bench.setups:
+        first = bench.setups[case.key].placements
+    return 1 if first >= TELLING else LEAST_PAIRS
 
 
 def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
@@ -121,11 +131,11 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     follows from the scatter within workers alone.
     """
     bench = benches.get(case.device)
-    if bench is None or case.key not in bench.setups or len(case.pairs) < LEAST_PAIRS:
+    if bench is None or case.key not in bench.setups or len(case.pairs) < planned_pairs(case, benches):
         return
     setup = bench.setups[case.key]
     asked = tightest_margin(case, plan.criteria)
-    found, costs = components(case, plan.looks.pairs[0]), _costs(case)
+    found, costs = components(case, plan.looks.pairs[0], least=1), _costs(case)
     if asked is None or found is None or costs is None:
         return
     target = asked / SHARE

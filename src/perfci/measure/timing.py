@@ -23,6 +23,8 @@ MOST_EXECUTIONS = 1024
 """Executions in one graph at most."""
 LONGEST_SAMPLE = 0.25
 """Seconds of a CPU batch in the slower side."""
+TELLING = 4
+"""Placements of one pair that tell what they contribute: a first pair has no more."""
 MEMORY_SHARE = 0.9
 """Share of the GPU's memory for two live workers together."""
 CONTEXT = 600 * 2**20
@@ -76,8 +78,8 @@ class Setup:
     """The workers of a pair live one after the other, not together."""
     seconds: float = 0.0
     """Expected of the samples of one block of each side together."""
-    roomy: bool = False
-    """Twice as many workers fit into the GPU's memory."""
+    pairs: int = 0
+    """Pairs of workers that fit into the GPU's memory beside each other."""
     versus: Mode | None = None
     """Timing mode of the case beside its alternative, in head; None without one."""
 
@@ -136,7 +138,8 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
         said.cache = "L2 flushed"
         slowest = max(probe.seconds for probe in probes.values())
         samples = _clamp(schedule.block_time / slowest, 1, schedule.samples)
-        return Setup(mode, 1, samples, schedule.placements, schedule.blocks, alternating=alternating), said
+        placements = min(TELLING, schedule.placements)
+        return Setup(mode, 1, samples, placements, schedule.blocks, alternating=alternating), said
     sets = rotation_sets(max(probe.footprint for probe in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     times = [probe.graph_seconds or probe.seconds for probe in probes.values()]
     walks = _clamp(REPLAY / (min(times) * sets), 1, max(1, MOST_EXECUTIONS // sets))
@@ -147,10 +150,10 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
         said.sets, said.rotated_bytes = sets, sets * footprint
     samples = _clamp(schedule.block_time / (max(times) * executions), 2, schedule.samples)
     bracket = max(times) * executions < LONG_REPLAY
-    roomy = 2 * _needed(probes, gpu, mode) <= MEMORY_SHARE * gpu.memory_bytes
+    pairs = int(MEMORY_SHARE * gpu.memory_bytes // _needed(probes, gpu, mode))
     return Setup(
         mode, executions, samples, schedule.placements, schedule.blocks, sets, bracket=bracket, alternating=alternating,
-        roomy=roomy,
+        pairs=pairs,
     ), said  # fmt: skip
 
 

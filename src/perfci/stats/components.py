@@ -98,11 +98,11 @@ def _moments(deviations: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> M
     return Moments(time=float(time @ time), cross=float(time @ clock), clock=float(clock @ clock))
 
 
-def components(case: Case, first: int) -> Components | None:
+def components(case: Case, first: int, least: int = 2) -> Components | None:
     """Return the components of a case's pairs, at equal clock. `first`: pairs of the first look.
 
-    None where fewer than two pairs, no pair with two placements, or no placement with two blocks tells, or a value is
-    not finite. A component that the others account for is 0.
+    None where fewer than `least` pairs, no pair with two placements, or no placement with two blocks tells, or a value
+    is not finite. A component that the others account for is 0, as is that of workers in a single pair.
     """
     ratios = log_ratios(case, "time", first)
     found = [
@@ -110,7 +110,7 @@ def components(case: Case, first: int) -> Components | None:
         for x, (pair, _, _) in zip(ratios.x, paired(case, "time"), strict=True)
         if pair.scatter is not None
     ]
-    if len(found) < 2:
+    if len(found) < least:
         return None
     b = ratios.slope or 0.0
     scatters = [scatter for _, scatter in found]
@@ -122,7 +122,7 @@ def components(case: Case, first: int) -> Components | None:
     thinned = sum((s.placements - 1) / s.blocks for s in scatters) / of_placements
     placement = max(0.0, sum(s.placement.at(b) for s in scatters) / of_placements - block * thinned)
     within = sum((placement + block / s.blocks) / s.placements for s in scatters) / len(scatters)
-    worker = max(0.0, float(np.var([x for x, _ in found], ddof=1)) - within)
+    worker = max(0.0, float(np.var([x for x, _ in found], ddof=1)) - within) if found[1:] else 0.0
     if not all(math.isfinite(v) for v in (block, placement, worker)):
         return None
     last = scatters[-1]

@@ -18,7 +18,7 @@ from perfci.measure import costs as measure_costs
 from perfci.measure import loop as measure_loop
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.journal import Journal
-from perfci.measure.loop import Loop
+from perfci.measure.loop import ROOM, Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.measure.sampling import Need, cheapest
 from perfci.measure.timing import SCHEDULES, Setup
@@ -82,7 +82,7 @@ class Machine:
         """`most`: pairs of a case behind which somebody interrupts."""
         made, patch = made or self.planned(), pytest.MonkeyPatch()
         setups: dict[str, Any] = {
-            f"{name}@cuda": SimpleNamespace(planned=known, least=known)
+            f"{name}@cuda": SimpleNamespace(planned=known, least=known, placements=2)
             for name, one in self.kernels.items()
             for known in (one.seconds / 2 if one.known is None else one.known,)
         }
@@ -248,10 +248,10 @@ def test_an_error_stays_where_not_one_fits(budget: float, fits: bool) -> None:
 
 def test_those_that_end_early_leave_their_time_to_the_next() -> None:
     """Eight of twelve pairs: three cases have the time of two."""
-    run = Machine({f"k/n={number}": Kernel(1.0 + number / 100) for number in range(12)}, 40.0)
+    run = Machine({f"k/n={number}": Kernel(1.0 + number / 100) for number in range(12)}, 40.0 * ROOM)
     made = run.run()
     assert run.sets[0] == ["k/n=0", "k/n=1", "k/n=2"]
-    assert [case.id for case in made.cases if case.pairs] == [f"k/n={number}" for number in range(4)]
+    assert [case.id for case in made.cases if case.pairs] == [f"k/n={number}" for number in range(5)]
     assert {len(case.pairs) for case in made.cases} == {0, 8}
 
 
@@ -265,8 +265,8 @@ def test_first_pairs_that_are_far_dearer_than_their_samples_do_not_spend_the_bud
 def test_pairs_that_cannot_become_smaller_are_not_taken_for_cheap() -> None:
     """Of six cases that scatter within workers, those go on that come to their look; of calm ones all do."""
     loud = {f"k/n={number}": Kernel(1.0 + number / 100, within=0.05) for number in range(6)}
-    run = Machine(loud, 40.0)
-    assert sorted(pairs_of(run.run()).values()) == [2, 2, 8, 8, 8, 8]
+    run = Machine(loud, 40.0 * ROOM)
+    assert sorted(pairs_of(run.run()).values()) == [2, 8, 8, 8, 8, 8]
     calm = {name: replace(one, within=1e-5) for name, one in loud.items()}
     assert len(Machine(calm, 40.0).seen()) == 6
 

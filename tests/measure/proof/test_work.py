@@ -1,5 +1,6 @@
 """Recording in the time that a budget leaves: what was recorded in it is compared."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,16 +36,14 @@ def compared(
         def __init__(self, place: Any, name: str, process: int, draws: Any) -> None:
             self.name, self.process = name, process
 
-        def start(self) -> None:
-            pass
-
-        def begin(self, case: Any, target: Path) -> None:
-            self.case = case
+        def record(self, case: Any, target: Path, until: float) -> Iterator[Any]:
             (target / "list").write_text(case.id)
-
-        def answer(self, patience: float) -> str:
+            yield object()
             clock.now += 1.0 if exclusive else 0.25 if roomy else 0.5
-            return "it is broken" if self.case.id == "broken" else ""
+            return "it is broken" if case.id == "broken" else ""
+
+        def dismiss(self) -> None:
+            pass
 
         def close(self) -> None:
             pass
@@ -61,9 +60,12 @@ def compared(
     monkeypatch.setattr(work, "time", clock)
     monkeypatch.setattr(work, "_Recorder", Recorder)
     monkeypatch.setattr(work, "call", reads)
-    ok = SimpleNamespace(status="ok", reason=None)
-    cases = [SimpleNamespace(id=name, key=name, sides={"base": ok, "head": ok}) for name in ["broken", *NAMES]]
-    bench = SimpleNamespace(setups={name: replace(work._ONE, roomy=roomy) for name in ["broken", *NAMES]})
+    monkeypatch.setattr(work, "wait_first", lambda waits: waits[0])
+    ok = SimpleNamespace(status="ok", reason=None, tuner="")
+    cases = [
+        SimpleNamespace(id=name, key=name, kernel=name, sides={"base": ok, "head": ok}) for name in ["broken", *NAMES]
+    ]
+    bench = SimpleNamespace(setups={name: replace(work._ONE, pairs=2 * roomy) for name in ["broken", *NAMES]})
     place = SimpleNamespace(
         benches={"cuda": bench},
         sides=("base", "head"),

@@ -107,7 +107,7 @@ def measure(
             pair = source[case.id][len(case.pairs)].model_copy(deep=True)
             done(PairOutcome(case, pair, {"base": [[1.0]], "head": [[1.0]]}))
 
-    setups = dict.fromkeys((one.key for one in made.cases), SimpleNamespace(planned=0.0, least=0.0))
+    setups = dict.fromkeys((one.key for one in made.cases), SimpleNamespace(planned=0.0, least=0.0, placements=2))
     bench: Any = SimpleNamespace(seed=0, setups=setups, spare={})
     with patch.object(measure_loop, "run_round", round_), patch.object(measure_loop, "adapt", lambda *said: None):
         runner: Any = None

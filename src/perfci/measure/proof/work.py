@@ -3,12 +3,15 @@
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import mkdtemp
 
 from perfci.measure.bench import Refusal, case_fields
 from perfci.measure.cases import merge, require_some
+from perfci.measure.checks import lanes, most_lanes
 from perfci.measure.costs import Budget, Costs
 from perfci.measure.coverage import everything
 from perfci.measure.discovery import discover
@@ -27,11 +30,13 @@ from perfci.model.text import one_line
 from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
+from perfci.system.facts import usable_cores
 from perfci.system.lease import Lease
-from perfci.system.starter import Worker
+from perfci.system.starter import Wait, Worker, wait_first
 from perfci.work.files import Compared, compare, refused
 from perfci.worker.tuners import UNSEEN
 
+Folders = dict[Side, list[Path]]
 SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
 """Of a side: what differs between them is not the case's work."""
@@ -39,7 +44,7 @@ DRAWS = SCHEDULES["rotating"].placements
 """Recorded draws of a case's inputs, unforeseeable by code: as many as a pair begins with."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
-_AT_ONCE = 16
+_AT_ONCE = 4
 """Cases compared in one process, for which the bounds hold."""
 BUDGET = 0.25
 """Share of the budget left: a longer proof saves nothing that pairs do not need."""
@@ -152,67 +157,110 @@ def compare_work(
 
     `end`: monotonic clock, no recording behind it.
     """
-    found = {case.id: refused(why) for case in cases if (why := _absent(case))}
-    asked = {f"case-{number}": case for number, case in enumerate(cases) if case.id not in found}
-    account, draws = place.parent.account, [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
+    answers = {case.id: refused(why) for case in cases if (why := _absent(case))}
+    account = place.parent.account
     with desk(account) as desktop:
-        folders: dict[str, dict[Side, list[Path]]] = {name: {side: [] for side in SIDES} for name in asked}
-        left = len(asked)
-        for some, rounds in _lots(place, asked, draws):
-            share, left = len(some) / max(1, left), left - len(some)
-            close = time.monotonic() + (end - time.monotonic()) * share
-            for number, recorders in enumerate(rounds):
-                until = time.monotonic() + (close - time.monotonic()) / (len(rounds) - number)
-                for folder, case in some.items():
-                    if case.id not in found and time.monotonic() > until:
-                        found[case.id] = refused("the budget is needed for pairs")
-                    if case.id in found:
-                        continue
-                    note("recording" + (f" · {number + 1} of {len(rounds)}" if rounds[1:] else "") + f" · {case.id}")
-                    for one in recorders:
-                        one.start()
-                    for one in recorders:
-                        target = desktop / f"{one.name}-{one.process}" / folder
-                        target.mkdir(parents=True)
-                        account.give(target.parent)
-                        account.give(target)
-                        folders[folder][one.name].append(target)
-                        one.begin(case, target)
-                    for one in recorders:
-                        why = one.answer(max(_LEAST, until - time.monotonic()))
-                        if why and case.id not in found:
-                            found[case.id] = refused(f"{one.name}: {why}")
-                for one in recorders:
-                    one.close()
-        recorded = {case.id: folders[name] for name, case in asked.items() if case.id not in found}
-        names = list(recorded)
-        for some_names in (names[first : first + _AT_ONCE] for first in range(0, len(names), _AT_ONCE)):
+        recording = _Recording(place, desktop, end, note, answers)
+        recorded = recording.record([case for case in cases if case.id not in answers])
+        parts = [recorded[first : first + _AT_ONCE] for first in range(0, len(recorded), _AT_ONCE)]
+
+        def compared(part: Sequence[tuple[str, Folders]]) -> dict[str, Compared]:
             try:
-                found |= call(
-                    compare, _BOUNDS, desktop, account, cases={name: recorded[name] for name in some_names}, draws=DRAWS
-                )  # fmt: skip
+                return call(compare, _BOUNDS, desktop, account, cases=dict(part), draws=DRAWS)
             except Unread as error:
-                found |= {name: refused(f"what was recorded {error}") for name in some_names}
-    return {case.id: found[case.id] for case in cases}
+                return {name: refused(f"what was recorded {error}") for name, _ in part}
+
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            for of_part in pool.map(compared, parts):
+                answers |= of_part
+    return {case.id: answers[case.id] for case in cases}
 
 
-def _lots(
-    place: Place, asked: Mapping[str, Case], draws: Sequence[int]
-) -> Iterator[tuple[dict[str, Case], list[list["_Recorder"]]]]:
-    """Yield cases, and the processes that record them at once, round by round, so that whatever time allows is
-    compared: all; one of each side where memory may lack room for more, as in timing; one by one where the GPU takes
-    one process at a time."""
-    bench = place.benches["cuda"]
-    made = [[_Recorder(place, name, process, draws) for name in place.sides] for process in range(PROCESSES)]
-    every = [one for pair in made for one in pair]
-    if place.exclusive("cuda"):
-        yield dict(asked), [[one] for one in every]
-        return
-    roomy = {name: case for name, case in asked.items() if bench.setups.get(case.key, _ONE).roomy}
-    if roomy:
-        yield roomy, [every]
-    if rest := {name: case for name, case in asked.items() if name not in roomy}:
-        yield rest, made
+class _Recording:
+    """Records the work of cases, each in several processes of each side."""
+
+    def __init__(
+        self, place: Place, desktop: Path, end: float, note: Callable[[str], None], answers: dict[str, Compared]
+    ) -> None:
+        """`answers`: id → of what is not to be compared."""
+        self.place, self.desktop, self.end, self.note, self.answers = place, desktop, end, note, answers
+        self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
+        self.folders: dict[str, Folders] = {}
+
+    def record(self, cases: Sequence[Case]) -> list[tuple[str, Folders]]:
+        """Return id and folders of what all processes recorded in time."""
+        lots = self._lots(cases)
+        self.folders = {case.id: {side: [] for side in SIDES} for case in cases}
+        left = sum(len(lot) * _longest(lot[0]) for lot in lots)
+        for batch in (batch for lot in lots for batch in lot):
+            until = time.monotonic() + (self.end - time.monotonic()) * _longest(batch) / left
+            left -= _longest(batch)
+            _run([self._recorded(recorder, own, until) for recorder, own in batch])
+            for recorder, _ in batch:
+                recorder.dismiss()
+            for recorder, _ in batch:
+                recorder.close()
+        return [(case.id, self.folders[case.id]) for case in cases if case.id not in self.answers]
+
+    def _lots(self, cases: Sequence[Case]) -> list[list["Batch"]]:
+        """Return lots of batches, whose recorders work at once: all of a lot's, or one of each side where memory may
+        lack room for more, as in timing; one by one where the GPU takes one process at a time. Whatever time allows is
+        so recorded by all."""
+        if not cases:
+            return []
+        if self.place.exclusive("cuda"):
+            return [[[(one, cases)] for process in range(PROCESSES) for one in self._recorders(process)]]
+        setups, most = self.place.benches["cuda"].setups, most_lanes("cuda")
+        fits = {case.id: min(most, setups.get(case.key, _ONE).pairs // PROCESSES) for case in cases}
+        lots: list[list[Batch]] = []
+        for roomy, count in (
+            ([case for case in cases if fits[case.id] == most], most),
+            ([case for case in cases if 0 < fits[case.id] < most], 1),
+        ):
+            if roomy:
+                own = lanes(roomy, count)
+                lots.append([[(one, lane) for lane in own for n in range(PROCESSES) for one in self._recorders(n)]])
+        if rest := [case for case in cases if fits[case.id] == 0]:
+            lots.append([[(one, rest) for one in self._recorders(process)] for process in range(PROCESSES)])
+        return lots
+
+    def _recorders(self, process: int) -> list["_Recorder"]:
+        return [_Recorder(self.place, name, process, self.draws) for name in self.place.sides]
+
+    def _recorded(self, recorder: "_Recorder", cases: Sequence[Case], until: float) -> Iterator[Wait]:
+        # Where libraries' choices are not seen, nothing may have waited for the GPU before, in any case.
+        for case in sorted(cases, key=lambda case: not _unseen(case)):
+            if case.id not in self.answers and time.monotonic() > until:
+                self.answers[case.id] = refused("the budget is needed for pairs")
+            if case.id in self.answers:
+                continue
+            folders = self.folders[case.id]
+            if not any(folders.values()):
+                self.note(f"recording · {case.id}")
+            target = Path(mkdtemp(dir=self.desktop))
+            self.place.parent.account.give(target)
+            folders[recorder.name].append(target)
+            why = yield from recorder.record(case, target, until)
+            if why and case.id not in self.answers:
+                self.answers[case.id] = refused(f"{recorder.name}: {why}")
+
+
+def _unseen(case: Case) -> bool:
+    return any(side.tuner for side in case.sides.values())
+
+
+def _longest(batch: "Batch") -> int:
+    return max(len(own) for _, own in batch)
+
+
+def _run(tasks: Sequence[Iterator[Wait]]) -> None:
+    """Let each task go on once what it waits for is there."""
+    waits = {wait: task for task in tasks if (wait := next(task, None)) is not None}
+    while waits:
+        over = wait_first([*waits])
+        task = waits.pop(over)
+        if (wait := next(task, None)) is not None:
+            waits[wait] = task
 
 
 def _absent(case: Case) -> str:
@@ -227,57 +275,49 @@ class _Recorder:
 
     def __init__(self, place: Place, name: Side, process: int, draws: Sequence[int]) -> None:
         """`process`: its number in its side; `draws`: seeds."""
-        self.place, self.name, self.process, self.draws = place, name, process, draws
+        self.name, self.process, self.draws = name, process, draws
         self.bench = place.benches["cuda"]
         self.worker: Worker | None = None
-        self.loaded = False
-        self.refused = ""
 
-    def start(self) -> None:
-        if self.worker is None:
-            self.loaded, self.refused = False, ""
-            log = self.bench.logs / f"{self.name}-{self.process}-work.log"
-            try:
-                self.worker = self.bench.begin(self.name, log=log, beside=True, work=True)
-            except Died as error:
-                self.refused = error.reason.text
-
-    def begin(self, case: Case, target: Path) -> None:
-        if self.worker is None:
-            return
+    def record(self, case: Case, target: Path, until: float) -> Generator[Wait, None, str]:
+        """Return why the case's work was not recorded into `target` by then, or empty."""
         setup = self.bench.setups.get(case.key, _ONE)
         try:
-            if not self.loaded:
-                self.bench.loaded(self.worker)
-                self.loaded = True
+            if self.worker is None:
+                log = self.bench.logs / f"{self.name}-{self.process}-work.log"
+                self.worker = self.bench.begin(self.name, log=log, beside=True, work=True)
+                loading = self.bench.loading(self.worker)
+                yield loading
+                self.bench.loaded(self.worker, loading)
             self.worker.begin(
                 "work",
                 **case_fields(case, self.name),
                 draws=self.draws,
                 sets=setup.sets,
                 batch=setup.batch,
-                unseen=bool(case.sides[self.name].tuner),
+                unseen=_unseen(case),
                 folder=str(target),
             )
-        except Died as error:
-            self.close()
-            self.refused = error.reason.text
-
-    def answer(self, patience: float) -> str:
-        """Return why it was not recorded within `patience` seconds, or empty."""
-        if self.worker is None:
-            return self.refused
-        try:
-            reply = self.worker.answer(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))
+            patience = max(_LEAST, until - time.monotonic())
+            answer = self.worker.wait(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))
+            yield answer
+            reply = self.worker.answer(answer.timeout, waited=answer)
             why = self.worker.fit(Refusal, "work", reply).refused
         except Died as error:
-            self.close()  # it may live on, and hold memory of the GPU
-            return error.reason.text
-        if why:
-            self.close()  # a capture that failed may leave the next one none
+            why = error.reason.text
+        if why:  # it may live on, and hold memory of the GPU; and a capture that failed may leave the next one none
+            self.close()
         return why
+
+    def dismiss(self) -> None:
+        if self.worker is not None:
+            self.worker.dismiss()
 
     def close(self) -> None:
         if self.worker is not None:
             self.worker.close()
             self.worker = None
+
+
+Batch = list[tuple[_Recorder, Sequence[Case]]]
+"""Recorders, each with its cases."""
