@@ -3,15 +3,21 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import checker, checks
+from perfci.measure.bench import Bench, Checked
+from perfci.measure.checker import Checker
 from perfci.measure.checks import _forget_tuning, lanes
+from perfci.measure.costs import Costs
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
-from perfci.model.results import Case, Reason, Results
+from perfci.measure.timing import Probe
+from perfci.model.base import SIDES
+from perfci.model.results import Case, CaseSide, Reason, Results
 from perfci.system.child import Died
 
 SUITE = """
@@ -200,3 +206,49 @@ def test_what_others_disturbed_in_base_is_not_asked_of_a_head_that_lacks_it():
     for one, side in lane.again:
         side.repeat(one)
     assert (base.asked, head.asked) == (["a/n=0"] * 2, [])
+
+
+class Idle:
+    """A worker that does nothing."""
+
+    alive = True
+
+    def dismiss(self) -> None:
+        self.alive = False
+
+    close = dismiss
+
+
+@pytest.mark.parametrize("refused", ["it synchronises", ""])
+def test_a_capture_that_fails_in_base_is_not_tried_in_head_and_costs_one_wait_for_all(monkeypatch, refused):
+    started, settled = [], []
+    journal = SimpleNamespace(probes=[], checked={}, add_check=lambda *check: None)
+
+    def begin(self, name, *, beside):
+        started.append((name, Idle()))
+        return started[-1][1]
+
+    def found(bench, worker, name, case, reply, asked):
+        assert worker.alive
+        settled.append((name, len(started), asked))
+        worker.alive = asked == "cold" or not refused
+        return Probe(1e-5, {}, refused=refused if asked == "auto" else "")
+
+    monkeypatch.setattr(Bench, "begin", begin)
+    monkeypatch.setattr(Bench, "loaded", lambda self, worker, waited=None: worker)
+    monkeypatch.setattr(checker, "_found", found)
+    bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), Costs(), context=True)
+    budget = SimpleNamespace(patience=lambda seconds: seconds, left=60.0)
+    cases = [case("k", number) for number in range(4)]
+    sides = []
+    for name in SIDES:
+        sides.append(Checker(bench, name, None, journal, budget, False, print, {}, sides[0] if sides else None))
+        for one in cases:
+            one.sides[name] = CaseSide()
+        sides[-1]._unsettled = [(one, Checked.model_construct(ok=True)) for one in cases]
+        assert sides[-1].settle(beside=True) == []
+    modes = {name: {asked for side, _, asked in settled if side == name} for name in SIDES}
+    assert modes == {"base": {"auto"}, "head": {"cold" if refused else "auto"}}
+    # The first shows that captures fail; then one for each case left is started at once. Head's serves all.
+    assert [workers for _, workers, _ in settled] == ([1, 4, 4, 4] if refused else [1] * 4) + [len(started)] * 4
+    assert len(started) == (5 if refused else 2)

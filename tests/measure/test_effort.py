@@ -10,7 +10,7 @@ import pytest
 from perfci.measure.bench import Bench
 from perfci.measure.costs import Costs
 from perfci.measure.sampling import DEAREST, adapt
-from perfci.measure.timing import SCHEDULES, Setup
+from perfci.measure.timing import SCHEDULES, TELLING, Setup
 from perfci.model.base import SIDES, Side
 from perfci.model.plan import Looks, Plan
 from perfci.model.results import Case, CaseSide, Pair
@@ -22,10 +22,12 @@ PLANNED = SCHEDULES["rotating"]
 OPEN, BLOCK = 0.02, 0.01
 
 
-def pair(index: int, rng: np.random.Generator, worker: float, placement: float, block: float) -> Pair:
+def pair(
+    index: int, rng: np.random.Generator, worker: float, placement: float, block: float, placements: int = 2
+) -> Pair:
     shift = worker * rng.standard_normal()
     blocks: dict[Side, list[list[tuple[float, float | None]]]] = {"base": [], "head": []}
-    for _ in range(PLANNED.placements):
+    for _ in range(placements):
         own = shift + placement * rng.standard_normal()
         ratios = own + block * rng.standard_normal(PLANNED.blocks)
         blocks["base"].append([(1e-5, None)] * PLANNED.blocks)
@@ -34,8 +36,8 @@ def pair(index: int, rng: np.random.Generator, worker: float, placement: float, 
         name: {"time": float(np.mean([np.mean([t for t, _ in p]) for p in placements]))}
         for name, placements in blocks.items()
     }
-    count = PLANNED.placements * PLANNED.blocks
-    seconds = {"first": 0.1, "open": OPEN * (PLANNED.placements - 1), "close": 0.0, "block": BLOCK * count}
+    count = placements * PLANNED.blocks
+    seconds = {"first": 0.1, "open": OPEN * (placements - 1), "close": 0.0, "block": BLOCK * count}
     return Pair(index=index, values=values, scatter=scatter_of(blocks), blocks=count, seconds=seconds)
 
 
@@ -137,3 +139,11 @@ def test_nothing_depends_on_which_side_is_called_base(factor: float) -> None:
             one = one.model_copy(update={"values": values})  # sums of squares do not change
         flipped.append(one)
     assert adapted(pairs, r=0.01) == adapted(flipped, r=0.01)
+
+
+def test_a_single_pair_of_many_placements_tells_enough() -> None:
+    rng = np.random.default_rng(6)
+    assert adapted([pair(0, rng, 0.0, 1e-6, 1e-6)], 0.05) == (PLANNED.placements, PLANNED.blocks)
+    assert adapted([pair(0, rng, 0.0, 1e-6, 1e-6, placements=TELLING)], 0.05) == (1, 2)
+    noisy = [adapted([pair(0, rng, 0.0, 0.02, 1e-6, placements=TELLING)], 0.05)[0] for _ in range(20)]
+    assert np.median(noisy) > 2, "one placement would not do"

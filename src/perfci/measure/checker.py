@@ -221,11 +221,12 @@ class Checker:
         return "cold" if asked == "auto" and base and base.refused else asked
 
     def _replace(self, bench: Bench, left: int) -> None:
-        """Takes a spare worker. Where there is none, a capture has failed, and `left` cases may do likewise: as many
-        import their suite at once. Raises Died."""
+        """Takes a spare worker. Where captures fail, each serves one case: as many as are `left` import their suite at
+        once. Raises Died."""
         if not self._spare:
+            refusing = bench.context and any(probe.refused for probe in self.probes.values())
             try:
-                for _ in range(min(left, SPARE) if bench.context else 1):
+                for _ in range(min(left, SPARE) if refusing else 1):
                     self._spare.append(bench.begin(self.name, beside=True))
                 for worker in self._spare:
                     bench.loaded(worker)

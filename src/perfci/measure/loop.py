@@ -128,7 +128,11 @@ class Loop:
         chosen = [case for case in behind if case.key in self.chosen]
         if min((len(case.pairs) - planned_pairs(case, self.benches) for case in chosen), default=0) <= 0:
             tries = sum(bool(self._criteria(case)) for case in behind) == self.asked
-            found = cheapest(self._needs(behind), self.budget.left / ROOM, self.start, tries=tries)
+            needs, left = self._needs(behind), self.budget.left
+            # Where none fits with room for what scatter may ask, one that may fit is tried: else time is left over.
+            found = cheapest(needs, left / ROOM, self.start, tries=False) or cheapest(
+                needs, left, self.start, tries=tries
+            )
             chosen = [case for need in found for case in need.cases]
             self.chosen = {case.key for case in chosen}
         keys = {case.key for case in behind}
