@@ -4,7 +4,6 @@ import os
 import subprocess
 import unicodedata
 from html.parser import HTMLParser
-from io import StringIO
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,7 +11,6 @@ from cmarkgfm import github_flavored_markdown_to_html
 from cmarkgfm.cmark import Options
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from perfci.model.report import Report
 from perfci.model.text import shell
@@ -21,6 +19,7 @@ from perfci.render.escape import prose
 from perfci.render.terminal import print_report
 from tests.render.build import report, row, unchanged
 from tests.render.publications import publication
+from tests.render.shown import printed
 
 SHA = "4d5993f" + "0" * 33
 WORDS = [
@@ -73,12 +72,6 @@ def copied(text: str) -> list[str]:
     return [line for one in Codes(page).found for line in one.splitlines()]
 
 
-def on_a_terminal(one: Report, **options) -> list[str]:
-    file = StringIO()
-    print_report(one, Console(file=file, color_system=None, **options))
-    return file.getvalue().splitlines()
-
-
 @pytest.fixture(scope="module")
 def broken() -> Report:
     return report(
@@ -117,9 +110,8 @@ def test_report_md(broken: Report) -> None:
 
 
 def test_a_command_too_long_to_be_shown_leaves_a_whole_sentence(broken: Report) -> None:
-    text = markdown.render(
-        broken.model_copy(update={"advised": ["perfci", "x" * 2000], "command": ["perfci", "x" * 2000]})
-    )
+    long = ["perfci", "x" * 2000]
+    text = markdown.render(broken.model_copy(update={"advised": long, "command": long}))
     assert "\nFix this and run again.\n" in text
     assert "xxx" not in text
 
@@ -137,9 +129,9 @@ def test_junit(broken: Report) -> None:
     assert error.text.splitlines()[-2:] == [f"{broken.sentence} Fix this and run again:", shell(WORDS)]
 
 
-@pytest.mark.parametrize("options", [{"width": 60}, {"width": 60, "force_terminal": True}])
-def test_a_terminal_breaks_no_command(broken: Report, options: dict) -> None:
-    lines = on_a_terminal(broken, **options)
+@pytest.mark.parametrize("width", [0, 60])
+def test_a_terminal_breaks_no_command(broken: Report, width: int) -> None:
+    lines = printed(print_report, broken, width).splitlines()
     assert lines[lines.index("Fix this and run again:") + 1] == f"  {shell(WORDS)}"
 
 

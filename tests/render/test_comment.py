@@ -1,7 +1,5 @@
 """The comment of a pull request: one golden file per state, and what must hold for every publication."""
 
-import io
-import os
 import re
 import subprocess
 from html.parser import HTMLParser
@@ -12,13 +10,12 @@ import pytest
 from cmarkgfm.cmark import Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from perfci.judge import judge
 from perfci.judge.headline import NEEDS_REVIEW
 from perfci.model.base import matches
 from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard
-from perfci.model.results import FileFailure
+from perfci.model.results import FileFailure, SideCode
 from perfci.render import comment, docs
 from perfci.render.escape import NOTHING
 from perfci.render.fit import LIMIT
@@ -28,6 +25,7 @@ from tests.judge.build import case, results, side
 from tests.render.build import HOSTILE, presence, row, unchanged
 from tests.render.build import report as build
 from tests.render.publications import ORIGIN, RUN, publication, publications
+from tests.render.shown import golden, printed
 from tests.sources.repo import ENV, commit, find, git, init
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -116,12 +114,8 @@ def harmless(markdown: str, headings: list[str] | None = None, ours: str = OURS)
 
 @pytest.mark.parametrize("state", STATES)
 def test_golden(state):
-    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     text = comment.render(STATES[state], 12_000 if state == "truncated" else LIMIT)
-    file = GOLDEN / f"comment-{state}.md"
-    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text
+    assert text == golden(GOLDEN / f"comment-{state}.md", text)
 
 
 def test_no_golden_file_without_a_state():
@@ -144,11 +138,8 @@ def test_same_publication_same_bytes():
 
 
 def test_the_comment_leaves_out_what_only_the_summary_has_room_for():
-    text, summary = comment.render(STATES["many"]), comment.render_summary(STATES["many"])
-    assert "measured cases" not in text and "Correctness" not in text
-    assert "<summary>500 measured cases</summary>" in summary
-    assert text.count("| ❌ `") == 20 and "… and 20 more rows that fail" in text
-    assert "**40 regressions** · 1 inconclusive · 459 unchanged" in text
+    assert "<summary>500 measured cases</summary>" in comment.render_summary(STATES["many"])
+    assert "measured cases" not in comment.render(STATES["many"])
 
 
 def test_failing_rows_of_several_jobs_are_the_worst_over_all():
@@ -175,13 +166,6 @@ def test_the_sign_is_that_of_the_exit_code(state, icon, code):
     assert comment.render(STATES[state]).startswith(f"### {icon} ")
 
 
-def test_how_to_accept_is_told_only_where_it_would_help():
-    for state, one in STATES.items():
-        helps = one.exit_code == 1 and one.origin.pull_request is not None
-        assert ("perf-regression-accepted" in comment.render(one)) == helps, state
-    assert "push" in STATES and STATES["push"].exit_code == 1
-
-
 def test_an_acceptance_of_what_passes_is_not_told():
     one = STATES["pass"].model_copy(update={"acceptance": Acceptance(by="alice", at="2026-01-05T12:00:00Z")})
     assert "ccepted" not in comment.render(one)
@@ -193,7 +177,6 @@ def test_an_acceptance_without_a_reason_says_so():
 
 
 def test_cost_is_told_where_the_policy_names_a_price():
-    assert "3 min 5 s of GPU, 0.18 USD".replace(" ", "\u00a0") in comment.render(STATES["regression"])
     free = STATES["regression"].model_copy(deep=True)
     free.shards[0].report.gpu_hour = None
     assert "USD" not in comment.render(free)
@@ -209,17 +192,6 @@ def test_links_lead_to_the_site_of_the_run_and_to_our_own_page_alone():
     assert links(STATES["regression"].model_copy(update={"origin": ORIGIN.model_copy(update={"run_url": ""})})) == []
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_every_row_without_an_answer_leads_to_what_to_do(state):
-    for line in comment.render(STATES[state]).splitlines():
-        if line.startswith("| 🟡 |"):
-            assert f"[what to do]({DOCS}#" in line
-
-
-def test_links_say_until_when():
-    assert "[perfci](" + RUN + "/artifacts/80) until 2026-12-04" in comment.render(STATES["pass"])
-
-
 def test_check_run_has_the_verdict_as_its_title():
     for state, one in STATES.items():
         check = comment.render_check(one)
@@ -229,18 +201,6 @@ def test_check_run_has_the_verdict_as_its_title():
         assert Verdict(one).sentence.replace("`", "")[:40] in check.title, state
     long = publication(build([row("k" * 9000, "regression", ratio=2.0)], f"`{'k' * 9000}` is 2× slower"))
     assert len(comment.render_check(long).title) == 255
-
-
-def test_a_sentence_over_many_jobs():
-    assert (
-        Verdict(STATES["shards"]).sentence
-        == "h200: `sdpa/seq=512` is 3.1× slower; 2 of 3 jobs fail — this change needs review"
-    )
-    assert (
-        Verdict(STATES["shards-pass"]).sentence == "b200: Undecided: 3 of 12 cases have no answer: `norm/dim=64`: "
-        "2 of 16 values of head are no finite positive number"
-    )
-    assert Verdict(Publication(origin=ORIGIN)).sentence == "Nothing was measured: no job handed over results"
 
 
 def test_hostile_names_reach_the_reader_as_text():
@@ -271,26 +231,16 @@ def hostile_publications(draw) -> Publication:
         report = build(
             rows, draw(NASTY) or "x", draw(NASTY), notes=[draw(NASTY)] * draw(st.sampled_from([1, 40])), **verdict
         )
-        report.sides["head"].subject, report.sides["base"].commit, report.sides["base"].ref = (
-            draw(NASTY),
-            None,
-            draw(NASTY),
-        )
+        report.sides["head"].subject, report.sides["base"] = draw(NASTY), SideCode(ref=draw(NASTY))
         report.fingerprint.devices["cuda"] = draw(NASTY)
         report.fingerprint.imported[draw(NASTY)] = draw(NASTY)
-        found = [
-            Artifact(
-                name=draw(NASTY),
-                url=draw(st.sampled_from([RUN, f"{RUN})[x](y", "http://e.example/", ""])),
-                expires=draw(NASTY),
-            )
-        ]
-        return Shard(name=draw(NASTY), report=report, artifacts=found * draw(st.sampled_from([1, 30])))
+        url = draw(st.sampled_from([RUN, f"{RUN})[x](y", "http://e.example/", ""]))
+        artifacts = [Artifact(name=draw(NASTY), url=url, expires=draw(NASTY))] * draw(st.sampled_from([1, 30]))
+        return Shard(name=draw(NASTY), report=report, artifacts=artifacts)
 
+    refs = {"fork": draw(st.booleans()), "head_ref": draw(NASTY), "base_ref": draw(NASTY)}
     return Publication(
-        origin=ORIGIN.model_copy(
-            update={"fork": draw(st.booleans()), "head_ref": draw(NASTY), "base_ref": draw(NASTY)}
-        ),
+        origin=ORIGIN.model_copy(update=refs),
         shards=[job(index) for index in range(draw(st.integers(0, 3)))] * draw(st.sampled_from([1, 1, 1, 20])),
         missing=[draw(NASTY)] * draw(st.sampled_from([0, 1, 40])),
         acceptance=draw(st.none() | st.builds(Acceptance, by=NASTY, at=NASTY, reason=NASTY)),
@@ -388,30 +338,10 @@ def test_a_matrix_of_jobs_begins_with_cases_against_jobs():
     assert "k/n=2" not in text
 
 
-def test_a_table_over_jobs_tells_no_change_that_is_not_decided():
-    text = comment.render(STATES["shards-pass"]).replace("\u00a0", " ")
-    table = text[text.index("| case and metric") :].split("\n\n")[0]
-    assert "| `add/n=65536` time | 🟡 inconclusive | – |" in table
-    assert "| `copy/mib=512` time | 🟡 clock | – |" in table
-    assert "| `norm/dim=64` time | 🟡 invalid | – |" in table
-    assert "🟡 –" not in table
-
-
-def test_the_environment_of_several_jobs_is_told_once():
-    text = comment.render(STATES["shards"])
-    assert text.count("<summary>Environment") == 1
-    told = text[text.index("<summary>Environment of 3 jobs") :].split("</details>")[0]
-    assert told.count("| torch |") == 1 and "| NVIDIA B200 | b200 |" in told and "| NVIDIA H200 | h200, a100 |" in told
-
-
 def test_a_table_over_many_jobs_and_cases_is_cut_and_says_so():
     many = build([row(f"k/n={i}", "regression", ratio=2.0) for i in range(30)], "x")
     text = comment.render(publication(*[many] * 12, names=tuple(f"j{i}" for i in range(12))))
     assert "no such row. And 10 more rows, 4 more jobs." in text
-
-
-def test_one_job_has_no_table_over_jobs():
-    assert "| case and metric |" not in comment.render(STATES["regression"])
 
 
 def test_a_suite_file_that_does_not_import_is_named_alike_everywhere() -> None:
@@ -420,10 +350,9 @@ def test_a_suite_file_that_does_not_import_is_named_alike_everywhere() -> None:
     failure = FileFailure(side="head", file="kernels/suite.py", reason=broken.reason)
     report = judge(results([case("a", None, head=broken), case("b", None, head=broken)], files=[failure]))
     said = "kernels/suite.py does not import in head: SyntaxError: '(' was never closed (kernels/suite.py:7)"
-    terminal = io.StringIO()
-    print_report(report, Console(file=terminal, _environ={}))
-    assert terminal.getvalue().splitlines()[0] == f"FAIL: {said}"
+    terminal = printed(print_report, report)
+    assert terminal.splitlines()[0] == f"FAIL: {said}"
     assert comment.render_check(publication(report)).title == said
     text = comment.render(publication(report))
     assert text.splitlines()[0].replace("`", "") == f"### ❌ {said}"
-    assert NEEDS_REVIEW not in text + terminal.getvalue()
+    assert NEEDS_REVIEW not in text + terminal

@@ -1,32 +1,18 @@
 """The doctor's text for typical machines, from the first line to the last."""
 
-import io
-import os
 import sys
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 from perfci.doctor.survey import diagnose
 from perfci.model.doctor import Diagnosis, Finding
 from perfci.render.doctor import metric_names, print_diagnosis
+from tests.render.shown import golden, printed
 from tests.system.machines import MACHINES, SECRET, quiet
 
 GOLDEN = Path(__file__).with_name("golden")
-
-
-def text_of(found: Diagnosis, width: int) -> str:
-    """As on a terminal of that width, or, for 0, as into a file."""
-    file = io.StringIO()
-    console = (
-        Console(file=file, width=width, force_terminal=True, color_system=None, _environ={})
-        if width
-        else Console(file=file, _environ={})
-    )
-    print_diagnosis(found, console)
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +31,8 @@ def diagnoses(tmp_path_factory):
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("width", [0, 100])
 def test_golden(diagnoses, name, width):
-    text = text_of(diagnoses[name], width)
-    file = GOLDEN / f"doctor-{name}.{width or 'plain'}.txt"
-    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text
+    text = printed(print_diagnosis, diagnoses[name], width)
+    assert text == golden(GOLDEN / f"doctor-{name}.{width or 'plain'}.txt", text)
     assert max(map(cell_len, text.splitlines())) <= (width or 10**6)
 
 
@@ -62,7 +45,7 @@ def test_text_from_tools_is_harmless():
     line = Finding(name="nsys", status="warn", found="x \x1b[31m \u202e", remedy="\x1b]0;title\x07 [bold]")
     found = Diagnosis(perfci="0", seconds=0.1, findings=[line], tiers=[], exit_code=0)
     for width in (0, 80):
-        text = text_of(found, width)
+        text = printed(print_diagnosis, found, width)
         assert "\x1b" not in text and "\u202e" not in text and "[bold]" in text
 
 

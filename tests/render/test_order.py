@@ -8,18 +8,17 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from perfci.judge.judge import judge
 from perfci.model.report import CLASSES
 from perfci.render import comment, html, junit, markdown
 from perfci.render import csv as csv_renderer
-from perfci.render.terminal import print_report
 from perfci.render.view import View
 from tests.judge.build import case, limit, results, side
 from tests.render import h200
 from tests.render.build import presence, report, row
 from tests.render.publications import publication
+from tests.render.test_terminal import printed
 
 RATIOS = (1.0, 3.0, 1.5, 0.6, 1.2)
 
@@ -35,14 +34,6 @@ def wrong_and_slow():
 EXPECTED = ["z_wrong", "k1", "k2", "k4", "k3", "k0"]
 
 
-def terminal(shown, width=0):
-    file = io.StringIO()
-    print_report(
-        shown, Console(file=file, width=width or None, force_terminal=bool(width), color_system=None, _environ={})
-    )
-    return file.getvalue()
-
-
 def listed(text: str, names: list[str]) -> list[str]:
     found = re.findall(rf"\b({'|'.join(map(re.escape, names))})\b", text)
     return list(dict.fromkeys(found))
@@ -53,7 +44,7 @@ def test_wrong_results_come_first_then_the_slowest_everywhere(wrong_and_slow):
     assert [one.case for one in shown.rows] == EXPECTED
     assert shown.sentence.startswith("`z_wrong`")
     for width in (0, 80, 200):
-        assert listed(terminal(shown, width).split("change", 1)[1], EXPECTED) == EXPECTED
+        assert listed(printed(shown, width).split("change", 1)[1], EXPECTED) == EXPECTED
     page = html.render(shown)
     assert listed(page[page.index("<tbody") : page.index("</tbody")], EXPECTED) == EXPECTED
     measured = list(dict.fromkeys(line["case"] for line in csv.DictReader(io.StringIO(csv_renderer.render(shown)))))
@@ -89,7 +80,7 @@ def test_counts_are_those_of_the_rows(rows):
     view = View(shown)
     assert sum(number for _, number in view.counts) == len(rows)
     assert dict(view.counts) == {one.class_: sum(other.class_ == one.class_ for other in rows) for one in rows}
-    line = terminal(shown).split("\n\n")[0].splitlines()[-1]
+    line = printed(shown).split("\n\n")[0].splitlines()[-1]
     assert sum(map(int, re.findall(r"(\d+) (?!cases? in all)", line))) == len(rows)
     cases = len({(one.case, one.device) for one in rows})
     assert (f"{cases} case" in line) is (cases != len(rows))
@@ -101,4 +92,4 @@ def test_counts_are_those_of_the_rows(rows):
 def test_a_recorded_run_counts_its_rows():
     shown = judge(h200.results())
     assert sum(number for _, number in View(shown).counts) == len(shown.rows) == 20
-    assert "3 violations · 7 regressions · 10 unchanged · 10 cases in all" in terminal(shown)
+    assert "3 violations · 7 regressions · 10 unchanged · 10 cases in all" in printed(shown)

@@ -1,17 +1,16 @@
 """Output of `perfci`: tables that fit a terminal, stable lines for logs."""
 
-import io
-import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from perfci.render.terminal import print_costs, print_decided, print_report
 from perfci.render.view import View
+from tests.render import shown
 from tests.render.build import (
     HOSTILE,
     IMPROVED,
@@ -29,26 +28,14 @@ GOLDEN = Path(__file__).with_name("golden")
 REPORTS = reports()
 
 
-def printed(shown, width: int = 0, colour: str | None = None) -> str:
-    """As on a terminal of that width, or, for 0, as into a file."""
-    file = io.StringIO()
-    console = (
-        Console(file=file, width=width, force_terminal=True, color_system=colour, _environ={})
-        if width
-        else Console(file=file, _environ={})
-    )
-    print_report(shown, console)
-    return file.getvalue()
+printed = partial(shown.printed, print_report)
 
 
 @pytest.mark.parametrize("state", ["mixed", "run", "devices", "error", "traced", "traced-alone", "environments"])
 @pytest.mark.parametrize("width", [0, 80, 120, 200])
 def test_golden(state, width):
     text = printed(REPORTS[state], width)
-    file = GOLDEN / f"{state}.{width or 'plain'}.txt"
-    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text
+    assert text == shown.golden(GOLDEN / f"{state}.{width or 'plain'}.txt", text)
 
 
 @pytest.mark.parametrize("state", REPORTS)
@@ -86,30 +73,21 @@ def test_ids_are_broken_at_slashes_alone_and_never_cut(name, width, metric):
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_no_number_is_left_out_of_a_narrow_table(state, width):
     """Every change with its ±, and every limit, whatever the width."""
-    shown, text = View(REPORTS[state]), printed(REPORTS[state], width)
+    view, text = View(REPORTS[state]), printed(REPORTS[state], width)
     table = " ".join(text.split("─\n")[1].split("\n\n")[0].split())
     for one in [one for one in REPORTS[state].rows if len(REPORTS[state].rows) <= 40 or one.class_ != "unchanged"]:
-        numbers = [shown.base(one), *shown.head(one).split(" (")[:1], shown.change(one), shown.limit(one)]
+        numbers = [view.base(one), *view.head(one).split(" (")[:1], view.change(one), view.limit(one)]
         assert all(number in table for number in numbers if number != "–"), (one.case, numbers)
-    assert table.count("±") == sum(f"{shown.head(one)} {shown.change(one)}".count("±") for one in REPORTS[state].rows)
+    assert table.count("±") == sum(f"{view.head(one)} {view.change(one)}".count("±") for one in REPORTS[state].rows)
 
 
 @given(st.lists(st.text("abk/=_ 宽", min_size=1, max_size=90), min_size=1, max_size=4), st.integers(60, 200))
 def test_whatever_ids_are_called_nothing_is_wider_than_the_terminal_and_no_number_lost(names, width):
-    shown = report(
-        [row(name, "regression", ratio=2.0, metric=metric) for name in names for metric in ("time", "x")], "x"
-    )
-    text = printed(shown, width)
+    rows = [row(name, "regression", ratio=2.0, metric=metric) for name in names for metric in ("time", "x")]
+    text = printed(report(rows, "x"), width)
     assert max(cell_len(line) for line in text.splitlines()) <= width
     told = "".join(text.split("─\n")[1].split())
     assert told.count("(±0.4)") == 2 * len(names) and told.count("2%") >= 2 * len(names)
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_reason_stands_under_its_row(width):
-    lines = printed(REPORTS["mixed"], width).splitlines()
-    row_at = next(at for at, line in enumerate(lines) if "sdpa/seq=512" in line and "151" in line)
-    assert "left flash attention" in lines[row_at + 1]
 
 
 def test_into_a_file_each_row_is_one_plain_line_with_its_whole_id():
@@ -144,9 +122,7 @@ def test_rich_markup_in_names_is_text():
 
 
 def decided(*rows) -> list[str]:
-    file = io.StringIO()
-    print_decided(report(list(rows), "x"), Console(file=file, _environ={}))
-    return file.getvalue().splitlines()
+    return shown.printed(print_decided, report(list(rows), "x")).splitlines()
 
 
 def test_decided_rows_are_a_line_each_and_proved_cases_a_count():
@@ -175,17 +151,16 @@ COSTS = {"samples": 61.0, "import": 20.0, "start": 14.0, "close": 3.0, "snapshot
 
 
 def test_a_report_says_where_its_time_went():
-    shown = report([row("k", "unchanged")], "x", seconds=100, costs=COSTS, imports={"import torch": 2.14})
+    costly = report([row("k", "unchanged")], "x", seconds=100, costs=COSTS, imports={"import torch": 2.14})
     line = "1 min 40 s: 61 % samples, 20 % import, 14 % start, 5 % the rest; import torch: 2.1 s in each worker"
-    assert line in printed(shown).replace("`", "")
+    assert line in printed(costly).replace("`", "")
     assert "others" not in printed(report([], "x", seconds=2, costs={"check": 1.0, "build": 1.0}))
 
 
 def test_costs_are_listed_with_their_imports():
-    file = io.StringIO()
     imports = {"import torch": 2.14, "import numpy": 0.06}
-    print_costs(report([], "x", seconds=100, costs=COSTS, imports=imports), Console(file=file, _environ={}))
-    lines = [" ".join(line.split()) for line in file.getvalue().replace("`", "").splitlines() if line]
+    text = shown.printed(print_costs, report([], "x", seconds=100, costs=COSTS, imports=imports))
+    lines = [" ".join(line.split()) for line in text.replace("`", "").splitlines() if line]
     assert lines == [
         "phase wall time share",
         "samples 61.0 s 61.0 %",
@@ -200,5 +175,5 @@ def test_costs_are_listed_with_their_imports():
 
 
 def test_costs_that_are_no_numbers_are_not_told():
-    shown = report([row("k", "unchanged")], "x", seconds=1, costs={"samples": float("inf"), "import": 1.0})
-    assert "samples" not in printed(shown)
+    endless = report([row("k", "unchanged")], "x", seconds=1, costs={"samples": float("inf"), "import": 1.0})
+    assert "samples" not in printed(endless)
