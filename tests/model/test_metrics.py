@@ -1,76 +1,15 @@
-"""The table of metrics: one entry is all that a counter needs, and what is no entry is an error."""
+"""The table of metrics: what is no entry is an error."""
 
-import csv
-import io
-import json
-import lzma
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import perfci
 from perfci.cli.report import read_results
 from perfci.model.base import UsageError
 from perfci.model.metrics import CATALOGUE, COUNTERS, TABLE, Quantity, combined, following, table
 from perfci.model.profile import Counters, KernelCounters, Profile
 
 from ..judge.build import case, results, side
-
-PAGE = Path(__file__).parents[1] / "data" / "ncu" / "ncu_base.csv.xz"
-ENTRY = """
-    _counter(
-        "warps_launched", "", "warps launched", better="lower", aggregate="sum", ncu=_ncu("smsp__warps_launched.sum"),
-        exact=True,
-    ),
-"""
-USES = """
-import json, sys
-from pathlib import Path
-from perfci.model.policy import Policy
-from perfci.model.profile import Profile
-from perfci.schemas import files
-from perfci.profilers.metrics import take
-from perfci.profilers.ncu import chips
-from perfci.profilers.ncu.report import read
-
-asked_for = [{"metric": "warps_launched", "regression": "0%"}, {"metric": "warps_launched", "max": 9}]
-Policy.model_validate({"version": 1, "limits": asked_for})
-seen = read(Path(sys.argv[1]), ranges=["sdpa-seq512", "trajectory_resample-batch32"], names=["warps_launched"])
-told = {}
-for name, counters in seen.seen.items():
-    profile = Profile()
-    take(profile, counters, seen.faults.get(name, []), (9, 0), gpu=True)
-    told[name] = Profile.model_validate_json(profile.model_dump_json()).metrics, sum(one.count for one in counters.kernels)
-asked = [chips.metrics_for(names, "gb203") for names in ("default", "deep")]
-print(json.dumps({"told": told, "asked": asked, "schema": "warps_launched" in files()["results.json"]}))
-"""
-
-
-def test_a_counter_of_ncu_is_one_entry(tmp_path: Path) -> None:
-    """In a copy of perfci: asked for, read, aggregated, kept in documents, and fit for limits."""
-    copy = shutil.copytree(
-        Path(perfci.__file__).parent, tmp_path / "perfci", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    module = copy / "model" / "metrics.py"
-    before, mark, after = module.read_text().partition("    # Counted to explain\n")
-    module.write_text(before + ENTRY.lstrip("\n") + mark + after)
-    rows = list(csv.reader(io.StringIO(lzma.decompress(PAGE.read_bytes()).decode(), newline="")))
-    with (tmp_path / "page.csv").open("w", newline="") as page:
-        added = ["smsp__warps_launched.sum", "warp", *["7"] * (len(rows) - 2)]
-        csv.writer(page, quoting=csv.QUOTE_ALL).writerows([*row, one] for row, one in zip(rows, added, strict=True))
-    found = json.loads(
-        subprocess.run(
-            [sys.executable, "-c", USES, tmp_path / "page.csv"], env=os.environ | {"PYTHONPATH": str(tmp_path)},
-            check=True, stdout=subprocess.PIPE, text=True,
-        ).stdout
-    )  # fmt: skip
-    assert len(found["told"]) == 2 and found["schema"]
-    assert all(metrics == {"warps_launched": 7.0 * launches} for metrics, launches in found["told"].values())
-    assert all("smsp__warps_launched.sum" in metrics for metrics in found["asked"])
 
 
 def test_every_counter_says_how_kernels_aggregate() -> None:

@@ -58,11 +58,6 @@ def test_the_digest_does_not_depend_on_the_order_of_keys(value: Any, order: rand
     assert digest(turned(value, order)) == digest(value)
 
 
-@given(VALUES, VALUES)
-def test_values_have_the_same_digest_where_they_are_the_same_with_all_their_types(one: Any, other: Any) -> None:
-    assert (digest(one) == digest(other)) == (typed(one) == typed(other))
-
-
 @given(VALUES.filter(places), st.data())
 def test_the_digest_depends_on_every_leaf(value: Any, data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(places(value)))

@@ -1,40 +1,9 @@
-"""The words and numbers that every sentence shares: each is written in one place."""
-
-import ast
-from collections import defaultdict
-from pathlib import Path
+"""The words and numbers that every sentence shares."""
 
 import pytest
 
-import perfci
 from perfci.model.text import count, did_you_mean, escaped, listed, one_line, plural, shorten
 from perfci.model.units import limit_percent, noise_percent, percent, show_share
-
-SOURCE = Path(perfci.__file__).parent
-TEXT = {"one_line", "escaped", "printable", "shorten", "listed", "plural", "did_you_mean", "version_numbers"}
-UNITS = {"percent", "limit_percent", "noise_percent", "show_share"}
-
-
-def functions() -> dict[str, list[str]]:
-    """Name of a function of a module, without a leading underscore → the files that define it."""
-    found = defaultdict(list)
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.FunctionDef):
-                found[node.name.lstrip("_")].append(file.relative_to(SOURCE).as_posix())
-    return found
-
-
-def test_each_helper_is_defined_once() -> None:
-    where = functions()
-    assert {name: where[name] for name in TEXT} == {name: ["model/text.py"] for name in TEXT}
-    assert {name: where[name] for name in UNITS} == {name: ["model/units.py"] for name in UNITS}
-    assert {name: files for name, files in where.items() if "percent" in name and len(files) > 1} == {}
-    assert {name for name in where if name.startswith(("did_you", "nearest_name"))} == {"did_you_mean"}
-
-
-def test_one_place_finds_the_nearest_name() -> None:
-    assert [file.name for file in SOURCE.rglob("*.py") if "get_close_matches" in file.read_text()] == ["text.py"]
 
 
 def test_one_line() -> None:
