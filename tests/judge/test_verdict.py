@@ -28,184 +28,168 @@ def skipped(n):
     return [case(f"z{i}", None, base=SKIPPED, head=SKIPPED) for i in range(n)]
 
 
+WORK = side(work=Work(items=8))
+IMPORTS = "`kernels/suite.py` does not import"
+RUN = {"mode": "run"}
+
+
+def held(cases, limits=None, fields=None):
+    return results([*cases], limits, **(fields or {}))
+
+
+def late(**fields):
+    return case("a", stopped="budget", **fields)
+
+
+def early(n):
+    return late(ratio=3.1, values={"n": n})
+
+
 SENTENCES = [
-    # results, verdict, sentence
-    (results(many(12)), "pass", "No regression: 12 cases unchanged"),
+    # verdict, sentence, results: cases, limits, the rest
+    ("pass", "No regression: 12 cases unchanged", many(12)),
     (
-        results([*many(12), case(ratio=0.7)]),
-        "pass",
-        "No regression: 12 cases unchanged, 1 improvement (`matmul/n=64` is 30.0 % faster)",
-    ),
-    (
-        results(
-            [
-                *many(1),
-                case(ratio=0.7),
-                case("b", ratio=0.7),
-                case("c", base=side("absent")),
-                case("d", base=SKIPPED, head=SKIPPED),
-            ]
-        ),
         "pass",
         "No regression: 1 case unchanged, 2 improvements (`b` is 30.0 % faster), 1 added, 1 skipped",
+        [*many(1), case(ratio=0.7), case("b", ratio=0.7), case("c", base=side("absent")), *skipped(1)],
     ),
+    ("fail", "`sdpa/seq=512` is 3.1× slower — this change needs review", [case("sdpa/seq=512", ratio=3.1)]),
     (
-        results([case("sdpa/seq=512", ratio=3.1)]),
-        "fail",
-        "`sdpa/seq=512` is 3.1× slower — this change needs review",
-    ),
-    (
-        results([case(ratio=1.152), *many(2, 1.05), *many(5, start=5)]),
         "fail",
         "`matmul/n=64` is 15.2 % slower (+2 more) — this change needs review",
+        [case(ratio=1.152), *many(2, 1.05), *many(5, start=5)],
     ),
     (
-        results([case(ratio=1.152), case("b", head=FAILED)]),
         "fail",
         "`b`: fails in head: no answer for 60 s (+1 more) — this change needs review",
+        [case(ratio=1.152), case("b", head=FAILED)],
     ),
+    ("fail", "`a` is missing in head — this change needs review", [case("a", head=side("absent")), *many(2)]),
     (
-        results([case("a", head=side("absent")), *many(2)]),
-        "fail",
-        "`a` is missing in head — this change needs review",
-    ),
-    (
-        results(
-            [case(base=side(work=Work(items=8)), head=side(work=Work(items=8)), ratio=2.5)],
-            [limit(metric="throughput")],
-        ),
         "fail",
         "`matmul/n=64`: throughput is 60.0 % lower — this change needs review",
+        [case(base=WORK, head=WORK, ratio=2.5)],
+        [limit(metric="throughput")],
     ),
     (
-        results([alone(level=5e-3)], [limit(kind="max", bound=1e-3)], mode="run"),
         "fail",
         "`matmul/n=64`: time of 5.01 ms is above the limit of 1.00 ms",
+        [alone(level=5e-3)],
+        [limit(kind="max", bound=1e-3)],
+        RUN,
     ),
     (
-        results([*many(9), *(case(f"x{i}", values={"sd": 0.2, "seed": i}) for i in range(3))]),
         "undecided",
         "Undecided: 3 of 12 cases have no answer: `x0` is inconclusive",
+        [*many(9), *(case(f"x{i}", values={"sd": 0.2, "seed": i}) for i in range(3))],
     ),
     (
-        results([*many(2), case("a", values={"sd": 0.2}), case("b", head=side(params={}))]),
         "undecided",
         "Undecided: 2 of 4 cases have no answer: `b`: parameter n is 64 in base, not set in head",
+        [*many(2), case("a", values={"sd": 0.2}), case("b", head=side(params={}))],
     ),
+    ("undecided", "Undecided: nothing was measured: `z0` is skipped: needs cuda (+1 more)", skipped(2)),
     (
-        results([case("a", None, base=SKIPPED, head=SKIPPED), case("b", None, base=SKIPPED, head=SKIPPED)]),
-        "undecided",
-        "Undecided: nothing was measured: `a` is skipped: needs cuda (+1 more)",
-    ),
-    (
-        results([alone()], [limit(kind="max", bound=1.0)], mode="run"),
         "pass",
         "All limits hold: 1 case within; compared with nothing",
+        [alone()],
+        [limit(kind="max", bound=1.0)],
+        RUN,
     ),
     (
-        results([alone()], [], mode="run"),
         "undecided",
         "Measured: 1 case; no absolute limit applies, and there is nothing to compare with",
+        [alone()],
+        [],
+        RUN,
     ),
-    (results(many(3), []), "undecided", "Undecided: 3 cases measured; no limit applies"),
+    ("undecided", "Undecided: 3 cases measured; no limit applies", many(3), []),
+    ("pass", "Passed, but of 3 cases 1 has changed", [*many(2), case(head=WORK)]),
     (
-        results([*many(2), case("a", ratio=3.1, values={"n": 9}, stopped="budget"), *skipped(34)]),
         "undecided",
         "Undecided: 1 of 3 cases has no answer: `a` seems 3.1× slower, which 9 pairs do not prove",
+        [*many(2), early(9), *skipped(34)],
     ),
     (
-        results([*many(2), case(head=side(work=Work(items=8)))]),
-        "pass",
-        "Passed, but of 3 cases 1 has changed",
-    ),
-    (
-        results([*many(2), case("a", ratio=3.1, values={"n": 7}, stopped="budget")]),
-        "undecided",
-        "Undecided: 1 of 3 cases has no answer: `a` seems 3.1× slower, which 7 pairs do not prove",
-    ),
-    (
-        results([*many(2), case("a", ratio=None, stopped="budget", budget_needed=1800.0)]),
         "undecided",
         "Undecided: 1 of 3 cases has no answer: `a`: no finished pair: the budget is too short for it; a budget of 30m "
         "would do",
+        [*many(2), late(ratio=None, budget_needed=1800.0)],
     ),
     (
-        results([case("a", ratio=3.1, values={"n": 7}, stopped="budget"), *skipped(34)]),
         "error",
         "The budget of 15m ended before the first 8 pairs of `a`: nothing is known of them",
+        [early(7), *skipped(34)],
     ),
+    ("fail", "`copy/n=00` is 49.9 % slower (+1 more) — this change needs review", [*many(2, 1.5), early(7)]),
     (
-        results([*many(2, 1.5), case("a", ratio=3.1, values={"n": 7}, stopped="budget")]),
-        "fail",
-        "`copy/n=00` is 49.9 % slower (+1 more) — this change needs review",
-    ),
-    (
-        results([case("a", ratio=None, stopped="budget", budget_needed=1800.0)], budget_needed=1800.0),
         "error",
         "The budget of 15m is too short to show a regression of `a`: measuring ended early",
+        [late(ratio=None, budget_needed=1800.0)],
+        None,
+        {"budget_needed": 1800.0},
     ),
     (
-        results([case("a", ratio=None, stopped="budget"), case("b", head=FAILED, ratio=None)]),
         "fail",
         "`b`: fails in head: no answer for 60 s — this change needs review",
+        [late(ratio=None), case("b", head=FAILED, ratio=None)],
     ),
     (
-        results([case("a", None, head=BROKEN), case("b", None, head=BROKEN), case("c", 1.5, base=OTHER, head=OTHER)]),
         "fail",
-        "`kernels/suite.py` does not import in head: SyntaxError: '(' was never closed (kernels/suite.py:7) (+1 more)",
+        f"{IMPORTS} in head: SyntaxError: '(' was never closed (kernels/suite.py:7) (+1 more)",
+        [case("a", None, head=BROKEN), case("b", None, head=BROKEN), case("c", 1.5, base=OTHER, head=OTHER)],
     ),
     (
-        results([case("a", None, base=BROKEN, head=BROKEN), *many(2)]),
         "error",
-        "`kernels/suite.py` does not import in base and in head: SyntaxError: '(' was never closed (kernels/suite.py:7)",
+        f"{IMPORTS} in base and in head: SyntaxError: '(' was never closed (kernels/suite.py:7)",
+        [case("a", None, base=BROKEN, head=BROKEN), *many(2)],
     ),
     (
-        results([alone(head=BROKEN)], [], mode="run"),
         "fail",
-        "`kernels/suite.py` does not import: SyntaxError: '(' was never closed (kernels/suite.py:7)",
+        f"{IMPORTS}: SyntaxError: '(' was never closed (kernels/suite.py:7)",
+        [alone(head=BROKEN)],
+        [],
+        RUN,
     ),
+    ("error", "Nothing was measured: the budget of 15m ended", [late(ratio=None)], [], RUN),
+    ("error", "Nothing was measured", []),
+    ("error", "Nothing was measured: `b`: no finished pair", [case(ratio=None), case("b", ratio=None)]),
     (
-        results([case(ratio=None, stopped="budget")], [], mode="run"),
-        "error",
-        "Nothing was measured: the budget of 15m ended",
-    ),
-    (results([]), "error", "Nothing was measured"),
-    (
-        results([case(ratio=None), case("b", ratio=None)]),
-        "error",
-        "Nothing was measured: `b`: no finished pair",
-    ),
-    (
-        results(many(2), error=Reason(kind="crash", text="the GPU fell\noff the bus")),
         "error",
         "The measurement failed: the GPU fell off the bus",
+        many(2),
+        None,
+        {"error": Reason(kind="crash", text="the GPU fell\noff the bus")},
     ),
     (
-        results([case(base=FAILED, head=FAILED), *many(2)]),
         "error",
         "`matmul/n=64`: fails in base and in head: no answer for 60 s",
+        [case(base=FAILED, head=FAILED), *many(2)],
     ),
     (
-        results([case(base=FAILED, head=FAILED), *many(2, 1.5)]),
         "error",
         "`matmul/n=64`: fails in base and in head: no answer for 60 s; besides, 2 more would fail the gate",
+        [case(base=FAILED, head=FAILED), *many(2, 1.5)],
     ),
 ]
 
 
-@pytest.mark.parametrize(("given", "verdict", "sentence"), SENTENCES, ids=[s[2][:40] for s in SENTENCES])
-def test_verdict_and_sentence(given, verdict, sentence):
-    report = judge(given)
+@pytest.mark.parametrize("row", SENTENCES, ids=lambda row: row[1][:40])
+def test_verdict_and_sentence(row):
+    verdict, sentence, *given = row
+    report = judge(held(*given))
     assert report.sentence == sentence
     assert (report.verdict, report.exit_code) == (verdict, {"pass": 0, "fail": 1, "undecided": 0, "error": 3}[verdict])
     assert bool(report.advice) == (verdict != "pass" or sentence.startswith("Passed, but")) or "nothing was" in sentence
     assert "\n" not in report.sentence + report.advice
 
 
-@pytest.mark.parametrize(("given", "verdict", "sentence"), SENTENCES, ids=[s[2][:40] for s in SENTENCES])
-def test_limits_that_only_warn_never_fail_and_errors_stay(given, verdict, sentence):
-    warns = [one.model_copy(update={"fail_on": []}) for one in given.plan.criteria]
-    report = judge(given.model_copy(update={"fail_on": []}), criteria=warns, strict=False)
+@pytest.mark.parametrize("row", SENTENCES, ids=lambda row: row[1][:40])
+def test_limits_that_only_warn_never_fail_and_errors_stay(row):
+    verdict, _, *given = row
+    made = held(*given)
+    warns = [one.model_copy(update={"fail_on": []}) for one in made.plan.criteria]
+    report = judge(made.model_copy(update={"fail_on": []}), criteria=warns, strict=False)
     assert report.verdict != "fail" and report.exit_code in (0, 3)
     assert verdict != "error" or report.verdict == "error"
 
