@@ -15,6 +15,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Looks
 from perfci.model.profile import Copy, Counters, Fault, KernelCounters, KernelUse, MemoryUse, Profile, Trace
+from perfci.model.report import Row
 from perfci.model.results import Case, CaseSide
 from tests.judge.build import limit
 
@@ -33,12 +34,23 @@ def case(base: Profile | None, head: Profile | None) -> Case:
     )
 
 
-def context(strict: bool = False) -> Context:
-    return Context(looks=Looks(), m=1, strict=strict, compared=True, criteria={}, custom={})
+CONTEXT = Context(looks=Looks(), m=1, strict=False, compared=True, criteria={}, custom={})
+
+
+def judged(base: Profile | None, head: Profile | None, asked: Criterion, origin: str = "kernel") -> Row:
+    return observed_row(CONTEXT, case(base, head).model_copy(update={"origin": origin}), asked)
+
+
+def of_command(profile: Profile, reports: int, asked: Criterion) -> Row:
+    seen = profile.model_copy(update={"reports": reports})
+    return observed_row(CONTEXT, case(seen, seen).model_copy(update={"kernel": "sparse", "origin": "command"}), asked)
 
 
 def criterion(metric: str = "registers", kind: str = "regression", bound: float = 0.0, **fields: Any) -> Criterion:
     return limit("k", metric, kind, bound, **fields)
+
+
+FLASH = criterion("kernels", "kernels", tier="trace", pattern="flash")
 
 
 def values(**metrics: float) -> Profile:
@@ -61,7 +73,7 @@ def kernels(*names: str) -> Profile:
     ],
 )
 def test_two_observations_of_a_deterministic_quantity_are_compared_exactly(head, bound, class_, words) -> None:
-    row = observed_row(context(), case(values(registers=64), values(registers=head)), criterion(bound=bound))
+    row = judged(values(registers=64), values(registers=head), criterion(bound=bound))
     assert row.class_ == class_
     assert row.effect == ("fail" if class_ == "regression" else "pass")
     assert words in row.reason
@@ -80,27 +92,27 @@ def test_two_observations_of_a_deterministic_quantity_are_compared_exactly(head,
 )
 def test_instructions_of_loops_that_wait_are_no_change(base, head, class_) -> None:
     counted = criterion("instructions", tier="counters")
-    row = observed_row(context(), case(values(instructions=base), values(instructions=head)), counted)
+    row = judged(values(instructions=base), values(instructions=head), counted)
     assert row.class_ == class_
     assert ("differ by up to 0.1 %" in row.reason) is (class_ == "unchanged")
     high = criterion("instructions", "max", 1000, tier="counters")
-    row = observed_row(context(), case(values(instructions=base), values(instructions=head)), high)
+    row = judged(values(instructions=base), values(instructions=head), high)
     assert row.effect == {"regression": "pass" if head <= 1000 else "fail"}.get(class_, "warn")
 
 
 def test_from_nothing_to_something_is_a_regression() -> None:
-    row = observed_row(context(), case(values(spills=0), values(spills=12)), criterion(metric="spills"))
+    row = judged(values(spills=0), values(spills=12), criterion(metric="spills"))
     assert (row.class_, row.effect, row.change) == ("regression", "fail", None)
 
 
 def test_a_bound_that_base_broke_already_warns() -> None:
     low = criterion(metric="occupancy", unit="%", better="higher", tier="counters", kind="min", bound=70)
-    row = observed_row(context(), case(values(occupancy=80), values(occupancy=60)), low)
+    row = judged(values(occupancy=80), values(occupancy=60), low)
     assert (row.class_, row.effect) == ("violation", "fail")
     assert "60" in row.reason and "70" in row.reason
-    row = observed_row(context(), case(values(occupancy=65), values(occupancy=60)), low)
+    row = judged(values(occupancy=65), values(occupancy=60), low)
     assert (row.class_, row.effect) == ("violation", "warn")
-    assert observed_row(context(), case(None, values(occupancy=70)), low).class_ == "unchanged"
+    assert judged(None, values(occupancy=70), low).class_ == "unchanged"
 
 
 FAIL_ON = {"fail": ["broken", "missing"], "warn": ["broken"]}
@@ -110,7 +122,7 @@ FAIL_ON = {"fail": ["broken", "missing"], "warn": ["broken"]}
 @pytest.mark.parametrize("profile", [None, Profile(), Profile(faults=[FORBIDDEN]), values(dram_bytes=1)])
 def test_a_value_that_is_not_there_never_passes(profile, severity) -> None:
     low = criterion(metric="occupancy", tier="counters", kind="min", bound=70, fail_on=FAIL_ON[severity])
-    row = observed_row(context(), case(values(occupancy=80), profile), low)
+    row = judged(values(occupancy=80), profile, low)
     assert (row.class_, row.effect) == ("invalid", severity)
     if profile is not None and profile.faults:
         assert "ERR_NVGPUCTRPERM" in row.reason and "SYS_ADMIN" in row.reason
@@ -118,25 +130,23 @@ def test_a_value_that_is_not_there_never_passes(profile, severity) -> None:
 
 def test_a_relative_limit_without_base_says_why() -> None:
     relative = criterion(metric="instructions", tier="counters")
-    blind = case(Profile(faults=[FORBIDDEN]), values(instructions=5))
-    assert observed_row(context(), blind, relative).effect == "fail"
-    row = observed_row(context(), case(Profile(), values(instructions=5)), relative)
+    assert judged(Profile(faults=[FORBIDDEN]), values(instructions=5), relative).effect == "fail"
+    row = judged(Profile(), values(instructions=5), relative)
     assert (row.class_, row.effect, row.reason) == ("invalid", "fail", "not measured: it was not profiled")
-    assert observed_row(context(), case(kernels(), values(instructions=5)), relative).class_ == "added"
-    row = observed_row(context(), case(kernels("gemm"), values(instructions=5)), relative)
+    assert judged(kernels(), values(instructions=5), relative).class_ == "added"
+    row = judged(kernels("gemm"), values(instructions=5), relative)
     assert (row.class_, row.reason) == ("invalid", "not measured: base has no instructions")
     added = criterion(metric="range:encode", tier="trace")
-    assert observed_row(context(), case(kernels("gemm"), values(**{"range:encode": 5})), added).class_ == "added"
+    assert judged(kernels("gemm"), values(**{"range:encode": 5}), added).class_ == "added"
 
 
 def test_an_expected_kernel() -> None:
-    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
-    assert observed_row(context(), case(kernels("flash_fwd"), kernels("flash_fwd_v2")), flash).class_ == "unchanged"
-    row = observed_row(context(), case(kernels("flash_fwd"), kernels("softmax", "gemm")), flash)
+    assert judged(kernels("flash_fwd"), kernels("flash_fwd_v2"), FLASH).class_ == "unchanged"
+    row = judged(kernels("flash_fwd"), kernels("softmax", "gemm"), FLASH)
     assert (row.class_, row.effect) == ("violation", "fail")
     assert "softmax" in row.reason
-    assert observed_row(context(), case(kernels("gemm"), kernels("gemm")), flash).effect == "warn"
-    assert observed_row(context(), case(kernels("flash_fwd"), Profile()), flash).class_ == "invalid"
+    assert judged(kernels("gemm"), kernels("gemm"), FLASH).effect == "warn"
+    assert judged(kernels("flash_fwd"), Profile(), FLASH).class_ == "invalid"
 
 
 FILL = (
@@ -148,8 +158,7 @@ GEMM = (
 
 
 def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
-    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
-    row = observed_row(context(), case(None, kernels(FILL, GEMM, "softmax", "add")), flash)
+    row = judged(None, kernels(FILL, GEMM, "softmax", "add"), FLASH)
     assert row.reason == (
         "no kernel matches flash: `vectorized_elementwise_kernel<FillFunctor, float32>`, "
         "`sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x1…` and 2 more"
@@ -164,46 +173,34 @@ def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
     copying = kernels().model_copy(update={"faults": [none]})
     assert copying.trace is not None
     copying.trace.copies = copies
-    row = observed_row(
-        context(),
-        case(None, copying),
-        criterion(metric=metric, tier=tier, kind="max", bound=70, fail_on=["broken", "missing"]),
-    )
+    asked = criterion(metric=metric, tier=tier, kind="max", bound=70)
+    row = judged(None, copying, asked)
     assert (row.class_, row.effect) == ("invalid", "fail")
     assert "head launches no kernel" in row.reason and "ncu's log" not in row.reason
     # A timeline that lost something proves nothing.
     copying.faults.append(Fault(tool="nsys", part="trace", kind="incomplete", text="3 kernels have no usable values"))
-    row = observed_row(
-        context(),
-        case(None, copying),
-        criterion(metric=metric, tier=tier, kind="max", bound=70, fail_on=["broken", "missing"]),
-    )
+    row = judged(None, copying, asked)
     assert row.class_ == "invalid" and "launches no kernel" not in row.reason
 
 
 def test_a_range_that_is_gone_is_named() -> None:
     encode = criterion(metric="range:encode", unit="s", tier="trace", kind="max", bound=1e-3)
-    assert observed_row(context(), case(None, Profile(metrics={"range:encode": 5e-4})), encode).class_ == "unchanged"
-    row = observed_row(context(), case(None, kernels("a")), encode)
+    assert judged(None, Profile(metrics={"range:encode": 5e-4}), encode).class_ == "unchanged"
+    row = judged(None, kernels("a"), encode)
     assert row.class_ == "invalid" and "'encode'" in row.reason
 
 
 @given(base=st.floats(0, 1e12), head=st.floats(0, 1e12), bound=st.floats(0, 10))
 def test_no_worse_value_within_base_ever_breaks_a_bound(base, head, bound) -> None:
-    row = observed_row(context(), case(values(registers=base), values(registers=head)), criterion(bound=bound))
+    row = judged(values(registers=base), values(registers=head), criterion(bound=bound))
     assert (row.class_ == "regression") == (head > base * (1 + bound))
 
 
-def of_command(profile: Profile, reports: int) -> Case:
-    seen = profile.model_copy(update={"reports": reports})
-    return case(seen, seen).model_copy(update={"kernel": "sparse", "origin": "command"})
-
-
 def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
-    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash", fail_on=["broken"])
+    flash = FLASH.model_copy(update={"fail_on": ["broken"]})
     for profile, asked in ((kernels("flash_fwd"), flash), (values(registers=64), criterion())):
-        assert observed_row(context(), of_command(profile, 1), asked).class_ == "unchanged"
-        row = observed_row(context(), of_command(profile, 3), asked)
+        assert of_command(profile, 1, asked).class_ == "unchanged"
+        row = of_command(profile, 3, asked)
         assert (row.class_, row.effect) == ("invalid", missing(asked))
         assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
 
@@ -212,10 +209,10 @@ def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
 def test_what_is_not_told_of_a_command(metric) -> None:
     trace = Trace(source="nsys", executions=1, wall=1.0, busy=0.5, span=0.5)
     asked = criterion(metric=metric, unit="%", tier="trace", kind="max", bound=60.0)
-    row = observed_row(context(), of_command(Profile(trace=trace), 1), asked)
+    row = of_command(Profile(trace=trace), 1, asked)
     assert row.class_ == "invalid" and metric in row.reason and "declare a kernel" in row.reason
     looped = Profile(trace=trace.model_copy(update={"within": "step"}), metrics={metric: 50.0})
-    row = observed_row(context(), of_command(looped, 1), asked)
+    row = of_command(looped, 1, asked)
     assert row.class_ == "unchanged" and "range: NAME" not in row.reason
 
 
@@ -226,53 +223,45 @@ def held(peak: float, *faults: Fault) -> Profile:
 
 @pytest.mark.parametrize("origin", ["command", "imported"])
 def test_peak_memory_of_a_command_is_the_timelines(origin) -> None:
-    def judged(base: Profile, head: Profile, asked: Criterion) -> Any:
-        sides = [one.model_copy(update={"reports": 1 if origin == "command" else None}) for one in (base, head)]
-        return observed_row(context(), case(*sides).model_copy(update={"origin": origin}), asked)
+    def whole(base: Profile, head: Profile, asked: Criterion) -> Row:
+        reports = {"reports": 1 if origin == "command" else None}
+        return judged(base.model_copy(update=reports), head.model_copy(update=reports), asked, origin)
 
     most = criterion(metric="peak_memory", unit="B", tier="static", kind="max", bound=1e9)
-    assert judged(held(8e8), held(9e8), most).class_ == "unchanged"
-    assert judged(held(8e8), held(2e9), most).class_ == "violation"
+    assert whole(held(8e8), held(9e8), most).class_ == "unchanged"
+    assert whole(held(8e8), held(2e9), most).class_ == "violation"
     grown = criterion(metric="peak_memory", unit="B", tier="static", bound=0.01)
-    assert judged(held(8e8), held(9e8), grown).class_ == "regression"
+    assert whole(held(8e8), held(9e8), grown).class_ == "regression"
     lost = Fault(tool="nsys", part="trace", kind="incomplete", text="2 frees are not there", metrics=["peak_memory"])
     untraced = Profile(trace=held(1.0).trace.model_copy(update={"memory": None}))
     for asked in (most, grown):
-        row = judged(held(8e8), held(9e8, lost), asked)
+        row = whole(held(8e8), held(9e8, lost), asked)
         assert row.class_ == "invalid" and "2 frees are not there" in row.reason
-        row = judged(held(8e8), untraced, asked)
+        row = whole(held(8e8), untraced, asked)
         assert row.class_ == "invalid" and "device memory is not in the timeline of head" in row.reason
     refused = lost.model_copy(update={"text": "table X has no column bytes"})
-    row = judged(held(8e8), untraced.model_copy(update={"faults": [refused]}), most)
+    row = whole(held(8e8), untraced.model_copy(update={"faults": [refused]}), most)
     assert row.class_ == "invalid" and "table X has no column bytes" in row.reason
     for base in (untraced, Profile(), held(8e8, lost)):
-        assert judged(base, held(9e8), grown).class_ == "invalid", "nothing of base is no pass"
+        assert whole(base, held(9e8), grown).class_ == "invalid", "nothing of base is no pass"
 
 
 def test_why_nothing_is_told_of_a_range_that_was_not_seen() -> None:
     lost = Fault(tool="nsys", part="trace", kind="empty", text="no range of this name among 7 in the trace")
     asked = criterion(metric="device_busy", unit="%", tier="trace", kind="max", bound=60.0)
-    row = observed_row(context(), of_command(Profile(faults=[lost]), 1), asked)
+    row = of_command(Profile(faults=[lost]), 1, asked)
     assert row.class_ == "invalid" and "no range of this name among 7" in row.reason
 
 
 def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
     """Where the timeline was cut, or only counters are there, of the kernels that ncu was asked for."""
-    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
-    assert observed_row(context(), of_command(kernels("gemm"), 1), flash).class_ == "violation"
-    cut = kernels("gemm").model_copy(
-        update={
-            "faults": [
-                Fault(
-                    tool="nsys", part="trace", kind="incomplete", text="recorded the first 60 s", remedy="fewer steps"
-                )
-            ]
-        }
-    )
-    row = observed_row(context(), of_command(cut, 1), flash)
+    assert of_command(kernels("gemm"), 1, FLASH).class_ == "violation"
+    lost = Fault(tool="nsys", part="trace", kind="incomplete", text="recorded the first 60 s", remedy="fewer steps")
+    cut = kernels("gemm").model_copy(update={"faults": [lost]})
+    row = of_command(cut, 1, FLASH)
     assert row.class_ == "invalid" and "not all were: nsys: recorded the first 60 s: fewer steps" in row.reason
     seen = kernels("gemm", "flash_fwd").model_copy(update={"faults": cut.faults})
-    assert observed_row(context(), of_command(seen, 1), flash).class_ == "unchanged"
+    assert of_command(seen, 1, FLASH).class_ == "unchanged"
 
 
 # ---------------------------------------------------------------- values beside a fault
@@ -292,10 +281,10 @@ def seen_by(tool: str, value: float, *faults: Fault, metric: str = "kernel_launc
     profile = kernels("gemm").model_copy(update={"metrics": {metric: value}, "faults": list(faults)})
     assert profile.trace is not None
     if tool == "ncu":
-        one = KernelCounters(
-            name="gemm", count=1, seconds=1e-5, grid=(1, 1, 1), block=(32, 1, 1), values={metric: value}
+        counted = {"grid": (1, 1, 1), "block": (32, 1, 1), "values": {metric: value}}
+        profile.counters = Counters(
+            source="ncu", kernels=[KernelCounters(name="gemm", count=1, seconds=1e-5, **counted)]
         )
-        profile.counters = Counters(source="ncu", kernels=[one])
     else:
         profile.trace.source = tool  # type: ignore[assignment]
     return profile
@@ -309,18 +298,16 @@ def test_a_value_beside_a_fault_neither_keeps_nor_breaks_a_limit(origin, on_miss
     whole, part = seen_by("nsys", 3), seen_by("nsys", value, LOST)
     bound = 0.0 if kind == "regression" else 3.0
     asked = criterion(metric="kernel_launches", tier="trace", kind=kind, bound=bound, fail_on=FAIL_ON[on_missing])
-    judged = observed_row(context(), case(whole, part).model_copy(update={"origin": origin}), asked)
-    assert (judged.class_, judged.effect, judged.head) == ("invalid", on_missing, None)
-    assert "nsys: nsys says: CUPTI dropped 5 records: profile fewer executions" in judged.reason
+    row = judged(whole, part, asked, origin)
+    assert (row.class_, row.effect, row.head) == ("invalid", on_missing, None)
+    assert "nsys: nsys says: CUPTI dropped 5 records: profile fewer executions" in row.reason
 
 
 def test_base_beside_a_fault_compares_with_nothing_and_excuses_nothing() -> None:
     part, head = seen_by("nsys", 9, LOST), seen_by("nsys", 5)
-    row = observed_row(context(), case(part, head), criterion(metric="kernel_launches", tier="trace"))
+    row = judged(part, head, criterion(metric="kernel_launches", tier="trace"))
     assert (row.class_, row.effect) == ("invalid", "fail") and "CUPTI dropped" in row.reason
-    row = observed_row(
-        context(), case(part, head), criterion(metric="kernel_launches", tier="trace", kind="max", bound=3)
-    )
+    row = judged(part, head, criterion(metric="kernel_launches", tier="trace", kind="max", bound=3))
     assert (row.class_, row.effect, row.base) == ("violation", "fail", None)
 
 
@@ -345,22 +332,18 @@ def test_base_beside_a_fault_compares_with_nothing_and_excuses_nothing() -> None
 )
 def test_a_fault_costs_what_it_could_have_changed_and_no_more(metric, tool, fault, stands) -> None:
     asked = criterion(metric=metric, tier=OWN.get(metric, "static"), kind="max", bound=10)
-    row = observed_row(context(), case(None, seen_by(tool, 5, fault, metric=metric)), asked)
+    row = judged(None, seen_by(tool, 5, fault, metric=metric), asked)
     assert row.class_ == ("unchanged" if stands else "invalid")
 
 
 def test_a_kernel_that_is_not_seen_beside_a_fault_may_have_been_lost() -> None:
-    flash = criterion(metric="kernels", tier="trace", kind="kernels", pattern="flash")
     lost = kernels("gemm").model_copy(update={"faults": [LOST]})
-    row = observed_row(context(), case(None, lost), flash)
+    row = judged(None, lost, FLASH)
     assert (row.class_, row.effect) == ("invalid", "fail") and "not all were: nsys" in row.reason
-    row = observed_row(context(), case(lost, kernels("gemm")), flash)
+    row = judged(lost, kernels("gemm"), FLASH)
     assert (row.class_, row.effect) == ("violation", "fail"), "base excuses by what it was seen to do"
     sets = LOST.model_copy(update={"metrics": ["device_busy"]})
-    assert (
-        observed_row(context(), case(None, kernels("gemm").model_copy(update={"faults": [sets]})), flash).effect
-        == "fail"
-    )
+    assert judged(None, kernels("gemm").model_copy(update={"faults": [sets]}), FLASH).effect == "fail"
 
 
 def copies(*faults: Fault, kind: Any = "host to device") -> Profile:
@@ -380,12 +363,11 @@ OF_NOTHING = [("registers", "static"), ("dram_bytes", "counters"), ("copy_bandwi
 def test_a_pattern_asks_no_case_for_what_no_side_has(metric: str, tier: Any, kind: Any) -> None:
     by_pattern = criterion(metric, kind, 70, tier=tier, named=False)
     by_name = by_pattern.model_copy(update={"named": True})
-    compared = context()
 
     def rows(base: Profile | None, head: Profile, asked: Criterion, status: Any = "ok") -> list[Any]:
         one = case(base, head)
         one.sides["base"].status = status
-        asking = replace(compared, criteria={one.key: [asked]})
+        asking = replace(CONTEXT, criteria={one.key: [asked]})
         told = [row for row in rows_of(asking, [one], Fingerprint.model_construct()) if row.kind != "presence"]
         assert bool(not_asked(asking, [one])) == (not told and not asked.named)
         return told
@@ -415,5 +397,5 @@ def test_a_pattern_still_asks_for_ranges_kernels_and_calls() -> None:
         kind: Any = "kernels" if metric == "kernels" else "max"
         pattern = {"pattern": "flash"} if metric == "kernels" else {}
         asked = criterion(metric, kind, 1.0, tier="trace", named=False, **pattern)
-        assert observed_row(context(), case(copies(), copies()), asked).class_ == "invalid"
+        assert judged(copies(), copies(), asked).class_ == "invalid"
         assert not inapplicable(case(copies(), copies()), asked)
