@@ -8,7 +8,7 @@ from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.metrics import known_metric
 from perfci.model.plan import Looks, Plan
-from perfci.model.results import Case, CaseSide, Check, Clock, FileFailure, Pair, Reason, Results, SideCode, Work
+from perfci.model.results import Case, CaseSide, Clock, Pair, Reason, Results, SideCode
 from perfci.model.timing import Timing
 
 T = 48.5e-6
@@ -89,12 +89,8 @@ def case(
     if made is None:
         made = [] if ratio is None else pairs(*values(ratio, **fields.pop("values", {})))
     return Case(
-        id=ident,
-        kernel=ident.split("/", maxsplit=1)[0],
-        device=fields.pop("device", "cuda"),
-        sides=sides,
-        pairs=made,
-        **fields,
+        **{"id": ident, "kernel": ident.split("/", maxsplit=1)[0], "device": "cuda", "sides": sides, "pairs": made}
+        | fields
     )
 
 
@@ -107,71 +103,27 @@ def limit(
 ) -> Criterion:
     known = known_metric(metric)
     unit, better, tier = (known.unit, known.better or "lower", known.tier) if known else ("", "lower", "reported")
-    data = {
-        "case": ident,
-        "device": "cuda",
-        "metric": metric,
-        "unit": unit,
-        "better": better,
-        "tier": tier,
-        "kind": kind,
-        "bound": bound,
-        "source": POLICY,
-    }
-    return Criterion(**(data | fields))
+    data = {"case": ident, "device": "cuda", "kind": kind, "bound": bound, "source": POLICY}
+    return Criterion(**(data | {"metric": metric, "unit": unit, "better": better, "tier": tier} | fields))
 
 
 def results(cases: list[Case], limits: list[Criterion] | None = None, **fields: Any) -> Results:
     """Results in mode compare; every case has the default limit unless `limits` says otherwise."""
     asked = [limit(c.id, device=c.device) for c in cases] if limits is None else limits
     mode = fields.pop("mode", "compare")
+    sides = {"base": SideCode(ref="main")} if mode == "compare" else {}
+    sides["head"] = SideCode(ref="HEAD")
     m = max(1, sum(one.shares_alpha for one in asked))
-    plan = Plan(
-        seed=1,
-        sides=["base", "head"] if mode == "compare" else ["head"],
-        looks=fields.pop("looks", Looks.fitted(m)),
-        criteria=asked,
-        m=m,
-    )
+    looks = fields.pop("looks", Looks.fitted(m))
     return Results(
-        run="r1",
-        mode=mode,
-        started="2025-01-01T00:00:00Z",
-        command=["perfci", "compare", "--base", "main"],
-        fingerprint=Fingerprint(),
-        sides={"base": SideCode(ref="main"), "head": SideCode(ref="HEAD")}
-        if mode == "compare"
-        else {"head": SideCode(ref="HEAD")},
-        plan=plan,
-        cases=cases,
-        **fields,
-    )
+        run="r1", mode=mode, started="2025-01-01T00:00:00Z", command=["perfci", "compare", "--base", "main"],
+        fingerprint=Fingerprint(), sides=sides, cases=cases,
+        plan=Plan(seed=1, sides=[*sides], looks=looks, criteria=asked, m=m), **fields,
+    )  # fmt: skip
 
 
 def alone(ident: str = "matmul/n=64", head: CaseSide | None = None, n: int = PAIRS, level: float = T) -> Case:
     """A case of a run without base."""
-    made = pairs(None, values(1.0, n, base=level)[1]) if head is None else []
-    return Case(
-        id=ident,
-        kernel=ident.split("/", maxsplit=1)[0],
-        device="cuda",
-        sides={"head": head or side()},
-        pairs=made,
-    )
-
-
-__all__ = [
-    "POLICY",
-    "Check",
-    "FileFailure",
-    "Reason",
-    "Work",
-    "alone",
-    "at_clocks",
-    "case",
-    "limit",
-    "pairs",
-    "results",
-    "side",
-    "values",
-]
+    measured = case(ident, pairs=pairs(None, values(1.0, n, base=level)[1]) if head is None else [])
+    measured.sides = {"head": head or side()}
+    return measured

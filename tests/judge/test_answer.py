@@ -36,36 +36,6 @@ def test_work_that_is_not_declared_derives_nothing():
     assert answer(case(), limit(metric="tflops"), LOOKS, 1).decision.reason_code == "unmeasured"
 
 
-def test_slower_as_measured_but_not_at_equal_clock_is_the_clock():
-    slow_clock = case(pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05))
-    assert status(slow_clock, limit()) == "clock"
-    slow_code = case(pairs=at_clocks(pairs(*values(1.05))))
-    assert status(slow_code, limit()) == "regression"
-    waits_for_memory = case(pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05, slope=0.0))
-    assert status(waits_for_memory, limit()) == "regression"
-
-
-def test_what_derives_from_time_is_excused_by_the_clock_too():
-    work = Work(flops=1e9)
-    slow_clock = case(
-        base=side(work=work), head=side(work=work), pairs=at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05)
-    )
-    assert status(slow_clock, limit(metric="tflops")) == "clock"
-
-
-def test_a_clock_that_was_not_measured_excuses_nothing():
-    some = at_clocks(pairs(*values(1.05)), head=1.98e9 / 1.05)
-    some[3].clock = {}
-    assert status(case(pairs=some), limit()) == "regression"
-
-
-def test_a_clock_that_is_no_number_never_passes():
-    made = at_clocks(pairs(*values(1.0)))
-    made[20].clock["head"].hertz = math.nan
-    decision = answer(case(pairs=made), limit(), LOOKS, 1).decision
-    assert (decision.status, decision.reason_code) == ("invalid", "clock")
-
-
 def test_a_least_change_widens_the_limit_to_what_the_timer_can_show():
     slow = case(ratio=1.05)
     assert status(slow, limit(bound=0.02, min_change=1e-7)) == "regression"

@@ -75,7 +75,7 @@ def test_what_an_answer_takes_is_told_where_the_interval_does_not_show_it(
     row = judged(
         np.random.default_rng(seed).normal(shift, sd, n), m=m, metric=metric, unit="", better=better, tier="timing"
     )
-    if row.class_ != "inconclusive":
+    if row.class_ != "inconclusive" or "pairs resemble those before them" in row.reason:  # drift has words of its own
         return
     assert row.interval is not None
     limit = 1.1 if better == "lower" else 0.9

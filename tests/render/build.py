@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,32 +63,15 @@ def row(
 
 
 def presence(case: str, cls: str, reason: str, **fields: Any) -> Row:
-    blank = {
-        "kind": "presence",
-        "metric": "",
-        "unit": "",
-        "base": None,
-        "head": None,
-        "change": None,
-        "worse": None,
-    }
+    blank = dict.fromkeys(("base", "head", "change", "worse", "interval", "limit", "look", "p"))
     return row(
-        case,
-        cls,
-        **(blank | {"interval": None, "limit": None, "pairs": 0, "look": None, "p": None, "reason": reason} | fields),
+        case, cls, **(blank | {"kind": "presence", "metric": "", "unit": "", "pairs": 0, "reason": reason} | fields)
     )
 
 
 def stats(value: float, n: int = 16) -> Stats:
-    return Stats(
-        n=n,
-        mean=value * 1.0003,
-        sd=value * 0.002,
-        median=value,
-        low=value * 0.999,
-        high=value * 1.001,
-        level=0.9787,
-    )
+    spread = {"sd": value * 0.002, "low": value * 0.999, "high": value * 1.001}
+    return Stats(n=n, mean=value * 1.0003, median=value, level=0.9787, **spread)
 
 
 def measured(
@@ -103,11 +87,7 @@ def measured(
     ):
         if amount != 0:
             sides = {side: stats(time if amount is None else amount / time, n) for side, time in times.items()}
-            found.append(
-                Measured.model_validate(
-                    {"case": case, "device": device, "metric": metric, "unit": unit, "sides": sides}
-                )
-            )
+            found.append(Measured(case=case, device=device, metric=metric, unit=unit, sides=sides))
     return found
 
 
@@ -118,26 +98,16 @@ TIMING = Timing(mode="cold", cache="L2 flushed", threads=1, settings={"timer": "
 
 def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fields: Any) -> CaseFacts:
     check = Check(shapes=27, compared=compared, worst=0.35 if compared else None, rtol=2e-2, atol=1e-3)
-    data = {
-        "case": case,
-        "device": device,
-        "work": work,
-        "checks": {"base": check, "head": check},
-        "timing": TIMING.model_copy(deep=True),
-    }
-    return CaseFacts.model_validate(data | fields)
+    told = {"checks": {"base": check, "head": check}, "timing": TIMING.model_copy(deep=True)} | fields
+    return CaseFacts(case=case, device=device, work=work, **told)
 
 
 def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> Report:
-    order = {name: index for index, name in enumerate(CLASSES)}
     worst: dict[tuple[str, str], str] = {}
     for entry in rows:
         key = (entry.case, entry.device)
-        if key not in worst or order[entry.class_] < order[worst[key]]:
-            worst[key] = entry.class_
-    counts: dict[str, int] = {}
-    for name in worst.values():
-        counts[name] = counts.get(name, 0) + 1
+        worst[key] = min(entry.class_, worst.get(key, entry.class_), key=CLASSES.index)
+    counts = Counter(worst.values())
     effects = {entry.effect for entry in rows}
     verdict = fields.pop("verdict", next((name for name in ("fail", "undecided") if name in effects), "pass"))
     values = [
@@ -233,20 +203,10 @@ VIOLATION = row(
 
 
 def _many(count: int) -> Report:
-    rows = [
-        row(
-            f"sdpa/seq={i}",
-            "regression",
-            ratio=1.5 - i * 1e-3,
-            reason="slower by at least 2 % " + "and more so " * 12,
-        )
-        for i in range(count)
-    ]
-    return report(
-        rows,
-        f"`sdpa/seq=0` is 50 % slower (+{count - 1} more) — this change needs review",
-        "See the rows below.",
-    )
+    reason = "slower by at least 2 % " + "and more so " * 12
+    rows = [row(f"sdpa/seq={i}", "regression", ratio=1.5 - i * 1e-3, reason=reason) for i in range(count)]
+    sentence = f"`sdpa/seq=0` is 50 % slower (+{count - 1} more) — this change needs review"
+    return report(rows, sentence, "See the rows below.")
 
 
 def recorded(case: str, side: str) -> Profile:
@@ -261,31 +221,18 @@ def recorded(case: str, side: str) -> Profile:
 def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
     sides = {side: CaseSide(work=SDPA, profile=recorded(fixture, side)) for side in ("base", "head")}
     if fixture == "upload-mib64":  # it only copies, which ncu has a word for
-        for side in sides.values():
-            side.profile.faults.append(
-                Fault(
-                    tool="ncu",
-                    part="counters",
-                    kind="empty",
-                    text="ncu saw no kernel that it was to profile",
-                    remedy="see ncu's log",
-                )
-            )
+        told = {"kind": "empty", "text": "ncu saw no kernel that it was to profile", "remedy": "see ncu's log"}
+        faulty = list(sides.values())
     else:
-        sides["head"].profile.faults.append(
-            Fault(
-                tool="ncu",
-                part="counters",
-                kind="incomplete",
-                text="2 of 14 kernels have no l1_hit_rate",
-                remedy="profile it alone",
-            )
-        )
+        told = {"kind": "incomplete", "text": "2 of 14 kernels have no l1_hit_rate", "remedy": "profile it alone"}
+        faulty = [sides["head"]]
+    for side in faulty:
+        side.profile.faults.append(Fault(tool="ncu", part="counters", **told))
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides)
-    told = case_profile(case, rows, None)
+    explained = case_profile(case, rows, None)
     for one in rows:
-        one.cause = told.sentences[0]
-    return told
+        one.cause = explained.sentences[0]
+    return explained
 
 
 ENVIRONMENTS = Environments(
@@ -324,13 +271,8 @@ def reports() -> dict[str, Report]:
         "`layernorm/dim=1024` fails in head: wrong result",
         "Run `perfci run layernorm/dim=1024` on head to see it.",
     )
-    failed.facts.append(
-        facts(
-            FAILED.case,
-            Work(),
-            reasons={"head": Reason(kind="wrong", text="12 of 4096 differ", log="logs/head-layernorm.log")},
-        )
-    )
+    wrong = Reason(kind="wrong", text="12 of 4096 differ", log="logs/head-layernorm.log")
+    failed.facts.append(facts(FAILED.case, Work(), reasons={"head": wrong}))
     hostile = report(
         [row(name, "regression", ratio=1.5, reason=f"because of {name}", kernel="evil") for name in HOSTILE],
         f"`{HOSTILE[1]}` is 50 % slower @org/team #1 (+7 more) <b>now</b>",

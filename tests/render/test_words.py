@@ -12,6 +12,7 @@ from perfci.model.criteria import asked
 from perfci.model.metrics import CustomMetric, known_metric
 from perfci.model.policy import Limit
 from perfci.model.report import Interval, Report
+from perfci.model.results import Work
 from perfci.model.units import direction
 from perfci.render import comment, render_all
 from perfci.render.view import View
@@ -116,7 +117,7 @@ WITHIN, BROKEN, STILL = "within the limit of", "below the limit of", "base break
 def test_a_throughput_names_its_items_everywhere(bound: float, ratio: float, said: str, declared: bool) -> None:
     """What the case declares that it counts; else, of a command that reports a rate, what the limit says."""
     base, head = build.values(ratio)
-    side = build.side(work=build.Work(items=36, item="tokens") if declared else build.Work())
+    side = build.side(work=Work(items=36, item="tokens") if declared else Work())
     rates = {} if declared else {"throughput": (36 / base, 36 / head)}
     case = build.case(pairs=build.pairs(base, head, **rates), base=side, head=side)
     change = build.limit(metric="throughput")
