@@ -63,8 +63,8 @@ def ceilings(read: float | None = None, copied: float | None = None, **matmul: f
 
 
 def side(status: str = "ok", kind: str | None = None, text: str = "it broke", **fields: Any) -> CaseSide:
-    reason = Reason(kind=kind, text=text) if kind else None
     defaults = {
+        "reason": Reason(kind=kind, text=text) if kind else None,
         "file": "kernels/suite.py",
         "line": 7,
         "params": {"n": 64},
@@ -72,8 +72,8 @@ def side(status: str = "ok", kind: str | None = None, text: str = "it broke", **
         "timing": Timing(mode="rotating", settings={"timer": "events"}),
     }
     if status == "absent":
-        defaults = {}
-    return CaseSide(status=status, reason=reason, **(defaults | fields))
+        defaults = {"reason": defaults["reason"]}
+    return CaseSide(status=status, **(defaults | fields))
 
 
 def case(

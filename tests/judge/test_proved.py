@@ -51,15 +51,11 @@ def test_a_case_that_is_proved_by_its_work_shares_alpha_as_it_was_planned() -> N
     assert report.verdict == "pass" and not report.exploratory
     assert report.sentence == "No regression: 3 cases unchanged (2 proved)"
     assert "1 of 3 cases proved unchanged, and not measured: they give the GPU the same work" in report.notes
-    made.plan.m = 3
-    assert judge(made).exploratory or judge(made).verdict == "pass"
 
 
-@pytest.mark.parametrize(
-    "metric, kind", [("registers", "regression"), ("registers", "max"), ("launches", "regression")]
-)
-def test_what_profilers_see_is_answered_too(metric: str, kind: str) -> None:
-    report = judge(results([proved()], [limit("copy", metric, kind, 0.0 if kind == "regression" else 64)]))
+@pytest.mark.parametrize("kind, bound", [("regression", 0.0), ("max", 64)])
+def test_what_profilers_see_is_answered_too(kind: str, bound: float) -> None:
+    report = judge(results([proved()], [limit("copy", "registers", kind, bound)]))
     assert [(row.class_, row.proved, row.effect) for row in report.rows] == [("unchanged", True, "pass")]
 
 

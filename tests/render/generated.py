@@ -22,12 +22,7 @@ _RATIOS = (1.0, 1.0, 1.0005, 1.014, 0.97, 1.0, 3.1, 1.0)
 
 
 def recorded(
-    cases: int = 8,
-    pairs: int = 16,
-    placements: int = 3,
-    samples: int = 20,
-    names: Iterable[str] = (),
-    seen: bool = True,
+    cases: int = 8, pairs: int = 16, samples: int = 20, names: Iterable[str] = (), seen: bool = True
 ) -> Recorded:
     """A comparison on one GPU. `names` take the place of the first cases' ids; `seen`: with profiles of some cases."""
     rng = np.random.default_rng(1)
@@ -39,7 +34,7 @@ def recorded(
         drawn, raw[key] = [], {}
         for index in range(pairs):
             taken = {
-                side: level * factor * np.exp(rng.normal(0, 0.001) + rng.normal(0, 0.004, (placements, samples)))
+                side: level * factor * np.exp(rng.normal(0, 0.001) + rng.normal(0, 0.004, (3, samples)))
                 for side, factor in zip(SIDES, (1.0, ratio), strict=True)
             }
             raw[key][index] = {side: values.tolist() for side, values in taken.items()}
@@ -49,10 +44,10 @@ def recorded(
                     first=SIDES[int(rng.integers(2))],
                     values={side: {"time": float(values.mean())} for side, values in taken.items()},
                     clock={
-                        side: Clock(hertz=float(1.98e9 + rng.normal(0, 2e6)), blocks=6, variance=1e-6, covariance=-5e-7)
+                        side: Clock(hertz=1.98e9 + rng.normal(0, 2e6), blocks=6, variance=1e-6, covariance=-5e-7)
                         for side in SIDES
                     },
-                    samples=dict.fromkeys(SIDES, placements * samples),
+                    samples=dict.fromkeys(SIDES, 3 * samples),
                     at=START + 12 * index + 0.05 * number,
                 )
             )

@@ -17,6 +17,10 @@ BASE, HEAD = "4d5993f" + "0" * 33, "2fed942" + "1" * 33
 PICTURED = ("attention", "backward", "layernorm", "matmul", "ranged", "replayed", "scale")
 """Cases of the pictures: a change with two of the faults."""
 RUN = "https://github.com/acme/attention/actions/runs/1042"
+ORIGIN = Origin(
+    repository="acme/attention", pull_request=7, event="pull_request", head_sha=HEAD, head_ref="faster",
+    base_ref="main", run_id=1042, run_url=RUN,
+)  # fmt: skip
 
 
 def results(cases: Collection[str] = ()) -> Results:
@@ -39,9 +43,5 @@ def results(cases: Collection[str] = ()) -> Results:
 
 def publication(report: Report) -> Publication:
     """Their publication in a pull request."""
-    origin = Origin(
-        repository="acme/attention", pull_request=7, event="pull_request", head_sha=HEAD, head_ref="faster",
-        base_ref="main", run_id=1042, run_url=RUN,
-    )  # fmt: skip
     artifact = Artifact(name="perfci", url=f"{RUN}/artifacts/80", expires="2026-12-05T15:31:00Z")
-    return Publication(origin=origin, shards=[Shard(report=report, artifacts=[artifact])])
+    return Publication(origin=ORIGIN, shards=[Shard(report=report, artifacts=[artifact])])

@@ -2,30 +2,14 @@
 
 from typing import Any
 
-from perfci.model.publication import Acceptance, Artifact, Attempt, Origin, Publication, Shard, Standing
+from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard, Standing
 from perfci.model.report import Interval, Report
-from tests.render.build import (
-    MISSING,
-    REGRESSED,
-    UNDECIDED,
-    presence,
-    reports,
-    row,
-    unchanged,
-)
+from tests.render import h200
+from tests.render.build import MISSING, REGRESSED, UNDECIDED, presence, reports, row, unchanged
 from tests.render.build import report as build
 
-RUN = "https://github.com/acme/attention/actions/runs/1042"
-ORIGIN = Origin(
-    repository="acme/attention",
-    pull_request=7,
-    event="pull_request",
-    head_sha="2fed942" + "1" * 33,
-    head_ref="math-path",
-    base_ref="main",
-    run_id=1042,
-    run_url=RUN,
-)
+RUN = h200.RUN
+ORIGIN = h200.ORIGIN.model_copy(update={"head_ref": "math-path"})
 ADDED = [presence(f"rope/seq={n}", "added", "in head, not in base: nothing to compare with", metric="time", unit="s", head=n * 1e-8) for n in (512, 4096)]  # fmt: skip
 ACCEPTED = Acceptance(by="alice", at="2026-01-05T12:04:31Z", reason="the math path is exact, flash is not")
 EARLIER = [
@@ -87,11 +71,8 @@ def publications() -> dict[str, Publication]:
         missing=["perfci-x: <img src=x onerror=alert(1)> @everyone #1 GH-1 4d5993f0000 www.evil.example"],
         attempts=[Attempt(run_id=1, attempt=1, sentence="`a`|b @everyone <i>", url="https://evil.example/)[x](")],
     )  # fmt: skip
-    hostile.standings = [
-        standing(
-            "h100](http://evil.example)|`<b>@org #1", 1.5, 0.1, reference="v1|`<img src=x>` @everyone", metric="a|b`c"
-        )
-    ]
+    case, reference = "h100](http://evil.example)|`<b>@org #1", "v1|`<img src=x>` @everyone"
+    hostile.standings = [standing(case, 1.5, 0.1, reference=reference, metric="a|b`c")]
     hostile.origin = ORIGIN.model_copy(update={"fork": True, "head_ref": "`$(id)`", "base_ref": "a|b"})
     hostile.shards[0].artifacts = [
         Artifact(name="perf](http://evil.example)", url="javascript:alert(1)", expires="tomorrow <b>"),

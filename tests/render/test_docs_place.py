@@ -1,5 +1,6 @@
 """Where reports say that a page is: where this perfci came from, wherever that is."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,27 +34,23 @@ def at(place: str) -> list[str]:
     return [f"{place}/docs/undecided.md", f"{place}/docs/undecided.md#clock"]
 
 
+def cloned(url: str) -> str:
+    return json.dumps({"url": url, "vcs_info": {"vcs": "git", "commit_id": "5a5a"}})
+
+
+CODE = "https://code.example/gpu/perfci"
+SOURCE = f"Project-URL: Homepage, https://gpu.example\nProject-URL: Source, {CODE}/\n"
+
+
 @pytest.mark.parametrize(
     ("metadata", "came", "expected"),
     [
         ("", "", HERE),
         ("", '{"url": "file:///src/perfci", "dir_info": {"editable": true}}', HERE),
-        (
-            "",
-            '{"url": "https://me:token@code.example/gpu/perfci.git", "vcs_info": {"vcs": "git", "commit_id": "5a5a"}}',
-            at("https://code.example/gpu/perfci/blob/5a5a"),
-        ),
-        (
-            "",
-            '{"url": "ssh://git@code.example/gpu/perfci", "vcs_info": {"vcs": "git", "commit_id": "5a5a"}}',
-            at("https://code.example/gpu/perfci/blob/5a5a"),
-        ),
-        ("", '{"url": "file:///mirror/perfci", "vcs_info": {"vcs": "git", "commit_id": "5a5a"}}', HERE),
-        (
-            "Project-URL: Homepage, https://gpu.example\nProject-URL: Source, https://code.example/gpu/perfci/\n",
-            "",
-            at("https://code.example/gpu/perfci/blob/v9.8"),
-        ),
+        ("", cloned("https://me:token@code.example/gpu/perfci.git"), at(f"{CODE}/blob/5a5a")),
+        ("", cloned("ssh://git@code.example/gpu/perfci"), at(f"{CODE}/blob/5a5a")),
+        ("", cloned("file:///mirror/perfci"), HERE),
+        (SOURCE, "", at(f"{CODE}/blob/v9.8")),
         ("Project-URL: Changelog, https://gpu.example/changes\n", "", HERE),
     ],
     ids=["unknown", "editable", "git, with a token", "git by ssh", "git here", "index", "index without source"],
@@ -71,19 +68,12 @@ def test_an_action_tells_its_own_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (docs.page("undecided.md"), docs.link("undecided.md")) == ("/opt/perfci/docs/undecided.md", "")
 
 
+SERVER = {"GITHUB_SERVER_URL": "https://github.example"}
+ACTION = SERVER | {"GITHUB_ACTION_REPOSITORY": "gpu/perfci", "GITHUB_ACTION_REF": "v1"}
+
+
 @pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        (
-            {
-                "GITHUB_SERVER_URL": "https://github.example",
-                "GITHUB_ACTION_REPOSITORY": "gpu/perfci",
-                "GITHUB_ACTION_REF": "v1",
-            },
-            "https://github.example/gpu/perfci/blob/v1/docs",
-        ),
-        ({"GITHUB_SERVER_URL": "https://github.example"}, ""),
-    ],
+    ("env", "expected"), [(ACTION, "https://github.example/gpu/perfci/blob/v1/docs"), (SERVER, "")]
 )
 def test_the_actions_tell_the_place_that_the_workflow_names(env: dict[str, str], expected: str) -> None:
     (line,) = [line for line in (ROOT / "action" / "start").read_text().splitlines() if docs.VARIABLE in line]
