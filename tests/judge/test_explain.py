@@ -82,6 +82,7 @@ FREE = Call(name="cudaFree", kind="allocation", count=1, seconds=1e-6)
 SPIN = "triton_poi_fused_add_{}"
 NVJET = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 SGEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_execute_kernel__5x_cublas"
+CUTLASS = "void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_128x256_32x3>(P)"
 FORBIDDEN = Fault(
     tool="ncu",
     part="counters",
@@ -91,8 +92,19 @@ FORBIDDEN = Fault(
 )
 
 
+KILLED = Fault(
+    tool="nsys", part="trace", kind="timeout", text="killed after 60 s", remedy="give the profile a larger timeout"
+)
+UNSEEN = Fault(tool="nsys", part="trace", kind="empty", text="no range of the case arrived")
+PARTS = ("add_0", 30e-6), ("mul_1", 31e-6), ("relu_2", 32e-6)
+
+
+def traced(*kernels, counters=None, **more):
+    return Profile(trace=trace(*kernels, **more), counters=counters)
+
+
 def many(n, seconds=2e-6, **more):
-    return trace(*(use(SPIN.format(i), seconds) for i in range(n)), calls=[launch(n)], **more)
+    return traced(*(use(SPIN.format(i), seconds) for i in range(n)), calls=[launch(n)], **more)
 
 
 SEE = "See the @url:guide:https://docs.nvidia.com/x@ and @section:MemoryWorkloadAnalysis:Memory@."
@@ -105,80 +117,45 @@ MADE: dict[str, tuple[Profile, Profile, float | None]] = {
     "registers": (PLAIN, stencil(90e-6, 128, occupancy=25.0), 2.0),
     "registers-trace-only": (
         Profile(trace=PLAIN.trace, metrics={"occupancy_theoretical": 50.0}),
-        Profile(trace=trace(use(seconds=90e-6, registers=128)), metrics={"occupancy_theoretical": 25.0}),
+        traced(use(seconds=90e-6, registers=128)).model_copy(update={"metrics": {"occupancy_theoretical": 25.0}}),
         2.0,
     ),
-    "spills": (PLAIN, stencil(150e-6, local=256, rules=SPILLING, dram_bytes=540e6, instructions=9e6, spills=3.2e6), 3.3),
-    "synchronises": (
+    "spills": (
         PLAIN,
-        Profile(trace=trace(use(), calls=[SYNC, launch()], wall=120e-6), counters=PLAIN.counters),
-        2.3,
+        stencil(150e-6, local=256, rules=SPILLING, dram_bytes=540e6, instructions=9e6, spills=3.2e6),
+        3.3,
     ),
-    "allocates": (
-        PLAIN,
-        Profile(trace=trace(use(), calls=[MALLOC, launch(), FREE], wall=1e-3), counters=PLAIN.counters),
-        18.0,
-    ),
-    "launch-bound": (
-        Profile(trace=many(4, 20e-6)),
-        Profile(trace=many(40, span=400e-6, wall=405e-6)),
-        5.0,
-    ),
+    "synchronises": (PLAIN, traced(use(), calls=[SYNC, launch()], wall=120e-6, counters=PLAIN.counters), 2.3),
+    "allocates": (PLAIN, traced(use(), calls=[MALLOC, launch(), FREE], wall=1e-3, counters=PLAIN.counters), 18.0),
+    "launch-bound": (many(4, 20e-6), many(40, span=400e-6, wall=405e-6), 5.0),
     "tensor-cores-lost": (
-        Profile(
-            trace=trace(use(NVJET, 170e-6, block=(384, 1, 1))),
+        traced(
+            use(NVJET, 170e-6, block=(384, 1, 1)),
             counters=counters(counted(NVJET, 176e-6, tensor_active=95.0, dram_bytes=176e6)),
         ),
-        Profile(
-            trace=trace(use(SGEMM, 2.8e-3)),
-            counters=counters(counted(SGEMM, 2.9e-3, tensor_active=0.01, dram_bytes=310e6)),
-        ),
+        traced(use(SGEMM, 2.8e-3), counters=counters(counted(SGEMM, 2.9e-3, tensor_active=0.01, dram_bytes=310e6))),
         16.0,
     ),
-    "another-library": (
-        Profile(trace=trace(use(NVJET, 170e-6))),
-        Profile(trace=trace(use("void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_128x256_32x3>(P)", 230e-6))),
-        1.35,
-    ),
+    "another-library": (traced(use(NVJET, 170e-6)), traced(use(CUTLASS, 230e-6)), 1.35),
     "more-launches": (
-        Profile(trace=trace(use(count=2), calls=[launch(2)])),
-        Profile(trace=trace(use(count=20, seconds=450e-6), calls=[launch(20)])),
+        traced(use(count=2), calls=[launch(2)]),
+        traced(use(count=20, seconds=450e-6), calls=[launch(20)]),
         10.0,
     ),
     "split": (
-        Profile(trace=trace(use("triton_poi_fused_add_mul_relu_0", 40e-6))),
-        Profile(
-            trace=trace(
-                use("triton_poi_fused_add_0", 30e-6), use("triton_poi_fused_mul_1", 31e-6), use("triton_poi_fused_relu_2", 32e-6)
-            )
-        ),
+        traced(use("triton_poi_fused_add_mul_relu_0", 40e-6)),
+        traced(*(use(f"triton_poi_fused_{name}", seconds) for name, seconds in PARTS)),
         2.3,
     ),
-    "same-code-slower": (
-        PLAIN,
-        Profile(trace=trace(use(seconds=60e-6), calls=[launch()]), counters=PLAIN.counters),
-        1.33,
-    ),
+    "same-code-slower": (PLAIN, stencil(60e-6), 1.33),
     "stalls": (PLAIN, stencil(70e-6, instructions=4.4e6, stall_barrier=2.6), 1.5),
     "nothing": (PLAIN, PLAIN, 1.06),
     "counters-only": (Profile(counters=PLAIN.counters), Profile(counters=stencil(dram_bytes=480e6).counters), 1.8),
     "no-counters-in-head": (PLAIN, Profile(trace=PLAIN.trace, faults=[FORBIDDEN]), 1.2),
-    "nothing-of-head": (
-        PLAIN,
-        Profile(
-            faults=[
-                Fault(tool="nsys", part="trace", kind="timeout", text="killed after 60 s", remedy="give the profile a larger timeout"),
-                FORBIDDEN,
-            ]
-        ),
-        1.2,
-    ),
+    "nothing-of-head": (PLAIN, Profile(faults=[KILLED, FORBIDDEN]), 1.2),
     "empty-trace-of-head": (
         PLAIN,
-        Profile(
-            trace=Trace(source="nsys", executions=1, wall=0, busy=0, span=0),
-            faults=[Fault(tool="nsys", part="trace", kind="empty", text="no range of the case arrived")],
-        ),
+        Profile(trace=Trace(source="nsys", executions=1, wall=0, busy=0, span=0), faults=[UNSEEN]),
         1.2,
     ),
     "static-metrics-only": (
@@ -186,7 +163,7 @@ MADE: dict[str, tuple[Profile, Profile, float | None]] = {
         Profile(metrics={"registers": 96.0, "peak_memory": 3e9}),
         None,
     ),
-}  # fmt: skip
+}
 
 
 def written(explanation: Explanation) -> str:
@@ -260,8 +237,8 @@ def test_a_quantity_of_one_side_is_not_compared():
 
 def test_the_measured_change_decides_what_points_its_way():
     """An allocation came and a kernel got faster: what explains a slow-down is not what explains a speed-up."""
-    base = Profile(trace=trace(use(seconds=200e-6), calls=[launch()]))
-    head = Profile(trace=trace(use(seconds=100e-6, registers=32), calls=[MALLOC], wall=1e-3))
+    base = traced(use(seconds=200e-6), calls=[launch()])
+    head = traced(use(seconds=100e-6, registers=32), calls=[MALLOC], wall=1e-3)
     assert explain(base, head, 4.0).sentences[0].startswith("allocates")
     assert explain(base, head, 0.5).sentences[0].startswith("`stencil`: registers 64 → 32")
 
@@ -304,8 +281,8 @@ def test_fused_attention_is_known_by_name(name, attention):
 
 
 def test_attention_that_moves_to_another_backend_is_not_left():
-    base = Profile(trace=trace(use("void pytorch_flash::flash_fwd_kernel<X>(P)")))
-    head = Profile(trace=trace(use("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::P)", 90e-6)))
+    base = traced(use("void pytorch_flash::flash_fwd_kernel<X>(P)"))
+    head = traced(use("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::P)", 90e-6))
     assert explain(base, head).sentences[0].startswith("moved from flash attention to memory-efficient attention")
 
 
@@ -323,7 +300,7 @@ def test_an_inserted_float32_copy_of_torch_is_a_cast_and_a_plain_copy_is_not():
 
 def ruled(speedup, name="void k(P)"):
     rules = [Rule(name="Occupancy", message="Of 12 warps 3 are active.", speedup=speedup)] if speedup else []
-    return Profile(trace=trace(use(name)), counters=counters(counted(name, rules=rules)))
+    return traced(use(name), counters=counters(counted(name, rules=rules)))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +311,7 @@ def ruled(speedup, name="void k(P)"):
         (ruled(40.0), ruled(40.0), False),
         (ruled(39.0), ruled(40.0), False),
         (ruled(40.0, "void other(P)"), ruled(40.0), True),
-        (Profile(trace=trace(use("void k(P)"))), ruled(40.0), False),
+        (traced(use("void k(P)")), ruled(40.0), False),
     ],
 )
 def test_a_rule_of_ncu_is_told_only_where_it_says_more_than_of_base(base, head, told):
