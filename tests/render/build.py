@@ -14,6 +14,7 @@ from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measu
 from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.profilers.metrics import of_counters, of_trace
+from tests.render.h200 import BASE, HEAD
 from tests.render.traced import traced, waiting
 
 HOSTILE = [
@@ -102,6 +103,14 @@ def facts(case: str, work: Work, device: str = "cuda", compared: int = 27, **fie
     return CaseFacts(case=case, device=device, work=work, **told)
 
 
+FINGERPRINT = Fingerprint(
+    perfci="0.1.0", host="Linux 6.8.0", cpu="AMD EPYC 9654", cores=16, memory=128 * 2**30, python="3.12.4",
+    torch="2.11.0", cuda="13.0", driver="580.159", devices={"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"},
+    uuid="GPU-5f2e2b8c-0d3a-4b6f-9e51-1f0a6c8f7d21", imported={"multiprocessors": "132", "compute capability": "9.0"},
+)  # fmt: skip
+REVIEW = "See what moved between base and head; if it is intended, raise the limit in base first."
+
+
 def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> Report:
     worst: dict[tuple[str, str], str] = {}
     for entry in rows:
@@ -137,28 +146,10 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
         "command": ["perfci", "compare", "--base", "main"],
         "repository": "attention",
         "policy_from": "base",
-        "fingerprint": Fingerprint(
-            perfci="0.1.0",
-            host="Linux 6.8.0",
-            cpu="AMD EPYC 9654",
-            cores=16,
-            memory=128 * 2**30,
-            python="3.12.4",
-            torch="2.11.0",
-            cuda="13.0",
-            driver="580.159",
-            devices={"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"},
-            uuid="GPU-5f2e2b8c-0d3a-4b6f-9e51-1f0a6c8f7d21",
-            imported={"multiprocessors": "132", "compute capability": "9.0"},
-        ),
+        "fingerprint": FINGERPRINT.model_copy(deep=True),
         "sides": {
-            "base": SideCode(ref="main", commit="4d5993f" + "0" * 33, subject="Tune the tile", build_seconds=31.2),
-            "head": SideCode(
-                ref="HEAD",
-                commit="2fed942" + "1" * 33,
-                subject="Use the math path for seq ≤ 512",
-                build_seconds=30.9,
-            ),
+            "base": SideCode(ref="main", commit=BASE, subject="Tune the tile", build_seconds=31.2),
+            "head": SideCode(ref="HEAD", commit=HEAD, subject="Use the math path for seq ≤ 512", build_seconds=30.9),
         },
     }
     return Report.model_validate(data | fields)
@@ -168,19 +159,10 @@ def unchanged(count: int) -> list[Row]:
     return [row(f"matmul/n={64 * (i + 1)}", base=5.17e-6 * (i + 1), ratio=1 + (i % 5 - 2) * 1e-4) for i in range(count)]
 
 
-REGRESSED = row(
-    "sdpa/seq=512",
-    "regression",
-    ratio=3.11,
-    reason="left flash attention: 1 kernel → 14, 60 MB → 2.6 GB of DRAM traffic",
-)
-IMPROVED = row(
-    "trajectory_resample/batch=32",
-    "improvement",
-    base=41.9e-6,
-    ratio=0.731,
-    reason="a slow-down is excluded, faster by 26.5 % at least",
-)
+LEFT = "left flash attention: 1 kernel → 14, 60 MB → 2.6 GB of DRAM traffic"
+REGRESSED = row("sdpa/seq=512", "regression", ratio=3.11, reason=LEFT)
+FASTER = "a slow-down is excluded, faster by 26.5 % at least"
+IMPROVED = row("trajectory_resample/batch=32", "improvement", base=41.9e-6, ratio=0.731, reason=FASTER)
 UNDECIDED = row(
     "add/n=65536", "inconclusive", base=4.45e-6, ratio=1.012, pairs=64,
     interval=Interval(low=0.993, high=1.031, level=0.99),
@@ -191,11 +173,8 @@ CHANGED = row(
     "matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.02, change=None, interval=None, limit=None, worse=None,
     reason="parameter n is 4096 in base, 2048 in head",
 )  # fmt: skip
-FAILED = presence(
-    "layernorm/dim=1024",
-    "failed",
-    "wrong result: 12 of 4096 elements differ, first at [3, 17]: 0.25, not 0.75",
-)
+WRONG = "wrong result: 12 of 4096 elements differ, first at [3, 17]: 0.25, not 0.75"
+FAILED = presence("layernorm/dim=1024", "failed", WRONG)
 VIOLATION = row(
     "softmax/rows=8192", "violation", kind="min", metric="bandwidth", unit="B/s", base=3.4e12, ratio=0.741, limit=2.8e12,
     interval=Interval(low=2.51e12, high=2.53e12, level=0.99), reason="under its limit since this change",
@@ -302,30 +281,23 @@ def reports() -> dict[str, Report]:
     profiles = [seen("sdpa/seq=512", "sdpa-seq512", [slower]), seen("upload/mib=64", "upload-mib64", [slow_upload])]
     return {
         "profile": report(
-            [slow_upload, slower, *unchanged(2)],
-            "`upload/mib=64` is 4.6× slower (+1 more) — this change needs review",
-            "See what moved between base and head; if it is intended, raise the limit in base first.",
-            profiles=profiles,
+            [slow_upload, slower, *unchanged(2)], "`upload/mib=64` is 4.6× slower (+1 more) — this change needs review",
+            REVIEW, profiles=profiles,
         ),
         "traced": report(
-            [slower, *unchanged(1)],
-            "`sdpa/seq=512` is 3.1× slower — this change needs review",
-            "See what moved between base and head; if it is intended, raise the limit in base first.",
-            profiles=[traced()],
+            [slower, *unchanged(1)], "`sdpa/seq=512` is 3.1× slower — this change needs review", REVIEW, profiles=[traced()],
         ),
         "traced-alone": report(
             [], "Profiled: 1 case, not judged", "`perfci compare --base REF` judges.", mode="run", verdict="undecided",
-            sides={"head": SideCode(ref="HEAD", commit="2fed942" + "1" * 33, subject="Wait")}, profiles=[waiting()],
+            sides={"head": SideCode(ref="HEAD", commit=HEAD, subject="Wait")}, profiles=[waiting()],
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
         "regression": noisy,
         "improvement": report([IMPROVED, *unchanged(3)], "No regression: 3 cases unchanged, 1 improvement", "Nothing to do."),
         "mixed": report(
             [FAILED, VIOLATION, REGRESSED, MISSING, CHANGED, UNDECIDED, IMPROVED, *unchanged(2)],
-            "`sdpa/seq=512` is 3.1× slower (+3 more) — this change needs review",
-            "Read the failing rows first.",
-            strict=True,
-            notes=["Not measured on cpu: `upload/mib=64` needs cuda."],
+            "`sdpa/seq=512` is 3.1× slower (+3 more) — this change needs review", "Read the failing rows first.",
+            strict=True, notes=["Not measured on cpu: `upload/mib=64` needs cuda."],
         ),
         "inconclusive": report(
             [UNDECIDED, row("copy/mib=512", "clock", base=258e-6, ratio=1.031, reason="3.1 % slower as measured, not at equal clock: head ran at 1.441 GHz, base at 1.486 GHz"),
@@ -335,28 +307,21 @@ def reports() -> dict[str, Report]:
         ),
         "changed": report([CHANGED, *unchanged(2)], "Undecided: 1 of 3 cases has no answer: `matmul/n=4096`: parameter n is 4096 in base, 2048 in head", "Check that the change is intended."),
         "missing": report(
-            [MISSING, *unchanged(2)],
-            "`softmax/rows=1024` is missing in head",
+            [MISSING, *unchanged(2)], "`softmax/rows=1024` is missing in head",
             "If it was removed on purpose, leave missing out of its fail_on.",
             files=["kernels/softmax.py (head): ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)"],
         ),
         "failed": failed,
         "error": report(
-            [],
-            "Nothing was measured: head did not build (exit status 1 of `pip install .`)",
+            [], "Nothing was measured: head did not build (exit status 1 of `pip install .`)",
             "See logs/build-head.log; this says nothing about performance.",
             verdict="error", counts={}, pairs=0, noise=None, measuring_seconds=0.0, seconds=41.0,
         ),
         "run": report(
-            alone,
-            "`sdpa/seq=512` takes 48.5 µs, over its limit of 40 µs",
-            "Make it faster, or change the limit.",
-            mode="run",
-            sides={"head": SideCode(ref="HEAD", commit="2fed942" + "1" * 33, subject="Use the math path", dirty=True)},
-            measured=alone_values,
+            alone, "`sdpa/seq=512` takes 48.5 µs, over its limit of 40 µs", "Make it faster, or change the limit.",
+            mode="run", sides={"head": SideCode(ref="HEAD", commit=HEAD, subject="Use the math path", dirty=True)},
+            measured=alone_values, command=["perfci", "run"], policy_from="head",
             facts=[facts("sdpa/seq=512", SDPA), facts("resample/batch=32", RESAMPLE, compared=0)],
-            command=["perfci", "run"],
-            policy_from="head",
             notes=["compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)"],
         ),
         "devices": report(

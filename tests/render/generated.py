@@ -6,18 +6,18 @@ from collections.abc import Iterable
 import numpy as np
 
 from perfci.model.base import SIDES
-from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Plan
 from perfci.model.profile import Slice, Trace
 from perfci.model.results import Case, CaseSide, Check, Clock, Moment, Pair, Results, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.render.html.recorded import Recorded
 from tests.judge.build import ceilings, limit
+from tests.render.build import FINGERPRINT
 from tests.render.build import recorded as profile
+from tests.render.h200 import BASE, HEAD
 
 CEILINGS = ceilings(read=4.35e12, copied=4.26e12, bf16=773e12)
 START = 1.7677e9
-BASE, HEAD = "4d5993f" + "0" * 33, "2fed942" + "1" * 33
 _RATIOS = (1.0, 1.0, 1.0005, 1.014, 0.97, 1.0, 3.1, 1.0)
 
 
@@ -69,10 +69,7 @@ def recorded(
     results = Results(
         run="20260105-101500-4d5993f", mode="compare", started="2026-01-05T10:15:00Z", seconds=185.2,
         measuring_seconds=160.4, command=["perfci", "compare", "--base", BASE], repository="attention",
-        fingerprint=Fingerprint(
-            perfci="0.1.0", host="Linux 6.8.0", cpu="AMD EPYC 9654", python="3.12.4", torch="2.11.0", cuda="13.0",
-            driver="580.159", devices={"cuda": "NVIDIA H200"}, ceilings={"cuda": CEILINGS},
-        ),
+        fingerprint=FINGERPRINT.model_copy(update={"ceilings": {"cuda": CEILINGS}}),
         sides={
             "base": SideCode(ref="main", commit=BASE, subject="Tune the tile"),
             "head": SideCode(ref="HEAD", commit=HEAD, subject="Use the math path"),

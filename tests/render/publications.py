@@ -5,7 +5,7 @@ from typing import Any
 from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard, Standing
 from perfci.model.report import Interval, Report
 from tests.render import h200
-from tests.render.build import MISSING, REGRESSED, UNDECIDED, presence, reports, row, unchanged
+from tests.render.build import MISSING, REGRESSED, REVIEW, UNDECIDED, presence, reports, row, unchanged
 from tests.render.build import report as build
 
 RUN = h200.RUN
@@ -58,13 +58,13 @@ def publications() -> dict[str, Publication]:
     )  # fmt: skip
     smaller = build(
         [REGRESSED.model_copy(update={"head": 60.1e-6, "change": 1.24, "interval": Interval(low=1.236, high=1.244, level=0.99)}), MISSING, *unchanged(3)],
-        "`sdpa/seq=512` is 24 % slower (+1 more) — this change needs review", "See what moved between base and head; if it is intended, raise the limit in base first.",
+        "`sdpa/seq=512` is 24 % slower (+1 more) — this change needs review", REVIEW,
     )  # fmt: skip
     smaller.fingerprint.devices["cuda"] = "NVIDIA B200"
     broken = found["error"]
     many = build(
         [*(row(f"sdpa/seq={64 * i}", "regression", ratio=1.5 - i * 1e-2, reason="slower by 5 % at least") for i in range(40)), UNDECIDED, *unchanged(459)],
-        "`sdpa/seq=0` is 50 % slower (+39 more) — this change needs review", "See what moved between base and head; if it is intended, raise the limit in base first.",
+        "`sdpa/seq=0` is 50 % slower (+39 more) — this change needs review", REVIEW,
     )  # fmt: skip
     hostile = publication(
         found["hostile"], found["regression"], names=("h100](http://evil.example)|`<b>@org", "a`b"),
