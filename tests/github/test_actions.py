@@ -5,18 +5,17 @@ import lzma
 import re
 import sys
 import zipfile
-from collections.abc import Iterator
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perfci.model.publication import ACCEPT_LABEL
 from tests.e2e.conftest import Repo, adding
 from tests.github.loopback.act import Job, Machine, copy_actions
-from tests.github.loopback.server import REPOSITORY, START, GitHub, Pull, serve
+from tests.github.loopback.scene import completed, proposed
+from tests.github.loopback.server import REPOSITORY, START, GitHub, Pull
 from tests.github.loopback.server import ROOT as FIRST
 from tests.sources.repo import ENV
 
@@ -110,27 +109,13 @@ class Account:
         attempt: int = 1,
     ) -> dict[str, Job]:
         """The jobs that an event on the pull request starts, or starts again."""
-        payload: dict[str, Any] = {
-            "action": action, "repository": {"full_name": REPOSITORY, "default_branch": "main"},
-            "pull_request": {
-                "number": pull.number,
-                "head": {"ref": pull.head_ref, "sha": pull.head, "repo": {"full_name": pull.head_repository}},
-                "base": {"ref": "main", "sha": self.base, "repo": {"full_name": REPOSITORY}},
-            },
-        } | ({"label": {"name": label}} if label else {})  # fmt: skip
+        payload = proposed(pull, self.base, action=action, **({"label": {"name": label}} if label else {}))
         return self.machine.deliver(workflow, started, payload, pull, attempt)
 
     def completed(self, workflow: str = PUBLISHER) -> Job:
         """The publisher that the end of the newest run starts."""
         run = self.hub.runs[max(self.hub.runs)]
-        payload = {
-            "action": "completed", "repository": {"full_name": REPOSITORY, "default_branch": "main"},
-            "workflow_run": {
-                "id": run.id, "run_attempt": run.attempt, "event": run.event, "head_sha": run.head, "head_branch": run.branch,
-                "head_repository": {"full_name": run.head_repository}, "pull_requests": [], "conclusion": run.conclusion,
-            },
-        }  # fmt: skip
-        return self.machine.deliver(workflow, "workflow_run", payload)["publish"]
+        return self.machine.deliver(workflow, "workflow_run", completed(run))["publish"]
 
     def lose(self, name: str) -> None:
         """What a job of the newest run measured is gone."""
@@ -149,12 +134,6 @@ class Account:
     def concluded(self) -> list[str]:
         """Of the check runs on the head, oldest first."""
         return [check["conclusion"] for check in self.hub.checks]
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 @pytest.fixture(scope="session")

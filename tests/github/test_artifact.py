@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from io import BytesIO
 from typing import Any
@@ -23,15 +23,9 @@ from perfci.model.plan import Looks
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
-from tests.github.loopback.server import REPOSITORY, START, GitHub, archive, serve
+from tests.github.loopback.server import REPOSITORY, START, GitHub, archive
 
 GOOD = measured(1.0, 1.1).model_dump_json()
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 def zipped(*entries: tuple[str | zipfile.ZipInfo, str | bytes], kind: int = zipfile.ZIP_DEFLATED) -> bytes:

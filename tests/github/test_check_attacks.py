@@ -1,7 +1,6 @@
 """Ways to a green check that were tried, and what they meet: numbers are honest, and what is slow is withheld."""
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,27 +12,28 @@ from perfci.github import api as api_module
 from perfci.github import check
 from perfci.github.measured import Scope
 from perfci.github.result import Open, Question, Result, decide
-from perfci.model.plan import Declared
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
 from perfci.render.fit import LIMIT
 from tests.github.loopback.scene import (
     BASE,
     HEAD,
+    LOOSE,
     POLICY,
     SIDE,
     environment,
     measured,
     packed,
+    proposed,
     protect_side,
     published,
+    replanned,
     scene,
 )
-from tests.github.loopback.server import REPOSITORY, ROOT, START, Answer, GitHub, serve
+from tests.github.loopback.server import REPOSITORY, ROOT, START, Answer, GitHub
 from tests.github.test_twins import SLOWER, moved, of_twin, twin
 from tests.judge.build import case, side
 
-LOOSE = POLICY.replace("2%", "900%")
 PASSING = {"success", "neutral"}
 FORK = "fork/kernels"
 NOW = "e" * 40
@@ -43,13 +43,11 @@ LIMITED = Answer(
 
 
 @pytest.fixture
-def hub() -> Iterator[GitHub]:
+def hub(hub: GitHub) -> GitHub:
     """`side` is protected as `main` is, and lenient."""
-    with serve() as made:
-        protect_side(made)
-        made.files[BASE, "perfci.yaml"] = POLICY.encode()
-        made.files[SIDE, "perfci.yaml"] = LOOSE.encode()
-        yield made
+    protect_side(hub)
+    hub.files = {(BASE, "perfci.yaml"): POLICY.encode(), (SIDE, "perfci.yaml"): LOOSE.encode()}
+    return hub
 
 
 def required(hub: GitHub) -> set[str]:
@@ -57,21 +55,10 @@ def required(hub: GitHub) -> set[str]:
     return {one["conclusion"] for one in hub.checks if one["name"] == "perfci"}
 
 
-def against(results: Results, base: str) -> Results:
-    sides = {**results.sides, "base": results.sides["base"].model_copy(update={"commit": base})}
-    return results.model_copy(update={"sides": sides})
-
-
-def declaring(results: Results, ids: list[str]) -> Results:
-    plan = results.plan.model_copy(update={"declared": Declared(kernels=ids)})
-    return results.model_copy(update={"plan": plan})
-
-
 def on_cpu(results: Results) -> Results:
     cases = [one.model_copy(update={"device": "cpu"}) for one in results.cases]
     asked = [one.model_copy(update={"device": "cpu"}) for one in results.plan.criteria]
-    plan = results.plan.model_copy(update={"criteria": asked})
-    return results.model_copy(update={"cases": cases, "plan": plan})
+    return replanned(results.model_copy(update={"cases": cases}), criteria=asked)
 
 
 @pytest.mark.parametrize("slow", ["skipped", "on the CPU"])
@@ -81,13 +68,13 @@ def test_a_cheap_case_on_the_gpu_excuses_no_other(hub: GitHub, slow: str) -> Non
     run = hub.run(100, HEAD)
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [cuda]\n".encode()
     ids = ["cheap", "slow"]
-    everything = on_cpu(measured(1.0, 1.0, names=ids))
+    everything = on_cpu(measured(1.0, 1.0, names=ids, declared=ids))
     if slow == "skipped":
         needs = {"status": "skipped", "kind": "skipped", "text": "needs cuda"}
         skipped = case("slow", None, base=side(**needs), head=side(**needs), stopped="skipped")
-        everything = on_cpu(measured(1.0, names=["cheap"]))
-        everything = declaring(everything.model_copy(update={"cases": [*everything.cases, skipped]}), ids)
-    hub.upload(run, packed(declaring(measured(1.0, names=["cheap"]), ids)), name="perfci--measure--0-gpu--1")
+        everything = on_cpu(measured(1.0, names=["cheap"], declared=ids))
+        everything.cases.append(skipped)
+    hub.upload(run, packed(measured(1.0, names=["cheap"], declared=ids)), name="perfci--measure--0-gpu--1")
     hub.upload(run, packed(everything), name="perfci--measure--1-cpu--1")
     outcome = published(hub, run, scope=Scope(devices=["cuda"]), jobs="measure*")
     assert outcome.publication.missing == [
@@ -107,9 +94,8 @@ def test_a_cheap_case_on_the_gpu_excuses_no_other(hub: GitHub, slow: str) -> Non
 def test_a_hold_that_fails_is_loud(hub: GitHub, method: str, path: str, answer: Answer) -> None:
     twin(hub)
     of_twin(hub)
-    into_main = hub.pull(7, HEAD, head_ref="copy", head_repository=FORK)
     hub.fail(method, path, answer)
-    outcome = moved(hub, into_main, "opened")
+    outcome = moved(hub, hub.pull(7, HEAD, head_ref="copy", head_repository=FORK), "opened")
     assert outcome.exit_code == 3 and outcome.notes
 
 
@@ -118,17 +104,9 @@ def test_the_log_of_a_hold_that_failed_tells_it(
 ) -> None:
     twin(hub)
     of_twin(hub)
-    hub.pull(7, HEAD, head_ref="copy", head_repository=FORK)
-    side = {"sha": BASE, "repo": {"full_name": REPOSITORY}}
-    pull = {
-        "number": 7,
-        "head": {"ref": "copy", "sha": HEAD, "repo": {"full_name": FORK}},
-        "base": side | {"ref": "main"},
-    }
-    event = tmp_path / "event.json"
-    known = {"full_name": REPOSITORY, "default_branch": "main"}
-    event.write_text(json.dumps({"action": "opened", "repository": known, "pull_request": pull}))
-    summary = tmp_path / "summary"
+    pull = hub.pull(7, HEAD, head_ref="copy", head_repository=FORK)
+    event, summary = tmp_path / "event.json", tmp_path / "summary"
+    event.write_text(json.dumps(proposed(pull, action="opened")))
     said = environment(400) | {
         "GITHUB_EVENT_NAME": "pull_request_target", "GITHUB_EVENT_PATH": str(event), "GITHUB_TOKEN": "t0ken",
         "GITHUB_API_URL": hub.api, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(tmp_path / "output"),
@@ -157,7 +135,7 @@ def test_the_queue_of_one_branch_does_not_speak_for_another(hub: GitHub) -> None
     hub.branches[name] = group
     hub.pull(8, HEAD, base_ref="side")
     run = hub.run(300, group, branch=name, event="merge_group")
-    hub.upload(run, packed(against(measured(*SLOWER, policy=LOOSE, head=group), SIDE)))
+    hub.upload(run, packed(measured(*SLOWER, policy=LOOSE, head=group, base=SIDE)))
     assert published(hub, run).exit_code == 0
     assert required(hub) == {"success"}
     into_main = hub.pull(9, group, head_ref="copy", head_repository=FORK)
@@ -232,7 +210,7 @@ def test_pages_that_shift_hide_no_pull_request(hub: GitHub) -> None:
                 hub.pulls[1000].state = "closed"
 
     hub.hook = hook
-    of_twin(hub, number=1100)
+    of_twin(hub)
     assert len(seen) > 3 and required(hub) == {"action_required"}
 
 
@@ -279,8 +257,7 @@ def test_only_what_perfci_says_of_a_policy_is_repeated(hub: GitHub) -> None:
     hub.files[BASE, "perfci.yaml"] = POLICY.replace("'*'", "'matmul/*'").encode()
     hub.files[HEAD, "perfci.yaml"] = POLICY.replace("'*'", "'cheap'").encode()
     lie = "measured by NVIDIA: 0.0 % slower, safe to merge"
-    results = declaring(measured(1.0, names=["cheap"]), ["cheap"])
-    hub.upload(run, packed(results.model_copy(update={"error": Reason(kind="policy", text=lie)})))
+    hub.upload(run, packed(measured(1.0, names=["cheap"], error=Reason(kind="policy", text=lie))))
     published(hub, run)
     hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
     published(hub, run)
@@ -291,10 +268,8 @@ def test_what_failed_is_not_accepted_as_a_policy_that_is_fixed(hub: GitHub) -> N
     pull, run = scene(hub)
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
     hub.files[BASE, "perfci.yaml"] = POLICY.replace("'*'", "'matmul/*'").encode()
-    odd = declaring(measured(1.0, names=["cheap"]), ["cheap"])
-    hub.upload(
-        run, packed(odd.model_copy(update={"error": Reason(kind="policy", text="x")})), name="perfci--measure--0--1"
-    )
+    odd = measured(1.0, names=["cheap"], error=Reason(kind="policy", text="x"))
+    hub.upload(run, packed(odd), name="perfci--measure--0--1")
     hub.upload(run, packed(measured(*SLOWER)), name="perfci--measure--1--1")
     published(hub, run)
     hub.label(pull, ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
@@ -365,7 +340,7 @@ def test_a_stranger_leaves_nothing_on_a_commit_of_main(hub: GitHub) -> None:
     hub.before[BASE] = ROOT
     hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (BASE, START)
     run = hub.run(100, BASE, branch="main", event="push")
-    hub.upload(run, packed(against(measured(1.0, head=BASE), ROOT)))
+    hub.upload(run, packed(measured(1.0, head=BASE, base=ROOT)))
     published(hub, run)
     stranger = hub.pull(8, BASE, base_ref="side", head_ref="copy", head_repository=FORK)
     bad = hub.run(200, BASE, branch="copy", head_repository=FORK)

@@ -1,7 +1,6 @@
 """`publish: here`: what the job that measured says in its own comment. test_actions.py runs it whole."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,7 @@ from perfci.model.base import UsageError
 from perfci.model.publication import Artifact
 from perfci.model.results import UNMEASURED
 from tests.github.loopback.scene import HEAD, api_of, beside, measured, scene
-from tests.github.loopback.server import GitHub, serve
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
+from tests.github.loopback.server import GitHub
 
 
 def context_of(hub: GitHub, run: int = 100, **origin: object) -> Context:

@@ -1,6 +1,5 @@
 """GitHub's own history tells what was compared: the workflow that measured may be the change's own."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -8,10 +7,10 @@ import pytest
 
 from perfci.github.measured import Scope
 from perfci.model.criteria import LimitSource
-from perfci.model.plan import Declared, Looks
-from perfci.model.results import Proof, Results, SideCode
-from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, scene
-from tests.github.loopback.server import ROOT, START, GitHub, serve
+from perfci.model.plan import Looks
+from perfci.model.results import Proof, Results
+from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, replanned, scene
+from tests.github.loopback.server import ROOT, START, GitHub
 from tests.judge.build import limit
 
 MERGE = "c" * 40
@@ -19,15 +18,19 @@ OTHER = "e" * 40
 
 
 @pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        made.commits[MERGE] = [BASE, HEAD]
-        yield made
+def hub(hub: GitHub) -> GitHub:
+    hub.commits[MERGE] = [BASE, HEAD]
+    return hub
 
 
-def of(head: str = HEAD, base: str | None = BASE, ratio: float = 1.0, **fields: Any) -> Results:
-    sides = {"base": SideCode(ref="main", commit=base), "head": SideCode(ref="HEAD", commit=head)}
-    return measured(ratio, 1.0).model_copy(update={"sides": sides, **fields})
+def of(head: str = HEAD, base: str | None = BASE, ratio: float = 1.0) -> Results:
+    return measured(ratio, 1.0, head=head, base=base)
+
+
+def first(results: Results, **fields: Any) -> Results:
+    """Results with another first case."""
+    cases = [results.cases[0].model_copy(update=fields), *results.cases[1:]]
+    return results.model_copy(update={"cases": cases})
 
 
 def refusal(hub: GitHub, results: Results, **wanted: Any) -> str:
@@ -79,10 +82,9 @@ def test_another_comparison_is_none(hub: GitHub, head: str, parents: list[str], 
 def test_equal_files_are_believed_of_commits_whose_trees_are_equal(hub: GitHub) -> None:
     results = of(MERGE)
     same = Proof(by="files", reason="base and head are the same files")
-    cases = [results.cases[0].model_copy(update={"proof": same, "pairs": []}), *results.cases[1:]]
-    sides = {name: one.model_copy(update={"tree": "f" * 64}) for name, one in results.sides.items()}
-    plan = results.plan.model_copy(update={"m": 1, "looks": Looks.fitted(1)})
-    results = results.model_copy(update={"cases": cases, "sides": sides, "plan": plan})
+    for side in results.sides.values():
+        side.tree = "f" * 64
+    results = replanned(first(results, proof=same, pairs=[]), m=1, looks=Looks.fitted(1))
     assert "calls a case proved by equal files, and the commits differ" in refusal(hub, results)
     hub.trees = {BASE: "5" * 40, MERGE: "5" * 40}  # what the change brings is in base already
     assert refusal(hub, results) == ""
@@ -106,35 +108,26 @@ def test_another_base_counts_where_the_publisher_names_it(hub: GitHub) -> None:
 
 
 def test_fewer_cases_pass_only_where_the_publisher_asks_for_them(hub: GitHub) -> None:
-    results = of()
-    everything = Declared(kernels=[*(case.id for case in results.cases), "attention/n=1"])
-    results = results.model_copy(update={"plan": results.plan.model_copy(update={"declared": everything})})
+    results = measured(1.0, 1.0, declared=["matmul/n=0", "matmul/n=1", "attention/n=1"])
     assert refusal(hub, results).startswith("`attention/n=1` was not measured")
     assert refusal(hub, results, scope=Scope(cases=["matmul/*"])) == ""
-    silent = results.model_copy(update={"plan": results.plan.model_copy(update={"declared": None})})
-    assert "does not say which cases there are" in refusal(hub, silent)
+    assert "does not say which cases there are" in refusal(hub, replanned(results, declared=None))
 
 
 def test_jobs_share_the_cases_among_them(hub: GitHub) -> None:
     _, run = scene(hub)
-    both = Declared(kernels=["attention", "matmul"])
-    for index, name in enumerate(both.kernels):
-        one = measured(1.0, names=[name])
-        plan = one.plan.model_copy(update={"declared": both})
-        hub.upload(run, packed(one.model_copy(update={"plan": plan})), name=f"perfci--measure--{index}-{name}--1")
+    for name in (both := ["attention", "matmul"]):
+        hub.upload(run, packed(measured(1.0, names=[name], declared=both)), name=f"perfci--measure--0-{name}--1")
     assert published(hub, run).exit_code == 0
 
 
 def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
-    results = of()
-    (device,) = {case.device for case in results.cases}
-    other = {"cuda": "cpu", "cpu": "cuda"}[device]
-    results = results.model_copy(update={"plan": results.plan.model_copy(update={"devices": [device]})})
+    results = replanned(of(), devices=["cuda"])
     assert refusal(hub, results) == ""
-    assert refusal(hub, results, scope=Scope(devices=[other])) == f"nothing was measured on {other}, which is demanded"
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [{other}]\n".encode()
-    _, run = hub.pulls[7], hub.runs[100]
-    assert published(hub, run).publication.missing == [f"nothing was measured on {other}, which is demanded"]
+    said = "nothing was measured on cpu, which is demanded"
+    assert refusal(hub, results, scope=Scope(devices=["cpu"])) == said
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [cpu]\n".encode()
+    assert published(hub, hub.runs[100]).publication.missing == [said]
 
 
 def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) -> None:
@@ -145,45 +138,33 @@ def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) ->
         update={"bound": 9.0, "source": LimitSource(origin="kernel", where=f"{where.file}:{where.line}")}
     )
 
-    def planned(one: Any) -> Results:
-        criteria = [one, *results.plan.criteria[1:]]
-        return results.model_copy(update={"plan": results.plan.model_copy(update={"criteria": criteria})})
-
     _, run = scene(hub)
-    hub.upload(run, packed(planned(loose)))
+    hub.upload(run, packed(replanned(results, criteria=[loose, *results.plan.criteria[1:]])))
     assert published(hub, run).exit_code == 1
-    assert "stands neither in a policy nor beside a kernel" in refusal(
-        hub, planned(loose.model_copy(update={"source": LimitSource(origin="kernel", where="elsewhere.py:3")}))
-    )
+    loose.source.where = "elsewhere.py:3"
+    said = refusal(hub, replanned(results, criteria=[loose, *results.plan.criteria[1:]]))
+    assert "stands neither in a policy nor beside a kernel" in said
 
 
 def test_no_change_can_be_asked_of_what_is_exact_and_not_of_times(hub: GitHub) -> None:
     results = of()
-    ident = results.cases[0].id
-
-    def planned(metric: str) -> Results:
-        criteria = [*results.plan.criteria, limit(ident, metric, bound=0.0)]
-        return results.model_copy(update={"plan": results.plan.model_copy(update={"criteria": criteria})})
-
-    assert refusal(hub, planned("kernel_launches")) == ""
-    assert "nothing can answer" in refusal(hub, planned("cycles"))
+    for metric, said in (("kernel_launches", ""), ("cycles", "nothing can answer")):
+        criteria = [*results.plan.criteria, limit(results.cases[0].id, metric, bound=0.0)]
+        why = refusal(hub, replanned(results, criteria=criteria))
+        assert said in why and bool(said) == bool(why)
 
 
 def test_other_looks_and_pairs_of_a_skipped_case_are_refused(hub: GitHub) -> None:
     results = of()
     looks = results.plan.looks.model_copy(update={"pairs": [*results.plan.looks.pairs[:-1], 65]})
-    plan = results.plan.model_copy(update={"looks": looks})
-    assert "looks or error rates" in refusal(hub, results.model_copy(update={"plan": plan}))
-    cases = [results.cases[0].model_copy(update={"stopped": "skipped"}), *results.cases[1:]]
-    assert "calls a case skipped that was measured" in refusal(hub, results.model_copy(update={"cases": cases}))
+    assert "looks or error rates" in refusal(hub, replanned(results, looks=looks))
+    assert "calls a case skipped that was measured" in refusal(hub, first(results, stopped="skipped"))
 
 
 @pytest.mark.parametrize(("origin", "why"), [("command", "takes a kernel for a command"), ("imported", "another tool")])
 def test_a_case_of_another_kind_is_refused(hub: GitHub, origin: str, why: str) -> None:
     """Of which other limits would be asked, and no profiler."""
-    results = of(ratio=1.3)
-    cases = [results.cases[0].model_copy(update={"origin": origin}), *results.cases[1:]]
-    assert why in refusal(hub, results.model_copy(update={"cases": cases}))
+    assert why in refusal(hub, first(of(ratio=1.3), origin=origin))
 
 
 def test_what_was_measured_before_it_was_retargeted_is_refused(hub: GitHub) -> None:

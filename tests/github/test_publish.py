@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -13,15 +12,9 @@ from perfci.github.publish import publish
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
-from tests.github.loopback.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub, serve
+from tests.github.loopback.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub
 
 SLOWER = (1.0, 1.10)
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 def only(hub: GitHub) -> str:

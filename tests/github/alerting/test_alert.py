@@ -1,7 +1,7 @@
 """The issue of a device's alerts against a GitHub on loopback: one, true, and nobody else's."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +11,7 @@ from perfci.history.alert import find_alerts
 from perfci.history.document import Compared, Night
 from perfci.history.series import collect
 from tests.github.loopback.scene import api_of
-from tests.github.loopback.server import BOT, REPOSITORY, Answer, GitHub, example, serve
+from tests.github.loopback.server import BOT, REPOSITORY, Answer, GitHub, example
 from tests.history.nights import commit, point
 from tests.history.test_alert import walk
 
@@ -19,12 +19,6 @@ HERE = f"https://github.com/{REPOSITORY}"
 SLIPS = walk([1.0, 1.07, 1.07, 1.08, 1.0, 1.0, 1.0, 1.09, 1.09], creep=0.05)
 """Over from the second night on, for three nights; within for three; over for two."""
 UNDECIDED = Compared(class_="inconclusive", limit=0.02)
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 def told(hub: GitHub, nights: Sequence[Night], suite: str = "perfci") -> Settled:

@@ -1,7 +1,6 @@
 """`perfci history alert` as a job starts it: a store and a token in; issues, lines and an exit code out."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,16 +9,10 @@ import pytest
 from perfci.history.document import Night
 from perfci.history.store import open_store
 from tests.e2e.warm import Warm
-from tests.github.loopback.server import REPOSITORY, Answer, GitHub, serve
+from tests.github.loopback.server import REPOSITORY, Answer, GitHub
 from tests.history.test_alert import CASE, walk
 
 SLIPS = walk([1.0, 1.07, 1.07], creep=0.05)
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 class Done(NamedTuple):

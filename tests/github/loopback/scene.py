@@ -1,5 +1,6 @@
 """A pull request whose run has measured: what most tests of publishing begin with."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from perfci.github.api import Api
@@ -16,18 +17,24 @@ from tests.judge.build import results as build_results
 
 HEAD, BASE, SIDE = "a" * 40, "b" * 40, "9" * 40
 POLICY = "version: 1\nsuite: [kernels/*.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
+LOOSE = POLICY.replace("2%", "900%")
 
 
 def measured(
-    *ratios: float, policy: str = POLICY, head: str = HEAD, names: list[str] | None = None, **fields: Any
-) -> Results:
+    *ratios: float, policy: str = POLICY, head: str = HEAD, base: str | None = BASE, names: Sequence[str] = (),
+    declared: Sequence[str] = (), **fields: Any,
+) -> Results:  # fmt: skip
     """Results of cases `matmul/n=0`, …, whose times changed by these ratios, planned by `policy`."""
     cases = [case(names[i] if names else f"matmul/n={i}", ratio) for i, ratio in enumerate(ratios)]
     asked = criteria(parse_policy(policy), [Subject(c.id, c.device, reports=frozenset({"time"})) for c in cases])
-    sides = {"base": SideCode(ref="main", commit=BASE), "head": SideCode(ref="HEAD", commit=head)}
+    sides = {"base": SideCode(ref="main", commit=base), "head": SideCode(ref="HEAD", commit=head)}
     made = build_results(cases, asked)
-    plan = made.plan.model_copy(update={"declared": Declared(kernels=[case.id for case in cases])})
-    return made.model_copy(update={"sides": sides, "policy_from": "base", "plan": plan, **fields})
+    made = replanned(made, declared=Declared(kernels=[*declared] or [case.id for case in cases]))
+    return made.model_copy(update={"sides": sides, "policy_from": "base", **fields})
+
+
+def replanned(results: Results, **fields: Any) -> Results:
+    return results.model_copy(update={"plan": results.plan.model_copy(update=fields)})
 
 
 def packed(results: Results) -> bytes:
@@ -58,31 +65,39 @@ def api_of(hub: GitHub, **options: Any) -> Api:
     return made
 
 
-def after(run: Run) -> Context:
-    """The context of a publisher that the end of `run` started."""
-    payload = {
+def completed(run: Run) -> dict[str, Any]:
+    """What GitHub sends at the end of a run."""
+    return {
         "action": "completed",
         "repository": {"full_name": REPOSITORY, "default_branch": "main"},
         "workflow_run": {
             "id": run.id, "run_attempt": run.attempt, "event": run.event, "head_sha": run.head, "head_branch": run.branch,
-            "head_repository": {"full_name": run.head_repository}, "pull_requests": [],
+            "head_repository": {"full_name": run.head_repository}, "pull_requests": [], "conclusion": run.conclusion,
         },
     }  # fmt: skip
-    return context("workflow_run", payload, environment(999))
 
 
-def beside(pull: Pull, run: int, event: str = "pull_request", **fields: str) -> Context:
-    """The context of a publisher that is a job of the pull request's own run, or of another that it starts."""
-    payload = {
+def proposed(pull: Pull, base: str = BASE, **fields: Any) -> dict[str, Any]:
+    """What GitHub sends of a pull request."""
+    return {
         **fields,
         "repository": {"full_name": REPOSITORY, "default_branch": "main"},
         "pull_request": {
             "number": pull.number,
             "head": {"ref": pull.head_ref, "sha": pull.head, "repo": {"full_name": pull.head_repository}},
-            "base": {"ref": pull.base_ref, "sha": BASE, "repo": {"full_name": REPOSITORY}},
+            "base": {"ref": pull.base_ref, "sha": base, "repo": {"full_name": REPOSITORY}},
         },
     }
-    return context(event, payload, environment(run))
+
+
+def after(run: Run) -> Context:
+    """The context of a publisher that the end of `run` started."""
+    return context("workflow_run", completed(run), environment(999))
+
+
+def beside(pull: Pull, run: int, event: str = "pull_request", **fields: str) -> Context:
+    """The context of a publisher that is a job of the pull request's own run, or of another that it starts."""
+    return context(event, proposed(pull, **fields), environment(run))
 
 
 def environment(run: int) -> dict[str, str]:

@@ -4,36 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.warm import Warm
-from tests.github.loopback.scene import HEAD, environment, measured, packed, scene
-from tests.github.loopback.server import REPOSITORY, Answer, GitHub, serve
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
+from tests.github.loopback.scene import HEAD, completed, environment, measured, packed, scene
+from tests.github.loopback.server import Answer, GitHub, Run
 
 
 def start(
     hub: GitHub, folder: Path, warm: Warm | None = None, **env: str
 ) -> tuple[subprocess.CompletedProcess[str], str, str]:
     """The process, what it gave to GITHUB_OUTPUT and to GITHUB_STEP_SUMMARY."""
-    payload: dict[str, Any] = {
-        "action": "completed",
-        "repository": {"full_name": REPOSITORY, "default_branch": "main"},
-        "workflow_run": {
-            "id": 100, "run_attempt": 1, "event": "pull_request", "head_sha": HEAD, "head_branch": "faster",
-            "head_repository": {"full_name": REPOSITORY},
-        },
-    }  # fmt: skip
-    (folder / "event.json").write_text(json.dumps(payload))
+    (folder / "event.json").write_text(json.dumps(completed(Run(100, HEAD))))
     files = {name: folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for file in files.values():
         file.touch()

@@ -1,14 +1,12 @@
 """Base's policy is the faulty one: the check waits for action, and a label accepts the change that fixes it."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from perfci.model.plan import Declared
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
 from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, scene
-from tests.github.loopback.server import GitHub, serve
+from tests.github.loopback.server import GitHub
 from tests.github.test_publish import labelled, only
 
 TYPO = POLICY.replace("'*'", "'mathmul/*'")
@@ -16,12 +14,6 @@ FAULTS = {
     "glob": (TYPO, "main:perfci.yaml:4: limits[0].cases: 'mathmul/*' matches no case: did you mean 'matmul/*'?"),
     "unit": (POLICY + "  - {metric: sm_throughput, min: 0.85}\n", "main:perfci.yaml:5: limits[1].min: 0.85 has no unit: write 85%"),
 }  # fmt: skip
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 def told(ratio: float = 1.0) -> Results:

@@ -1,7 +1,5 @@
 """Publishing a plan that several machines shared: its shards are one answer, or none."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from perfci.github.measured import Scope
@@ -9,16 +7,10 @@ from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
 from perfci.model.results import Part, Reason, Results
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
-from tests.github.loopback.server import GitHub, Run, archive, serve
+from tests.github.loopback.server import GitHub, Run, archive
 
 RATIOS = (1.0, 1.10, 1.0, 1.0, 0.99, 1.0)
 PLAN = "5" * 64
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 def whole(*ratios: float, device: str = "NVIDIA H200") -> Results:

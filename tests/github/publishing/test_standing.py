@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -17,7 +17,7 @@ from perfci.history.store import Store, open_store
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.publication import Publication
 from tests.github.loopback.scene import published, scene
-from tests.github.loopback.server import GitHub, serve
+from tests.github.loopback.server import GitHub
 from tests.github.publishing.test_publish_command import start
 from tests.render.build import report, row
 from tests.render.publications import publication
@@ -25,12 +25,6 @@ from tests.sources.repo import git
 
 DEVICE = "NVIDIA H200"
 HERE = Fingerprint(devices={"cuda": DEVICE})
-
-
-@pytest.fixture
-def hub() -> Iterator[GitHub]:
-    with serve() as made:
-        yield made
 
 
 def night(
