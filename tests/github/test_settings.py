@@ -1,5 +1,7 @@
 """Inputs from the environment, and names of artifacts."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,37 +27,49 @@ def test_inputs() -> None:
     assert (given.publish, given.raw, given.base) == ("true", "true", "release/1.2")
 
 
+OF_A_SHARD = {"plan": "plan.json", "shards": "2/4", "publish": "true"}
+ALONE = "shards: no such job passes or fails a change alone: write publish: "
+IN_PARTS = "plan: is measured in parts: give it together with shards, such as 1/4"
+NO_IMAGE = "shards: no image of `container:` takes it"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("given", "words"),
     [
-        ("publish", "yes", "input publish: 'yes' is not allowed: write 'false', 'true' or 'here'"),
-        ("suite", "My Suite", "input suite: 'My Suite' does not fit: use lower-case letters"),
-        ("suite", "a--b", "input suite: "),
-        ("device", "gpu", "input device: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
-        ("base", "--upload-pack=id", "input base: "),
-        ("container", "--privileged", "input container: '--privileged' is no name of an image: write none, or"),
-        ("raw", "yes", "input raw: 'yes' is not allowed: write 'false' or 'true'"),
-        ("raw", "True", "input raw: 'True' is not allowed: write 'false' or 'true'"),
-        ("shards", "four", "input shards: 'four': write a number from 1 to 256, or a part of a plan, such as 1/4"),
-        ("shards", "0", "input shards: '0': write a number from 1 to 256"),
-        ("shards", "257", "input shards: '257': write a number from 1 to 256"),
-        ("shards", "2/", "input shards: '2/': write a number from 1 to 256"),
-        ("models", "17", "input models: '17' does not fit: "),
-        ("models", "2", "input models: is for a job that makes a plan: give shards, too, be it 1"),
-        ("shards", "2/4", "input plan: is measured in parts: give it together with shards, such as 1/4"),
-        ("plan", "plan.json", "input plan: is measured in parts: give it together with shards, such as 1/4"),
-        ("strict", "true", "input strict: is not known: see the inputs in action.yml"),
-        ("bugdet", "3m", "input bugdet: is not known"),
+        ({"publish": "yes"}, "publish: 'yes' is not allowed: write 'false', 'true' or 'here'"),
+        ({"suite": "My Suite"}, "suite: 'My Suite' does not fit: use lower-case letters"),
+        ({"suite": "a--b"}, "suite: "),
+        ({"device": "gpu"}, "device: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
+        ({"base": "--upload-pack=id"}, "base: "),
+        ({"container": "--privileged"}, "container: '--privileged' is no name of an image: write none, or"),
+        ({"raw": "True"}, "raw: 'True' is not allowed: write 'false' or 'true'"),
+        ({"shards": "four"}, "shards: 'four': write a number from 1 to 256, or a part of a plan, such as 1/4"),
+        *(({"shards": text}, f"shards: {text!r}: write a number from 1 to 256") for text in ("0", "257", "2/")),
+        ({"models": "17"}, "models: '17' does not fit: "),
+        ({"models": "2"}, "models: is for a job that makes a plan: give shards, too, be it 1"),
+        ({"strict": "true"}, "strict: is not known: see the inputs in action.yml"),
+        ({"shards": "2/4"}, IN_PARTS),
+        ({"plan": "plan.json"}, IN_PARTS),
+        (OF_A_SHARD | {"shards": "4"}, IN_PARTS),
+        ({"shards": "4", "container": "perfci:cuda13"}, NO_IMAGE),
+        (OF_A_SHARD | {"container": "perfci:cuda13"}, NO_IMAGE),
+        ({"shards": "4"}, ALONE),
+        ({"shards": "4", "publish": "here"}, ALONE),
+        (OF_A_SHARD | {"publish": "here"}, ALONE),
+        (OF_A_SHARD | {"publish": "false"}, ALONE),
+        ({"shards": "4", "raw": "true"}, "raw: a job that makes a plan runs no profiler"),
+        (OF_A_SHARD | {"models": "2"}, "models: is for a job that makes a plan: give shards"),
+        *(
+            (OF_A_SHARD | {name: value}, f"{name}: a shard does what was planned: give it to the job that plans")
+            for name, value in {"base": "main", "cases": "a*", "device": "cuda", "python": "python3"}.items()
+        ),
     ],
 )
-def test_a_wrong_input_is_one_line_that_names_it(name: str, value: str, words: str) -> None:
+def test_wrong_inputs_are_one_line_that_names_them(given: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError) as raised:
-        read(**{name: value})
-    assert str(raised.value).startswith(words)
+        read(**given)
+    assert str(raised.value).startswith(f"input {words}")
     assert "\n" not in str(raised.value)
-
-
-OF_A_SHARD = {"plan": "plan.json", "shards": "2/4", "publish": "true"}
 
 
 def test_inputs_of_a_comparison_that_jobs_share() -> None:
@@ -64,43 +78,6 @@ def test_inputs_of_a_comparison_that_jobs_share() -> None:
     assert read(shards="1", models="2", publish="true").models == 2
     part = read(**OF_A_SHARD, raw="true")
     assert (part.shards, part.planned, read().planned) == ("2/4", None, None)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({**OF_A_SHARD, "shards": "4"}, "input plan: is measured in parts"),
-        ({"shards": "4", "container": "perfci:cuda13"}, "input shards: no image of `container:` takes it"),
-        ({"shards": "4"}, "input shards: no such job passes or fails a change alone: write publish: "),
-        (
-            {"shards": "4", "publish": "here"},
-            "input shards: no such job passes or fails a change alone: write publish: ",
-        ),
-        ({"shards": "4", "raw": "true"}, "input raw: a job that makes a plan runs no profiler"),
-        ({**OF_A_SHARD, "models": "2"}, "input models: is for a job that makes a plan: give shards"),
-        ({**OF_A_SHARD, "container": "perfci:cuda13"}, "input shards: no image of `container:` takes it"),
-        (
-            {**OF_A_SHARD, "publish": "here"},
-            "input shards: no such job passes or fails a change alone: write publish: ",
-        ),
-        (
-            {**OF_A_SHARD, "publish": "false"},
-            "input shards: no such job passes or fails a change alone: write publish: ",
-        ),
-        *(
-            (
-                {**OF_A_SHARD, name: value},
-                f"input {name}: a shard does what was planned: give it to the job that plans",
-            )
-            for name, value in {"base": "main", "cases": "a*", "device": "cuda", "python": "python3"}.items()
-        ),
-    ],
-)
-def test_inputs_that_do_not_go_together_are_one_line(given: dict[str, str], words: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        read(**given)
-    assert str(raised.value).startswith(words)
-    assert "\n" not in str(raised.value)
 
 
 def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
@@ -117,10 +94,8 @@ def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
     ]
     assert len({first, *others}) == 5
     assert ArtifactName.parse(first) == ArtifactName("perfci", "measure", "0-h100-sxm-3-12", 1)
-    assert (
-        artifact_name(Settings(shards="2/4", plan="plan.json"), {"GITHUB_JOB": "measure"})
-        == "perfci--measure--0-2-4--1"
-    )
+    of_a_shard = artifact_name(Settings(shards="2/4", plan="plan.json"), {"GITHUB_JOB": "measure"})
+    assert of_a_shard == "perfci--measure--0-2-4--1"
     assert ArtifactName.parse("mine") is None
     assert ArtifactName.parse(f"{first}{RAW_SUFFIX}") is None
 
@@ -131,8 +106,6 @@ def test_artifact_names_tell_job_shard_and_attempt_apart() -> None:
     suite=st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True),
 )
 def test_an_artifact_name_can_be_uploaded_and_read_back(matrix: str, job: str, suite: str) -> None:
-    import json
-
     env = {"PERFCI_MATRIX": json.dumps({"x": matrix, "y": [1]}), "GITHUB_JOB": job, "PERFCI_JOB_INDEX": "17"}
     text = artifact_name(Settings(suite=suite[:60].strip("-")), env)
     assert not set(text) & set('":<>|*?\r\n\\/')  # actions/upload-artifact refuses these
