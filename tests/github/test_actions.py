@@ -17,6 +17,7 @@ from tests.github.loopback.act import Job, Machine, copy_actions
 from tests.github.loopback.scene import completed, proposed
 from tests.github.loopback.server import REPOSITORY, START, GitHub, Pull
 from tests.github.loopback.server import ROOT as FIRST
+from tests.github.loopback.suites import AT_MOST, LIMIT, applications, hostile, took
 from tests.sources.repo import ENV
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,6 @@ jobs:
       - uses: org/perfci@v1
         with: {{publish: here, device: cpu}}
 """
-LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
 FORK = "author/kernels"
 
 
@@ -78,11 +78,9 @@ class Account:
 
     def slower_application(self, fails: bool = True) -> None:
         """Main has a command that says how long it took, which takes seconds to measure; the clone has a slower one."""
-        line = {"metric": "time", "value": 1, "unit": "s"}
-        self.clone.write("line", json.dumps(line))
-        app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci, device: cpu}]\n"
-        self.main("", f"{app}limits: [{{cases: app, metric: time, max: 2s}}]\nfail_on: {['broken'] * fails}\n")
-        self.clone.write("line", json.dumps(line | {"value": 3}))
+        took(self.clone, 1, "app")
+        self.main("", f"{applications('app')}{AT_MOST}fail_on: {['broken'] * fails}\n")
+        took(self.clone, 3, "app")
 
     def pull_request(self, branch: str = "change", fork: bool = False) -> Pull:
         """A pull request with the clone's contents; GitHub makes its merge with main."""
@@ -212,9 +210,10 @@ if not (folder / "nsys-base-0.nsys-rep").is_symlink():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("jobs", "fork"), [("one", False), ("two", False), ("two", True)])
-def test_reports_of_profilers_have_an_artifact_of_their_own(account: Account, jobs: str, fork: bool) -> None:
+@pytest.mark.parametrize(("jobs", "left_out"), [("one", ""), ("two", ""), ("two", "fork"), ("two", "not asked")])
+def test_reports_of_profilers_have_an_artifact_of_their_own(account: Account, jobs: str, left_out: str) -> None:
     """Linked beside the other one; without what holds a secret of the job's, without links, and never of a fork."""
+    fork = left_out == "fork"
     hub, machine = account.hub, account.machine
     machine.prepare = f'pwd >"{machine.folder}/where"'
     account.slower_application()
@@ -222,8 +221,9 @@ def test_reports_of_profilers_have_an_artifact_of_their_own(account: Account, jo
     account.clone.write("kernels/adding.py", REPORTS.format(where=f"{machine.folder}/where", real=str(real)))
     secret = "    env: {REGISTRY_TOKEN: registry-4711-canary}\n    runs-on: [self-hosted, gpu]\n"
     workflow = (HERE if jobs == "one" else WORKFLOW).replace("    runs-on: [self-hosted, gpu]\n", secret)
-    workflow = workflow.replace("device: cpu}", 'device: cpu, raw: "true"}')
-    workflow = workflow.replace("          device: cpu # a", '          raw: "true"\n          device: cpu # a', 1)
+    if left_out != "not asked":
+        workflow = workflow.replace("device: cpu}", 'device: cpu, raw: "true"}')
+        workflow = workflow.replace("          device: cpu # a", '          raw: "true"\n          device: cpu # a', 1)
     pull = account.pull_request(fork=fork)
     ran = account.event(pull, workflow=workflow)
     measure = ran["perfci" if jobs == "one" else "measure"]
@@ -232,10 +232,10 @@ def test_reports_of_profilers_have_an_artifact_of_their_own(account: Account, jo
     results = "perfci--perfci--0--1" if jobs == "one" else "perfci--measure--0--1"
     hub.receive()
     left = {one.name: one for one in hub.artifacts}
-    assert left.keys() == ({results} if fork else {results, f"{results}-raw"}), measure.log
+    assert left.keys() == ({results} if left_out else {results, f"{results}-raw"}), measure.log
     assert "canary" not in measure.log
-    if fork:
-        assert "reports of profilers are not handed on: pull request #7 is of a fork" in measure.log
+    if left_out:
+        assert ("reports of profilers are not handed on: pull request #7 is of a fork" in measure.log) is fork
         assert "-raw" not in account.comment
         return
     with zipfile.ZipFile(BytesIO(left[results].content)) as opened:
@@ -319,21 +319,6 @@ REPEATED = (
 """What is left of it where GitHub runs some jobs again: the plan's job is not among them, and its outputs stay."""
 
 
-def two_applications(account: Account, values: dict[str, float]) -> None:
-    """Commands that say how long they took, each a shard; the clone has `values` of them."""
-
-    def write(values: dict[str, float]) -> None:
-        for name, value in values.items():
-            account.clone.write(name, json.dumps({"metric": "time", "value": value, "unit": "s"}))
-
-    write(dict.fromkeys(values, 1.0))
-    apps = ", ".join(
-        f"{{name: {name}, run: cat {name} >$PERFCI_METRICS, reads: perfci, device: cpu}}" for name in values
-    )
-    account.main("", f"commands: [{apps}]\nlimits: [{{cases: '*', metric: time, max: 2s}}]\n")
-    write(values)
-
-
 @pytest.mark.slow
 def test_jobs_of_a_matrix_measure_the_shards_of_a_plan_and_one_job_says_what_they_come_to(account: Account) -> None:
     """The example as it stands, but for the device and the number of shards.
@@ -345,7 +330,9 @@ def test_jobs_of_a_matrix_measure_the_shards_of_a_plan_and_one_job_says_what_the
     workflow with what GitHub would run of it, in the same run, as its second attempt.
     """
     hub = account.hub
-    two_applications(account, {"fast": 1.0, "slow": 3.0})
+    took(account.clone, 1, "fast", "slow")
+    account.main("", applications("fast", "slow") + AT_MOST)
+    took(account.clone, 3, "slow")
     pull = account.pull_request()
     jobs = account.event(pull, workflow=SHARDS)
     assert {name: job.result for name, job in jobs.items()} == {
@@ -378,20 +365,8 @@ def test_jobs_of_a_matrix_measure_the_shards_of_a_plan_and_one_job_says_what_the
 @pytest.mark.slow
 def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
     """Branch, case and log try to become commands, markup and shell."""
-    hostile = "a%0A::error::b|@everyone<img src=x>`$(id)"
-    kernel = (
-        adding(spin={})
-        .replace('devices=["cpu"]', 'devices=["cpu"], params={"x": [HOSTILE]}')
-        .replace("(bench)", "(bench, x)")
-    )
-    printed = "print('::error::printed')\nprint('##[error]printed')\nprint('::add-mask::a')\n"
-    kernel = f"HOSTILE = {hostile!r}\n{printed}{kernel}"
-    line = {"metric": "time", "value": 2, "unit": "s"}
-    account.clone.write("line", json.dumps(line))
-    app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci, device: cpu}]\n"
-    account.main(kernel.replace("range({})", "range(0)"), LIMIT + app)
-    account.clone.write("line", json.dumps(line | {"case": hostile}))
-    account.clone.write("kernels/adding.py", kernel.replace("range({})", "range(30000)"))
+    account.main(hostile(account.clone, LIMIT), LIMIT + applications("app"))
+    kernel = hostile(account.clone, LIMIT, spins=30_000)
     pull = account.pull_request("$(id)")
     jobs = account.event(pull)
     measure, publish = jobs["measure"], jobs["publish"]
@@ -447,61 +422,6 @@ def test_unchanged_passes_and_what_the_checkout_planted_for_git_does_not_run(acc
     assert account.concluded == ["success"]
     assert account.hub.own_comments() == []
     assert not ran.exists()
-
-
-@pytest.mark.slow
-def test_a_change_of_documents_satisfies_the_check_without_measuring(account: Account) -> None:
-    account.main("raise SystemExit('must not run')\n", LIMIT + "ignore: ['docs/*']\n")
-    account.clone.write("docs/a.md", "text")
-    jobs = account.event(account.pull_request())
-    assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert account.concluded == ["success"]
-    assert "Passed without measuring" in account.hub.checks[0]["output"]["title"]
-    [left] = account.hub.artifacts  # by which it was heard
-    with zipfile.ZipFile(BytesIO(left.content)) as opened:
-        assert opened.namelist() == ["unmeasured.json"]
-
-
-@pytest.mark.slow
-def test_what_is_closed_is_concluded_anew_and_another_title_starts_nothing(account: Account) -> None:
-    account.slower_application()
-    pull = account.pull_request()
-    account.event(pull)
-    assert account.concluded == ["failure"]
-    other = account.event(pull, "edited")
-    assert {name: job.result for name, job in other.items()} == {"measure": "skipped", "publish": "skipped"}
-    account.hub.branches["side"] = account.base
-    account.hub.protected.add("side")
-    account.hub.pull(8, pull.head, base_ref="side", head_ref="copy")
-    pull.state = "closed"
-    jobs = account.event(pull, "closed")
-    assert {name: job.result for name, job in jobs.items()} == {"measure": "skipped", "publish": "success"}
-    assert "nothing to publish: pull request #7 is closed" in jobs["publish"].log
-    assert account.concluded == ["action_required"], "the one that is open has no result"
-
-
-@pytest.mark.slow
-def test_limits_that_only_warn_pass(account: Account) -> None:
-    account.slower_application(False)
-    jobs = account.event(account.pull_request())
-    assert {name: job.result for name, job in jobs.items()} == {"measure": "success", "publish": "success"}
-    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "0"
-    assert account.concluded == ["success"]
-    assert account.comment.startswith("### ⚠️ Passed, but ")
-
-
-@pytest.mark.slow
-def test_a_checkout_with_a_token_is_refused_and_nothing_runs(account: Account) -> None:
-    account.main("raise SystemExit('must not run')\n")
-    workflow = WORKFLOW.replace("persist-credentials: false", "persist-credentials: true")
-    jobs = account.event(account.pull_request(), workflow=workflow)
-    assert jobs["measure"].result == "failure"
-    assert jobs["measure"].outputs["org/perfci@v1"]["exit-code"] == "2"
-    [said] = jobs["measure"].said("error")
-    assert "persist-credentials: false" in said.data
-    assert jobs["publish"].result == "failure"
-    assert account.concluded == ["action_required"]
-    assert "must not run" not in jobs["measure"].log
 
 
 @pytest.mark.slow

@@ -146,24 +146,6 @@ def test_the_queue_of_one_branch_does_not_speak_for_another(hub: GitHub) -> None
     assert required(hub) == {"action_required"}
 
 
-def test_of_a_base_that_moves_meanwhile_many_files_are_not_known(hub: GitHub) -> None:
-    pull, run = scene(hub)
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['*.md']\n".encode()
-    hub.changed = [f"docs/{i}.md" for i in range(300)] + ["kernels/suite.py"]
-
-    def move(method: str, path: str) -> None:
-        if path.endswith("/pulls/7/files"):
-            hub.hook = None
-            pull.base_ref = "side"  # which has the slow kernel already
-            hub.changed = [f"docs/{i}.md" for i in range(300)]
-
-    hub.hook = move
-    published(hub, run, jobs="x")
-    hub.retarget(pull, "main", START + timedelta(minutes=9))
-    moved(hub, pull, "edited")
-    assert required(hub) == {"action_required"}
-
-
 def test_a_pull_request_opened_meanwhile_is_waited_for(hub: GitHub) -> None:
     """Another publisher has read which there are, and writes after the hold."""
     twin(hub)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.github.checkout import changed_files, find_base, require_no_secret
+from perfci.github.checkout import Compared, changed_files, find_base, require_no_secret
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
 from perfci.model.publication import Origin
@@ -27,12 +27,10 @@ class Hub:
         git(self.root, "checkout", "-q", "main")
         for number in range(commits):
             self.main = commit(self.root, {"a.txt": f"2 {number}"})
-        git(self.root, "checkout", "-q", "--detach")
-        git(self.root, "merge", "-q", "--no-ff", "-m", "Merge", self.head)
-        self.merge = git(self.root, "rev-parse", "HEAD")
+        tree = git(self.root, "merge-tree", "--write-tree", self.main, self.head)
+        self.merge = git(self.root, "commit-tree", tree, "-p", self.main, "-p", self.head, "-m", "Merge")
         git(self.root, "update-ref", "refs/pull/7/merge", self.merge)
         git(self.root, "update-ref", "refs/pull/7/head", self.head)
-        git(self.root, "checkout", "-q", "main")
 
     def checkout(self, sha: str, depth: int) -> Path:
         """As actions/checkout does it: an empty repository, one fetch, a detached HEAD."""
@@ -40,10 +38,8 @@ class Hub:
         folder.mkdir()
         git(folder, "init", "-q")
         git(folder, "remote", "add", "origin", f"file://{self.root}")
-        wanted = (
-            [f"--depth={depth}", "origin", sha] if depth else ["origin", "+refs/heads/*:refs/remotes/origin/*", sha]
-        )
-        git(folder, "fetch", "-q", "--no-tags", *wanted)
+        whole = ["origin", "+refs/heads/*:refs/remotes/origin/*", sha]
+        git(folder, "fetch", "-q", "--no-tags", *([f"--depth={depth}", "origin", sha] if depth else whole))
         git(folder, "checkout", "-q", "--detach", sha)
         return folder
 
@@ -64,6 +60,12 @@ def hub(tmp_path: Path) -> Hub:
     return Hub(tmp_path)
 
 
+def compared(repo: Repository, context: Context, asked: str = "") -> Compared:
+    found = find_base(repo, context, asked)
+    assert found is not None
+    return found
+
+
 def commits(repo: Repository) -> int:
     """How many commits lie in the object store."""
     objects = repo.git("cat-file", "--batch-all-objects", "--batch-check").stdout.decode()
@@ -74,8 +76,7 @@ def commits(repo: Repository) -> int:
 def test_a_merge_commit_is_compared_with_its_first_parent(hub: Hub, depth: int) -> None:
     repo = find(hub.checkout(hub.merge, depth))
     before = commits(repo)
-    found = find_base(repo, hub.pull_request())
-    assert found is not None
+    found = compared(repo, hub.pull_request())
     assert (found.merge, found.ref, found.base.sha) == (True, None, hub.main)
     assert commits(repo) - before == (1 if depth == 1 else 0)  # the base and nothing more, and that only where it lacks
     assert changed_files(repo, found.base.sha) == ["docs/b.md"]
@@ -84,38 +85,29 @@ def test_a_merge_commit_is_compared_with_its_first_parent(hub: Hub, depth: int) 
 @pytest.mark.slow
 def test_a_head_checked_out_by_itself_is_compared_with_the_merge_base(tmp_path: Path) -> None:
     hub = Hub(tmp_path, commits=60)
-    repo = find(hub.checkout(hub.head, 1))
-    found = find_base(repo, hub.pull_request())
-    assert found is not None
+    found = compared(find(hub.checkout(hub.head, 1)), hub.pull_request())
     assert (found.merge, found.base.sha) == (False, hub.fork_point)
 
 
 def test_a_whole_clone_stays_whole(hub: Hub) -> None:
     repo = find(hub.checkout(hub.head, 0))
-    found = find_base(repo, hub.pull_request(base="refs/heads/main"))
-    assert found is not None
-    assert found.base.sha == hub.fork_point
+    assert compared(repo, hub.pull_request(base="refs/heads/main")).base.sha == hub.fork_point
     assert not repo.is_shallow()
 
 
 def test_a_branch_of_an_earlier_job_on_the_runner_is_fetched_anew(hub: Hub) -> None:
     folder = hub.checkout(hub.merge, 0)
     git(folder, "update-ref", "refs/remotes/origin/main", hub.fork_point)
-    found = find_base(find(folder), hub.push(hub.merge, "refs/heads/main"))
-    assert found is not None
-    assert found.base.sha == hub.main
+    assert compared(find(folder), hub.push(hub.merge, "refs/heads/main")).base.sha == hub.main
 
 
 def test_what_is_asked_for_takes_the_place_of_the_events_base(hub: Hub) -> None:
     git(hub.root, "tag", "v1", hub.fork_point)
     for depth, asked in ((1, "main"), (2, hub.main)):
-        found = find_base(find(hub.checkout(hub.merge, depth)), hub.pull_request(), asked)
-        assert found is not None
-        assert found.base.sha == hub.main
+        assert compared(find(hub.checkout(hub.merge, depth)), hub.pull_request(), asked).base.sha == hub.main
     repo = find(hub.checkout(hub.merge, 0))
     git(repo.root, "fetch", "-q", "origin", "tag", "v1")
-    found = find_base(repo, hub.pull_request(), "v1")
-    assert found is not None
+    found = compared(repo, hub.pull_request(), "v1")
     assert (found.ref, found.base.sha) == ("v1", hub.fork_point)
     assert find_base(repo, hub.pull_request(), "none") is None
 
@@ -151,9 +143,7 @@ def test_the_head_of_a_fork_is_found_in_the_base_repository(tmp_path: Path) -> N
     git(hub.root, "fetch", "-q", f"file://{fork}", "+refs/heads/theirs:refs/pull/8/head")
     repo = find(hub.checkout(theirs, 1))
     origin = Origin(repository="o/r", pull_request=8, event="pull_request", head_sha=theirs, fork=True, run_id=1)
-    found = find_base(repo, hub.pull_request(origin=origin, merge_sha="d" * 40))
-    assert found is not None
-    assert found.base.sha == hub.main
+    assert compared(repo, hub.pull_request(origin=origin, merge_sha="d" * 40)).base.sha == hub.main
 
 
 def test_no_hook_and_no_monitor_runs(hub: Hub, tmp_path: Path) -> None:
@@ -166,7 +156,7 @@ def test_no_hook_and_no_monitor_runs(hub: Hub, tmp_path: Path) -> None:
         hook.chmod(0o755)
     git(folder, "config", "core.fsmonitor", f"touch {ran}")
     repo = find(folder)
-    assert find_base(repo, hub.pull_request()) is not None
+    compared(repo, hub.pull_request())
     changed_files(repo, hub.main)
     assert not ran.exists()
 

@@ -21,8 +21,9 @@ from perfci.github.settings import Settings
 from perfci.measure.shards.document import read_plan
 from tests.e2e.conftest import SYSTEM_PYTHON, Repo, adding, as_root
 from tests.e2e.warm import Warm
-from tests.github.loopback.scene import beside
+from tests.github.loopback.scene import beside, proposed
 from tests.github.loopback.server import REPOSITORY, Pull
+from tests.github.loopback.suites import AT_MOST, LIMIT, applications, hostile, took
 from tests.sources.repo import git
 
 CANARY = "canary-4711"
@@ -34,7 +35,6 @@ CANARIES = {
     "AWS_SECRET_ACCESS_KEY": CANARY,
 }
 GITHUB_MD = Path(__file__).parents[2] / "docs" / "github.md"
-LIMIT = "limits: [{cases: '*', metric: time, regression: 20%}]\n"
 
 
 @dataclass
@@ -78,15 +78,7 @@ class Hub:
         repo.git("checkout", "-q", "--detach", "main")
         repo.git("merge", "-q", "--no-ff", "-m", "Merge", head)
         self.merge = repo.git("rev-parse", "HEAD")
-        named = {"full_name": "o/r", "default_branch": "main"}
-        return {
-            "pull_request": {
-                "number": 7,
-                "head": {"ref": branch, "sha": head, "repo": named},
-                "base": {"ref": "main", "sha": base, "repo": named},
-            },
-            "repository": named,
-        }
+        return proposed(Pull(7, head, head_ref=branch), base)
 
     def checkout(self, sha: str, depth: int = 2) -> Path:
         folder = self.tmp_path / "work" / "r"
@@ -110,7 +102,7 @@ class Hub:
         (self.runner / "event.json").write_text(json.dumps(payload))
         ref = f"refs/pull/{payload['pull_request']['number']}/merge" if "pull_request" in payload else "refs/heads/main"
         runner = {
-            "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "o/r", "GITHUB_SHA": sha, "GITHUB_REF": ref, "GITHUB_RUN_ID": "99",
+            "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": REPOSITORY, "GITHUB_SHA": sha, "GITHUB_REF": ref, "GITHUB_RUN_ID": "99",
             "GITHUB_RUN_ATTEMPT": "2", "GITHUB_JOB": "measure", "GITHUB_EVENT_NAME": event, "PERFCI_MATRIX": '{"gpu": "h100"}',
             "GITHUB_EVENT_PATH": str(self.runner / "event.json"), **{name: str(path) for name, path in files.items()},
         }  # fmt: skip
@@ -199,30 +191,13 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     assert max(calls) < code < time.time()
 
 
-HOSTILE = "a%0A::error::b,c=d|<b>`@everyone"
-
-
 @pytest.mark.slow
 def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
     """The pull request loosens the limit and prints workflow commands: neither helps it."""
-    kernel = (
-        adding(spin={})
-        .replace('devices=["cpu"]', 'devices=["cpu"], params={"x": [HOSTILE]}')
-        .replace("(bench)", "(bench, x)")
-    )
-    kernel = f"HOSTILE = {HOSTILE!r}\nprint('::error::printed by the suite')\n" + kernel
-    line = {"metric": "time", "value": 2, "unit": "s"}
-    app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci}]\n"
-    hub.repo.write("line", json.dumps(line) + "\n")
-    hub.repo.policy(LIMIT + app)
-    hub.repo.write("kernels/adding.py", kernel.replace("range({})", "range(0)"))
+    hostile(hub.repo, LIMIT)
     hub.repo.commit()
-    hub.repo.write("line", json.dumps(line | {"case": HOSTILE}) + "\n")
-    hub.repo.policy(LIMIT.replace("20%", "900%") + app)
-    hub.repo.write("kernels/adding.py", kernel.replace("range({})", "range(30000)"))
-    payload = hub.pull_request()
-    checkout = hub.checkout(hub.merge, depth=1)
-    job = hub.job("pull_request", payload, hub.merge, checkout)
+    hostile(hub.repo, LIMIT.replace("20%", "900%"), spins=30_000)
+    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1))
     assert job.code == 1, job.log
     assert (job.outputs["verdict"], job.outputs["regressions"], job.outputs["exit-code"]) == ("fail", "2", "1")
     assert job.report["policy_from"] == "base"
@@ -239,14 +214,16 @@ def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
 
 
 @pytest.mark.slow
-def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub) -> None:
+@pytest.mark.parametrize("inputs", [{}, {"shards": "2", "publish": "true"}], ids=["measuring", "planning"])
+def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub, inputs: dict[str, str]) -> None:
+    """And without a plan: no shards, so that no job follows."""
     hub.repo.policy(LIMIT + "ignore: ['docs/*', '*.md']\n")
     hub.repo.write("kernels/adding.py", adding())
     hub.repo.write("old.md", "text")
     hub.repo.commit()
     hub.repo.write("docs/deep/`@everyone`.txt", "text")
     hub.repo.git("mv", "old.md", "new.md")
-    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1))
+    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1), **inputs)
     assert job.code == 0, job.log
     assert job.outputs == unmeasured(job, "pass")
     assert "passed without measuring" in job.log
@@ -261,7 +238,7 @@ def unmeasured(job: Job, verdict: str) -> dict[str, str]:
     return {"verdict": verdict, "regressions": "0", "exit-code": "0", "artifact-name": name, "report-path": str(out)}
 
 
-NAMED = {"full_name": "o/r", "default_branch": "main"}
+NAMED = {"full_name": REPOSITORY, "default_branch": "main"}
 
 
 def neutral(job: Job, head: str, base: str) -> None:
@@ -306,11 +283,7 @@ def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_
     tree = hub.repo.git("rev-parse", "HEAD^{tree}")
     merge = hub.repo.git("commit-tree", tree, "-p", base, "-p", head, "-m", "Merge")
     hub.repo.git("update-ref", "refs/pull/7/merge", merge)
-    sides = {
-        "head": {"ref": "change", "sha": head, "repo": {"full_name": "o/r"}},
-        "base": {"ref": "main", "sha": base, "repo": {"full_name": "o/r"}},
-    }
-    payload = {"pull_request": {"number": 7, **sides}, "repository": NAMED}
+    payload = proposed(Pull(7, head), base)
     checkout = hub.checkout(merge if checked_out == "merge" else head, depth=10)
     neutral(hub.job("pull_request", payload, merge, checkout), head, base[:10])
 
@@ -339,18 +312,6 @@ def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
     assert (job.outputs["verdict"], job.outputs["exit-code"], job.outputs["artifact-name"]) == ("error", "3", "")
     assert "does not build" in job.annotations[0]
     assert "does not build" in job.summary
-
-
-@pytest.mark.slow
-def test_the_first_pull_request_with_a_policy_passes(hub: Hub) -> None:
-    hub.repo.write("readme", "nothing yet")
-    hub.repo.commit()
-    hub.repo.policy(LIMIT)
-    hub.repo.write("kernels/adding.py", adding())
-    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge))
-    assert job.code == 0, job.log
-    assert job.report["policy_from"] == "head"
-    assert "judged by the limits of head" in job.summary
 
 
 @pytest.mark.parametrize(("event", "keep"), [("schedule", "head"), ("pull_request", None)])
@@ -400,26 +361,20 @@ def test_a_job_as_docs_write_it_keeps_and_takes_builds(two_users: Repo, warm: Wa
         assert job.outputs["exit-code"] == "0", job.log
         return job
 
-    measured("schedule", {"schedule": "17 3 * * *", "repository": {"full_name": "o/r", "default_branch": "main"}}, sha)
+    measured("schedule", {"schedule": "17 3 * * *", "repository": NAMED}, sha)
     assert len(list((cache / "entries").iterdir())) == 1
     hub.repo.write("change", "of something")
     job = measured("pull_request", hub.pull_request(), hub.merge)
     assert "base was built by an earlier run (PERFCI_CACHE)" in job.log + "".join(job.report["notes"])
 
 
-APPS = "commands: [{}]\nlimits: [{{cases: '*', metric: time, max: 2s}}]\n".format(
-    ", ".join(f"{{name: {name}, run: cat {name} >$PERFCI_METRICS, reads: perfci, device: cpu}}" for name in "ab")
-)
-
-
-def two_commands(hub: Hub, policy: str = APPS) -> dict:
+def two_commands(hub: Hub) -> dict:
     """Commands that say how long they took, which head makes slower than their limit."""
-    hub.repo.policy(policy)
+    hub.repo.policy(applications("a", "b") + AT_MOST)
     hub.repo.write("kernels/adding.py", "")
-    for name, seconds in (("a", 1), ("b", 1)):
-        hub.repo.write(name, json.dumps({"metric": "time", "value": seconds, "unit": "s"}))
+    took(hub.repo, 1, "a", "b")
     hub.repo.commit()
-    hub.repo.write("b", json.dumps({"metric": "time", "value": 3, "unit": "s"}))
+    took(hub.repo, 3, "b")
     return hub.pull_request()
 
 
@@ -514,8 +469,6 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
         *(
             pytest.param(*one, marks=pytest.mark.slow)
             for one in (
-                ({"shards": "1/4"}, "", "--shard 1/4: the plan has 2 shards"),
-                ({}, "edit", "was changed since it was made (its digest is another)"),
                 ({}, "remove", "there is no such file: make one with `perfci plan`"),
                 ({}, "move", "--shard: the commit of head is not that of the plan"),
                 ({}, "forge", "input plan: names no commit as base: make a new plan"),
@@ -529,9 +482,7 @@ def test_a_plan_that_is_not_of_this_change_measures_nothing(
     payload = two_commands(hub)
     checkout = hub.checkout(hub.merge)
     plan = planned(hub, payload, checkout)
-    if change == "edit":
-        plan.write_text(plan.read_text().replace('"m": 2', '"m": 1'))
-    elif change == "remove":
+    if change == "remove":
         plan.unlink()
     elif change == "forge":  # with a digest of its own, as whoever tampers with the job that plans may make one
         known = read_plan(plan)
@@ -562,40 +513,10 @@ def test_a_shard_fetches_the_base_that_was_planned_with(hub: Hub) -> None:
     assert job.code == 0, job.log
     plan = shutil.copy(checkout / "perfci-out" / "plan.json", hub.tmp_path)
     shutil.rmtree(checkout)
-    job = hub.job(
-        "pull_request",
-        payload,
-        hub.merge,
-        hub.checkout(hub.merge, depth=1),
-        plan=str(plan),
-        shards="1/2",
-        publish="true",
-    )
+    shard = {"plan": str(plan), "shards": "1/2", "publish": "true"}
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge, depth=1), **shard)
     assert (job.code, job.outputs["verdict"]) == (0, "pass"), job.log
     assert job.report["sides"]["base"]["commit"] == payload["pull_request"]["base"]["sha"]
-
-
-def test_what_is_compared_with_nothing_is_not_shared_out(hub: Hub) -> None:
-    two_commands(hub)
-    sha = hub.repo.git("rev-parse", "main")
-    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, 1), shards="2", publish="true")
-    assert (job.code, job.outputs["artifact-name"]) == (2, "")
-    assert "input shards: this schedule is compared with nothing, and only a comparison is shared out" in job.log
-
-
-@pytest.mark.slow
-def test_more_shards_than_cases_are_one_line(hub: Hub) -> None:
-    payload = two_commands(hub)
-    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), shards="3", publish="true")
-    assert (job.code, job.outputs["artifact-name"]) == (2, "")
-    assert "--shards 3: only 2 cases can be shared" in job.annotations[0]
-
-
-@pytest.mark.slow
-def test_a_change_of_ignored_files_needs_no_plan(hub: Hub) -> None:
-    payload = two_commands(hub, f"{APPS}ignore: [b]\n")
-    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge), shards="2", publish="true")
-    assert job.code == 0 and job.outputs == unmeasured(job, "pass")  # and no shards, so that no job follows
 
 
 def test_a_plan_by_a_faulty_policy_tells_who_publishes(hub: Hub) -> None:
@@ -612,12 +533,26 @@ def test_a_plan_by_a_faulty_policy_tells_who_publishes(hub: Hub) -> None:
     assert "matches no case" in job.annotations[0]
 
 
+@pytest.mark.parametrize(
+    ("event", "shards", "words"),
+    [
+        ("schedule", "2", "input shards: this schedule is compared with nothing, and only a comparison is shared out"),
+        pytest.param("pull_request", "3", "--shards 3: only 2 cases can be shared", marks=pytest.mark.slow),
+    ],
+)
+def test_what_cannot_be_shared_out_is_one_line(hub: Hub, event: str, shards: str, words: str) -> None:
+    payload = two_commands(hub)
+    sent = payload if event == "pull_request" else {"schedule": "17 3 * * *"}
+    job = hub.job(event, sent, hub.merge, hub.checkout(hub.merge), shards=shards, publish="true")
+    assert (job.code, job.outputs["artifact-name"]) == (2, "")
+    assert words in job.annotations[0]
+
+
 @pytest.mark.slow
 def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
-    app = "commands: [{name: app, run: cat line >$PERFCI_METRICS, reads: perfci}]\n"
-    hub.repo.policy(f"{app}limits: [{{cases: app, metric: time, max: 1s}}]\n")
-    hub.repo.write("line", '{"metric": "time", "value": 2, "unit": "s"}')
+    hub.repo.policy(applications("app") + AT_MOST)
     hub.repo.write("kernels/adding.py", "")
+    took(hub.repo, 3, "app")
     sha = hub.repo.commit()
     job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, depth=1))
     assert job.code == 1, job.log
@@ -707,63 +642,6 @@ def test_an_internal_error_is_an_answer_and_no_command(hub: Hub) -> None:
     assert [line for line in lines[stop + 1 :] if "set-output" in line] == []
 
 
-LEAVING = """
-    import lzma, os, pathlib
-    folder = pathlib.Path({checkout!r}, "perfci-out/raw")
-    folder.mkdir(parents=True, exist_ok=True)
-    real = lzma.decompress(pathlib.Path({real!r}).read_bytes())
-    (folder / "ncu-head-0.ncu-rep").write_bytes(real)
-    (folder / "ncu-base-0.ncu-rep").write_bytes(real + {secret!r}.encode())
-    if not (folder / "x.ncu-rep").is_symlink():
-        (folder / "x.ncu-rep").symlink_to("/etc/passwd")
-"""
-"""A suite that writes reports itself, as no GPU is here to have any: perfci cannot tell them from profilers'."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["own", "fork", "not asked"])
-def test_reports_of_profilers_are_handed_on_where_the_code_is_the_repositorys_own(hub: Hub, case: str) -> None:
-    """And those with a secret of the job's, which the measurement was started without, are found in a step of its
-    own."""
-    real = Path(__file__).parents[1] / "data" / "ncu" / "ncu_base.ncu-rep.xz"
-    checkout = hub.tmp_path / "work" / "r"
-    hub.repo.policy(LIMIT.replace("20%", "90%"))
-    leaving = dedent(LEAVING).format(checkout=str(checkout), real=str(real), secret=CANARY)
-    hub.repo.write("kernels/adding.py", leaving + adding())
-    hub.repo.commit()
-    hub.repo.write("kernels/adding.py", leaving + adding() + "# changed\n")
-    payload = hub.pull_request()
-    if case == "fork":
-        payload["pull_request"]["head"]["repo"] = {"full_name": "stranger/r"}
-    temporary = hub.tmp_path / "temp"
-    temporary.mkdir()
-    env, out = {"RUNNER_TEMP": str(temporary)}, hub.checkout(hub.merge) / "perfci-out"
-    out.mkdir()
-    (out / "raw").mkdir()
-    (out / "raw" / "stale.ncu-rep").write_bytes(b"of an earlier job")
-    raw = {} if case == "not asked" else {"raw": "true"}
-    job = hub.job("pull_request", payload, hub.merge, checkout, env, **raw)
-    assert (job.code, job.outputs["verdict"]) == (0, "pass"), job.log
-    assert "stale" not in job.log
-    if case != "own":
-        assert "raw-path" not in job.outputs and list(temporary.iterdir()) == []
-        why = "perfci: raw: reports of profilers are not handed on: pull request #7 is of a fork"
-        assert (why in job.log) is (case == "fork")
-        return
-    assert "perfci: raw: not handed on: x.ncu-rep: is no ordinary file" in job.log
-    assert not (out / "raw").exists()
-    taken = Path(job.outputs["raw-path"])
-    assert (taken.parent, {path.name for path in taken.iterdir()}) == (
-        temporary, {"ncu-base-0.ncu-rep", "ncu-head-0.ncu-rep"},
-    )  # fmt: skip
-    sifted = hub.job("pull_request", payload, hub.merge, checkout, env, ("-m", "perfci", "ci", "--raw", str(taken)))
-    assert (sifted.code, sifted.outputs) == (0, {"path": str(taken)})
-    [left] = sifted.annotations
-    assert left.startswith("::warning title=perfci::not handed on: ncu-base-0.ncu-rep: holds values of ")
-    assert "GITHUB_TOKEN" in left and "HF_TOKEN" in left and CANARY not in left
-    assert [path.name for path in taken.iterdir()] == ["ncu-head-0.ncu-rep"]
-
-
 def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
     hub.repo.policy(LIMIT)
     sha = hub.repo.commit()
@@ -776,12 +654,6 @@ def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
 def test_perfci_in_a_container_is_told_of_reports_too(repository: str, words: list[str]) -> None:
     found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
     settings = Settings(raw="true")
-    assert [
-        one for one in _words(settings, _request(settings, found, Path("perfci-out"), None)) if "raw" in one
-    ] == words
-
-
-@pytest.mark.parametrize(("repository", "counters"), [(REPOSITORY, True), ("stranger/perfci", False)])
-def test_counters_are_not_read_for_code_of_a_fork(repository: str, counters: bool) -> None:
-    found = beside(Pull(7, "a" * 40, head_repository=repository), 100)
-    assert _request(Settings(), found, Path("perfci-out"), None).how.counters is counters
+    request = _request(settings, found, Path("perfci-out"), None)
+    assert [word for word in _words(settings, request) if "raw" in word] == words
+    assert request.how.counters is bool(words), "no counters are read for code of a fork"

@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,21 @@ from perfci.github.api import ApiError
 from perfci.github.publish import publish
 from perfci.github.source import Wanted
 from perfci.model.publication import ACCEPT_LABEL
-from tests.github.loopback.scene import BASE, HEAD, POLICY, after, api_of, beside, measured, packed, published, scene
-from tests.github.loopback.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub
+from perfci.model.results import UNMEASURED
+from tests.github.loopback.scene import (
+    BASE,
+    HEAD,
+    POLICY,
+    after,
+    api_of,
+    beside,
+    measured,
+    packed,
+    protect_side,
+    published,
+    scene,
+)
+from tests.github.loopback.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub, Run, archive
 
 SLOWER = (1.0, 1.10)
 
@@ -21,6 +35,24 @@ def only(hub: GitHub) -> str:
     comments = hub.own_comments()
     assert len(comments) == 1
     return comments[0]
+
+
+def earlier(hub: GitHub, run: int = 90, head: str = HEAD) -> dict[str, Any]:
+    """A comment of ours."""
+    return hub.comment(7, BOT, f"It was slower.\n{sticky.Marker('perfci', run, 1, head)}")
+
+
+def ignoring(hub: GitHub, *changed: str) -> None:
+    """Base's policy ignores docs, and these were changed."""
+    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
+    hub.changed = [*changed]
+
+
+def pushed(hub: GitHub, before: str = "") -> Run:
+    """The run of a push of HEAD to main."""
+    hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (HEAD, START)
+    hub.before |= {HEAD: before} if before else {}
+    return hub.run(100, HEAD, branch="main", event="push")
 
 
 def test_a_regression_is_said_everywhere(hub: GitHub) -> None:
@@ -46,7 +78,7 @@ def test_unchanged_begins_no_comment_and_keeps_one_true(hub: GitHub) -> None:
     assert outcome.publication.exit_code == 0
     assert hub.own_comments() == []
     assert hub.checks[0]["conclusion"] == "success"
-    hub.comment(7, BOT, f"It was slower.\n{sticky.Marker('perfci', 90, 1, HEAD)}")
+    earlier(hub)
     published(hub, run)
     assert "slower" not in only(hub)
     assert "run=100" in only(hub)
@@ -72,11 +104,11 @@ def test_publishing_again_changes_nothing(hub: GitHub) -> None:
     _, run = scene(hub, *SLOWER)
     published(hub, run)
     said, checks = only(hub), len(hub.checks)
-    writes = len([one for one in hub.requests if one[0] in ("POST", "PATCH") and "comments" in one[1]])
+    hub.requests.clear()
     published(hub, run)
     assert only(hub) == said
     assert (len(hub.checks), len(hub.checks[0]["given"])) == (checks, 1)
-    assert len([one for one in hub.requests if one[0] in ("POST", "PATCH") and "comments" in one[1]]) == writes
+    assert not [one for one in hub.requests if one[0] in ("POST", "PATCH") and "comments" in one[1]]
 
 
 def test_an_older_run_that_comes_late_overwrites_nothing(hub: GitHub) -> None:
@@ -126,7 +158,7 @@ def test_a_head_that_has_moved_on_gets_no_comment(hub: GitHub) -> None:
 def test_a_head_that_came_back_is_told_of_again(hub: GitHub) -> None:
     """A newer run is of a head that was pushed away meanwhile: of this head nothing newer is known."""
     _, run = scene(hub, *SLOWER)
-    hub.comment(7, BOT, f"Of another head.\n{sticky.Marker('perfci', 900, 1, 'd' * 40)}")
+    earlier(hub, 900, "d" * 40)
     published(hub, run)
     assert "run=100 " in only(hub)
 
@@ -171,22 +203,17 @@ def test_a_job_that_failed_is_missing(hub: GitHub) -> None:
     assert outcome.publication.missing == ["job `measure (h200)` ended with cancelled: see its log"]
     assert hub.checks[0]["conclusion"] == "action_required"
     assert "measure (h200)" in only(hub)
-
-
-def test_jobs_that_cannot_be_listed_may_be_missing(hub: GitHub) -> None:
-    _, run = scene(hub, 1.0)
     hub.fail("GET", "/jobs$", Answer(403, {"message": "Resource not accessible by integration"}))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3
-    assert "jobs of the run" in outcome.publication.missing[0]
-    assert hub.checks[0]["conclusion"] == "action_required"
+    assert "jobs of the run" in outcome.publication.missing[0], "what cannot be listed may be missing"
 
 
 def test_250_comments_lie_over_pages(hub: GitHub) -> None:
     _, run = scene(hub, *SLOWER)
     for index in range(180):
         hub.comment(7, "someone", f"comment {index}")
-    hub.comment(7, BOT, f"Before.\n{sticky.Marker('perfci', 90, 1, HEAD)}")
+    earlier(hub)
     for index in range(69):
         hub.comment(7, "someone", f"comment {index}")
     published(hub, run)
@@ -213,23 +240,15 @@ def test_suites_keep_to_themselves(hub: GitHub) -> None:
     assert [check["name"] for check in hub.checks] == ["perfci", "perfci (nightly)"]
 
 
-def test_duplicates_are_put_away(hub: GitHub) -> None:
+@pytest.mark.parametrize(("readonly", "left", "hidden"), [(set(), 3, 2), ({"minimize"}, 1, 0)])
+def test_duplicates_are_hidden_and_else_deleted(hub: GitHub, readonly: set[str], left: int, hidden: int) -> None:
     _, run = scene(hub, *SLOWER)
+    hub.readonly = readonly
     for number in (80, 90, 85):
-        hub.comment(7, BOT, f"Run {number}.\n{sticky.Marker('perfci', number, 1, HEAD)}")
+        earlier(hub, number)
     published(hub, run)
     assert "run=100" in only(hub)
-    assert list(hub.minimized.values()) == ["OUTDATED", "OUTDATED"]
-
-
-def test_duplicates_are_deleted_where_hiding_is_forbidden(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    hub.readonly = {"minimize"}
-    for number in (80, 90):
-        hub.comment(7, BOT, f"Run {number}.\n{sticky.Marker('perfci', number, 1, HEAD)}")
-    published(hub, run)
-    assert len(hub.comments) == 1
-    assert "run=100" in only(hub)
+    assert (len(hub.comments), [*hub.minimized.values()]) == (left, ["OUTDATED"] * hidden)
 
 
 @pytest.mark.parametrize("same_run", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -265,7 +284,7 @@ def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
 def test_a_late_overwrite_is_fixed(hub: GitHub) -> None:
     """An older publisher, which decided before ours wrote, writes after it."""
     _, run = scene(hub, *SLOWER)
-    hub.comment(7, BOT, f"Before.\n{sticky.Marker('perfci', 80, 1, HEAD)}")
+    earlier(hub, 80)
     api = api_of(hub)
 
     def meanwhile(_: float) -> None:
@@ -288,13 +307,8 @@ def test_a_read_only_token_leaves_verdict_and_exit_code(hub: GitHub) -> None:
         "pull-requests: write`",
     ]
     assert len(hub.requests) < 40  # it is no passing trouble: nothing is tried again
-
-
-def test_without_the_right_to_write_checks_the_comment_says_so(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
     hub.readonly = {"checks"}
-    outcome = published(hub, run)
-    assert outcome.publication.exit_code == 1
+    assert published(hub, run).publication.exit_code == 1
     assert "checks: write" in only(hub)
 
 
@@ -403,9 +417,7 @@ def test_a_fork_is_found_by_owner_branch_and_commit(hub: GitHub) -> None:
 
 def test_a_push_has_a_check_and_no_comment(hub: GitHub) -> None:
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
-    hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (HEAD, START)
-    hub.before[HEAD] = BASE
-    run = hub.run(100, HEAD, branch="main", event="push")
+    run = pushed(hub, before=BASE)
     hub.upload(run, packed(measured(*SLOWER)))
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, outcome.comment, hub.comments) == (1, None, [])
@@ -443,6 +455,7 @@ def test_whether_limits_only_warn_is_bases_to_say(hub: GitHub) -> None:
     assert published(hub, run).publication.exit_code == 1
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}fail_on: []\n".encode()
     assert published(hub, run).publication.exit_code == 0
+    assert only(hub).startswith("### ⚠️ Passed, but ")
     assert hub.checks[-1]["conclusion"] == "success"
 
 
@@ -478,11 +491,11 @@ def test_without_the_right_to_read_base_nothing_is_judged(hub: GitHub) -> None:
 
 
 def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> None:
-    """The measuring action left no artifact, and the publisher finds the reason itself."""
+    """What the measuring action leaves says nothing, and the publisher finds the reason itself."""
     _, run = scene(hub)
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
-    hub.changed = ["docs/a.md", "docs/b.md"]
-    hub.comment(7, BOT, f"It was slower.\n{sticky.Marker('perfci', 90, 1, HEAD)}")
+    hub.upload(run, archive({UNMEASURED: '{"version": 1, "verdict": "pass"}'}))
+    ignoring(hub, "docs/a.md", "docs/b.md")
+    earlier(hub)
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
     assert hub.checks[0]["conclusion"] == "success"
@@ -536,7 +549,6 @@ def test_what_was_measured_is_judged_whatever_history_says(hub: GitHub) -> None:
 def test_a_branch_without_commits_is_one_that_the_default_branch_holds(
     hub: GitHub, event: str, branch: str, before: str, code: int
 ) -> None:
-    hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
     run = hub.run(100, HEAD, event=event, branch=branch)
     hub.branches |= {"new": HEAD}
     hub.pushes[f"{REPOSITORY}:refs/heads/{branch}"] = (HEAD, START)
@@ -546,10 +558,9 @@ def test_a_branch_without_commits_is_one_that_the_default_branch_holds(
     hub.commits |= {HEAD: [ROOT], BASE: [HEAD]}
     outcome = published(hub, run)
     assert outcome.publication.exit_code == code
-    assert [check["conclusion"] for check in hub.checks] == ["neutral" if code == 0 else "action_required"]
-    name = before[:10] or "main"
-    assert not code or outcome.publication.nothing == ""
-    assert code or f"`{name}` holds them all" in outcome.publication.nothing
+    assert [check["conclusion"] for check in hub.checks] == ["action_required" if code else "neutral"]
+    said = "" if code else f"`{before[:10] or 'main'}` holds them all"
+    assert said in outcome.publication.nothing and bool(said) == bool(outcome.publication.nothing)
 
 
 def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> None:
@@ -574,45 +585,44 @@ def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> N
 def test_of_many_files_each_is_read(hub: GitHub, many: int, last: str, code: int) -> None:
     """A comparison names 300 files, a pull request 3 000: one that is not named is not ignored."""
     _, run = scene(hub)
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
-    hub.changed = [*(f"docs/{i}.md" for i in range(many - 1)), last]
+    ignoring(hub, *(f"docs/{i}.md" for i in range(many - 1)), last)
     assert published(hub, run).publication.exit_code == code
 
 
-def test_of_a_head_that_moves_meanwhile_many_files_are_not_known(hub: GitHub) -> None:
+@pytest.mark.parametrize("moves", ["head", "base_ref"])
+def test_of_what_moves_meanwhile_many_files_are_not_known(hub: GitHub, moves: str) -> None:
+    """To another head, or onto a protected branch that has the slow kernel already."""
+    protect_side(hub)
     pull, run = scene(hub)
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
-    hub.changed = [f"docs/{i}.md" for i in range(400)]
+    files = [f"docs/{i}.md" for i in range(400)]
+    ignoring(hub, *files, *["kernels/suite.py"] * (moves == "base_ref"))
 
     def move(method: str, path: str) -> None:
         if path.endswith("/pulls/7/files"):
-            pull.head = "d" * 40
+            hub.hook, hub.changed = None, files
+            setattr(pull, moves, {"head": "d" * 40, "base_ref": "side"}[moves])
 
     hub.hook = move
     assert published(hub, run).publication.exit_code == 3
     assert [check["conclusion"] for check in hub.checks] == ["action_required"]
 
 
+def test_of_a_merge_queue_300_files_are_not_known(hub: GitHub) -> None:
+    hub.pull(7, "d" * 40)
+    run = hub.run(100, HEAD, event="merge_group", branch=f"gh-readonly-queue/main/pr-7-{BASE}")
+    for many, code in ((299, 0), (300, 3)):
+        ignoring(hub, *(f"docs/{i}.md" for i in range(many)))
+        assert published(hub, run).publication.exit_code == code
+
+
 def test_a_push_of_ignored_files_is_compared_with_what_was_there(hub: GitHub) -> None:
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
-    hub.pushes[f"{REPOSITORY}:refs/heads/main"] = (HEAD, START)
-    run = hub.run(100, HEAD, event="push", branch="main")
-    hub.changed = ["docs/a.md"]
+    ignoring(hub, "docs/a.md")
+    run = pushed(hub)
     assert published(hub, run).publication.exit_code == 3  # a new branch
     hub.before[HEAD] = BASE
     assert published(hub, run).publication.exit_code == 0
     assert ("GET", f"/repos/{REPOSITORY}/compare/{BASE}...{HEAD}") in hub.requests
     hub.changed.append("src/fast.py")
-    assert published(hub, run).publication.exit_code == 3
-
-
-def test_many_files_of_a_merge_queue_are_not_known(hub: GitHub) -> None:
-    hub.files[BASE, "perfci.yaml"] = f"{POLICY}ignore: ['docs/*']\n".encode()
-    hub.pull(7, "d" * 40)
-    run = hub.run(100, HEAD, event="merge_group", branch=f"gh-readonly-queue/main/pr-7-{BASE}")
-    hub.changed = [f"docs/{i}.md" for i in range(299)]
-    assert published(hub, run).publication.exit_code == 0
-    hub.changed.append("docs/more.md")
     assert published(hub, run).publication.exit_code == 3
 
 
@@ -637,14 +647,6 @@ def test_a_label_after_the_last_push_accepts(hub: GitHub) -> None:
     assert outcome.publication.exit_code == 0
     assert [c["conclusion"] for c in hub.checks] == ["success"]
     assert "maintainer" in only(hub)
-
-
-def test_a_skipped_run_publishes_what_is_stored(hub: GitHub) -> None:
-    published(hub, scene(hub, *SLOWER)[1])
-    labelled(hub)
-    outcome = published(hub, hub.run(150, HEAD, conclusion="skipped", jobs={"measure": "skipped"}))
-    assert (outcome.publication.origin.run_id, outcome.publication.exit_code) == (100, 0)
-    assert hub.checks[0]["conclusion"] == "success"
 
 
 def test_a_label_before_anything_is_measured_leaves_the_answer_to_who_measures(hub: GitHub) -> None:
@@ -675,6 +677,8 @@ def test_a_label_s_own_publisher_does_not_hide_that_nothing_was_measured(hub: Gi
     """A fork's run on a label: its measuring job is skipped, its publisher may not write; the end of it publishes."""
     published(hub, scene(hub, *SLOWER)[1])
     labelled(hub)
+    skipped = published(hub, hub.run(140, HEAD, conclusion="skipped", jobs={"measure": "skipped"}))
+    assert (skipped.publication.exit_code, skipped.publication.origin.run_id) == (0, 100)
     after_label = hub.run(150, HEAD, jobs={"measure": "skipped", "publish": "failure"}, conclusion="failure")
     outcome = published(hub, after_label, jobs="measure")
     assert (outcome.publication.exit_code, outcome.publication.origin.run_id) == (0, 100)

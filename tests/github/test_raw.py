@@ -40,6 +40,9 @@ def test_reports_are_moved_away_from_what_is_uploaded_as_it_is(out: Path, tmp_pa
     assert found.folder.stat().st_mode & 0o777 == 0o700
     assert (found.folder / "ncu-head-0.ncu-rep").read_bytes() == REAL
     assert names(out) == ["results.json"]
+    (out / RAW).mkdir()
+    (out / RAW / "stale.ncu-rep").write_bytes(REAL)
+    clear(out)
     again = collect(out, tmp_path / "temp")
     assert (again.folder, again.names, again.left) == (None, [], [])
 

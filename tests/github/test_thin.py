@@ -3,7 +3,7 @@
 import lzma
 import math
 import random
-from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from perfci.model.plan import Looks
 from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide, Check, Moments, Pair, Results, Scatter
 from perfci.model.timing import Timing
-from tests.github.loopback.scene import measured
+from tests.github.loopback.scene import measured, replanned
 from tests.judge.build import limit
 from tests.render.h200 import FILE, publication
 
@@ -69,9 +69,8 @@ def test_no_more_is_left_out_than_is_too_much(recorded: Results, monkeypatch: py
         assert left == WORDS[:step]
         found = parse(content)
         assert answers(found) == before
-        assert [note for note in found.notes if note not in recorded.notes] == (
-            [f"{NOTE}{'; '.join(left)}"] if step else []
-        )
+        told = [f"{NOTE}{'; '.join(left)}"] if step else []
+        assert [note for note in found.notes if note not in recorded.notes] == told
         if step == 0:
             assert found == recorded, "spaces and defaults"
     monkeypatch.setattr(artifact, "MEMBER_BYTES", reached[-1] - 1)
@@ -84,9 +83,8 @@ def test_what_any_metric_is_of_stays(recorded: Results, monkeypatch: pytest.Monk
     monkeypatch.setattr(artifact, "MEMBER_BYTES", sizes(recorded.model_copy(deep=True))[-1] + 600)
     found = parse(fit(written(recorded))[0])
     for mine, theirs in zip(recorded.cases, found.cases, strict=True):
-        assert [(p.index, p.values, p.clock, p.spread, p.tuners, p.gaps) for p in mine.pairs] == [
-            (p.index, p.values, p.clock, p.spread, p.tuners, p.gaps) for p in theirs.pairs
-        ]
+        kept = attrgetter("index", "values", "clock", "spread", "tuners", "gaps")
+        assert [*map(kept, mine.pairs)] == [*map(kept, theirs.pairs)]
         for name, side in mine.sides.items():
             assert side.profile is not None
             assert _told(side.profile) == _told(theirs.sides[name].profile)
@@ -99,21 +97,16 @@ def _told(profile: Profile | None) -> list[Any]:
     return [profile.metrics, profile.faults, profile.trace.kernels, profile.trace.copies, profile.trace.ranges, counted]
 
 
-def _dropped_values(results: Results) -> None:
-    for case in results.cases:
-        case.pairs = case.pairs[:1]
-
-
-def _dropped_profiles(results: Results) -> None:
-    for case in results.cases:
-        for side in case.sides.values():
-            side.profile = None
-
-
-@pytest.mark.parametrize("drop", [_dropped_values, _dropped_profiles])
+@pytest.mark.parametrize("dropped", ["pairs", "profiles"])
 def test_a_step_that_changed_an_answer_would_be_refused(
-    recorded: Results, monkeypatch: pytest.MonkeyPatch, drop: Callable[[Results], None]
+    recorded: Results, monkeypatch: pytest.MonkeyPatch, dropped: str
 ) -> None:
+    def drop(results: Results) -> None:
+        for case in results.cases:
+            del case.pairs[1 if dropped == "pairs" else len(case.pairs) :]
+            for side in case.sides.values():
+                side.profile = None if dropped == "profiles" else side.profile
+
     monkeypatch.setattr(artifact, "MEMBER_BYTES", len(thin._dumped(recorded)) - 100)
     monkeypatch.setattr(thin, "STEPS", [("what matters", drop)])
     with pytest.raises(Unfit, match="decides"):
@@ -144,16 +137,13 @@ def test_the_measuring_job_says_what_it_leaves_out(
     assert file.read_bytes() == written(recorded)
     monkeypatch.setattr(artifact, "MEMBER_BYTES", reached[1] + 600)
     assert answer().annotations == []
-    assert f"results.json: left out of what was handed over, of which 16 MiB are read: {WORDS[0]}\n" in (
-        capsys.readouterr().out
-    )
+    said = f"results.json: left out of what was handed over, of which 16 MiB are read: {WORDS[0]}\n"
+    assert said in capsys.readouterr().out
     assert parse(file.read_bytes()).notes[-1] == f"{NOTE}{WORDS[0]}"
     monkeypatch.setattr(artifact, "MEMBER_BYTES", 1 << 16)
     (told,) = answer().annotations
-    assert (
-        told.startswith("::warning")
-        and "no publishing job will take what was measured, which has a results.json of more" in told
-    )
+    said = "no publishing job will take what was measured, which has a results.json of more"
+    assert told.startswith("::warning") and said in told
     assert file.read_bytes() == written(recorded)
 
 
@@ -182,47 +172,33 @@ def test_as_many_cases_as_are_read_at_most_fit_with_three_pairs() -> None:
 
 
 def many(number: int) -> Results:
-    """A comparison of so many cases on a CPU, three pairs each."""
+    """A comparison of so many cases on a CPU, three pairs each, whose numbers have as many digits as they ever have."""
     rng = random.Random(1)
-    made = measured(1.0, 1.1)
+    made = measured(1.0)
     moments = Moments(time=rng.random(), cross=0.0, clock=0.0)
-    made.cases = [
-        Case(
-            id=f"adding/n={n}", kernel="adding", device="cpu",
-            sides={name: _side(rng, n) for name in ("base", "head")}, pairs=[_pair(rng, index) for index in range(3)],
-            stopped="budget",
-        )
-        for n in range(number)
-    ]  # fmt: skip
-    for case in made.cases:
-        case.sides["head"].inputs = case.sides["base"].inputs
-        case.sides["head"].check.sketch = case.sides["base"].check.sketch
-        for pair in case.pairs:
-            pair.scatter = Scatter(placements=3, blocks=6, placement=moments, block=moments)
-    made.plan.criteria = [limit(case.id, bound=0.5, device="cpu") for case in made.cases]
-    made.plan.declared = None
-    made.plan.m = number
-    made.plan.looks = Looks.fitted(number)
-    return made
+    scatter = Scatter(placements=3, blocks=6, placement=moments, block=moments)
 
+    def pair(index: int) -> Pair:
+        both = {name: rng.random() for name in ("base", "head")}
+        return Pair(
+            index=index, first="head", blocks=18, at=1.8e9 + rng.random(), samples={"base": 90, "head": 90},
+            values={name: {"time": math.exp(rng.gauss(-10, 0.01))} for name in both}, spread=both,
+            seconds={name: rng.random() for name in ("first", "open", "block", "close")}, scatter=scatter,
+        )  # fmt: skip
 
-def _side(rng: random.Random, n: int) -> CaseSide:
-    settings = {"timer": "perf_counter_ns", "allocator": "keeps freed memory"}
-    check = Check(
-        shapes=1, compared=1, worst=0.0, rtol=1e-9, atol=0.0, sketch=[rng.random() for _ in range(5)],
-        unredrawn="its inputs are the same in every draw",
-    )  # fmt: skip
-    return CaseSide(
-        file="kernels/k.py", line=2, params={"n": n}, inputs=f"{rng.getrandbits(256):064x}", check=check,
-        timing=Timing(mode="cpu", cache="warm", threads=1, settings=settings),
-    )  # fmt: skip
+    def case(n: int) -> Case:
+        settings = {"timer": "perf_counter_ns", "allocator": "keeps freed memory"}
+        check = Check(
+            shapes=1, compared=1, worst=0.0, rtol=1e-9, atol=0.0, sketch=[rng.random() for _ in range(5)],
+            unredrawn="its inputs are the same in every draw",
+        )  # fmt: skip
+        side = CaseSide(
+            file="kernels/k.py", line=2, params={"n": n}, inputs=f"{rng.getrandbits(256):064x}", check=check,
+            timing=Timing(mode="cpu", cache="warm", threads=1, settings=settings),
+        )  # fmt: skip
+        sides, pairs = {"base": side, "head": side}, [pair(index) for index in range(3)]
+        return Case(id=f"adding/n={n}", kernel="adding", device="cpu", sides=sides, pairs=pairs, stopped="budget")
 
-
-def _pair(rng: random.Random, index: int) -> Pair:
-    time = math.exp(rng.gauss(-10, 1))
-    return Pair(
-        index=index, first="head", blocks=18, at=1.8e9 + rng.random(),
-        values={name: {"time": time * math.exp(rng.gauss(0, 0.01))} for name in ("base", "head")},
-        samples={"base": 90, "head": 90}, spread={"base": rng.random(), "head": rng.random()},
-        seconds={name: rng.random() for name in ("first", "open", "block", "close")},
-    )  # fmt: skip
+    made.cases = [case(n) for n in range(number)]
+    asked = [limit(one.id, bound=0.5, device="cpu") for one in made.cases]
+    return replanned(made, criteria=asked, declared=None, m=number, looks=Looks.fitted(number))

@@ -1,15 +1,20 @@
 """Publishing a plan that several machines shared: its shards are one answer, or none."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from perfci.github.measured import Scope
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
+from perfci.model.publication import Publication
 from perfci.model.results import Part, Reason, Results
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
 from tests.github.loopback.server import GitHub, Run, archive
 
 RATIOS = (1.0, 1.10, 1.0, 1.0, 0.99, 1.0)
+CALM = (1.0,) * 6
 PLAN = "5" * 64
 
 
@@ -56,8 +61,22 @@ def hand_over_plan(hub: GitHub, run: Run, *, attempt: int = 1, index: int = 0) -
     hub.upload(run, archive({"plan.json": "not read", "logs/a.log": ""}), name=f"perfci--plan--{index}--{attempt}")
 
 
+def two_models(hub: GitHub, run: Run, *ratios: float) -> None:
+    hand_over(hub, run, of_models(whole(*ratios), 2, 2))
+    hand_over(hub, run, of_models(whole(*CALM, device="NVIDIA A100"), 2, 2, plan="6" * 64), first=2)
+
+
 def lines(hub: GitHub) -> str:
     return "\n".join(hub.own_comments())
+
+
+def refuse(hub: GitHub, run: Run, said: str, **wanted: Any) -> Publication:
+    """No shard is believed, and why is told."""
+    made = published(hub, run, **wanted).publication
+    assert (made.exit_code, made.shards) == (3, [])
+    assert any(said in line for line in made.missing), made.missing
+    assert hub.checks[-1]["conclusion"] == "action_required"
+    return made
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
@@ -82,7 +101,7 @@ def test_all_shards_are_one_check_and_one_comment(hub: GitHub, count: int) -> No
     assert (shard.report.verdict, shard.report.sentence) == (single.report.verdict, single.report.sentence)
 
 
-@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), ((1.0,) * 6, 0)])
+@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), (CALM, 0)])
 def test_the_job_that_planned_was_heard(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
     _, run = scene(hub)
     run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2"), "success")
@@ -98,7 +117,7 @@ def test_a_job_that_measured_and_handed_nothing_over_is_missed_beside_a_plan(hub
     _, run = scene(hub)
     run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2", "measure a100"), "success")
     hand_over_plan(hub, run)
-    hand_over(hub, run, shared(whole(*(1.0,) * 6), 2))
+    hand_over(hub, run, shared(whole(*CALM), 2))
     outcome = published(hub, run, jobs="measure*")
     assert (outcome.publication.exit_code, outcome.publication.missing) == (
         3, ["of 4 jobs that measured, 3 handed over what was measured"],
@@ -111,11 +130,7 @@ def test_a_plan_of_which_nothing_was_measured_is_no_pass(hub: GitHub, job: str) 
     _, run = scene(hub)
     run.jobs = {"measure plan": job, "measure ${{ matrix.shard }}": "skipped"}
     hand_over_plan(hub, run)
-    outcome = published(hub, run, jobs="measure*")
-    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
-    said = "no shard of the plan was handed over: see the logs of the jobs that measure it"
-    assert said in outcome.publication.missing
-    assert hub.checks[0]["conclusion"] == "action_required"
+    refuse(hub, run, "no shard of the plan was handed over: see the logs of the jobs that measure it", jobs="measure*")
 
 
 def test_a_plan_that_could_not_be_made_is_no_pass(hub: GitHub) -> None:
@@ -133,7 +148,7 @@ def test_of_two_plans_the_one_that_was_not_measured_is_missed(hub: GitHub) -> No
     _, run = scene(hub)
     hand_over_plan(hub, run)
     hand_over_plan(hub, run, index=1)
-    hand_over(hub, run, shared(whole(*(1.0,) * 6), 2))
+    hand_over(hub, run, shared(whole(*CALM), 2))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3
     assert outcome.publication.missing == [
@@ -155,61 +170,53 @@ def test_a_plan_of_one_shard_was_measured(hub: GitHub) -> None:
     hand_over(hub, run, shared(whole(*RATIOS), 1))
     assert published(hub, run).publication.missing == []
     run.attempt = 2
-    hand_over(hub, run, shared(whole(*(1.0,) * 6), 1), attempt=2)
-    outcome = published(hub, run)
-    assert outcome.publication.exit_code == 3
-    assert any("is shard 1 again" in line for line in outcome.publication.missing), outcome.publication.missing
+    hand_over(hub, run, shared(whole(*CALM), 1), attempt=2)
+    refuse(hub, run, "is shard 1 again")
 
 
 @pytest.mark.parametrize("models", [1, 2])
 def test_what_was_merged_before_stands_for_its_plan(hub: GitHub, models: int) -> None:
     _, run = scene(hub)
     hand_over_plan(hub, run)
-    shards = of_models(whole(*(1.0,) * 6), 3, models)
+    shards = of_models(whole(*CALM), 3, models)
     hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shards)])))
     outcome = published(hub, run)
     assert outcome.publication.exit_code == (0 if models == 1 else 3)
     assert [("of 2 models" in line) for line in outcome.publication.missing] == [True] * (models - 1)
 
 
-def test_a_missing_shard_is_no_pass(hub: GitHub) -> None:
+def beyond_alpha() -> list[Results]:
+    run = whole(*RATIOS)
+    run.plan.m, run.plan.looks = 500, Looks.fitted(500)
+    return shared(run, 2)
+
+
+UNFIT: dict[str, tuple[Callable[[], list[Results]], str]] = {
+    "one is missing": (lambda: shared(whole(*CALM), 3)[::2], "shard 2 of 3"),
+    "one is of another plan": (
+        lambda: [*shared(whole(*CALM), 3)[:2], shared(whole(*CALM), 3, plan="6" * 64)[2]], "shard 3 of 3",
+    ),
+    "one is there twice": (lambda: [*shared(whole(*RATIOS), 2), shared(whole(*RATIOS), 2)[1]], "is shard 2 again"),
+    "they share more than there is": (beyond_alpha, "error rates that are not perfci's"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_shards_that_are_no_whole_are_no_pass(hub: GitHub, case: str) -> None:
     _, run = scene(hub)
-    shards = shared(whole(*(1.0,) * 6), 3)
-    hand_over(hub, run, [shards[0], shards[2]])
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
-    assert any("shard 2 of 3" in line and "missing" in line for line in outcome.publication.missing)
-    assert hub.checks[0]["conclusion"] == "action_required"
-
-
-def test_a_shard_of_another_plan_is_no_pass(hub: GitHub) -> None:
-    _, run = scene(hub)
-    run_of_all = whole(*(1.0,) * 6)
-    hand_over(hub, run, [*shared(run_of_all, 3)[:2], shared(run_of_all, 3, plan="6" * 64)[2]])
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
-    assert len([line for line in outcome.publication.missing if "missing" in line]) == 2
-
-
-def test_a_shard_that_is_there_twice_is_refused(hub: GitHub) -> None:
-    _, run = scene(hub)
-    shards = shared(whole(*RATIOS), 2)
-    hand_over(hub, run, [*shards, shards[1]])
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
-    assert any("is shard 2 again" in line for line in outcome.publication.missing), outcome.publication.missing
+    make, said = UNFIT[case]
+    hand_over(hub, run, make())
+    refuse(hub, run, said)
 
 
 def test_a_decided_shard_is_not_measured_again(hub: GitHub) -> None:
     """`Re-run failed jobs` would let a change be measured until it passes."""
     _, run = scene(hub)
-    slow, calm = shared(whole(*RATIOS), 2), shared(whole(*(1.0,) * 6), 2)
+    slow, calm = shared(whole(*RATIOS), 2), shared(whole(*CALM), 2)
     hand_over(hub, run, slow)
     run.attempt = 2
     hand_over(hub, run, [calm[1]], attempt=2, first=1)
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
-    assert any("is shard 2 again" in line for line in outcome.publication.missing), outcome.publication.missing
+    refuse(hub, run, "is shard 2 again")
 
 
 def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitHub) -> None:
@@ -232,7 +239,7 @@ def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub) -> None:
     hand_over(hub, run, shared(whole(*RATIOS), 2))
     run.attempt = 2
     hand_over_plan(hub, run, attempt=2)
-    hand_over(hub, run, shared(whole(*(1.0,) * 6), 2, plan="7" * 64), attempt=2)
+    hand_over(hub, run, shared(whole(*CALM), 2, plan="7" * 64), attempt=2)
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
 
@@ -240,7 +247,7 @@ def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub) -> None:
 def test_two_models_stand_beside_each_other(hub: GitHub) -> None:
     _, run = scene(hub)
     hand_over(hub, run, shared(whole(*RATIOS), 2))
-    hand_over(hub, run, shared(whole(*(1.0,) * 6, device="NVIDIA A100"), 3, plan="6" * 64), first=2)
+    hand_over(hub, run, shared(whole(*CALM, device="NVIDIA A100"), 3, plan="6" * 64), first=2)
     outcome = published(hub, run)
     assert [shard.name for shard in outcome.publication.shards] == ["NVIDIA H200", "NVIDIA A100"]
     assert outcome.publication.jobs == 2 and "no verdict" not in lines(hub)
@@ -248,41 +255,41 @@ def test_two_models_stand_beside_each_other(hub: GitHub) -> None:
     assert "NVIDIA A100" in lines(hub)
 
 
-@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), ((1.0,) * 6, 0)])
+@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), (CALM, 0)])
 def test_models_that_share_error_rates_are_one_check(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
     _, run = scene(hub)
     hand_over_plan(hub, run)
     hand_over_plan(hub, run, index=1)
-    hand_over(hub, run, of_models(whole(*ratios), 2, 2))
-    hand_over(hub, run, of_models(whole(*(1.0,) * 6, device="NVIDIA A100"), 1, 2, plan="6" * 64), first=2)
+    two_models(hub, run, *ratios)
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, outcome.publication.missing) == (code, [])
     assert [shard.name for shard in outcome.publication.shards] == ["NVIDIA H200", "NVIDIA A100"]
 
 
-@pytest.mark.parametrize("second", ["none", "same model", "alone"])
-def test_a_model_that_is_missing_passes_nothing(hub: GitHub, second: str) -> None:
+@pytest.mark.parametrize(
+    ("second", "models", "said"),
+    [
+        ("", 0, "of 2 models of device only NVIDIA H200 is here"),
+        ("NVIDIA H200", 2, "NVIDIA H200 has two plans"),
+        ("NVIDIA A100", 1, "the plan of NVIDIA A100 does not share α"),
+    ],
+)
+def test_a_model_that_is_missing_passes_nothing(hub: GitHub, second: str, models: int, said: str) -> None:
     """It may not come, be another of the first, or share its error rates with nobody."""
     _, run = scene(hub)
-    hand_over(hub, run, of_models(whole(*(1.0,) * 6), 2, 2))
-    if second != "none":
-        device, models = ("NVIDIA H200", 2) if second == "same model" else ("NVIDIA A100", 1)
-        hand_over(hub, run, of_models(whole(*(1.0,) * 6, device=device), 1, models, plan="6" * 64), first=2)
+    hand_over(hub, run, of_models(whole(*CALM), 2, 2))
+    if second:
+        hand_over(hub, run, of_models(whole(*CALM, device=second), 1, models, plan="6" * 64), first=2)
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 3
-    said = {
-        "none": "of 2 models of device only NVIDIA H200 is here",
-        "same model": "NVIDIA H200 has two plans",
-        "alone": "the plan of NVIDIA A100 does not share α",
-    }
-    assert any(said[second] in line for line in outcome.publication.missing), outcome.publication.missing
+    assert any(said in line for line in outcome.publication.missing), outcome.publication.missing
     assert hub.checks[0]["conclusion"] == "action_required"
 
 
 @pytest.mark.parametrize("planned", ["one model", "without a plan"])
 def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub: GitHub, planned: str) -> None:
     _, run = scene(hub)
-    one = whole(*(1.0,) * 6)
+    one = whole(*CALM)
     if planned == "one model":
         hand_over(hub, run, shared(one, 2))
     else:
@@ -295,20 +302,9 @@ def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub
 
 def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub) -> None:
     _, run = scene(hub)
-    hand_over(hub, run, of_models(whole(*(1.0,) * 6), 2, 2))
-    hand_over(hub, run, of_models(whole(*(1.0,) * 6, device="NVIDIA A100"), 2, 2, plan="6" * 64), first=2)
+    two_models(hub, run, *CALM)
     assert published(hub, run, scope=Scope(models=2)).publication.exit_code == 0
     assert published(hub, run, scope=Scope(models=3)).publication.exit_code == 3
-
-
-def test_error_rates_that_are_shared_by_more_than_there_is_are_refused(hub: GitHub) -> None:
-    _, run = scene(hub)
-    one = whole(*RATIOS)
-    one.plan.m, one.plan.looks = 500, Looks.fitted(500)
-    hand_over(hub, run, shared(one, 2))
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.publication.shards) == (3, [])
-    assert any("error rates that are not perfci's" in line for line in outcome.publication.missing)
 
 
 def test_shards_that_tell_of_another_number_are_refused_without_counting_to_it(hub: GitHub) -> None:
