@@ -30,17 +30,6 @@ def test_the_defaults_are_those_of_the_settings() -> None:
     assert read_settings(given) == Settings()
 
 
-def test_no_expression_in_a_shell_and_every_action_pinned() -> None:
-    for step in STEPS:
-        assert "${{" not in step.get("run", "")
-        if "uses" in step:
-            assert re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", step["uses"])
-    assert (
-        len(re.findall(r"uses: \S+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", (ROOT / "action.yml").read_text(), re.MULTILINE))
-        == 3
-    )
-
-
 def test_reports_of_profilers_are_handed_on_under_the_name_that_publishers_pass_over() -> None:
     """After a search of them, which only the input starts, and never within what publishers read."""
     [results, reports] = [step for step in STEPS if step.get("uses", "").startswith("actions/upload-artifact@")]

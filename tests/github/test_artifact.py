@@ -80,16 +80,15 @@ def proved(**fields: Any) -> str:
     return json.dumps(data)
 
 
-FAILED = {name: one | {"status": "failed"} for name, one in json.loads(GOOD)["cases"][0]["sides"].items()}
+_PLAN, _CASE = json.loads(GOOD)["plan"], json.loads(GOOD)["cases"][0]
+_SIDES, PAIRS = _CASE["sides"], _CASE["pairs"]
+LOOKS, CRITERIA = _PLAN["looks"], _PLAN["criteria"]
+FAILED = {name: one | {"status": "failed"} for name, one in _SIDES.items()}
 CODE = {"by": "code", "reason": "it reads nothing that differs"}
-_SIDES = json.loads(GOOD)["cases"][0]["sides"]
 COLD = {name: one | {"timing": one["timing"] | {"mode": "cold"}} for name, one in _SIDES.items()}
 OTHER = _SIDES | {"head": _SIDES["head"] | {"inputs": "cd" * 32}}
 WORK = {"by": "work", "reason": "base and head give the GPU the same work"}
 FILES = {"by": "files", "reason": "base and head are the same files"}
-LOOKS = json.loads(GOOD)["plan"]["looks"]
-CRITERIA = json.loads(GOOD)["plan"]["criteria"]
-PAIRS = json.loads(GOOD)["cases"][0]["pairs"]
 ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
     "above": (lambda: zipped(("results.json", GOOD), ("../../etc/passwd", "x")), "leads elsewhere"),
     "absolute": (lambda: zipped(("results.json", GOOD), ("/etc/passwd", "x")), "leads elsewhere"),
@@ -148,7 +147,7 @@ DOCUMENTS: dict[str, tuple[str | bytes, str]] = {
     ),
     "proved by work, and asks something else": (proved(proof=WORK, sides=OTHER), "none can have been compared"),
     "proved, and shares α": (
-        json.dumps(json.loads(proved()) | {"plan": json.loads(GOOD)["plan"]}), "error rates",
+        json.dumps(json.loads(proved()) | {"plan": _PLAN}), "error rates",
     ),
 }  # fmt: skip
 
@@ -351,24 +350,22 @@ except Unfit as error:
 """
 
 
+TOO_LONG = "a list or an object of more than 20000 items"
+
+
 @pytest.mark.parametrize(
     ("document", "item", "count", "said"),
     [
-        pytest.param(
-            '{"cases":[%s]}', "{}", 350_000, "a list or an object of more than 20000 items", marks=pytest.mark.slow
-        ),
-        pytest.param('{"plan":{"criteria":[%s]}}', "{}", 20_000, "missing", marks=pytest.mark.slow),
         ('{"cases":[%s]}', '{"pairs":[' + "{}," * 19_999 + "{}]}", 25, "more than 500000 objects"),
         ('{"cases":[{"pairs":[%s]}]}', "{}", 20_000, "missing"),
-        pytest.param(
-            '{"notes":[%s]}', "[]", 5_000_000, "a list or an object of more than 20000 items", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            '{"custom_metrics":{%s}}',
-            '"{}":{}',
-            350_000,
-            "a list or an object of more than 20000 items",
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ('{"cases":[%s]}', "{}", 350_000, TOO_LONG),
+                ('{"plan":{"criteria":[%s]}}', "{}", 20_000, "missing"),
+                ('{"notes":[%s]}', "[]", 5_000_000, TOO_LONG),
+                ('{"custom_metrics":{%s}}', '"{}":{}', 350_000, TOO_LONG),
+            )
         ),
     ],
 )

@@ -1,27 +1,23 @@
 """Ways to a green check that were tried, and what they meet: numbers are honest, and what is slow is withheld."""
 
-import json
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import typer
 
-from perfci.cli.publish import publish_run
-from perfci.github import api as api_module
 from perfci.github import check
 from perfci.github.measured import Scope
 from perfci.github.result import Open, Question, Result, decide
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
 from perfci.render.fit import LIMIT
+from tests.e2e.warm import Warm
 from tests.github.loopback.scene import (
     BASE,
     HEAD,
     LOOSE,
     POLICY,
     SIDE,
-    environment,
     measured,
     packed,
     proposed,
@@ -31,6 +27,7 @@ from tests.github.loopback.scene import (
     scene,
 )
 from tests.github.loopback.server import REPOSITORY, ROOT, START, Answer, GitHub
+from tests.github.publishing.test_publish_command import start
 from tests.github.test_twins import SLOWER, moved, of_twin, twin
 from tests.judge.build import case, side
 
@@ -99,28 +96,15 @@ def test_a_hold_that_fails_is_loud(hub: GitHub, method: str, path: str, answer: 
     assert outcome.exit_code == 3 and outcome.notes
 
 
-def test_the_log_of_a_hold_that_failed_tells_it(
-    hub: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_of_a_hold_that_failed_tells_it(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
     twin(hub)
     of_twin(hub)
-    pull = hub.pull(7, HEAD, head_ref="copy", head_repository=FORK)
-    event, summary = tmp_path / "event.json", tmp_path / "summary"
-    event.write_text(json.dumps(proposed(pull, action="opened")))
-    said = environment(400) | {
-        "GITHUB_EVENT_NAME": "pull_request_target", "GITHUB_EVENT_PATH": str(event), "GITHUB_TOKEN": "t0ken",
-        "GITHUB_API_URL": hub.api, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_OUTPUT": str(tmp_path / "output"),
-    }  # fmt: skip
-    for name, value in said.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
+    payload = proposed(hub.pull(7, HEAD, head_ref="copy", head_repository=FORK), action="opened")
     hub.fail("GET", "/pulls$", LIMITED)
-    with pytest.raises(typer.Exit) as ended:
-        publish_run()
-    told = capsys.readouterr().out
-    assert ended.value.exit_code == 3
-    assert "rate limit" in told and "rate limit" in summary.read_text()
-    assert "the checks of the commit may say what does not hold any more: run this job again" in told
+    done, _, summary = start(hub, tmp_path, warm, payload, GITHUB_EVENT_NAME="pull_request_target")
+    assert done.returncode == 3
+    assert "rate limit" in done.stdout and "rate limit" in summary
+    assert "the checks of the commit may say what does not hold any more: run this job again" in done.stdout
 
 
 def test_branches_whose_names_have_the_same_twelve_digits_are_two_questions() -> None:

@@ -142,6 +142,8 @@ def test_jobs_end_and_shells_get_no_expression(name: str) -> None:
     for job in jobs(name).values():
         assert "timeout-minutes" in job or "uses" in job
         assert not [step["run"] for step in steps(job) if "${{" in step.get("run", "")]
+    for path, _ in ACTIONS.values():
+        assert not [step["run"] for step in load(path)["runs"]["steps"] if "${{" in step.get("run", "")]
 
 
 def test_every_action_of_others_has_one_pin_everywhere() -> None:

@@ -217,16 +217,7 @@ class Machine:
             "STANDIN_REMOTE": str(self.remote), "STANDIN_INBOX": str(inbox), "STANDIN_PYTHON": sys.executable,
             "STANDIN_SECRET": TOKEN, "STANDIN_PREPARE": self.prepare, "GITHUB_RUN_ATTEMPT": str(run.attempt),
         }  # fmt: skip
-        words = [
-            str(ACT),
-            event,
-            "--json",
-            "--eventpath",
-            str(file),
-            "--no-skip-checkout",
-            "--action-cache-path",
-            str(cache),
-        ]
+        words = [str(ACT), event, "--json", f"--eventpath={file}", "--no-skip-checkout", f"--action-cache-path={cache}"]
         words += [f"--platform={one}=-self-hosted" for one in RUNNERS] + [f"--secret=GITHUB_TOKEN={TOKEN}"]
         words += [f"--env={name}={value}" for name, value in given.items()]
         words += [f"--local-repository={one}" for one in (f"{OWN}={self.actions}", *self._stand_ins())]

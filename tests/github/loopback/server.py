@@ -74,11 +74,8 @@ def iso(moment: datetime) -> str:
 
 
 def user(login: str) -> dict[str, Any]:
-    return example("issue-comment")["user"] | {
-        "login": login,
-        "id": sum(login.encode()),
-        "type": "Bot" if login.endswith("]") else "User",
-    }
+    kind = "Bot" if login.endswith("]") else "User"
+    return example("issue-comment")["user"] | {"login": login, "id": sum(login.encode()), "type": kind}
 
 
 def repository(full_name: str) -> dict[str, Any]:
@@ -237,10 +234,7 @@ class GitHub:
 
     def label(self, pull: Pull, name: str, by: str, at: datetime) -> None:
         pull.labels.append(name)
-        event = example("issue-event-for-issue-items")[0]
-        pull.events.append(
-            event | {"id": next(self.ids), "event": "labeled", "actor": user(by), "created_at": iso(at), "label": {"name": name, "color": "ededed"}}
-        )  # fmt: skip
+        self._event(pull, "labeled", by, at, label={"name": name, "color": "ededed"})
 
     def history(self, sha: str) -> set[str]:
         """A commit and all before it."""
@@ -266,10 +260,11 @@ class GitHub:
 
     def retarget(self, pull: Pull, base: str, at: datetime) -> None:
         pull.base_ref = base
-        event = example("issue-event-for-issue-items")[0]
-        pull.events.append(
-            event | {"id": next(self.ids), "event": "base_ref_changed", "actor": user("author"), "created_at": iso(at)}
-        )
+        self._event(pull, "base_ref_changed", "author", at)
+
+    def _event(self, pull: Pull, kind: str, by: str, at: datetime, **fields: Any) -> None:
+        made = {"id": next(self.ids), "event": kind, "actor": user(by), "created_at": iso(at), **fields}
+        pull.events.append(example("issue-event-for-issue-items")[0] | made)
 
     def check(self, name: str, head: str, app: str, conclusion: str = "success") -> dict[str, Any]:
         """A check that somebody else wrote."""
@@ -302,21 +297,21 @@ class GitHub:
         for pattern, known, handler in ROUTES:
             found = re.fullmatch(pattern, path)
             if found and known == method:
+                words = {name: urllib.parse.unquote(word) for name, word in found.groupdict().items()}
                 with self.lock:
-                    return handler(
-                        self, {k: urllib.parse.unquote(v) for k, v in found.groupdict().items()}, query, body
-                    )
+                    answer = handler(self, words, query, body)
+                return answer.page(f"{self.api}{path}", query) if isinstance(answer, Rows) else answer
         self.misfits.append(f"{method} {path}: nobody answers that")
         return 404, {"message": "Not Found"}, {}
 
     def graphql(self, body: Any) -> tuple[int, Any, dict[str, str]]:
-        def minimize(_: Any, _info: Any, input: dict[str, Any]) -> dict[str, Any]:
+        def minimize(_: Any, input: dict[str, Any]) -> dict[str, Any]:
             if "minimize" in self.readonly or not self.allows("POST", f"/repos/{REPOSITORY}/pulls"):
                 raise PermissionError("Resource not accessible by integration")
             self.minimized[input["subjectId"]] = input["classifier"]
             return {"clientMutationId": input.get("clientMutationId"), "minimizedComment": {"isMinimized": True}}
 
-        root = {"viewer": {"login": BOT}, "minimizeComment": lambda info, input: minimize(None, info, input)}
+        root = {"viewer": {"login": BOT}, "minimizeComment": minimize}
         done = graphql_sync(SCHEMA, body["query"], root, variable_values=body.get("variables"))
         for error in done.errors or []:
             if not isinstance(error.original_error, PermissionError):
@@ -324,16 +319,21 @@ class GitHub:
         return 200, done.formatted, {}
 
 
-def _page(
-    path: str, query: dict[str, str], rows: list[Any], key: str = "", api: str = ""
-) -> tuple[int, Any, dict[str, str]]:
-    size, page = int(query.get("per_page", "30")), int(query.get("page", "1"))
-    shown = rows[(page - 1) * size : page * size]
-    headers = {}
-    if page * size < len(rows):
-        more = urllib.parse.urlencode(query | {"page": str(page + 1)})
-        headers["Link"] = f'<{api}{path}?{more}>; rel="next"'
-    return 200, ({"total_count": len(rows), key: shown} if key else shown), headers
+@dataclass
+class Rows:
+    """What comes in pages, of an object under `key`."""
+
+    rows: list[Any]
+    key: str = ""
+
+    def page(self, url: str, query: dict[str, str]) -> tuple[int, Any, dict[str, str]]:
+        size, page = int(query.get("per_page", "30")), int(query.get("page", "1"))
+        shown = self.rows[(page - 1) * size : page * size]
+        headers = {}
+        if page * size < len(self.rows):
+            more = urllib.parse.urlencode(query | {"page": str(page + 1)})
+            headers["Link"] = f'<{url}?{more}>; rel="next"'
+        return 200, ({"total_count": len(self.rows), self.key: shown} if self.key else shown), headers
 
 
 def _run_json(hub: GitHub, run: Run) -> dict[str, Any]:
@@ -376,26 +376,23 @@ def _artifact_json(hub: GitHub, one: Stored) -> dict[str, Any]:
     }  # fmt: skip
 
 
-Handler = Callable[[GitHub, dict[str, str], dict[str, str], Any], tuple[int, Any, dict[str, str]]]
+Handler = Callable[[GitHub, dict[str, str], dict[str, str], Any], tuple[int, Any, dict[str, str]] | Rows]
 ROUTES: list[tuple[str, str, Handler]] = []
-MISSING = (404, {"message": "Not Found", "documentation_url": "https://docs.github.com/rest", "status": "404"}, {})
-DENIED = (
-    403,
-    {
-        "message": "Resource not accessible by integration",
-        "documentation_url": "https://docs.github.com/rest",
-        "status": "403",
-    },
-    {},
-)
+
+
+def _error(status: int, message: str) -> tuple[int, Any, dict[str, str]]:
+    return status, {"message": message, "documentation_url": "https://docs.github.com/rest", "status": f"{status}"}, {}
+
+
+MISSING = _error(404, "Not Found")
+DENIED = _error(403, "Resource not accessible by integration")
 
 
 def route(method: str, path: str) -> Callable[[Handler], Handler]:
-    pattern = re.sub(
-        r"\{(\w+)\}",
-        lambda m: rf"(?P<{m[1]}>{'.+' if m[1] == 'path' else '[^/]+'})",
-        f"/repos/{{owner}}/{{repo}}{path}",
-    )
+    def word(found: re.Match[str]) -> str:
+        return rf"(?P<{found[1]}>{'.+' if found[1] == 'path' else '[^/]+'})"
+
+    pattern = re.sub(r"\{(\w+)\}", word, f"/repos/{{owner}}/{{repo}}{path}")
 
     def add(handler: Handler) -> Handler:
         ROUTES.append((pattern, method, handler))
@@ -407,7 +404,7 @@ def route(method: str, path: str) -> Callable[[Handler], Handler]:
 @route("GET", "/actions/runs")
 def _(hub, path, query, body):
     rows = [_run_json(hub, run) for run in hub.runs.values() if query.get("head_sha") in (None, run.head)]
-    return _page(f"/repos/{REPOSITORY}/actions/runs", query, rows[::-1], "workflow_runs", hub.api)
+    return Rows(rows[::-1], "workflow_runs")
 
 
 @route("GET", "/actions/runs/{id}")
@@ -419,8 +416,7 @@ def _(hub, path, query, body):
 @route("GET", "/actions/runs/{id}/artifacts")
 def _(hub, path, query, body):
     hub.receive()
-    rows = [_artifact_json(hub, one) for one in hub.artifacts if one.run == int(path["id"])]
-    return _page(f"/repos/{REPOSITORY}/actions/runs/{path['id']}/artifacts", query, rows, "artifacts", hub.api)
+    return Rows([_artifact_json(hub, one) for one in hub.artifacts if one.run == int(path["id"])], "artifacts")
 
 
 @route("GET", "/actions/runs/{id}/jobs")
@@ -431,7 +427,7 @@ def _(hub, path, query, body):
         made | {"id": i, "name": name, "run_id": run.id, "created_at": iso(START), "conclusion": end, "status": "completed" if end else "in_progress"}
         for i, (name, end) in enumerate(run.jobs.items())
     ]  # fmt: skip
-    return _page(f"/repos/{REPOSITORY}/actions/runs/{run.id}/jobs", query, rows, "jobs", hub.api)
+    return Rows(rows, "jobs")
 
 
 @route("GET", "/actions/artifacts/{id}/zip")
@@ -440,11 +436,7 @@ def _(hub, path, query, body):
     if one is None:
         return MISSING
     if one.expired:
-        return (
-            410,
-            {"message": "Artifact has expired", "documentation_url": "https://docs.github.com/rest", "status": "410"},
-            {},
-        )
+        return _error(410, "Artifact has expired")
     return 302, None, {"Location": f"{hub.blobs}/{one.id}?sig=SECRET-SIGNATURE"}
 
 
@@ -461,17 +453,9 @@ def _(hub, path, query, body):
 def _(hub, path, query, body):
     if path["branch"] not in hub.branches:
         return MISSING
-    made = example("branch-get")
-    return (
-        200,
-        made
-        | {
-            "name": path["branch"],
-            "protected": path["branch"] in hub.protected,
-            "commit": made["commit"] | {"sha": hub.branches[path["branch"]]},
-        },
-        {},
-    )
+    made, name = example("branch-get"), path["branch"]
+    commit = made["commit"] | {"sha": hub.branches[name]}
+    return 200, made | {"name": name, "protected": name in hub.protected, "commit": commit}, {}
 
 
 @route("GET", "/rules/branches/{branch}")
@@ -487,16 +471,8 @@ def _(hub, path, query, body):
 def _(hub, path, query, body):
     made = {k: v for k, v in example("full-repository-default-response").items() if k not in ("source", "parent")}
     owner, name = REPOSITORY.split("/")
-    url = f"{hub.api}/repos/{REPOSITORY}"
-    found = {
-        "full_name": REPOSITORY,
-        "name": name,
-        "owner": user(owner),
-        "default_branch": "main",
-        "url": url,
-        "language": None,
-    }
-    return 200, made | found, {}
+    found = {"full_name": REPOSITORY, "name": name, "owner": user(owner), "default_branch": "main", "language": None}
+    return 200, made | found | {"url": f"{hub.api}/repos/{REPOSITORY}"}, {}
 
 
 @route("GET", "/compare/{range}")
@@ -573,7 +549,7 @@ def _(hub, path, query, body):
         if pull.state == query.get("state", "open")
         and query.get("head") in (None, f"{pull.head_repository.split('/')[0]}:{pull.head_ref}")
     ]
-    return _page(f"/repos/{REPOSITORY}/pulls", query, rows, api=hub.api)
+    return Rows(rows)
 
 
 @route("GET", "/pulls/{number}")
@@ -584,7 +560,7 @@ def _(hub, path, query, body):
 
 @route("GET", "/pulls/{number}/files")
 def _(hub, path, query, body):
-    return _page(f"/repos/{REPOSITORY}/pulls/{path['number']}/files", query, _files(hub)[:3000], api=hub.api)
+    return Rows(_files(hub)[:3000])
 
 
 @route("GET", "/issues")
@@ -594,7 +570,7 @@ def _(hub, path, query, body):
         for one in hub.issues[::-1]
         if query.get("state", "open") in ("all", one["state"]) and query.get("creator") in (None, one["user"]["login"])
     ]
-    return _page(f"/repos/{REPOSITORY}/issues", query, rows, api=hub.api)
+    return Rows(rows)
 
 
 @route("POST", "/issues")
@@ -606,28 +582,17 @@ def _(hub, path, query, body):
 
 @route("PATCH", "/issues/{number}")
 def _(hub, path, query, body):
-    if "issues" in hub.readonly:
-        return DENIED
-    found = next((one for one in hub.issues if one["number"] == int(path["number"])), None)
-    if found is None:
-        return MISSING
-    assert found["user"]["login"] == BOT, "perfci edits an issue of somebody else"
-    if (refused := _too_long(hub, body.get("body", ""))) is not None:
-        return refused
-    found |= {key: body[key] for key in ("title", "body", "state", "state_reason") if key in body}
-    return 200, found, {}
+    return _edit(hub, "issues", hub.issues, "number", path["number"], body)
 
 
 @route("GET", "/issues/{number}/comments")
 def _(hub, path, query, body):
-    rows = [dict(one) for one in hub.comments if one["issue_url"].endswith(f"/issues/{path['number']}")]
-    return _page(f"/repos/{REPOSITORY}/issues/{path['number']}/comments", query, rows, api=hub.api)
+    return Rows([dict(one) for one in hub.comments if one["issue_url"].endswith(f"/issues/{path['number']}")])
 
 
 @route("GET", "/issues/{number}/events")
 def _(hub, path, query, body):
-    rows = hub.pulls[int(path["number"])].events
-    return _page(f"/repos/{REPOSITORY}/issues/{path['number']}/events", query, rows, api=hub.api)
+    return Rows(hub.pulls[int(path["number"])].events)
 
 
 def _too_long(hub: GitHub, text: str) -> tuple[int, Any, dict[str, str]] | None:
@@ -635,6 +600,17 @@ def _too_long(hub: GitHub, text: str) -> tuple[int, Any, dict[str, str]] | None:
         return None
     said = {"message": "Validation Failed", "documentation_url": "https://docs.github.com/rest", "errors": [{"resource": "IssueComment", "code": "unprocessable", "field": "data", "message": "Body is too long (maximum is 65536 characters)"}]}  # fmt: skip
     return 422, said, {}
+
+
+def _edit(hub, what, rows, key, ident, body):
+    found = next((one for one in rows if one[key] == int(ident)), None)
+    if what in hub.readonly or found is None:
+        return DENIED if what in hub.readonly else MISSING
+    assert found["user"]["login"] == BOT, f"perfci edits what somebody else wrote among {what}"
+    if (refused := _too_long(hub, body.get("body", ""))) is not None:
+        return refused
+    found |= {name: body[name] for name in ("title", "body", "state", "state_reason") if name in body}
+    return 200, found, {}
 
 
 @route("POST", "/issues/{number}/comments")
@@ -646,14 +622,7 @@ def _(hub, path, query, body):
 
 @route("PATCH", "/issues/comments/{id}")
 def _(hub, path, query, body):
-    if "comments" in hub.readonly:
-        return DENIED
-    found = next((one for one in hub.comments if one["id"] == int(path["id"])), None)
-    if found is None:
-        return MISSING
-    assert found["user"]["login"] == BOT, "perfci edits a comment of somebody else"
-    found["body"] = body["body"]
-    return 200, found, {}
+    return _edit(hub, "comments", hub.comments, "id", path["id"], body)
 
 
 @route("DELETE", "/issues/comments/{id}")
@@ -665,7 +634,7 @@ def _(hub, path, query, body):
 @route("GET", "/commits/{sha}/check-runs")
 def _(hub, path, query, body):
     rows = [one for one in hub.checks if one["head_sha"] == path["sha"] and one["name"] == query["check_name"]]
-    return _page(f"/repos/{REPOSITORY}/commits/{path['sha']}/check-runs", query, rows, "check_runs", hub.api)
+    return Rows(rows, "check_runs")
 
 
 def _changed(hub: GitHub, check: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
@@ -856,9 +825,8 @@ class _Blobs(_Handler):
                 answer.times -= 1
                 self._send(answer.status, b"", answer.headers)
                 return
-        self._send(
-            200, next(one.content for one in self.hub.artifacts if one.id == ident), {"Content-Type": "application/zip"}
-        )
+        content = next(one.content for one in self.hub.artifacts if one.id == ident)
+        self._send(200, content, {"Content-Type": "application/zip"})
 
 
 @contextmanager

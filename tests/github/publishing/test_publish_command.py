@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ from tests.github.loopback.server import Answer, GitHub, Run
 
 
 def start(
-    hub: GitHub, folder: Path, warm: Warm | None = None, **env: str
+    hub: GitHub, folder: Path, warm: Warm | None = None, payload: dict[str, Any] | None = None, **env: str
 ) -> tuple[subprocess.CompletedProcess[str], str, str]:
     """The process, what it gave to GITHUB_OUTPUT and to GITHUB_STEP_SUMMARY."""
-    (folder / "event.json").write_text(json.dumps(completed(Run(100, HEAD))))
+    (folder / "event.json").write_text(json.dumps(payload or completed(Run(100, HEAD))))
     files = {name: folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for file in files.values():
         file.touch()

@@ -15,7 +15,6 @@ from perfci.github.standing import MOST_CASES, Moved, search, standings
 from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference
 from perfci.history.store import Store, open_store
 from perfci.model.fingerprint import Fingerprint
-from perfci.model.publication import Publication
 from tests.github.loopback.scene import published, scene
 from tests.github.loopback.server import GitHub
 from tests.github.publishing.test_publish_command import start
@@ -152,15 +151,6 @@ def test_a_branch_is_fetched_with_the_jobs_token_and_a_failure_is_only_logged(hu
     [line] = [line for line in done.stdout.splitlines() if "history" in line]
     assert line.startswith(" - the history cannot be read: git ls-remote") and known not in line and "t0ken" not in line
     assert "history" not in summary and len(hub.own_comments()) == 1
-
-
-def test_what_moves_most_comes_first_and_noise_is_left_out() -> None:
-    moved = [row(f"k/{i}", "regression", ratio=1 + i / 50) for i in range(1, 6)]
-    still = row("still", "unchanged", ratio=1.001)
-    opened: list[Publication] = []
-    made = publication(report([*moved, still], "", ""))
-    found, said = standings(made, lambda: opened.append(made) or open_store("/nonexistent/store"))  # type: ignore[func-returns-value]  # it is asked, and then is nothing there
-    assert (found, len(opened)) == ([], 1) and said
 
 
 @given(
