@@ -65,19 +65,25 @@ class Hub:
         self.runner = tmp_path / "runner"
         (self.runner / "tmp").mkdir(parents=True)
         env = {**os.environ, "TMPDIR": str(self.runner / "tmp"), "COLUMNS": "160", "NO_COLOR": "1"}
-        self.repo = Repo(
-            tmp_path / "hub", {name: value for name, value in env.items() if not name.startswith("GITHUB_")}
-        )
+        env = {name: value for name, value in env.items() if not name.startswith("GITHUB_")}
+        self.repo = Repo(tmp_path / "hub", env)
+
+    def main(self, policy: str, kernel: str = "") -> str:
+        """What main has from now on, with what else stands in the working tree; its commit."""
+        self.repo.policy(policy)
+        self.repo.write("kernels/adding.py", kernel)
+        return self.repo.commit()
 
     def pull_request(self, branch: str = "change") -> dict:
         """The payload for what stands in the working tree as a pull request to main, and GitHub's merge of it."""
-        repo = self.repo
-        base = repo.git("rev-parse", "main")
-        repo.git("checkout", "-q", "-b", branch)
-        head = repo.commit()
-        repo.git("checkout", "-q", "--detach", "main")
-        repo.git("merge", "-q", "--no-ff", "-m", "Merge", head)
-        self.merge = repo.git("rev-parse", "HEAD")
+        base = self.repo.git("rev-parse", "main")
+        self.repo.git("checkout", "-q", "-b", branch)
+        return self.proposed(base, self.repo.commit(), branch)
+
+    def proposed(self, base: str, head: str, branch: str = "change", message: str = "Merge") -> dict:
+        tree = self.repo.git("merge-tree", "--write-tree", base, head)
+        self.merge = self.repo.git("commit-tree", tree, "-p", base, "-p", head, "-m", message)
+        self.repo.git("update-ref", "refs/pull/7/merge", self.merge)
         return proposed(Pull(7, head, head_ref=branch), base)
 
     def checkout(self, sha: str, depth: int = 2) -> Path:
@@ -94,9 +100,8 @@ class Hub:
         command: Sequence[str] = (), **inputs: str,
     ) -> Job:  # fmt: skip
         """Run one step, or a `command` of an interpreter's own in its place, as the runner does."""
-        files = {
-            name: self.runner / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH")
-        }
+        names = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_ENV", "GITHUB_PATH")
+        files = {name: self.runner / name for name in names}
         for path in files.values():
             path.write_text("")
         (self.runner / "event.json").write_text(json.dumps(payload))
@@ -117,13 +122,10 @@ class Hub:
         else:
             code, log, _ = self.warm.run(("ci",), checkout, whole, 200, merged=True, isolated=True)
             assert code is not None, log
-        found = re.findall(
-            r"^([a-z-]+)<<(\S+)\n(.*?)\n\2$", files["GITHUB_OUTPUT"].read_text(), re.MULTILINE | re.DOTALL
-        )
-        assert (files["GITHUB_ENV"].read_text(), files["GITHUB_PATH"].read_text()) == ("", "")
-        outputs = {name: value for name, _, value in found}
-        assert CANARY not in log
-        return Job(code, log, outputs, files["GITHUB_STEP_SUMMARY"].read_text(), checkout)
+        output, summary, *others = (path.read_text() for path in files.values())
+        found = re.findall(r"^([a-z-]+)<<(\S+)\n(.*?)\n\2$", output, re.MULTILINE | re.DOTALL)
+        assert others == ["", ""] and CANARY not in log
+        return Job(code, log, {name: value for name, _, value in found}, summary, checkout)
 
 
 @pytest.fixture
@@ -152,13 +154,9 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     no git runs once they have begun."""
     spied = hub.tmp_path / "spied"
     spy = dedent(SPY).replace("FILE", repr(str(spied)))
-    hub.repo.policy(
-        LIMIT.replace("20%", "50%")
-        + "pass_env: [GITHUB_TOKEN, HF_TOKEN, GITHUB_ENV, HARMLESS]\nbuild: [python3 spy.py]\n"
-    )
+    passed = "pass_env: [GITHUB_TOKEN, HF_TOKEN, GITHUB_ENV, HARMLESS]\nbuild: [python3 spy.py]\n"
     hub.repo.write("spy.py", spy)
-    hub.repo.write("kernels/adding.py", spy + adding())
-    hub.repo.commit()
+    hub.main(LIMIT.replace("20%", "50%") + passed, spy + adding())
     hub.repo.write("kernels/adding.py", spy + adding() + "# changed\n")
     payload = hub.pull_request("$(id)")
     shims = hub.tmp_path / "shims"
@@ -217,10 +215,8 @@ def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
 @pytest.mark.parametrize("inputs", [{}, {"shards": "2", "publish": "true"}], ids=["measuring", "planning"])
 def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub, inputs: dict[str, str]) -> None:
     """And without a plan: no shards, so that no job follows."""
-    hub.repo.policy(LIMIT + "ignore: ['docs/*', '*.md']\n")
-    hub.repo.write("kernels/adding.py", adding())
     hub.repo.write("old.md", "text")
-    hub.repo.commit()
+    hub.main(LIMIT + "ignore: ['docs/*', '*.md']\n", adding())
     hub.repo.write("docs/deep/`@everyone`.txt", "text")
     hub.repo.git("mv", "old.md", "new.md")
     job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1), **inputs)
@@ -258,9 +254,7 @@ def neutral(job: Job, head: str, base: str) -> None:
     "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("new branch", "older commit", "by hand")]
 )
 def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str) -> None:
-    hub.repo.policy(LIMIT)
-    hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
-    first = hub.repo.commit()
+    first = hub.main(LIMIT, "raise SystemExit('must not run')\n")
     tip = hub.repo.commit("more")
     inputs, event, base = dict[str, str](), "push", "origin/main"
     payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": first, "repository": NAMED}
@@ -276,24 +270,17 @@ def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str
 
 @pytest.mark.parametrize("checked_out", ["merge", pytest.param("head", marks=pytest.mark.slow)])
 def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_out: str) -> None:
-    hub.repo.policy(LIMIT)
-    hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
-    head = hub.repo.commit()
+    head = hub.main(LIMIT, "raise SystemExit('must not run')\n")
     base = hub.repo.commit("more")
-    tree = hub.repo.git("rev-parse", "HEAD^{tree}")
-    merge = hub.repo.git("commit-tree", tree, "-p", base, "-p", head, "-m", "Merge")
-    hub.repo.git("update-ref", "refs/pull/7/merge", merge)
-    payload = proposed(Pull(7, head), base)
-    checkout = hub.checkout(merge if checked_out == "merge" else head, depth=10)
-    neutral(hub.job("pull_request", payload, merge, checkout), head, base[:10])
+    payload = hub.proposed(base, head)
+    checkout = hub.checkout(hub.merge if checked_out == "merge" else head, depth=10)
+    neutral(hub.job("pull_request", payload, hub.merge, checkout), head, base[:10])
 
 
 @pytest.mark.slow
 def test_a_commit_is_compared_with_itself_where_its_hash_is_asked_for(hub: Hub) -> None:
     """A build that fails shows that it is measured."""
-    hub.repo.policy(LIMIT + "build: ['false']\n")
-    hub.repo.write("kernels/adding.py", adding())
-    sha = hub.repo.commit()
+    sha = hub.main(LIMIT + "build: ['false']\n", adding())
     payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": sha, "repository": NAMED}
     job = hub.job("push", payload, sha, hub.checkout(sha, depth=1), base=sha)
     assert job.code == 3, job.log
@@ -302,9 +289,7 @@ def test_a_commit_is_compared_with_itself_where_its_hash_is_asked_for(hub: Hub) 
 
 def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
     """Base's `ignore` counts, and one file beside the ignored ones is enough. What is broken shows that it is measured."""
-    hub.repo.policy(LIMIT + "ignore: ['docs/*']\nbuild: ['false']\n")
-    hub.repo.write("kernels/adding.py", adding())
-    hub.repo.commit()
+    hub.main(LIMIT + "ignore: ['docs/*']\nbuild: ['false']\n", adding())
     hub.repo.policy(LIMIT + "ignore: ['*']\nbuild: ['false']\n")
     hub.repo.write("docs/a.md", "text")
     job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge), publish="true")
@@ -318,8 +303,7 @@ def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
 def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_alone(
     hub: Hub, event: str, keep: str | None
 ) -> None:
-    hub.repo.policy(LIMIT)
-    sha = hub.repo.commit()
+    sha = hub.main(LIMIT)
     hub.repo.write("change", "of something")
     payload = hub.pull_request() if event == "pull_request" else {"schedule": "17 3 * * *"}
     sha = hub.merge if event == "pull_request" else sha
@@ -370,10 +354,8 @@ def test_a_job_as_docs_write_it_keeps_and_takes_builds(two_users: Repo, warm: Wa
 
 def two_commands(hub: Hub) -> dict:
     """Commands that say how long they took, which head makes slower than their limit."""
-    hub.repo.policy(applications("a", "b") + AT_MOST)
-    hub.repo.write("kernels/adding.py", "")
     took(hub.repo, 1, "a", "b")
-    hub.repo.commit()
+    hub.main(applications("a", "b") + AT_MOST)
     took(hub.repo, 3, "b")
     return hub.pull_request()
 
@@ -490,12 +472,10 @@ def test_a_plan_that_is_not_of_this_change_measures_nothing(
         sides = {**known.sides, "base": base.model_copy(update={"commit": "--upload-pack=touch ran"})}
         plan.write_text(known.model_copy(update={"what": what, "sides": sides}).sealed().model_dump_json())
     elif change == "move":
-        base, head = payload["pull_request"]["base"]["sha"], payload["pull_request"]["head"]["sha"]
-        tree = hub.repo.git("rev-parse", f"{head}^{{tree}}")
-        merge = hub.repo.git("commit-tree", tree, "-p", base, "-p", head, "-m", "Merged anew")
-        hub.repo.git("update-ref", "refs/pull/7/merge", merge)
+        of = payload["pull_request"]
+        hub.proposed(of["base"]["sha"], of["head"]["sha"], message="Merged anew")
         shutil.rmtree(checkout)
-        checkout, hub.merge = hub.checkout(merge), merge
+        checkout = hub.checkout(hub.merge)
     asked = {"plan": str(plan), "shards": "1/2", "publish": "true", **inputs}
     job = hub.job("pull_request", payload, hub.merge, checkout, **asked)
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
@@ -521,9 +501,7 @@ def test_a_shard_fetches_the_base_that_was_planned_with(hub: Hub) -> None:
 
 def test_a_plan_by_a_faulty_policy_tells_who_publishes(hub: Hub) -> None:
     """As a measurement does: somebody may then accept the change that fixes it."""
-    hub.repo.policy(LIMIT.replace("'*'", "none/*"))
-    hub.repo.write("kernels/adding.py", adding())
-    hub.repo.commit()
+    hub.main(LIMIT.replace("'*'", "none/*"), adding())
     hub.repo.policy(LIMIT)
     job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge), shards="2", publish="true")
     assert (job.code, job.outputs["artifact-name"]) == (2, "perfci--measure--0-h100--2")
@@ -550,10 +528,8 @@ def test_what_cannot_be_shared_out_is_one_line(hub: Hub, event: str, shards: str
 
 @pytest.mark.slow
 def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
-    hub.repo.policy(applications("app") + AT_MOST)
-    hub.repo.write("kernels/adding.py", "")
     took(hub.repo, 3, "app")
-    sha = hub.repo.commit()
+    sha = hub.main(applications("app") + AT_MOST)
     job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, depth=1))
     assert job.code == 1, job.log
     assert job.report["mode"] == "run"
@@ -570,9 +546,7 @@ def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
     ],
 )
 def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
-    hub.repo.policy(LIMIT)
-    hub.repo.write("kernels/adding.py", "raise SystemExit('must not run')\n")
-    hub.repo.commit()
+    hub.main(LIMIT, "raise SystemExit('must not run')\n")
     payload = hub.pull_request()
     checkout, event, inputs, env = hub.checkout(hub.merge), "pull_request", {"publish": "true"}, {}
     if case == "token":
@@ -626,8 +600,7 @@ def test_python_of_the_checkout_is_not_perfcis(hub: Hub) -> None:
 
 def test_an_internal_error_is_an_answer_and_no_command(hub: Hub) -> None:
     """With outputs, summary and annotation; what it says may be text of the code under test."""
-    hub.repo.policy(LIMIT)
-    sha = hub.repo.commit()
+    sha = hub.main(LIMIT)
     text = "\n::set-output name=exit-code::0\n##[set-output name=exit-code]0"
     broken = (
         f"import os, sys, perfci.cli.ci\nci = sys.modules['perfci.cli.ci']\ndef gate(env): raise LookupError({text!r})\n"
@@ -643,8 +616,7 @@ def test_an_internal_error_is_an_answer_and_no_command(hub: Hub) -> None:
 
 
 def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
-    hub.repo.policy(LIMIT)
-    sha = hub.repo.commit()
+    sha = hub.main(LIMIT)
     job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, 1), {"RUNNER_TEMP": ""}, raw="true")
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
     assert "input raw: RUNNER_TEMP is not set" in job.log

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,6 @@ from tests.github.loopback.scene import (
     BASE,
     HEAD,
     POLICY,
-    after,
     api_of,
     beside,
     measured,
@@ -65,9 +65,8 @@ def test_a_regression_is_said_everywhere(hub: GitHub) -> None:
     assert "@everyone" not in only(hub)  # nothing that an artifact words is posted
     (check,) = hub.checks
     assert (check["conclusion"], check["head_sha"], check["name"]) == ("failure", HEAD, "perfci")
-    assert [(n["path"], n["start_line"], n["annotation_level"]) for n in check["given"]] == [
-        ("kernels/suite.py", 7, "failure")
-    ]
+    (note,) = check["given"]
+    assert (note["path"], note["start_line"], note["annotation_level"]) == ("kernels/suite.py", 7, "failure")
     assert not outcome.publication.shards[0].report.exploratory
     assert outcome.publication.origin.base_ref == "main"
 
@@ -84,16 +83,16 @@ def test_unchanged_begins_no_comment_and_keeps_one_true(hub: GitHub) -> None:
     assert "run=100" in only(hub)
 
 
-@pytest.mark.parametrize(
-    ("when", "ratio", "there"),
-    [
-        ("always", 1.0, 1),
-        ("never", 1.2, 0),
-        ("on-regression", 0.8, 0),
-        ("on-change", 0.8, 1),
-        ("on-regression", 1.2, 1),
-    ],
-)
+WHEN = [
+    ("always", 1.0, 1),
+    ("never", 1.2, 0),
+    ("on-regression", 0.8, 0),
+    ("on-change", 0.8, 1),
+    ("on-regression", 1.2, 1),
+]
+
+
+@pytest.mark.parametrize(("when", "ratio", "there"), WHEN)
 def test_when_a_comment_begins(hub: GitHub, when: str, ratio: float, there: int) -> None:
     _, run = scene(hub, ratio)
     published(hub, run, comment=when)
@@ -266,19 +265,16 @@ def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
             waited.done = True
             barrier.wait(10)
 
-    hub.hook = hook
-    threads = []
-    for run in runs:
+    def one(run: Run) -> None:
         api = api_of(hub)
         api._sleep = lambda seconds: time.sleep(min(0.3, seconds / 5))
-        threads.append(threading.Thread(target=publish, args=(after(run), "completed", Wanted(), api)))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+        published(hub, run, api)
+
+    hub.hook = hook
+    with ThreadPoolExecutor(4) as pool:
+        assert len([*pool.map(one, runs)]) == 4
     assert f"run={runs[-1].id} " in only(hub)
-    newest = [c["conclusion"] for c in hub.checks]
-    assert set(newest) == {"failure"}
+    assert {check["conclusion"] for check in hub.checks} == {"failure"}
 
 
 def test_a_late_overwrite_is_fixed(hub: GitHub) -> None:
@@ -302,10 +298,8 @@ def test_a_read_only_token_leaves_verdict_and_exit_code(hub: GitHub) -> None:
     outcome = published(hub, run)
     assert outcome.publication.exit_code == 1
     assert (hub.comments, hub.checks) == ([], [])
-    assert [note.rpartition("permissions: ")[2] for note in outcome.notes] == [
-        "checks: write`",
-        "pull-requests: write`",
-    ]
+    lacking = [note.rpartition("permissions: ")[2] for note in outcome.notes]
+    assert lacking == ["checks: write`", "pull-requests: write`"]
     assert len(hub.requests) < 40  # it is no passing trouble: nothing is tried again
     hub.readonly = {"checks"}
     assert published(hub, run).publication.exit_code == 1
@@ -359,14 +353,6 @@ def test_patience_ends(hub: GitHub) -> None:
     hub.fail("GET", "/actions/runs/", Answer(503, {"message": "down"}, times=99))
     with pytest.raises(ApiError, match="6 times: run the job again later"):
         published(hub, run)
-
-
-def test_a_time_out_after_the_write_leaves_one_comment(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    hub.fail("POST", "/comments$", Answer(201, {}, late=True, delay=1.5))
-    outcome = published(hub, run, api_of(hub, timeout=1))
-    assert outcome.notes == []
-    assert "run=100" in only(hub)
 
 
 def test_a_comment_that_github_finds_too_long_is_shortened(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:

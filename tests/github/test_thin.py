@@ -162,15 +162,6 @@ def test_many_cases_of_three_pairs_are_handed_over(monkeypatch: pytest.MonkeyPat
     assert answers(found) == answers(whole)
 
 
-@pytest.mark.slow
-def test_as_many_cases_as_are_read_at_most_fit_with_three_pairs() -> None:
-    whole = many(artifact.MOST_CASES)
-    assert thin._refused(written(whole)) == "has a results.json of more than 16 MiB"
-    for _, drop in STEPS:
-        drop(whole)
-    assert thin._refused(thin._dumped(whole)) == ""
-
-
 def many(number: int) -> Results:
     """A comparison of so many cases on a CPU, three pairs each, whose numbers have as many digits as they ever have."""
     rng = random.Random(1)

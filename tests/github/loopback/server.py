@@ -6,6 +6,7 @@ and GraphQL schema; what does not fit ends up in `misfits`, which the fixture as
 
 import base64
 import copy
+import functools
 import itertools
 import json
 import re
@@ -278,6 +279,14 @@ class GitHub:
 
     def fail(self, method: str, path: str, answer: Answer) -> None:
         self.faults.append((method, path, answer))
+
+    def fault(self, method: str, path: str) -> Answer | None:
+        with self.lock:
+            for known, pattern, answer in self.faults:
+                if answer.times and known == method and re.search(pattern, path):
+                    answer.times -= 1
+                    return answer
+        return None
 
     def own_comments(self, suite: str = "perfci") -> list[str]:
         """Bodies of the bot's comments that tell of a suite."""
@@ -670,11 +679,11 @@ def _(hub, path, query, body):
 # What fits
 
 
-def _operation(method: str, path: str) -> tuple[str, dict[str, Any]] | None:
+def _operation(method: str, path: str) -> dict[str, Any] | None:
     for template, methods in SPEC["paths"].items():
         pattern = re.sub(r"\{(\w+)\}", lambda m: ".+" if m[1] == "path" else "[^/]+", template)
         if method.lower() in methods and re.fullmatch(pattern, path):
-            return template, methods[method.lower()]
+            return methods[method.lower()]
     return None
 
 
@@ -695,11 +704,10 @@ def _absolute(node: Any) -> Any:
 
 
 def request_misfits(method: str, path: str, query: dict[str, str], body: Any) -> Iterator[str]:
-    found = _operation(method, path)
-    if found is None:
+    operation = _operation(method, path)
+    if operation is None:
         yield f"{method} {path}: is no operation of the description"
         return
-    _, operation = found
     parameters = {p["name"]: p for p in map(_resolved, operation.get("parameters", [])) if p["in"] == "query"}
     for name, value in query.items():
         if name not in parameters:
@@ -719,24 +727,21 @@ def request_misfits(method: str, path: str, query: dict[str, str], body: Any) ->
             yield f"{method} {path}: body: {error.json_path}: {error.message[:200]}"
 
 
-FITTING: set[tuple[str, str, int, str]] = set()
-"""Answers that were held against the description already: the same ones come in many tests."""
-
-
-def response_misfits(method: str, path: str, status: int, body: Any) -> Iterator[str]:
-    found = _operation(method, path)
-    if found is None or status in (401, 403, 429) or (status == 404 and "404" not in found[1]["responses"]):
-        return  # any operation may answer so
-    wanted = found[1]["responses"].get(str(status))
+@functools.cache  # the same answers come in many tests
+def response_misfits(method: str, path: str, status: int, text: str) -> list[str]:
+    operation = _operation(method, path)
+    if operation is None or status in (401, 403, 429) or (status == 404 and "404" not in operation["responses"]):
+        return []  # any operation may answer so
+    wanted = operation["responses"].get(str(status))
     if wanted is None:
-        yield f"{method} {path}: {status} is not described"
-        return
+        return [f"{method} {path}: {status} is not described"]
     content = _resolved(wanted).get("content", {}).get("application/json")
-    if content is None:
-        return
-    schema = _absolute(content["schema"])
-    for error in OAS30ReadValidator(schema, registry=REGISTRY).iter_errors(body):
-        yield f"answer to {method} {path}: {error.json_path}: {error.message[:200]}"
+    errors = (
+        []
+        if content is None
+        else OAS30ReadValidator(_absolute(content["schema"]), registry=REGISTRY).iter_errors(json.loads(text))
+    )
+    return [f"answer to {method} {path}: {error.json_path}: {error.message[:200]}" for error in errors]
 
 
 # HTTP
@@ -776,12 +781,7 @@ class _Api(_Handler):
             hook(method, path)
         if self.headers.get("Authorization", "").split(" ")[-1] != "t0ken":
             hub.misfits.append(f"{method} {path}: no token")
-        fault = None
-        with hub.lock:
-            for known, pattern, answer in hub.faults:
-                if fault is None and answer.times and known == method and re.search(pattern, path):
-                    answer.times -= 1
-                    fault = answer
+        fault = hub.fault(method, path)
         if fault is not None and not fault.late:
             self._fault(fault)
             return
@@ -792,12 +792,8 @@ class _Api(_Handler):
         else:
             hub.misfits += request_misfits(method, path, query, body)
             status, said, headers = hub.answer(method, path, query, body)
-            told = (method, path, status, json.dumps(said).replace(hub.api, ""))
-            if told not in FITTING:
-                misfits = list(response_misfits(method, path, status, said))
-                hub.misfits += misfits
-                if not misfits:
-                    FITTING.add(told)
+            text = json.dumps(said).replace(hub.api, "http://api")  # its port is another in each test
+            hub.misfits += response_misfits(method, path, status, text)
         if fault is not None:
             self._fault(fault)
             return
@@ -820,11 +816,9 @@ class _Blobs(_Handler):
     def do_GET(self) -> None:
         self.hub.blob_headers.append(dict(self.headers.items()))
         ident = int(self.path.strip("/").split("?")[0])
-        for known, pattern, answer in self.hub.faults:
-            if known == "BLOB" and answer.times and re.search(pattern, self.path):
-                answer.times -= 1
-                self._send(answer.status, b"", answer.headers)
-                return
+        if (fault := self.hub.fault("BLOB", self.path)) is not None:
+            self._send(fault.status, b"", fault.headers)
+            return
         content = next(one.content for one in self.hub.artifacts if one.id == ident)
         self._send(200, content, {"Content-Type": "application/zip"})
 
