@@ -3,16 +3,16 @@
 import math
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.history.alert import Alert, Alerts, find_alerts
-from perfci.history.document import Compared, Night, Point, Reference
+from perfci.history.alert import Alerts, find_alerts
+from perfci.history.document import Compared, Night, Reference
 from perfci.history.limits import Distance
-from perfci.history.series import collect, read
+from perfci.history.series import collect
 from perfci.history.store import open_store
 from perfci.model.report import Class
 from tests.history.nights import at, commit, night, point, ratio
@@ -55,9 +55,16 @@ def only(nights: Sequence[Night]) -> Alerts:
     return found
 
 
-def counts(nights: Sequence[Night]) -> list[int]:
-    """Alerts that are open after each night."""
-    return [len(only(nights[: number + 1]).open) for number in range(len(nights))]
+def counts(nights: Sequence[Night], *against: str) -> list[int]:
+    """Alerts that are open after each night, of these limits or of all."""
+    after = [only(nights[: number + 1]).open for number in range(len(nights))]
+    return [sum(not against or alert.against in against for alert in alerts) for alerts in after]
+
+
+def judged(*classes: Class, limit: float | None = None, reason: str = "", **also: Any) -> list[Night]:
+    """Nights of which a class alone tells."""
+    answers = [Compared(class_=class_, limit=limit, reason=reason) for class_ in classes]
+    return [night(day, points=[point(CASE, last=one, reference=None, **also)]) for day, one in enumerate(answers)]
 
 
 def test_creep_begins_on_the_second_night_over_and_ends_on_the_second_within() -> None:
@@ -72,16 +79,6 @@ def test_creep_begins_on_the_second_night_over_and_ends_on_the_second_within() -
     assert [(one.since, one.ended) for one in ended.ended] == [(at(1), at(5))]
     assert only(creep).ended == [], "another stretch"
     assert (only(creep).begun, only(creep).told) == (at(7), at(7))
-
-
-@pytest.mark.parametrize("creep", [None, 0.5], ids=["by the chain", "by the reference"])
-def test_a_step_stays_open_though_main_is_unchanged_since(creep: float | None) -> None:
-    nights = walk([1.0, 1.0, 1.05, 1.05, 1.05, 1.051, 1.05, 1.0, 1.0, 1.0], creep)
-    assert [n.points[0].last.class_ for n in nights[1:5]] == ["unchanged", "regression", "unchanged", "unchanged"]
-    assert counts(nights) == [0, 0, 0, 1, 1, 1, 1, 1, 0, 0]
-    [alert] = only(nights[:6]).open
-    assert (alert.against, alert.good, alert.base, alert.bad) == ("last", commit(1), commit(1), commit(2))
-    assert alert.change is not None and math.exp(alert.change.log) == pytest.approx(1.051, abs=1e-3)
 
 
 def test_a_number_that_the_next_night_does_not_confirm_is_no_alert() -> None:
@@ -163,25 +160,13 @@ def test_where_more_is_better_a_step_is_downward() -> None:
 
 @pytest.mark.parametrize("class_", ["inconclusive", "invalid", "clock", "changed", "failed", "missing", "skipped"])
 def test_nights_without_an_answer_count_neither_way(class_: Class) -> None:
-    silent = [
-        Compared(class_=class_, ratio=ratio(1.5), limit=0.02),
-        Compared(class_=class_, ratio=ratio(1.0), limit=0.02),
-    ]
-    for told in silent:
+    for value in (1.0, 1.5):
+        told = Compared(class_=class_, ratio=ratio(value), limit=0.02)
         nights = walk([1.0, 1.07, 1.07, 1.07, 1.07, 1.0, 1.0, 1.0], creep=0.05)
         for day in (2, 4, 6):
             nights[day].points[0].last = nights[day].points[0].reference = told
-        assert counts(nights)[:2] == counts(nights[:3])[1:] == [0, 0]
-        assert [len([a for a in only(nights[: n + 1]).open if a.against == "reference"]) for n in range(8)] == [
-            0,
-            0,
-            0,
-            1,
-            1,
-            1,
-            1,
-            0,
-        ]
+        assert counts(nights[:3]) == [0, 0, 0]
+        assert counts(nights, "reference") == [0, 0, 0, 1, 1, 1, 1, 0]
         assert only(nights[:5]) == only([*nights[:4], nights[4].model_copy(update={"points": []})])
 
 
@@ -197,11 +182,9 @@ def test_an_error_leaves_other_cases_their_answers_and_other_devices_count_neith
 
 
 def test_a_bound_is_followed_by_its_violations() -> None:
-    def told(class_: Class) -> Point:
-        return point(CASE, last=Compared(class_=class_, reason="12 ms, over 10 ms"), reference=None, value=1.2)
-
-    classes: list[Class] = ["unchanged", "violation", "inconclusive", "violation", "unchanged", "unchanged"]
-    nights = [night(day, points=[told(class_)]) for day, class_ in enumerate(classes)]
+    nights = judged(
+        "unchanged", "violation", "inconclusive", "violation", "unchanged", "unchanged", reason="12 ms, over 10 ms"
+    )
     assert counts(nights) == [0, 0, 0, 1, 1, 0]
     [alert] = only(nights[:4]).open
     assert (alert.against, alert.good, alert.reason, alert.change) == ("bound", commit(0), "12 ms, over 10 ms", None)
@@ -227,11 +210,7 @@ def test_a_violation_hides_no_step_and_no_creep() -> None:
 def test_a_step_from_nothing_has_no_ratio_and_is_followed_by_its_classes() -> None:
     """Spills: 0 bytes before, 64 since."""
     classes: list[Class] = ["unchanged", "regression", "unchanged", "unchanged", "improvement", "unchanged"]
-    nights = [
-        night(day, points=[point(CASE, metric="local_memory", unit="B", last=Compared(class_=class_, limit=0.0), reference=None)])
-        for day, class_ in enumerate(classes)
-    ]  # fmt: skip
-    assert counts(nights) == [0, 0, 1, 1, 1, 0]
+    assert counts(judged(*classes, limit=0.0, metric="local_memory", unit="B")) == [0, 0, 1, 1, 1, 0]
 
 
 def test_nothing_is_concluded_across_epochs_and_no_alert_vanishes() -> None:
@@ -259,15 +238,7 @@ def test_machines_that_take_turns_do_not_hide_each_others_creep() -> None:
         nights[day].epoch = OTHER
         nights[day].points[0].reference = answer(1.0, 0.05)
         nights[day].points[0].last = None
-    assert [len([a for a in only(nights[: n + 1]).open if a.against == "reference"]) for n in range(7)] == [
-        0,
-        0,
-        0,
-        1,
-        1,
-        1,
-        1,
-    ]
+    assert counts(nights, "reference") == [0, 0, 0, 1, 1, 1, 1]
 
 
 def test_of_a_run_its_highest_attempt_with_answers_counts(tmp_path: Any) -> None:
@@ -294,46 +265,20 @@ SPEECHLESS = [point(CASE, last=None, reference=Compared(class_="failed", reason=
         {"points": SPEECHLESS},
         {"points": UNDECIDED},
         {"points": []},
+        {"error": "the budget ended"},
     ],
-    ids=["error", "error of the case", "no ratio", "undecided", "nothing"],
+    ids=["error", "error of the case", "no ratio", "undecided", "nothing", "error beside answers"],
 )
-def test_an_attempt_without_answers_silences_no_alert(tmp_path: Any, lost: dict[str, Any]) -> None:
+def test_an_attempt_with_less_than_answers_silences_no_alert(tmp_path: Any, lost: dict[str, Any]) -> None:
     store = open_store(str(tmp_path))
     first, second, third = walk([1.0, 1.07, 1.07], creep=0.05)
     silent = third.model_copy(update={"attempt": 2, "started": at(2.5), **lost})
-    for one in (first, second, third, silent):
+    for one in (first, second, third, silent, night(3, points=[], error="no GPU")):
         store.add(one)
-    assert [(one.run, one.attempt) for one in store.runs()] == [("run0", 1), ("run1", 1), ("run2", 1)]
+    assert [(one.run, one.attempt) for one in store.runs()] == [("run0", 1), ("run1", 1), ("run2", 1), ("run3", 1)]
     assert only([*store.runs()]).open
     store.add(third.model_copy(update={"attempt": 3, "started": at(2.6)}))
-    assert [one.attempt for one in store.runs()] == [1, 1, 3], "with answers it counts"
-
-
-def test_an_attempt_with_an_error_replaces_none_without_and_that_of_another_run_stays(tmp_path: Any) -> None:
-    store = open_store(str(tmp_path))
-    whole = night(0, points=[point("a"), point("b")])
-    part = night(0.1, run="run0", attempt=2, points=[point("a")], error="the budget ended")
-    for one in (whole, part, night(1, points=[], error="no GPU")):
-        store.add(one)
-    assert [(one.run, one.attempt) for one in store.runs()] == [("run0", 1), ("run1", 1)]
-
-
-def test_two_cards_that_record_out_of_order_are_alerted_as_in_order(tmp_path: Any) -> None:
-    cards = [
-        [
-            one.model_copy(update={"run": f"{one.run}.{kind}", "devices": {"cpu": kind}})
-            for one in walk([1.0, 1.07, 1.07])
-        ]
-        for kind in ("L4", "H200")
-    ]
-    in_order, other = open_store(str(tmp_path / "a")), open_store(str(tmp_path / "b"))
-    for one in sorted((one for card in cards for one in card), key=lambda one: one.started):
-        in_order.add(one)
-    for one in (one for card in cards for one in card):
-        other.add(one)
-    assert find_alerts(read(other)) == find_alerts(read(in_order))
-    assert in_order.warnings == []
-    assert len(other.warnings) == 2
+    assert [one.attempt for one in store.runs()] == [1, 1, 3, 1], "with answers it counts"
 
 
 # Any history
@@ -380,42 +325,23 @@ def test_a_step_is_one_alert_from_its_second_night_on(
         last = answer(speed / speeds[day - 1] * math.exp(random_.gauss(0, sd))) if day else None
         reference = answer(speed * math.exp(random_.gauss(0, sd)), 0.5)
         nights.append(night(day, points=[point(CASE, last=last, reference=None if chained else reference)]))
+    assert counts(nights[: step + 2]) == [0] * (step + 1) + [1]
     found = only(nights)
-    assert [(one.against, one.bad, one.since, one.begun) for one in found.open] == [
-        ("last", commit(step), at(step), at(step + 1))
-    ]
+    [alert] = found.open
+    assert (alert.against, alert.since, alert.begun) == ("last", at(step), at(step + 1))
+    assert (alert.good, alert.base, alert.bad) == (commit(step - 1), commit(step - 1), commit(step))
+    assert alert.change is not None and math.exp(alert.change.log) == pytest.approx(speeds[-1], abs=0.02)
     assert found.ended == found.once == []
-    back = [
-        night(
-            len(speeds) + day,
-            points=[
-                point(
-                    CASE,
-                    last=answer(1 / speeds[-1] if not day else 1.0),
-                    reference=None if chained else answer(1.0, 0.5),
-                )
-            ],
-        )
-        for day in range(2)
-    ]
-    assert [one.ended for one in only([*nights, *back]).ended] == [at(len(speeds) + 1)]
-
-
-_CLASSES: list[Class] = [
-    "regression",
-    "violation",
-    "unchanged",
-    "improvement",
-    "inconclusive",
-    "invalid",
-    "failed",
-    "missing",
-]
+    for day, last in ((len(speeds), 1 / speeds[-1]), (len(speeds) + 1, 1.0)):
+        reference = None if chained else answer(1.0, 0.5)
+        nights.append(night(day, points=[point(CASE, last=answer(last), reference=reference)]))
+    assert [one.ended for one in only(nights).ended] == [at(len(speeds) + 1)]
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Night]:
     """Nights that say anything at all."""
+    classes = get_args(Class)
 
     def side() -> Compared | None:
         if draw(st.integers(0, 5)) == 0:
@@ -424,7 +350,7 @@ def histories(draw: st.DrawFn) -> list[Night]:
             ratio(draw(st.sampled_from([0.5, 0.99, 1.0, 1.01, 1.05, 3.0, 1e300]))) if draw(st.booleans()) else None
         )
         return Compared(
-            class_=draw(st.sampled_from(_CLASSES)), ratio=measured, limit=draw(st.sampled_from([None, 0.0, 0.02, 1.5]))
+            class_=draw(st.sampled_from(classes)), ratio=measured, limit=draw(st.sampled_from([None, 0.0, 0.02, 1.5]))
         )
 
     found = []
@@ -456,10 +382,6 @@ def test_every_alert_has_two_nights_over_in_one_epoch(nights: list[Night]) -> No
         assert len(keys) == len(set(keys))
 
 
-def _alike(one: Alerts) -> tuple[list[Alert], list[Alert], list[Alert]]:
-    return one.open, one.ended, one.once
-
-
 @settings(max_examples=100)
 @given(histories(), st.data())
 def test_nights_that_know_nothing_change_nothing_wherever_they_stand(nights: list[Night], data: st.DataObject) -> None:
@@ -472,4 +394,4 @@ def test_nights_that_know_nothing_change_nothing_wherever_they_stand(nights: lis
         points=[point(case, last=silent, reference=silent) for case in ("a", "b")],
     )  # fmt: skip
     with_it = [*nights[:where], nothing, *nights[where:]]
-    assert _alike(only(with_it)) == _alike(only(nights))
+    assert only(with_it) == only(nights)

@@ -9,25 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.history.alert import Alerts, find_alerts
+from perfci.history.alert import Alerts
 from perfci.history.document import Compared, Night, Reference
-from perfci.history.series import collect
-from perfci.model.report import Class
 from perfci.render import alert as words
 from perfci.render.fit import LIMIT
 from tests.history.nights import at, commit, night, point, ratio
-from tests.history.test_alert import CASE, OTHER, answer, walk
+from tests.history.test_alert import CASE, OTHER, answer, judged, only, walk
 from tests.render.build import HOSTILE
 from tests.render.test_comment import harmless
 
 GOLDEN = Path(__file__).with_name("golden")
 HERE = "https://github.com/acme/attention"
 COMPARE = rf"{re.escape(HERE)}/compare/[0-9a-f]{{40}}\.\.\.[0-9a-f]{{40}}"
-
-
-def only(nights: list[Night]) -> Alerts:
-    [found] = find_alerts(collect(nights))
-    return found
 
 
 def over(names: list[str], **also: Any) -> list[Night]:
@@ -42,21 +35,6 @@ def over(names: list[str], **also: Any) -> list[Night]:
     return found
 
 
-def bounds() -> list[Night]:
-    classes: list[Class] = ["unchanged", "violation", "violation"]
-    told = [Compared(class_=one, reason="12.4 ms, over the limit of 10 ms") for one in classes]
-    return [night(day, points=[point(CASE, last=one, reference=None, value=12.4)]) for day, one in enumerate(told)]
-
-
-def spills() -> list[Night]:
-    classes: list[Class] = ["unchanged", "regression", "unchanged"]
-    told = [Compared(class_=one, limit=0.0) for one in classes]
-    return [
-        night(day, points=[point(CASE, metric="local_memory", unit="B", last=one, reference=None, value=64e3)])
-        for day, one in enumerate(told)
-    ]
-
-
 def hostile() -> list[Night]:
     title = "@org closes #1 https://evil.example <b>[x](y)</b> |"
     nights = over(HOSTILE)
@@ -69,12 +47,14 @@ def hostile() -> list[Night]:
     return nights
 
 
+BOUND = judged("unchanged", "violation", "violation", reason="12.4 ms, over the limit of 10 ms", value=12.4)
+SPILLS = judged("unchanged", "regression", "unchanged", limit=0.0, metric="local_memory", unit="B", value=64e3)
 STATES: dict[str, Alerts] = {
     "step": only(walk([1.0, 1.05, 1.05])),
     "creep": only(walk([1.0, 1.015, 1.03, 1.045, 1.06, 1.06], creep=0.05)),
     "both": only(over([CASE, "matmul/n=4096,dtype=bf16", "norm[x]/n=1"])),
-    "bound": only(bounds()),
-    "spills": only(spills()),
+    "bound": only(BOUND),
+    "spills": only(SPILLS),
     "within-once": only(walk([1.0, 1.07, 1.07, 1.0], creep=0.05)),
     "ended": only(walk([1.0, 1.07, 1.07, 1.0, 1.0], creep=0.05)),
     "one-ended": only([*walk([1.0, 1.07, 1.07, 1.03, 1.03], creep=0.05)]),
