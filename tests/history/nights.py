@@ -1,7 +1,11 @@
-"""Nights for tests."""
+"""Nights for tests, and the command line that reads them."""
 
 import hashlib
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference
@@ -45,3 +49,11 @@ def night(day: float = 0.0, run: str = "", **also: Any) -> Night:
         "points": [point()],
     }
     return Night(**{**known, **also})
+
+
+def perfci(where: Path, *args: object, **env: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a process that is in no job of GitHub's but that of `env`."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    command, env = [sys.executable, "-m", "perfci", *map(str, args)], {**plain, "COLUMNS": "160", **env}
+    done = subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr

@@ -17,17 +17,15 @@ from perfci.history.store import open_store
 from perfci.history.stores import branch as module
 from perfci.history.stores.base import name_of
 from perfci.model.base import MachineError, UsageError
-from tests.history.nights import night, point
+from tests.history.nights import night
+from tests.sources.repo import git, init, write
 
 
-def git(folder: Path, *args: str, stdin: bytes | None = None) -> str:
-    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-    env |= {f"GIT_{who}_{what}": "someone@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    return (
-        subprocess.run(["git", *args], cwd=folder, env=env, check=True, capture_output=True, input=stdin)
-        .stdout.decode()
-        .strip()
-    )
+def hook(repository: Path, name: str, script: str) -> None:
+    path = repository / "hooks" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
 @pytest.fixture(autouse=True)
@@ -53,36 +51,11 @@ def test_a_branch_that_is_not_there_holds_nothing_and_the_first_night_begins_it(
     assert git(bare, "log", "-1", "--format=%an %s", "history") == "perfci Record 20261102T031500Z-run1-1"
 
 
-def test_an_earlier_night_takes_its_place_and_an_attempt_without_answers_replaces_none(bare: Path) -> None:
-    store = open_store(f"git:{bare}#history")
-    for one in (night(2), night(1), night(3, run="run1", attempt=2, points=[], error="no GPU")):
-        assert store.add(one)
-    assert [(one.run, one.attempt) for one in store.runs()] == [("run1", 1), ("run2", 1)]
-    (told,) = store.warnings
-    assert "run1 started at 20261102T031500Z, before the newest night there" in told
-
-
-def test_other_content_of_the_same_run_is_refused_by_name(bare: Path) -> None:
-    store = open_store(f"git:{bare}#history")
-    store.add(night(0))
-    with pytest.raises(UsageError, match=r"nights/2026/11/20261101T031500Z-run0-1.json is there with other content"):
-        store.add(night(0, points=[point(value=1.5)]))
-    with pytest.raises(
-        UsageError, match=r"run run0, attempt 1, is there as nights/2026/11/20261101T031500Z-run0-1.json"
-    ):
-        store.add(night(1, run="run0"))
-
-
 def test_the_checkout_one_stands_in_stays_as_it_is(bare: Path, tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet", "-b", "main", "work")
-    work = tmp_path / "work"
-    (work / "file").write_text("a\n")
-    git(work, "add", "file")
-    git(work, "commit", "--quiet", "-m", "One")
-    (work / ".git/hooks/pre-push").write_text("#!/bin/sh\nexit 1\n")
-    (work / ".git/hooks/pre-push").chmod(0o755)
+    work = init(tmp_path / "work", {"file": "a"})
+    hook(work / ".git", "pre-push", "exit 1")
     git(work, "remote", "add", "origin", "../bare.git")
-    (work / "file").write_text("b\n")
+    write(work, {"file": "b"})
     state = [git(work, "status", "--porcelain"), git(work, "for-each-ref"), git(work, "count-objects")]
     store = open_store("git:history", work)
     assert store.add(night(0))
@@ -91,8 +64,7 @@ def test_the_checkout_one_stands_in_stays_as_it_is(bare: Path, tmp_path: Path) -
 
 
 def test_without_a_remote_the_branch_is_the_repository_s_own(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet", "-b", "main", "work")
-    store = open_store("git:history", tmp_path / "work")
+    store = open_store("git:history", init(tmp_path / "work"))
     assert store.add(night(0))
     assert git(tmp_path / "work", "ls-tree", "-r", "--name-only", "history") == name_of(night(0))
     assert len(list(store.nights())) == 1
@@ -147,8 +119,7 @@ def test_the_repository_s_own_way_to_its_remote_is_taken(tmp_path: Path) -> None
     server = ThreadingHTTPServer(("127.0.0.1", 0), Asked)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
-    git(tmp_path, "init", "--quiet", "work")
-    work = tmp_path / "work"
+    work = init(tmp_path / "work")
     git(work, "remote", "add", "origin", f"{url}/org/kernels")
     git(work, "config", "--file", str(tmp_path / "token"), f"http.{url}/.extraheader", "Authorization: basic hunter2")
     git(work, "config", f"includeIf.gitdir:{work.resolve()}/.git.path", str(tmp_path / "token"))
@@ -202,20 +173,14 @@ def test_of_writers_at_once_nothing_is_lost_and_nothing_forced(
 
 def test_a_branch_that_may_not_be_written_is_told_with_git_s_words(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BACKOFF", 0.01)
-    hook = bare / "hooks/pre-receive"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(0o755)
+    hook(bare, "pre-receive", "exit 1")
     with pytest.raises(MachineError, match=r"cannot be pushed to: .*pre-receive hook declined.*: see that the token"):
         open_store(f"git:{bare}#history").add(night(0))
 
 
 def test_a_push_that_came_through_though_it_failed_is_found_again(bare: Path) -> None:
     """The connection breaks behind the update: git says that it failed, and the night is there."""
-    hook = bare / "hooks/post-receive"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\nkill -9 $PPID\n")
-    hook.chmod(0o755)
+    hook(bare, "post-receive", "kill -9 $PPID")
     store = open_store(f"git:{bare}#history")
     assert store.add(night(0))
     assert [one.run for one in store.nights()] == ["run0"]

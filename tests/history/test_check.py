@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +14,9 @@ from perfci.history import check as module
 from perfci.history.check import check
 from perfci.history.document import Compared, Night, Ratio
 from perfci.history.series import answered, collect
-from perfci.history.store import Fault
-from perfci.history.stores.base import content_of, name_of
+from perfci.history.store import Fault, open_store
 from perfci.render.changes import render
-from tests.history.nights import at, commit, compared, night, point
+from tests.history.nights import at, commit, compared, night, perfci, point
 from tests.history.test_alert import walk
 
 EPOCHS = ("0123456789abcdef", "fedcba9876543210")
@@ -52,8 +49,7 @@ def test_a_step_names_case_metric_size_commits_and_the_bisect_that_decides():
     (one,) = found.changes
     assert (one.case, one.metric, one.device, one.device_name) == ("sdpa/n=128", "time", "cpu", "AMD EPYC 9654")
     assert one.low < 1.03 < one.high
-    assert one.kind == "step"
-    assert one.worse is True
+    assert (one.kind, one.worse) == ("step", True)
     assert (one.good, one.bad) == (commit(29).sha, commit(30).sha)
     assert one.command == ["perfci", "bisect", commit(29).sha, commit(30).sha, "sdpa/n=128", "--device", "cpu"]
     assert found.exit_code == 1
@@ -62,15 +58,10 @@ def test_a_step_names_case_metric_size_commits_and_the_bisect_that_decides():
 def test_the_words_of_a_check():
     """PERFCI_UPDATE_GOLDEN=1 writes them anew."""
     drift = [1 + 0.0006 * max(0, day - 20) + 0.001 * math.sin(7 * day) for day in range(100)]
-    found = [
-        one.model_copy(update={"points": [*one.points, *other.points, *gone.points]})
-        for one, other, gone in zip(
-            nights([*wobble(1.0, 90), *wobble(1.03, 10)], case="sdpa/seq=512 causal"),
-            nights(drift, case="softmax/rows=64"),
-            nights([*wobble(0.98, 80), *[None] * 20], case="lost`\u202e/<b>"),
-            strict=True,
-        )
-    ]
+    found = nights([*wobble(1.0, 90), *wobble(1.03, 10)], case="sdpa/seq=512 causal")
+    others = nights(drift, case="softmax/rows=64"), nights([*wobble(0.98, 80), *[None] * 20], case="lost`\u202e/<b>")
+    for one, drifting, gone in zip(found, *others, strict=True):
+        one.points += [*drifting.points, *gone.points]
     told = check(collect(found), [Fault("nights/x\x1b.json", "is damaged")], last=100)
     path = Path(__file__).parent / "golden/check.txt"
     if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
@@ -184,9 +175,37 @@ def test_nights_without_an_answer_are_counted_and_the_case_is_named():
     assert "the budget ended" in render(found)
 
 
-def test_a_case_that_is_gone_is_silent():
-    found = checked([*nights(wobble(1.0, 10)), night(10, points=[])])
-    assert [one.reason for one in found.silent] == ["the night has nothing of it"]
+def other_nights(*days):
+    """Nights of a new epoch that know another case alone."""
+    return [night(day, epoch=EPOCHS[1], points=[point(case="other")]) for day in days]
+
+
+LOST = [night(day, epoch=EPOCHS[1], points=[point(reference=None)], error="no report") for day in range(5)]
+GONE = "the night has nothing of it"
+SKIPS = point(case="skips", last=Compared(class_="skipped"), reference=None)
+SKIPS.value = SKIPS.scatter = None
+NEVER = [point(metric="cycles", last=None, reference=None), point(case="new", reference=None)]
+
+
+@pytest.mark.parametrize(
+    ("found", "silent", "unasked"),
+    [
+        pytest.param([*nights(wobble(1.0, 10)), night(10, points=[])], [(1, GONE)], 0, id="gone"),
+        pytest.param([*nights([1.1] * 9), *other_nights(9)], [(1, GONE)], 0, id="gone as an epoch begins"),
+        pytest.param([*nights([1.1] * 9), *other_nights(*range(9, 16))], [], 1, id="gone for a week"),
+        pytest.param(
+            [*nights([1.0] * 8), night(8, points=[point(reference=None)])],
+            [(1, "the reference has no answer")], 0, id="asked no longer",
+        ),
+        pytest.param(LOST, [(5, "no report")], 0, id="a new release's comparison lost"),
+        pytest.param([night(day, points=[point(), SKIPS]) for day in range(9)], [], 1, id="skips itself"),
+        pytest.param([night(day, points=[point(), *NEVER]) for day in range(9)], [], 2, id="asked never"),
+    ],
+)  # fmt: skip
+def test_a_case_that_was_asked_is_silent_and_not_one_that_never_was(found, silent, unasked):
+    told = checked(found)
+    assert ([(one.nights, one.reason) for one in told.silent], told.unasked) == (silent, unasked)
+    assert (f"{unasked} series without any ratio" in render(told)) == bool(unasked)
 
 
 def test_a_case_without_an_answer_in_the_last_epoch_stands_nowhere():
@@ -236,30 +255,18 @@ def test_machines_are_looked_at_apart():
     assert [one.device_name for one in found.standings] == ["Beta", "Alpha"]
 
 
-def store(folder, found):
-    for one in found:
-        path = folder / name_of(one)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content_of(one))
-    return folder
-
-
-def perfci(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "perfci", *map(str, words)], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_the_verb_ends_with_what_it_found(tmp_path):
-    quiet = store(tmp_path / "quiet", nights(wobble(1.0, 20)))
-    code, out, _ = perfci("history", "check", "--store", quiet)
+    store = open_store("store", tmp_path)
+    for one in nights(wobble(1.0, 20)):
+        store.add(one)
+    code, out, _ = perfci(tmp_path, "history", "check", "--store", "store")
     assert (code, out.splitlines()[0]) == (
         0, "20 nights, 1 series with 20 answers, 0 without in the latest epoch: 0 changes proposed, 0 over a limit",
     )  # fmt: skip
-    (quiet / "nights/2026/11/foreign.json").write_text("{}")
-    stepped = store(quiet, nights(wobble(1.0, 20) + wobble(1.1, 5)))
-    code, out, _ = perfci("history", "check", "--store", stepped, "--json")
+    (tmp_path / "store/nights/2026/11/foreign.json").write_text("{}")
+    for one in nights(wobble(1.0, 20) + wobble(1.1, 5))[20:]:
+        store.add(one)
+    code, out, _ = perfci(tmp_path, "history", "check", "--store", "store", "--json")
     told = json.loads(out)
     assert code == 1
     assert [one["name"] for one in told["left_out"]] == ["nights/2026/11/foreign.json"]
@@ -267,11 +274,11 @@ def test_the_verb_ends_with_what_it_found(tmp_path):
 
 
 def test_a_store_without_a_night_and_a_creep_that_is_none_are_refused(tmp_path):
-    code, _, said = perfci("history", "check", "--store", tmp_path)
+    code, _, said = perfci(tmp_path, "history", "check", "--store", ".")
     assert code == 3
     assert said.startswith("perfci: ")
     assert len(said.splitlines()) == 1
-    code, _, said = perfci("history", "check", "--store", tmp_path, "--creep", "5")
+    code, _, said = perfci(tmp_path, "history", "check", "--store", ".", "--creep", "5")
     assert (code, said) == (2, "perfci: --creep '5' has no known unit: write it like '2%' (%)\n")
 
 
@@ -281,25 +288,6 @@ def test_simulated_nights_are_documents_of_a_history():
     told = checked(found)
     assert told.series == 50
     assert len(told.silent) == 0
-
-
-def test_a_metric_that_nothing_asks_about_is_no_gap():
-    """As bandwidth and cycles of every case, and a case that the reference lacks."""
-    found = nights([1.0] * 9)
-    for one in found:
-        one.points.append(point(metric="cycles", unit="cycles", last=None, reference=None))
-        one.points.append(point(case="new", reference=None))
-    told = checked(found)
-    assert (told.series, told.unasked, told.unanswered, told.silent) == (3, 2, 0, [])
-    assert [one.metric for one in told.standings] == ["time"]
-    assert "2 series without any ratio" in render(told)
-
-
-def test_a_case_that_is_asked_no_longer_is_a_gap():
-    found = nights([1.0] * 9)
-    found[-1].points[0] = point(reference=None)
-    (silent,) = checked(found).silent
-    assert (silent.nights, silent.reason) == (1, "the reference has no answer")
 
 
 @pytest.mark.parametrize("before", [1, 12])
@@ -353,30 +341,3 @@ def test_a_night_that_went_wrong_does_not_silence_what_was_over():
     assert (told.unasked, told.unanswered, [one.state for one in told.standings]) == (0, 1, ["over"])
     assert told.exit_code == 1
     assert "over its limit of 5 %" in render(told)
-
-
-def test_a_lost_comparison_with_a_new_release_is_a_gap():
-    """Main was measured against the commit before; of the reference there is no report."""
-    lost = [
-        night(day, epoch=EPOCHS[1], points=[point(reference=None)], error="no report: reference") for day in range(5)
-    ]
-    told = checked(lost)
-    (silent,) = told.silent
-    assert (told.unasked, silent.nights, silent.reason) == (0, 5, "no report: reference")
-
-
-def test_a_case_that_goes_as_an_epoch_begins_is_named_for_a_week():
-    found = [*nights([1.1] * 9), night(9, epoch=EPOCHS[1], points=[point(case="other")])]
-    (silent,) = checked(found).silent
-    assert (silent.case, silent.reason) == ("sdpa/n=128", "the night has nothing of it")
-    found += [night(day, epoch=EPOCHS[1], points=[point(case="other")]) for day in range(10, 16)]
-    told = checked(found)
-    assert (told.silent, told.unasked) == ([], 1)
-
-
-def test_a_case_that_skips_itself_every_night_is_no_gap():
-    """As a benchmark of another tool may; the reference has nothing to compare with."""
-    own = point(case="skips", last=Compared(class_="skipped", reason="too little memory"), reference=None)
-    own = own.model_copy(update={"value": None, "scatter": None})
-    told = checked([one.model_copy(update={"points": [*one.points, own]}) for one in nights([1.0] * 9)])
-    assert (told.silent, told.unasked) == ([], 1)

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from perfci.history.document import Commit, Compared, Night, Reference
+from perfci.history.document import Commit, Compared, Reference
 from perfci.history.series import Answer, Interval, Series, choose, collect, read
 from perfci.history.store import Store, open_store
 from perfci.render.history import as_json, fault_lines, no_series, print_series, sparkline
-from tests.history.nights import at, commit, compared, night, point, ratio
+from tests.history.nights import at, commit, compared, night, perfci, point, ratio
 
-ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -34,30 +31,6 @@ def shown(
     return choose(read(store), pattern, metric, device, limit)
 
 
-def expected(nights: list[Night], case: str) -> list[tuple[object, ...]]:
-    """What a series must hold, of the documents themselves."""
-    return [
-        (one.started, one.run, one.commit.sha, own.value, own.scatter, own.reference and own.reference.ratio.ratio)
-        for one in nights
-        for own in one.points
-        if own.case == case
-    ]
-
-
-def told(series: Series) -> list[tuple[object, ...]]:
-    return [
-        (
-            head.started,
-            head.run,
-            head.commit.sha,
-            entry.value,
-            entry.scatter,
-            entry.reference and entry.reference.ratio.ratio,
-        )
-        for head, entry in series.nights
-    ]
-
-
 def test_series_are_those_of_the_documents(store: Store) -> None:
     draw = random.Random(1)
     nights = [
@@ -67,10 +40,11 @@ def test_series_are_those_of_the_documents(store: Store) -> None:
     for one in nights:
         store.add(one)
     nights.sort(key=lambda one: one.started)
-    found = {one.trace.case: told(one) for one in shown(store)}
-    assert found == {case: expected(nights, case) for case in (f"case{n}" for n in range(5))}
-    for one in shown(store, limit=2):
-        assert told(one) == expected(nights, one.trace.case)[-2:]
+    for limit in (2, 99):
+        for series in shown(store, limit=limit):
+            expected = [(one.run, own.value) for one in nights for own in one.points if own.case == series.trace.case]
+            assert [(head.run, entry.value) for head, entry in series.nights] == expected[-limit:]
+    assert [one.trace.case for one in shown(store)] == [f"case{n}" for n in range(5)]
 
 
 def test_every_field_of_a_night(store: Store) -> None:
@@ -89,23 +63,10 @@ def test_every_field_of_a_night(store: Store) -> None:
     }], "faults": []}  # fmt: skip
 
 
-def test_a_repeated_run_is_one_night(store: Store) -> None:
-    store.add(night(0, run="r1"))
-    store.add(night(1, run="r2", attempt=1))
-    assert len(shown(store)[0].nights) == 2
-    again = night(2, run="r2", attempt=2)
-    store.add(again)
-    assert [head.started for head, _ in shown(store)[0].nights] == [at(0), again.started]
-
-
 def test_series_are_chosen_by_glob_metric_and_device(store: Store) -> None:
     h200 = {"devices": {"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"}}
-    points = [
-        point("sdpa/n=1", device="cuda"),
-        point("sdpa/n=1"),
-        point("gemm/[x]"),
-        point("sdpa/n=1", metric="bandwidth"),
-    ]
+    same = ({"device": "cuda"}, {}, {"metric": "bandwidth"})
+    points = [point("gemm/[x]"), *(point("sdpa/n=1", **also) for also in same)]
     store.add(night(0, points=points, **h200))
     store.add(night(1, points=[point("sdpa/n=1", device="cuda")], devices={"cuda": "NVIDIA L4"}))
 
@@ -142,24 +103,14 @@ def example(store: Store) -> None:
             ratio=None if day == 2 else ratio(value),
         )
         proved = Compared(class_="unchanged", ratio=ratio(1, 0, 0))
+        seen = {"metric": "registers", "unit": "", "scatter": None, "timing": ""}
         points = [
             point("sdpa/n=128", value=value, reference=against, last=compared(1.0) if day else None),
-            point(
-                "sdpa/\x1b[31m\u202eevil",
-                metric="registers",
-                unit="",
-                value=40,
-                reference=proved,
-                scatter=None,
-                timing="",
-            ),
+            point("sdpa/\x1b[31m\u202eevil", value=40, reference=proved, **seen),
         ]
         title = "日本語の題名 that is far too long for a narrow terminal to hold" if day == 4 else f"Change {day}"
-        store.add(
-            night(
-                day, reference=reference, epoch=("a" if day < 6 else "b") * 16, points=points, commit=commit(day, title)
-            )
-        )
+        at_day = commit(day, title)
+        store.add(night(day, reference=reference, epoch="ab"[day > 5] * 16, points=points, commit=at_day))
 
 
 @pytest.mark.parametrize("width", [0, 70, 120])
@@ -181,7 +132,7 @@ def answer(value: float, low: float, high: float) -> Answer:
     return Answer("unchanged", "", Interval(value, low, high, 0.99, 9), None)
 
 
-def test_a_sparkline_does_not_draw_noise_as_change() -> None:
+def test_a_sparkline_does_not_draw_noise_as_change_nor_what_has_no_bounds() -> None:
     def line(*values: float | None) -> str:
         return sparkline([value and answer(value, value - 0.01, value + 0.01) for value in values])
 
@@ -189,9 +140,6 @@ def test_a_sparkline_does_not_draw_noise_as_change() -> None:
     assert line(1.0, 1.1) == "▁█ +0.00 % to +10.0 %"
     assert line(1.0, None, 1.001)[:3] in ("▄·▅", "▅·▅", "▄·▄")
     assert line(1.0, 1.0)[:2] in ("▄▄", "▅▅")
-
-
-def test_a_ratio_without_bounds_draws_a_line() -> None:
     wide = answer(1.0, 1e-308, 1e308)
     assert sparkline([wide, wide]).endswith("+0.00 % to +0.00 %")
 
@@ -209,22 +157,14 @@ def test_faults_are_told_and_counted(store: Store, tmp_path: Path) -> None:
     assert len(lines) == 11
 
 
-def perfci(*args: str, code: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "perfci", "history", *args], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout, done.stderr
-
-
 def test_the_verb_shows_a_case_and_names_what_it_left_out(store: Store, tmp_path: Path) -> None:
     example(store)
     (tmp_path / "store/nights/2026/11/junk").touch()
-    out, err = perfci("show", "sdpa/n*", "--store", store.text, "--limit", "3")
-    assert out.startswith("sdpa/n=128  time on AMD EPYC 9654, hot\n")
+    code, out, err = perfci(tmp_path, "history", "show", "sdpa/n*", "--store", "store", "--limit", "3")
+    assert code == 0 and out.startswith("sdpa/n=128  time on AMD EPYC 9654, hot\n")
     assert out.count("Change") == 3
     assert err == "perfci: left out: nights/2026/11/junk is no document of a history\n"
-    out, _ = perfci("show", "sdpa/n*", "--store", store.text, "--limit", "1", "--json")
+    _, out, _ = perfci(tmp_path, "history", "show", "sdpa/n*", "--store", "store", "--limit", "1", "--json")
     (series,) = json.loads(out)["series"]
     assert series["entries"][0]["reference"] == {
         "class": "unchanged", "ratio": 1.0, "low": 0.998, "high": 1.002, "level": 0.99, "pairs": 24, "limit": None,
@@ -242,8 +182,12 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_to_show_is_an_error_of_usage(store: Store) -> None:
-    assert f"{store.text}: has no night (it is empty)" in perfci("show", "x", "--store", store.text, code=3)[1]
+def test_nothing_to_show_is_an_error_of_usage(store: Store, tmp_path: Path) -> None:
+    code, _, said = perfci(tmp_path, "history", "show", "x", "--store", "store")
+    assert code == 3 and "perfci: store: has no night (it is empty)" in said
     store.add(night(0))
-    told = perfci("show", "sdpa/*", "--store", store.text, "--metric", "registers", code=2)[1]
-    assert told == "perfci: sdpa/*: no such metric or device is recorded of it: there is time on AMD EPYC 9654\n"
+    code, _, said = perfci(tmp_path, "history", "show", "sdpa/*", "--store", "store", "--metric", "registers")
+    assert (
+        code == 2
+        and said == "perfci: sdpa/*: no such metric or device is recorded of it: there is time on AMD EPYC 9654\n"
+    )

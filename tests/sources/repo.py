@@ -15,8 +15,8 @@ ENV = {
     "GIT_AUTHOR_EMAIL": "a@example.org",
     "GIT_COMMITTER_NAME": "A",
     "GIT_COMMITTER_EMAIL": "a@example.org",
-    "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z",
-    "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z",
+    "GIT_AUTHOR_DATE": "2024-01-01T02:00:00+02:00",
+    "GIT_COMMITTER_DATE": "2024-01-01T02:00:00+02:00",
     "GIT_CONFIG_COUNT": "2",
     "GIT_CONFIG_KEY_0": "protocol.file.allow",
     "GIT_CONFIG_VALUE_0": "always",
@@ -25,8 +25,8 @@ ENV = {
 }
 
 
-def git(cwd: Path, *args: str) -> str:
-    done = subprocess.run(["git", *args], cwd=cwd, env=ENV, capture_output=True, check=False)
+def git(cwd: Path, *args: str, stdin: bytes | None = None) -> str:
+    done = subprocess.run(["git", *args], cwd=cwd, env=ENV, input=stdin, capture_output=True, check=False)
     assert done.returncode == 0, f"git {args}: {done.stderr.decode()}"
     return done.stdout.decode(errors="surrogateescape").strip()
 
