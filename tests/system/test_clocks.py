@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from perfci.model.base import MachineError, UsageError
 from perfci.system import clocks
 from perfci.system.clocks import Locked, locked, parse
+from tests.system.test_gpu import Board, NVMLError
 
 RECORDER = """
 import json, os
@@ -168,56 +168,35 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
         clocks.Nvml()
 
 
-class Board:
-    """Stands in for pynvml."""
-
+class Lockable(Board):
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_INVALID_ARGUMENT = 4, 3, 2
 
-    class NVMLError(Exception):
-        def __init__(self, value):
-            super().__init__("Some Error")
-            self.value = value
-
-    def __init__(self, fails=None):
-        self.fails, self.calls = fails, []
-
-    def nvmlInit(self):
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        return SimpleNamespace(uuid=uuid)
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
-        return 1980
+    def __init__(self, code=None):
+        super().__init__(uuids=("GPU-1",), nvmlDeviceResetGpuLockedClocks=lambda: self.calls.append("reset"))
+        self.code, self.calls = code, []
 
     def nvmlDeviceSetGpuLockedClocks(self, handle, low, high):
-        if self.fails:
-            raise self.NVMLError(self.fails)
-        self.calls.append((handle.uuid, low, high))
-
-    def nvmlDeviceResetGpuLockedClocks(self, handle):
-        self.calls.append((handle.uuid, "reset"))
+        if self.code:
+            error = NVMLError("Some Error")
+            error.value = self.code
+            raise error
+        self.calls.append((low, high))
 
 
 def test_what_the_driver_is_told(monkeypatch):
-    board = Board()
+    board = Lockable()
     monkeypatch.setitem(sys.modules, "pynvml", board)
     driver = clocks.Nvml()
     assert [driver.lock("1", frequency) for frequency in (1500, "max", "base")] == [1500, 1980, None]
     driver.reset("GPU-1")
-    assert board.calls == [
-        ("GPU-1", 1500, 1500),
-        ("GPU-1", 1980, 1980),
-        ("GPU-1", *[0xFFFFFF01] * 2),
-        ("GPU-1", "reset"),
-    ]
+    assert board.calls == [(1500, 1500), (1980, 1980), (0xFFFFFF01, 0xFFFFFF01), "reset"]
 
 
 @pytest.mark.parametrize(
     ("code", "words"), [(4, "needs root"), (3, "cannot be locked"), (2, "no such frequency"), (9, "NVML says")]
 )
 def test_why_the_driver_refuses(monkeypatch, code, words):
-    monkeypatch.setitem(sys.modules, "pynvml", Board(fails=code))
+    monkeypatch.setitem(sys.modules, "pynvml", Lockable(code))
     with pytest.raises(Locked, match=words) as refused:
         clocks.Nvml().lock("GPU-1", 1500)
     assert "leave PERFCI_LOCK_CLOCKS out" in str(refused.value) or "base or max" in str(refused.value)

@@ -6,22 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfci.system.facts import (
-    cpu_model,
-    free_memory,
-    host_facts,
-    memory_groups,
-    usable_memory,
-)
+from perfci.system.facts import cpu_model, free_memory, host_facts, memory_groups, usable_memory
+from tests.sources.repo import write
 
 GIB = 2**30
-
-
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(content)
-    return root
 
 
 def test_this_machine():
@@ -47,21 +35,16 @@ def test_cores_are_those_that_this_process_may_use():
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        (
-            "processor\t: 0\nmodel name\t: AMD  EPYC 9654 96-Core Processor\n",
-            "AMD EPYC 9654 96-Core Processor",
-        ),
+        ("processor\t: 0\nmodel name\t: AMD  EPYC 9654\n", "AMD EPYC 9654"),
         ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "Arm Neoverse-V2"),
         ("CPU implementer\t: 0x99\nCPU part\t: 0x001\n", "Arm core, implementer 0x99, part 0x001"),
-        (
-            "model name\t: ARMv8 Processor rev 0 (v8l)\nCPU implementer\t: 0x41\n",
-            "ARMv8 Processor rev 0 (v8l)",
-        ),
+        ("model name\t: ARMv8 Processor rev 0\nCPU implementer\t: 0x41\n", "ARMv8 Processor rev 0"),
         ("cpu\t\t: POWER9, altivec supported\n", "POWER9, altivec supported"),
     ],
 )
 def test_the_processor_has_a_name_on_every_architecture(tmp_path: Path, text: str, name: str):
-    assert cpu_model(write(tmp_path, {"proc/cpuinfo": text})) == name
+    write(tmp_path, {"proc/cpuinfo": text})
+    assert cpu_model(tmp_path) == name
 
 
 def test_without_proc_there_are_still_facts(tmp_path: Path):
@@ -70,69 +53,66 @@ def test_without_proc_there_are_still_facts(tmp_path: Path):
     assert facts.memory == psutil.virtual_memory().total
 
 
-def mount(kind: str, root: str, point: str, options: str) -> str:
-    return f"30 24 0:26 {root} {point} ro,nosuid shared:9 - {kind} {kind} {options}\n"
+MOUNT = "30 24 0:26 {} {} ro,nosuid shared:9 - {} {} {}\n"
+V2 = MOUNT.format("/", "/sys/fs/cgroup", "cgroup2", "cgroup2", "rw,nsdelegate")
+SLICE, MEMORY = "sys/fs/cgroup/user.slice", "sys/fs/cgroup/memory"
 
 
-def test_a_container_with_cgroup_v2_has_the_memory_of_its_limit(tmp_path: Path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/\n",
-            "proc/self/mountinfo": mount("cgroup2", "/", "/sys/fs/cgroup", "rw"),
-            "sys/fs/cgroup/memory.max": f"{GIB}\n",
-            "sys/fs/cgroup/memory.current": f"{GIB // 2}\n",
-            "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {GIB // 4}\n",
-        },
-    )
-    assert usable_memory(root) == GIB
-    assert free_memory(root) == min(GIB * 3 // 4, free_memory())
-
-
-def test_of_nested_groups_the_tightest_counts_and_max_is_no_limit(tmp_path: Path):
-    group = "sys/fs/cgroup/user.slice/job"
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "1:name=systemd:/x\n0::/user.slice/job\n",
-            "proc/self/mountinfo": "garbage\n" + mount("cgroup2", "/", "/sys/fs/cgroup", "rw,nsdelegate"),
-            f"{group}/memory.max": "max\n",
-            f"{group}/memory.current": "5\n",
-            f"{group}/../memory.max": f"{2 * GIB}\n",
-            f"{group}/../memory.current": f"{3 * GIB}\n",
-        },
-    )
-    assert [(g.limit, g.free) for g in memory_groups(root)] == [(2 * GIB, 0)]
-    assert usable_memory(root) == 2 * GIB
-    assert free_memory(root) == 0
-
-
-def test_a_docker_container_with_cgroup_v1_finds_its_limit_at_the_mount_itself(tmp_path: Path):
-    point = "sys/fs/cgroup/memory"
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "9:pids:/docker/ab\n4:hugetlb,memory:/docker/ab\n0::/docker/ab\n",
-            "proc/self/mountinfo": mount("cgroup", "/docker/ab", "/sys/fs/cgroup/memory", "rw,hugetlb,memory")
-            + mount("cgroup", "/docker/ab", "/sys/fs/cgroup/pids", "rw,pids"),
-            f"{point}/memory.limit_in_bytes": f"{GIB}\n",
-            f"{point}/memory.usage_in_bytes": f"{GIB // 2}\n",
-            f"{point}/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB // 8}\n",
-        },
-    )
-    assert [(g.limit, g.used) for g in memory_groups(root)] == [(GIB, GIB * 3 // 8)]
-
-
-def test_a_group_seen_from_inside_a_namespace_does_not_lead_out_of_the_mount(tmp_path: Path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/../../elsewhere\n",
-            "proc/self/mountinfo": mount("cgroup2", "/", "/sys/fs/my\\040cgroup", "rw"),
-            "sys/fs/my cgroup/memory.max": f"{GIB}\n",
-            "sys/fs/my cgroup/memory.current": "0\n",
-            "sys/memory.max": "1\n",
-            "sys/memory.current": "0\n",
-        },
-    )
-    assert [g.limit for g in memory_groups(root)] == [GIB]
+@pytest.mark.parametrize(
+    ("files", "groups"),
+    [
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/\n",
+                "proc/self/mountinfo": V2,
+                "sys/fs/cgroup/memory.max": f"{GIB}\n",
+                "sys/fs/cgroup/memory.current": f"{GIB // 2}\n",
+                "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {GIB // 4}\n",
+            },
+            [(GIB, GIB * 3 // 4)],
+            id="what is cached is free",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "1:name=systemd:/x\n0::/user.slice/job\n",
+                "proc/self/mountinfo": f"garbage\n{V2}",
+                f"{SLICE}/job/memory.max": "max\n",
+                f"{SLICE}/job/memory.current": "5\n",
+                f"{SLICE}/memory.max": f"{2 * GIB}\n",
+                f"{SLICE}/memory.current": f"{3 * GIB}\n",
+            },
+            [(2 * GIB, 0)],
+            id="the tightest counts, and max is no limit",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "9:pids:/docker/ab\n4:hugetlb,memory:/docker/ab\n0::/docker/ab\n",
+                "proc/self/mountinfo": MOUNT.format("/docker/ab", "/sys/fs/cgroup/memory", "cgroup", "x", "rw,memory")
+                + MOUNT.format("/docker/ab", "/sys/fs/cgroup/pids", "cgroup", "x", "rw,pids"),
+                f"{MEMORY}/memory.limit_in_bytes": f"{GIB}\n",
+                f"{MEMORY}/memory.usage_in_bytes": f"{GIB // 2}\n",
+                f"{MEMORY}/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB // 8}\n",
+            },
+            [(GIB, GIB * 5 // 8)],
+            id="Docker with version 1: at the mount itself",
+        ),
+        pytest.param(
+            {
+                "proc/self/cgroup": "0::/../../elsewhere\n",
+                "proc/self/mountinfo": MOUNT.format("/", "/sys/fs/my\\040cgroup", "cgroup2", "cgroup2", "rw"),
+                "sys/fs/my cgroup/memory.max": f"{GIB}\n",
+                "sys/fs/my cgroup/memory.current": "0\n",
+                "sys/memory.max": "1\n",
+                "sys/memory.current": "0\n",
+            },
+            [(GIB, GIB)],
+            id="inside of a namespace nothing leads out of the mount",
+        ),
+    ],
+)
+def test_memory_is_that_of_the_groups_that_limit_it(tmp_path: Path, files: dict[str, str], groups: list):
+    write(tmp_path, files)
+    assert [(group.limit, group.free) for group in memory_groups(tmp_path)] == groups
+    [(limit, free)] = groups
+    assert usable_memory(tmp_path) == limit
+    assert free_memory(tmp_path) == min(free, free_memory())

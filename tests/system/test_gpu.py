@@ -154,14 +154,10 @@ def test_what_cannot_be_opened_says_why_in_one_line():
 
 
 def test_without_the_library_there_is_a_reason():
+    # None: an import of it would fail, of perfci's module, too.
     code = "import sys; sys.modules['pynvml'] = None\nfrom perfci.system.gpu import Gpu\nprint(Gpu.open(0))"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out == "(None, 'the state of the GPU is unknown: nvidia-ml-py is not installed')\n"
-
-
-def test_the_library_is_imported_when_a_gpu_is_opened_and_not_before():
-    code = "import sys, perfci.system.gpu; print('pynvml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
 
 
 def test_every_name_that_is_asked_for_is_pynvmls():
@@ -169,7 +165,7 @@ def test_every_name_that_is_asked_for_is_pynvmls():
     pynvml = pytest.importorskip("pynvml")
     assert [name for name in Board().answers if not hasattr(pynvml, name)] == []
     assert pynvml.nvmlMemory_v2 == gpu.MEMORY_V2
-    assert {bit: pynvml.__dict__[f"nvmlClocksEventReason{name}"] for bit, name in ((0x4, "SwPowerCap"), (0x40, "HwThermalSlowdown"))} == {0x4: 0x4, 0x40: 0x40}  # fmt: skip
+    assert (pynvml.nvmlClocksEventReasonSwPowerCap, pynvml.nvmlClocksEventReasonHwThermalSlowdown) == (0x4, 0x40)
 
 
 def test_own_processes_and_what_is_below_them_are_no_others(monkeypatch):
@@ -202,56 +198,32 @@ def rounds(count, affected=0, seconds=10.0, reason="sw_power_cap", share=0.6, **
     return states
 
 
-def test_nothing_worth_telling():
-    assert describe([]) == []
-    assert describe(rounds(12, power=699.0, power_limit=700.0, temperature=61, processes=(), memory_used=0)) == []
-    assert describe([GpuState(at=float(i)) for i in range(8)]) == []
+PYTHON, HIDDEN = GpuProcess(1234, "python", 3_100_000_000), GpuProcess(77, None, 2 * 10**9)
+COUNTLESS = [GpuState(at=float(i), reasons=("sw_power_cap",) if i in (1, 3) else ("idle",)) for i in range(6)]
 
 
-def test_the_power_limit_is_told_with_its_share_of_the_time():
-    assert describe(rounds(12, 8, power=698.6, power_limit=700.0)) == [
-        "the GPU was at its power limit (700 W) during 8 of 12 rounds, up to 60 % of the time: "
-        "times follow the clock, see the time at equal clock"
-    ]
-
-
-def test_where_time_is_not_counted_the_ends_of_a_round_serve():
-    states = [GpuState(at=float(i), reasons=("sw_power_cap",) if i in (1, 3) else ("idle",)) for i in range(6)]
-    assert describe(states) == [
-        "the GPU was at its power limit during 2 of 3 rounds: times follow the clock, see the time at equal clock"
-    ]
-
-
-def test_heat_and_brakes():
-    assert describe(rounds(4, 1, reason="hw_thermal", share=0.3, temperature=86)) == [
-        "the GPU was slowed down for its temperature, up to 86 °C, during 1 of 4 rounds, up to 30 % of the time: cool it"
-    ]
-    assert describe(rounds(4, 4, reason="hw_power_brake")) == [
-        "the machine braked the GPU during 4 of 4 rounds, up to 60 % of the time: check its power supply"
-    ]
-
-
-def test_a_moment_at_the_limit_is_not_told():
-    assert describe(rounds(10, 10, share=0.001)) == []
-
-
-def test_other_processes():
-    one = GpuProcess(1234, "python", 3_100_000_000)
-    assert describe([GpuState(at=0.0), GpuState(at=1.0, processes=(one,))]) == [
-        "another process used the GPU: 1234 python (3.1 GB)"
-    ]
-
-
-def test_a_process_that_cannot_be_seen_is_anothers_only_if_it_was_there_before():
-    """In a container NVML tells the host's numbers: perfci's own workers cannot be told from others."""
-    hidden = GpuProcess(77, None, 2 * 10**9)
-    assert describe([GpuState(at=0.0, processes=()), GpuState(at=1.0, processes=(hidden,))]) == []
-    assert describe([GpuState(at=0.0, processes=(hidden,)), GpuState(at=1.0)]) == [
-        "another process used the GPU: 77 (not visible from here) (2.0 GB)"
-    ]
-    assert describe([GpuState(at=0.0, memory_used=40 * 10**9), GpuState(at=1.0)]) == [
-        "40.0 GB of the GPU's memory were in use before perfci began, by a process that is not visible"
-    ]
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ([], None),
+        (rounds(12, power=699.0, power_limit=700.0, temperature=61, processes=(), memory_used=0), None),
+        ([GpuState(at=float(i)) for i in range(8)], None),
+        (rounds(10, 10, share=0.001), None),  # a moment at the limit
+        (rounds(12, 8, power=698.6, power_limit=700.0), "the GPU was at its power limit (700 W) during 8 of 12 rounds, up to 60 % of the time: times follow the clock, see the time at equal clock"),
+        # Where time is not counted, the ends of a round serve.
+        (COUNTLESS, "the GPU was at its power limit during 2 of 3 rounds: times follow the clock, see the time at equal clock"),
+        (rounds(4, 1, reason="hw_thermal", share=0.3, temperature=86), "the GPU was slowed down for its temperature, up to 86 °C, during 1 of 4 rounds, up to 30 % of the time: cool it"),
+        (rounds(4, 4, reason="hw_power_brake"), "the machine braked the GPU during 4 of 4 rounds, up to 60 % of the time: check its power supply"),
+        ([GpuState(at=0.0), GpuState(at=1.0, processes=(PYTHON,))], "another process used the GPU: 1234 python (3.1 GB)"),
+        # In a container NVML tells the host's numbers: perfci's own workers cannot be told from others, so a process
+        # that cannot be seen is another's only if it was there before.
+        ([GpuState(at=0.0, processes=()), GpuState(at=1.0, processes=(HIDDEN,))], None),
+        ([GpuState(at=0.0, processes=(HIDDEN,)), GpuState(at=1.0)], "another process used the GPU: 77 (not visible from here) (2.0 GB)"),
+        ([GpuState(at=0.0, memory_used=40 * 10**9), GpuState(at=1.0)], "40.0 GB of the GPU's memory were in use before perfci began, by a process that is not visible"),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_a_run(states, told):
+    assert describe(states) == [told] * (told is not None)
 
 
 @pytest.mark.gpu
