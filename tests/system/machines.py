@@ -31,7 +31,6 @@ NSYS_HELP = """usage: nsys profile [<args>] [application] [<application args>]
            Possible values are 'cuda', 'nvtx', 'osrt' or 'none'.
            Select the API(s) to trace.
 """
-NSYS = {"--version": NSYS_VERSION, "profile --help": NSYS_HELP}
 NCU_VERSION = """NVIDIA (R) Nsight Compute Command Line Profiler
 Copyright (c) 2018-2025 NVIDIA Corporation
 Version {} (build 36398880) (public-release)
@@ -122,7 +121,8 @@ def says(text: str, code: int = 0, err: str = "") -> str:
 
 
 def nsys(folder: Path) -> None:
-    body = "\n".join(f'"{args}") {says(text)} ;;' for args, text in NSYS.items())
+    answers = {"--version": NSYS_VERSION, "profile --help": NSYS_HELP}
+    body = "\n".join(f'"{args}") {says(text)} ;;' for args, text in answers.items())
     program(folder, "nsys", f'case "$*" in\n{body}\nesac\nexit 1')
 
 
@@ -150,10 +150,7 @@ def machine(
 ) -> Machine:  # fmt: skip
     """A machine below `folder`: `root/`, `bin/`, `repo/` with a repository, `tmp/`, `home/`."""
     root, programs = folder / "root", folder / "bin"
-    files = {
-        "proc/version": version,
-        "proc/self/status": f"Name:\tpython3\nCapEff:\t{caps}\n",
-    }
+    files = {"proc/version": version, "proc/self/status": f"Name:\tpython3\nCapEff:\t{caps}\n"}
     if admin_only is not None:
         files["proc/driver/nvidia/params"] = f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {admin_only}\n"
     for name, text in files.items():
@@ -184,10 +181,6 @@ def write(file: Path, text: str) -> None:
 
 
 CONTAINER = {name: number + 1_000_000 * (name != "user") for name, number in FIRST.items()}
-
-
-def without_gpu(folder: Path) -> Machine:
-    return machine(folder)
 
 
 def h200(folder: Path) -> Machine:
@@ -232,7 +225,7 @@ def with_a_token(folder: Path) -> Machine:
 
 SECRET = "eC1hY2Nlc3MtdG9rZW46Z2hzX25vdGFyZWFsb25l"
 MACHINES = {
-    "no-gpu": without_gpu,
+    "no-gpu": machine,
     "h200": h200,
     "h200-container": h200_in_a_container,
     "ncu-too-new": ncu_too_new,

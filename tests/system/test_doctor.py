@@ -16,20 +16,9 @@ from perfci.doctor import machine as doctor_machine
 from perfci.doctor.machine import Machine, ok, warn
 from perfci.doctor.survey import CHECKS, examine
 from perfci.system import facts
-from tests.system.machines import (
-    CONTAINER,
-    DOCKERS,
-    FIRST,
-    GVISOR,
-    H200,
-    NO_GPU,
-    NVCC,
-    Nvml,
-    machine,
-    program,
-    says,
-    write,
-)  # fmt: skip
+from tests.sources.repo import commit, git
+from tests.system import machines
+from tests.system.machines import CONTAINER, DOCKERS, FIRST, H200, NO_GPU, NVCC, Nvml, machine, program, says, write
 
 
 def lines(check, found: Machine) -> dict:
@@ -127,7 +116,7 @@ def test_a_fact_is_asked_once_and_what_it_raises_is_raised_each_time():
     ("version", "words"),
     [
         ("Linux version 6.8.0 (gcc) #1\n", []),
-        (GVISOR, ["gVisor"]),
+        (machines.GVISOR, ["gVisor"]),
         ("Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f) #1\n", ["WSL"]),
     ],
 )
@@ -322,10 +311,8 @@ def torch_line(tmp_path, told, nvml=None, **fields):
     return lines(pytorch.check_torch, machine(tmp_path, told=told, nvml=nvml, **fields))["torch"]
 
 
-REFUSED = H200["cuda"] | {
-    "ran": False,
-    "error": "RuntimeError: The NVIDIA driver on your system is too old (found version 12080).",
-}
+REFUSED = H200["cuda"] | {"ran": False, "error": "RuntimeError: The NVIDIA driver on your system is too old."}
+NO_TORCH = {"torch": {"there": False, "error": "ModuleNotFoundError: No module named 'torch'"}}
 
 
 @pytest.mark.parametrize(
@@ -336,8 +323,8 @@ REFUSED = H200["cuda"] | {
         (NO_GPU, Nvml(), {}, "fail", "install a CUDA build"),
         (H200 | {"cuda": REFUSED}, Nvml(12080), {}, "fail", "the driver runs CUDA 12 at most"),
         (H200 | {"cuda": REFUSED}, Nvml(), {"CUDA_VISIBLE_DEVICES": ""}, "fail", "unset CUDA_VISIBLE_DEVICES"),
-        (H200 | {"torch": {"there": False, "error": "ModuleNotFoundError: No module named 'torch'"}}, Nvml(), {}, "fail", "not installed"),
-        (H200 | {"torch": {"there": False, "error": "ModuleNotFoundError: No module named 'torch'"}}, None, {}, "warn", "not installed"),
+        (H200 | NO_TORCH, Nvml(), {}, "fail", "not installed"),
+        (H200 | NO_TORCH, None, {}, "warn", "not installed"),
         (H200 | {"torch": {"there": True, "error": "OSError: libcudart.so.13"}}, Nvml(), {}, "fail", "libcudart.so.13"),
     ],
 )  # fmt: skip
@@ -387,10 +374,6 @@ def test_the_real_interpreter_of_these_tests_is_told_as_it_is(tmp_path):
 # ---------------------------------------------------------------- git and secrets
 
 
-def configure(found: Machine, *entry: str) -> None:
-    subprocess.run(["git", "-C", str(found.where), "config", *entry], check=True)
-
-
 @pytest.mark.parametrize(
     "entry",
     [
@@ -404,7 +387,7 @@ def configure(found: Machine, *entry: str) -> None:
 )
 def test_a_secret_is_named_and_never_shown(tmp_path, entry):
     found = machine(tmp_path)
-    configure(found, *entry)
+    git(found.where, "config", *entry)
     line = only(repository.check_token, found)
     assert line.status == "fail"
     assert "c2Vjcm" not in line.model_dump_json()
@@ -415,7 +398,7 @@ def test_a_secret_in_an_included_file_or_a_submodule_is_found(tmp_path):
     found = machine(tmp_path)
     secret = tmp_path / "git-credentials.config"
     secret.write_text('[http "https://github.com/"]\n\textraheader = AUTHORIZATION: basic c2VjcmV0\n')
-    configure(found, f"includeIf.gitdir:{found.where}/.git.path", str(secret))
+    git(found.where, "config", f"includeIf.gitdir:{found.where}/.git.path", str(secret))
     assert only(repository.check_token, found).status == "fail"
     other = machine(tmp_path / "other")
     write(other.where / ".git/modules/lib/cutlass/HEAD", "ref: refs/heads/main\n")
@@ -437,7 +420,7 @@ def test_a_secret_in_an_included_file_or_a_submodule_is_found(tmp_path):
 )
 def test_what_is_no_secret_is_not_one(tmp_path, entry):
     found = machine(tmp_path)
-    configure(found, *entry)
+    git(found.where, "config", *entry)
     assert silent(repository.check_token, found)
 
 
@@ -463,7 +446,7 @@ def test_git(tmp_path):
 def test_another_users_repository(tmp_path):
     """perfci reads it, and so does the doctor; git before 2.38 cannot be asked to, and nothing is claimed of it."""
     found = machine(tmp_path)
-    configure(found, "remote.origin.url", "https://x-access-token:c2VjcmV0c2VjcmV0@github.com/a/b")
+    git(found.where, "config", "remote.origin.url", "https://x-access-token:c2VjcmV0c2VjcmV0@github.com/a/b")
     found.env = {**found.env, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
     assert silent(repository.check_git, found)
     assert only(repository.check_token, found).status == "fail"
@@ -478,14 +461,9 @@ def test_another_users_repository(tmp_path):
 
 def test_a_shallow_clone_is_told(tmp_path):
     found = machine(tmp_path)
-    for text in ("a", "b"):
-        subprocess.run(
-            ["git", "-C", str(found.where), "-c", "user.name=t", "-c", "user.email=t@x", "commit", "-q", "--allow-empty", "-m", text],
-            check=True,
-        )  # fmt: skip
-    subprocess.run(
-        ["git", "clone", "-q", "--depth", "1", f"file://{found.where}", str(tmp_path / "shallow")], check=True
-    )
+    commit(found.where)
+    commit(found.where)
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{found.where}", "shallow")
     found.where = tmp_path / "shallow"
     line = only(repository.check_git, found)
     assert line.status == "warn"

@@ -49,6 +49,10 @@ def chosen(text: str, rack: Rack, root: Path = Path("/nowhere"), **env: str) -> 
     return [gpu.number for gpu in host_gpus(text, env, rack, root)]
 
 
+FOUR, MIXED = Rack([H200] * 4), Rack([H200, H100, H200])
+VIRTUAL = Rack([H200] * 2, nvmlDeviceGetVirtualizationMode=[2, 0])
+
+
 def test_all_are_those_that_this_process_sees() -> None:
     rack = Rack([H200] * 4)
     assert chosen("all", rack) == [0, 1, 2, 3]
@@ -57,26 +61,34 @@ def test_all_are_those_that_this_process_sees() -> None:
     assert chosen("all", rack, CUDA_VISIBLE_DEVICES="2,1") == [1, 2]
     assert chosen("all", rack, CUDA_VISIBLE_DEVICES="GPU-33, GPU-0000") == [0, 3]
     assert chosen("all", rack, CUDA_VISIBLE_DEVICES="1,9,2") == [1], "as the driver: nothing behind what is not there"
+    assert chosen("0,2", MIXED) == [0, 2]
+    assert chosen("all", MIXED, CUDA_VISIBLE_DEVICES="0,2", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [0, 2]
     assert [gpu.uuid for gpu in host_gpus("all", {}, rack)] == list(rack.uuids)
     assert host_gpus("2", {}, rack)[0].name == "GPU 2"
 
 
 @pytest.mark.parametrize(
-    ("text", "env", "said"),
+    ("text", "env", "said", "rack"),
     [
-        ("", {}, "write all, or numbers"),
-        ("0,", {}, "write all, or numbers"),
-        ("GPU-1111", {}, "write all, or numbers"),
-        ("٣", {}, "write all, or numbers"),
-        ("1,1", {}, "a GPU is named twice"),
-        ("0,4", {}, "there is no GPU 4"),
-        ("0,2", {"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES hides GPU 2"),
-        ("all", {"CUDA_VISIBLE_DEVICES": "MIG-0a"}, "names a part of a GPU"),
+        ("", {}, "write all, or numbers", FOUR),
+        ("0,", {}, "write all, or numbers", FOUR),
+        ("GPU-1111", {}, "write all, or numbers", FOUR),
+        ("٣", {}, "write all, or numbers", FOUR),
+        ("1,1", {}, "a GPU is named twice", FOUR),
+        ("0,4", {}, "there is no GPU 4", FOUR),
+        ("0,2", {"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES hides GPU 2", FOUR),
+        ("all", {"CUDA_VISIBLE_DEVICES": "MIG-0a"}, "names a part of a GPU", FOUR),
+        ("all", {}, "GPU 1 is divided by MIG", Rack([H200] * 2, nvmlDeviceGetMigMode=[[0, 0], [1, 1]])),
+        ("all", {}, "GPU 0 is a part of one that virtual machines share", VIRTUAL),
+        ("all", {}, "are different models: compare on each model by itself", MIXED),
+        ("all", {"CUDA_VISIBLE_DEVICES": "0,2"}, "CUDA numbers different models by their speed", MIXED),
     ],
 )
-def test_what_names_no_whole_gpu_is_refused(text: str, env: dict[str, str], said: str) -> None:
+def test_what_names_no_whole_gpus_of_one_model_is_refused(
+    text: str, env: dict[str, str], said: str, rack: Rack
+) -> None:
     with pytest.raises(UsageError, match=said):
-        chosen(text, Rack([H200] * 4), **env)
+        chosen(text, rack, **env)
 
 
 @pytest.mark.parametrize("hidden", ["", "-1", "NoDevFiles", "GPU-9"])
@@ -93,23 +105,6 @@ def test_a_gpu_that_does_not_answer_is_not_left_out() -> None:
     silent = Board(mute=["nvmlInit"])
     with pytest.raises(MachineError, match=r"there is no GPU here .*Driver Not Loaded.*: measure where there is one"):
         host_gpus("all", {}, silent)
-
-
-def test_different_models_are_refused() -> None:
-    mixed = Rack([H200, H100, H200])
-    with pytest.raises(UsageError, match="are different models: compare on each model by itself"):
-        chosen("all", mixed)
-    assert chosen("0,2", mixed) == [0, 2]
-    with pytest.raises(UsageError, match="CUDA numbers different models by their speed"):
-        chosen("all", mixed, CUDA_VISIBLE_DEVICES="0,2")
-    assert chosen("all", mixed, CUDA_VISIBLE_DEVICES="0,2", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [0, 2]
-
-
-def test_parts_of_gpus_are_refused() -> None:
-    with pytest.raises(UsageError, match="GPU 1 is divided by MIG"):
-        chosen("all", Rack([H200] * 2, nvmlDeviceGetMigMode=[[0, 0], [1, 1]]))
-    with pytest.raises(UsageError, match="GPU 0 is a part of one that virtual machines share"):
-        chosen("all", Rack([H200] * 2, nvmlDeviceGetVirtualizationMode=[2, 0]))
 
 
 def test_each_has_cores_of_its_own_or_there_is_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,27 @@ def run_as(account: Account, script: str, **kwargs) -> subprocess.CompletedProce
     return subprocess.run(
         [*account.prefix(), "/bin/sh", "-c", script], capture_output=True, text=True, check=False, **kwargs
     )
+
+
+def does(account: Account, script: str, **kwargs) -> str:
+    done = run_as(account, script, **kwargs)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def may_not(account: Account, attempts: tuple[str, ...], folder: Path) -> None:
+    for attempt in attempts:
+        assert run_as(account, attempt, cwd=folder).returncode != 0, attempt
+
+
+def run_script(script: str) -> list[str]:
+    """Lines of a process that adopts what the user's processes leave behind, as `account`."""
+    begin = "import psutil, subprocess, time\nfrom perfci.system.users import find_account\n"
+    env = {**os.environ, "PERFCI_WORKER": f"{UID}:{GID}", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
+    script = f"{begin}account = find_account()\naccount.adopt()\n{script}"
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def caps(text: str) -> dict[str, int]:
@@ -79,10 +101,9 @@ def test_who_may_not_switch_users_is_told_what_is_missing(monkeypatch: pytest.Mo
 
 @as_root
 def test_the_user_has_no_capability_and_cannot_gain_one(account: Account) -> None:
-    done = run_as(account, "id -u; id -g; id -G; cat /proc/self/status")
-    assert done.stdout.split()[:3] == [str(UID), str(GID), str(GID)], done.stderr
-    assert set(caps(done.stdout).values()) == {0}
-    assert "NoNewPrivs:\t1" in done.stdout
+    said = does(account, "id -u; id -g; id -G; cat /proc/self/status")
+    assert said.split()[:3] == [str(UID), str(GID), str(GID)]
+    assert set(caps(said).values()) == {0} and "NoNewPrivs:\t1" in said
 
 
 @as_root
@@ -143,30 +164,26 @@ def test_what_is_sealed_can_be_read_and_added_to_and_not_changed(account: Accoun
     account.give(tree)
     other.mkdir(mode=0o777)
     other.chmod(0o777)
-    made = run_as(
+    does(
         account,
         "umask 0; cd inner && echo x > tool && chmod 6777 tool && echo y > private && chmod 600 private"
         f" && ln -s /etc/shadow link && mkfifo pipe && echo z > {other}/shared && ln {other}/shared shared",
         cwd=tree,
     )
-    assert made.returncode == 0, made.stderr
     account.seal(tree)
     inner = tree / "inner"
     assert stat.S_IMODE((inner / "tool").stat().st_mode) == 0o755
     assert (other / "shared").stat().st_uid == UID, "its other name is not the side's"
     assert (inner / "shared").read_text() == "z\n"
     assert stat.S_IMODE(Path("/etc/shadow").stat().st_mode) & 0o007 == 0
-    for attempt in (
+    attempts = (
         "echo bad > inner/lib.so", "echo bad >> inner/tool", "echo bad > inner/shared", "rm inner/lib.so",
         "mv inner elsewhere", "mv inner/lib.so inner/old", "rm inner/link", "ln -sf /bin/true inner/lib.so",
         "chmod 777 inner", "cp inner/tool inner/new && mv inner/new inner/tool",
-    ):  # fmt: skip
-        assert run_as(account, attempt, cwd=tree).returncode != 0, attempt
-    done = run_as(
-        account, "cat inner/lib.so inner/private && mkdir inner/__pycache__ && echo new > inner/new", cwd=tree
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "builty\n"
+    )  # fmt: skip
+    may_not(account, attempts, tree)
+    script = "cat inner/lib.so inner/private && mkdir inner/__pycache__ && echo new > inner/new"
+    assert does(account, script, cwd=tree) == "builty\n"
 
 
 @as_root
@@ -178,19 +195,17 @@ def test_what_is_reclaimed_holds_ordinary_files_only(account: Account, open_path
     other.mkdir()
     account.give(report)
     account.give(other)
-    made = run_as(
+    does(
         account,
         f"ln -s {secret} a.sqlite && ln -s {open_path} folder && mkfifo pipe && mkdir -p bin && echo 1 > bin/0.bin"
         f" && echo 2 > {other}/twice && ln {other}/twice twice && ln -s {secret} bin/1.bin && chmod 0 bin/0.bin && mkdir shut"
         " && chmod 0 shut",
         cwd=report,
     )
-    assert made.returncode == 0, made.stderr
     account.reclaim(report)
     assert sorted(str(path.relative_to(report)) for path in report.rglob("*")) == ["bin", "bin/0.bin", "shut"]
     assert (report / "bin" / "0.bin").read_text() == "1\n"
-    for attempt in ("ln -s x y", "rm -f bin/0.bin", "echo 3 > bin/0.bin"):
-        assert run_as(account, attempt, cwd=report).returncode != 0, attempt
+    may_not(account, ("ln -s x y", "rm -f bin/0.bin", "echo 3 > bin/0.bin"), report)
     assert secret.read_text() == "canary"
 
 
@@ -209,22 +224,15 @@ os._exit(0)
 @as_root
 def test_no_process_of_the_user_gets_away(account: Account) -> None:
     script = f"""
-import subprocess, sys
-from perfci.system.users import find_account
-account = find_account()
-account.adopt()
 subprocess.run([*account.prefix(), "/usr/bin/env", "python3", "-c", {DAEMON!r}], check=True)
 keeps = subprocess.Popen(["sleep", "60"])
-import psutil, time
 time.sleep(0.5)
 print([one.uids().real for one in psutil.Process().children(recursive=True)])
 account.sweep()
 print(len(psutil.Process().children(recursive=True)), keeps.poll())
 keeps.kill()
 """
-    env = {**os.environ, "PERFCI_WORKER": f"{UID}:{GID}", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
-    before, after = done.stdout.splitlines() if done.returncode == 0 else (done.stderr, "")
+    before, after = run_script(script)
     assert str(UID) in before
     assert after == "1 None"
 
@@ -239,20 +247,14 @@ def test_processes_that_start_each_other_again_are_ended_and_a_neighbour_s_are_n
     account.give(counted)
     shutil.copy(hydra.__file__, open_path / "hydra.py")
     script = f"""
-import subprocess, psutil
-from perfci.system.users import find_account
-account = find_account()
-account.adopt()
 command = ["/usr/bin/env", "python3", {str(open_path / "hydra.py")!r}, {str(counted)!r}]
 subprocess.run([*account.prefix(), *command], check=True)
 print(len(psutil.Process().children(recursive=True)))
 account.sweep()
 print(psutil.Process().children(recursive=True))
 """
-    env = {**os.environ, "PERFCI_WORKER": f"{UID}:{GID}", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin"}
     with subprocess.Popen([*account.prefix(), "sleep", "600"]) as neighbour:
-        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
-        assert done.stdout.splitlines() == [str(1 + hydra.HEADS), "[]"], done.stderr
+        assert run_script(script) == [str(1 + hydra.HEADS), "[]"]
         assert hydra.count(str(counted)) == hydra.HEADS
         assert neighbour.poll() is None
         neighbour.kill()
@@ -269,21 +271,14 @@ def test_outputs_belong_to_the_owner_of_the_sources_however_it_ends(
     outside = open_path / "outside"
     outside.write_text("mine")
 
-    def measure() -> None:
-        with keep_outputs(out, sources, account):
-            (out / "logs").mkdir()
-            (out / "journal.jsonl").write_text("{}\n")
-            (out / "logs" / "link").symlink_to(outside)
-            os.link(outside, out / "logs" / "hard")
-            assert run_as(account, f"echo bad >> {out}/journal.jsonl").returncode != 0
-            if ends is not None:
-                raise ends
-
-    if ends is None:
-        measure()
-    else:
-        with pytest.raises(ends):
-            measure()
+    with pytest.raises(ends) if ends else nullcontext(), keep_outputs(out, sources, account):
+        (out / "logs").mkdir()
+        (out / "journal.jsonl").write_text("{}\n")
+        (out / "logs" / "link").symlink_to(outside)
+        os.link(outside, out / "logs" / "hard")
+        may_not(account, ("echo bad >> journal.jsonl",), out)
+        if ends is not None:
+            raise ends
     for path in (out.parent, out, out / "logs", out / "journal.jsonl"):
         assert (path.stat().st_uid, path.stat().st_gid) == (4321, 4322), path
     assert (outside.stat().st_uid, sources.stat().st_uid) == (0, 4321)
@@ -298,8 +293,9 @@ def test_outputs_of_an_earlier_run_are_taken_from_the_user(account: Account, ope
     (out / "logs").chmod(0o777)
     account.give(sources)
     with keep_outputs(out, sources, account):
-        for attempt in ("echo bad >> journal.jsonl", "rm journal.jsonl", "ln -s x logs/head.log", "mv logs gone"):
-            assert run_as(account, attempt, cwd=out).returncode != 0, attempt
+        may_not(
+            account, ("echo bad >> journal.jsonl", "rm journal.jsonl", "ln -s x logs/head.log", "mv logs gone"), out
+        )
     assert (out / "journal.jsonl").stat().st_uid == UID
 
 
@@ -315,8 +311,7 @@ def test_outputs_that_were_replaced_are_found_out(account: Account, open_path: P
         keep_outputs(sources / "out", sources, account) as outputs,
     ):
         assert account.may_replace(sources / "out") == sources
-        done = run_as(account, f"mv out gone && ln -s {elsewhere} out", cwd=sources)
-        assert done.returncode == 0, done.stderr
+        does(account, f"mv out gone && ln -s {elsewhere} out", cwd=sources)
         with pytest.raises(PerfciError, match="something else in its place"):
             outputs.require()
     assert elsewhere.stat().st_uid == 0
