@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from perfci.model.plan import Looks
-from perfci.stats.calibration import (
-    STEPS,
-    clopper_pearson,
-    expected_pairs,
-    factors,
-    noise,
-    reach,
-    step_for,
-)
+from perfci.stats.calibration import STEPS, clopper_pearson, expected_pairs, factors, noise, reach, step_for
 from perfci.stats.decide import decide
 
 RATIOS = json.loads((Path(__file__).parents[1] / "data" / "h200" / "pair_ratios.json").read_text())

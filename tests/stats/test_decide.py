@@ -138,17 +138,17 @@ def test_worse_numbers_never_better_the_outcome_at_a_fixed_look(x, data):
     assert after >= before
 
 
+@pytest.mark.parametrize("ended", [False, True])
 @given(shifted, st.data(), st.sampled_from([1, 100]))
 @settings(max_examples=300)
-def test_worse_numbers_never_undo_a_regression_over_all_looks(x, data, m):
-    if decide(x, R, LOOKS, m).status != "regression":
-        x = [abs(v) + 0.02 for v in x] + [0.05] * 16
-    before = decide(x, R, LOOKS, m)
+def test_worse_numbers_never_undo_a_regression_over_all_looks(ended, x, data, m):
+    if decide(x, R, LOOKS, m, ended=ended).status != "regression":
+        x = [abs(v) + 0.02 for v in x] + [0.05] * (0 if ended else 16)
     worse = list(x)
     for where in data.draw(st.lists(st.integers(0, len(x) - 1), max_size=len(x))):
         worse[where] += data.draw(st.floats(0, 0.1))
-    if before.status == "regression":
-        assert decide(worse, R, LOOKS, m).status == "regression"
+    if decide(x, R, LOOKS, m, ended=ended).status == "regression":
+        assert decide(worse, R, LOOKS, m, ended=ended).status == "regression"
 
 
 def test_a_case_within_the_limit_is_never_a_regression_by_what_comes_later():
@@ -166,11 +166,12 @@ def test_data_after_the_deciding_look_change_nothing(x, later, m):
         assert decide(x[: d.n] + later, R, LOOKS, m) == d
 
 
-@given(shifted)
-def test_faster_and_slower_are_mirror_images(x):
-    looks = LOOKS.model_copy(update={"beta_spending": [0.0] * 7})
-    mirror = {"regression": "improvement", "improvement": "regression", "continue": "continue"}
-    assert decide([-v for v in x], R, looks, 10).status == mirror[decide(x, R, looks, 10).status]
+@pytest.mark.parametrize("ended", [False, True])
+@given(shifted, st.sampled_from([1, 10]))
+def test_faster_and_slower_are_mirror_images(ended, x, m):
+    looks = LOOKS.model_copy(update={"beta_spending": [0.0] * 7, "beta": 0.0})
+    status, turned = (decide(values, R, looks, m, ended=ended).status for values in (x, [-v for v in x]))
+    assert turned == {"regression": "improvement", "improvement": "regression"}.get(status, status)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -250,8 +251,9 @@ class TestBounds:
     def test_a_bound_that_is_no_number_is_invalid(self, bound):
         assert decide_bound([1.0] * 64, bound, "above", LOOKS, 1).reason_code == "bound"
 
-    @given(st.lists(st.floats(0, 10), min_size=16, max_size=32), st.floats(-5, 5), st.data())
-    def test_worse_numbers_never_undo_a_violation(self, x, bound, data):
+    @pytest.mark.parametrize("ended", [False, True])
+    @given(st.lists(st.floats(0, 10), min_size=8, max_size=32), st.floats(-5, 5), st.data())
+    def test_worse_numbers_never_undo_a_violation(self, ended, x, bound, data):
         worse = [v + data.draw(st.floats(0, 10)) for v in x]
-        if decide_bound(x, bound, "above", LOOKS, 1).status == "violation":
-            assert decide_bound(worse, bound, "above", LOOKS, 1).status == "violation"
+        if decide_bound(x, bound, "above", LOOKS, 1, ended=ended).status == "violation":
+            assert decide_bound(worse, bound, "above", LOOKS, 1, ended=ended).status == "violation"

@@ -83,12 +83,8 @@ def pairs_of(times, clocks):
     found = []
     for index, (seconds, clocked) in enumerate(zip(time.tolist(), sums, strict=True)):
         values = {side: {"time": value} for side, value in zip(SIDES, seconds, strict=True)}
-        clock = {
-            side: CLOCK.model_copy(
-                update={"hertz": hertz, "variance": variance, "covariance": covariance, "blocks": blocks}
-            )
-            for side, (hertz, variance, covariance) in zip(SIDES, clocked, strict=True)
-        }
+        read = [dict(zip(("hertz", "variance", "covariance"), one, strict=True), blocks=blocks) for one in clocked]
+        clock = {side: CLOCK.model_copy(update=one) for side, one in zip(SIDES, read, strict=True)}
         found.append(BLANK.model_copy(update={"index": index, "values": values, "clock": clock}))
     return found
 
@@ -259,15 +255,6 @@ def test_unchanged_code_is_unchanged_whatever_the_clock_does(name):
 def test_a_true_slow_down_of_the_limit_is_found_whatever_the_clock_does(name):
     share = statuses(replace(WORLDS[name], shift=R), 80, seed=11)
     assert share["regression"] >= 0.95  # 99 % promised; 80 runs of 99 % have sd 1.1 %
-
-
-def test_at_the_power_limit_more_is_found_than_in_time_as_measured():
-    rng = np.random.default_rng(12)
-    world = replace(POWER_LIMITED, shift=R)
-    cases = [world.case(rng) for _ in range(60)]
-    alone = [decide(log_ratios(case, "time", 8).measured, R, LOOKS, M, ended=True).status for case in cases]
-    assert alone.count("regression") < 40
-    assert sum(answer(case, limit(), LOOKS, M).decision.status == "regression" for case in cases) >= 58
 
 
 @pytest.mark.parametrize("name", WORLDS)

@@ -14,21 +14,11 @@ from hypothesis import strategies as st
 
 from benchmarks.looks import SCALES, levels, simulate, spent, worst
 from perfci.model.plan import Looks
-from perfci.stats.decide import LAST, SEEN, decide, decide_beside, decide_bound, margin
+from perfci.stats.decide import LAST, SEEN, decide, decide_beside, decide_bound
 from perfci.stats.walsh import interval, p_greater, p_less
+from tests.stats.test_decide import LOOKS, R, noise, shifted
 
-LOOKS = Looks()
 QUICK = Looks.fitted(100, 16)
-R = margin(0.01, "lower")
-
-ratios = st.lists(st.floats(-0.05, 0.05).map(lambda v: round(v, 4)), min_size=8, max_size=40)
-shifted = st.tuples(
-    ratios, st.sampled_from([-0.03, -0.01, 0.0, 0.005, 0.01, 0.03]), st.sampled_from([1.0, 0.1, 0.01])
-).map(lambda t: [t[1] + t[2] * v for v in t[0]])
-
-
-def noise(n, sd=0.002, mean=0.0, seed=0):
-    return np.random.default_rng(seed).normal(mean, sd, n)
 
 
 # The supremum over all ends
@@ -133,26 +123,6 @@ def test_a_case_within_the_limit_is_faster_where_its_interval_says_so(x, m):
         assert beyond
 
 
-@given(shifted, st.data(), st.sampled_from([1, 100]))
-@settings(max_examples=300)
-def test_worse_numbers_never_undo_a_regression_where_pairs_end(x, data, m):
-    if decide(x, R, LOOKS, m, ended=True).status != "regression":
-        x = [abs(v) + 0.02 for v in x]
-    worse = list(x)
-    for where in data.draw(st.lists(st.integers(0, len(x) - 1), max_size=len(x))):
-        worse[where] += data.draw(st.floats(0, 0.1))
-    if decide(x, R, LOOKS, m, ended=True).status == "regression":
-        assert decide(worse, R, LOOKS, m, ended=True).status == "regression"
-
-
-@given(shifted, st.sampled_from([1, 10]))
-def test_faster_and_slower_are_mirror_images_where_pairs_end(x, m):
-    looks = LOOKS.model_copy(update={"beta_spending": [0.0] * 7, "beta": 0.0})
-    mirror = {"regression": "improvement", "improvement": "regression", "inconclusive": "inconclusive"}
-    ended = [decide(values, R, looks, m, ended=True).status for values in (x, [-v for v in x])]
-    assert ended[1] == mirror[ended[0]]
-
-
 @given(st.lists(st.floats(-0.05, 0.05), min_size=65, max_size=80), st.floats(0, 0.05))
 def test_past_the_last_planned_look_nothing_is_spent(x, shift):
     x = [v + shift for v in x]
@@ -191,12 +161,6 @@ class TestBounds:
         assert decide_bound(values, 0.98, "above", LOOKS, 1).status == "continue"
         d = decide_bound(values, 0.98, "above", LOOKS, 1, ended=True)
         assert (d.status, d.last, d.n) == ("unchanged", True, 11)
-
-    @given(st.lists(st.floats(0, 10), min_size=8, max_size=15), st.floats(-5, 5), st.data())
-    def test_worse_numbers_never_undo_a_violation(self, x, bound, data):
-        worse = [v + data.draw(st.floats(0, 10)) for v in x]
-        if decide_bound(x, bound, "above", LOOKS, 1, ended=True).status == "violation":
-            assert decide_bound(worse, bound, "above", LOOKS, 1, ended=True).status == "violation"
 
 
 class TestClock:
