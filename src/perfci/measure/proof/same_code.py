@@ -44,8 +44,8 @@ Files = dict[str, list[Case]]
 AUDITED = 0.25
 """Share of runs in which a proved case is measured all the same: it watches over many runs, and safeguards no single
 one."""
-AT_ONCE, MEMORY = 16, 3 * 2**30
-"""Traced processes beside each other, and bytes of a GPU for each: half a GB is for its context."""
+AT_ONCE = 8
+"""Traced processes beside each other: each takes half a GB of a GPU for its context."""
 SLOWER = 3.0
 """Factor on time-outs under strace."""
 DRAWS = 8
@@ -121,9 +121,8 @@ def prove(
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
     """Case key → why it is not proved, as a clause, or empty."""
     reasons: dict[str, str] = {}
-    groups: list[list[str]] = [[] for _ in range(tracing.several)]
-    for file in sorted(files, key=lambda file: -len(files[file])):
-        min(groups, key=lambda group: sum(len(files[one]) for one in group)).append(file)
+    names, several = list(files), tracing.several
+    groups = [names[first::several] for first in range(several)]
     while groups := [group for group in groups if group]:
         answers = tracing.examine([{file: files[file] for file in group} for group in groups])
         halves = []
@@ -185,11 +184,6 @@ class _Answer:
     """The reason lies in the import of the suite, which all processes do."""
 
 
-def _at_once(place: Place) -> int:
-    gpu = place.facts.gpu
-    return min(AT_ONCE, usable_cores(), *([gpu.memory_bytes // MEMORY] if gpu is not None else []))
-
-
 class _Tracing:
     def __init__(
         self,
@@ -211,7 +205,7 @@ class _Tracing:
         self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
-        self.several = 1 if bench.cores else max(1, _at_once(place) // 2)
+        self.several = 1 if bench.cores else max(1, min(AT_ONCE, usable_cores()) // 2)
         """Processes of a side at once."""
         self.seconds = 0.0
         """Expected of the processes examined now."""
