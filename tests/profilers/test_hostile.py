@@ -31,8 +31,6 @@ from perfci.profilers.torch import profiler as kineto_profiler
 from perfci.profilers.torch import trace as kineto
 from perfci.system.bounded import Bounds, Unread
 
-from .test_nsys import Export
-
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -55,13 +53,10 @@ def ten_seconds(monkeypatch):
 
 
 @pytest.fixture
-def export(tmp_path):
+def export(one):
     """A small export whose one case is read without a fault."""
-    made = Export(tmp_path / "t.sqlite")
-    made.push("a", 100, 200)
-    made.launch("kernel", 110, 1)
-    made.db.commit()
-    return made
+    one.db.commit()
+    return one
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 'x' AS value FROM n"
@@ -95,7 +90,7 @@ def test_a_program_in_the_place_of_a_table(export, tmp_path, pose):
     assert kept.kind == "unreadable" and ("which is no table" in kept.text or "cannot be scrubbed" in kept.text), kept
     timeline = perfetto.write(export.path, tmp_path / "out.gz")
     assert timeline is not None and timeline.kind == "unreadable"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["t.sqlite"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["trace.sqlite"]
 
 
 def test_a_view_beside_the_tables_that_a_lookup_asks_for(export):
@@ -110,9 +105,7 @@ def test_a_view_beside_the_tables_that_a_lookup_asks_for(export):
 
 @pytest.mark.slow
 def test_a_name_of_a_hundred_megabytes(export, tmp_path):
-    export.db.execute(
-        "UPDATE StringIds SET value = replace(hex(zeroblob(50000000)), '00', 'kk') WHERE value = 'kernel'"
-    )
+    export.db.execute("UPDATE StringIds SET value = replace(hex(zeroblob(50000000)), '00', 'kk') WHERE value = 'k'")
     export.db.commit()
     export.db.close()
     (fault,) = nsys_profiler.traces(export.path, ["a"]).general
@@ -121,7 +114,7 @@ def test_a_name_of_a_hundred_megabytes(export, tmp_path):
     refused = perfetto.write(export.path, out)
     assert refused is not None and "too big" in refused.text and not out.exists()
     (kept,) = nsys_profiler.keep_export(export.path, tmp_path)
-    assert "too big" in kept.text and sorted(one.name for one in tmp_path.iterdir()) == ["t.sqlite"]
+    assert "too big" in kept.text and sorted(one.name for one in tmp_path.iterdir()) == ["trace.sqlite"]
 
 
 def test_names_are_cut_and_lanes_end(export, tmp_path):
@@ -157,14 +150,18 @@ def test_joins_that_a_missing_key_makes_endless(export, monkeypatch):
     )
     db.commit()
     (fault,) = nsys_profiler.traces(export.path, ["a"]).general
-    assert fault.text.startswith("t.sqlite: not read within"), fault
+    assert fault.text.startswith("trace.sqlite: not read within"), fault
+
+
+def holes(path, begin, size):
+    with path.open("wb") as file:
+        file.write(begin)
+        file.truncate(size)
+    return path
 
 
 def test_an_export_of_holes(tmp_path):
-    path = tmp_path / "t.sqlite"
-    with path.open("wb") as file:
-        file.write(b"SQLite format 3\0")
-        file.truncate(2**30)
+    path = holes(tmp_path / "t.sqlite", b"SQLite format 3\0", 2**30)
     (fault,) = nsys_profiler.traces(path, ["a"]).general
     assert fault.text == "t.sqlite: has 1024 MiB, of which 0 are on the disk" and fault.kind == "unreadable"
     assert nsys_profiler.keep_export(path, tmp_path) == [fault.model_copy(update={"aside": True})]
@@ -207,53 +204,41 @@ def counters(path):
     return ncu_profiler.counters(path, ranges=["a"], whole=False, names=["dram_bytes"], most=None, installed=None)
 
 
-@pytest.mark.slow
-def test_sixty_megabytes_of_tiny_blocks(tmp_path):
+MADE = ncu_layout.MAGIC + block(message(f1=7))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(lambda: MADE + block(message(f2=0)) * 10_000_000, "has more than 200000 blocks", marks=pytest.mark.slow),
+        (lambda: MADE + struct.pack("<I", 20_000_000) + b"\x08\x00" * 30_000_000, "is cut or damaged"),
+        pytest.param(lambda: b'"x",' * 2**18 * 300, "", marks=pytest.mark.slow),
+    ],
+    ids=["sixty megabytes of tiny blocks", "a block whose header is the file", "a page that is one line"],
+)  # fmt: skip
+def test_large_reports_that_hold_nothing(tmp_path, content, says):
     path = tmp_path / "r.ncu-rep"
-    path.write_bytes(ncu_layout.MAGIC + block(message(f1=7)) + block(message(f2=0)) * 10_000_000)
+    path.write_bytes(content())
     (fault,) = counters(path).general
-    assert (fault.kind, fault.text) == ("unreadable", "r.ncu-rep: has more than 200000 blocks")
+    assert fault.kind == "unreadable" and says in fault.text
 
 
-def test_a_report_of_holes(tmp_path):
-    path = tmp_path / "r.ncu-rep"
-    with path.open("wb") as file:
-        file.write(ncu_layout.MAGIC)
-        file.truncate(2**30)
+def test_a_report_of_holes_or_without_an_end(tmp_path):
+    path = holes(tmp_path / "r.ncu-rep", ncu_layout.MAGIC, 2**30)
     (fault,) = counters(path).general
     assert fault.text == "r.ncu-rep: has 1024 MiB, of which 0 are on the disk"
-
-
-def test_a_block_whose_header_is_the_file(tmp_path):
-    path = tmp_path / "r.ncu-rep"
-    path.write_bytes(ncu_layout.MAGIC + block(message(f1=7)) + struct.pack("<I", 20_000_000) + b"\x08\x00" * 30_000_000)
+    path.unlink()
+    os.mkfifo(path)
     (fault,) = counters(path).general
-    assert fault.text == "r.ncu-rep: is cut or damaged"
+    assert fault.text == "r.ncu-rep: is no ordinary file"
 
 
 def test_a_header_that_holds_all_texts_is_no_damage():
     """As of a report with `--set full`."""
     texts = b"\x12" + b"\x80\x80\x10" + b"x" * 2**18  # field 2, of 2^18 bytes
-    report = ncu_layout.MAGIC + block(message(f1=7)) + block(message(f2=1)) + block(texts)
+    report = MADE + block(message(f2=1)) + block(texts)
     found = ncu_layout.blocks(io.BytesIO(report), len(report))
     assert found is not None and len(found) == 3
-
-
-@pytest.mark.slow
-def test_a_page_that_is_one_line(tmp_path):
-    path = tmp_path / "r.ncu-rep"
-    with path.open("wb") as file:
-        for _ in range(300):
-            file.write(b'"x",' * 2**18)
-    (fault,) = counters(path).general
-    assert fault.kind == "unreadable", fault
-
-
-def test_a_report_that_is_none_of_them(tmp_path):
-    path = tmp_path / "r.ncu-rep"
-    os.mkfifo(path)
-    (fault,) = counters(path).general
-    assert fault.text == "r.ncu-rep: is no ordinary file"
 
 
 # ---------------------------------------------------------------- torch.profiler
@@ -319,9 +304,8 @@ def test_one_of_several_breaks_only_itself(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("side", ["base", "head"])
 @pytest.mark.slow
-def test_whole_files_are_read_as_without_a_process(tmp_path, side):
-    path = tmp_path / f"{side}.sqlite"
-    path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
+def test_whole_files_are_read_as_without_a_process(recorded, tmp_path, side):
+    path = recorded[side]
     whole = nsys.read(path, None)
     assert nsys_profiler.traces(path, None) == whole
     kept = tmp_path / "kept"
@@ -335,7 +319,7 @@ def test_whole_files_are_read_as_without_a_process(tmp_path, side):
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
-def test_damaged_files_are_read_as_without_a_process(tmp_path, seed):
+def test_damaged_files_are_read_as_without_a_process(recorded, tmp_path, seed):
     draw = random.Random(seed)
 
     def damaged(content: bytes, name: str) -> Path:
@@ -346,7 +330,7 @@ def test_damaged_files_are_read_as_without_a_process(tmp_path, seed):
         (tmp_path / name).write_bytes(mutant)
         return tmp_path / name
 
-    export = damaged(lzma.decompress((DATA / "nsys" / "head.sqlite.xz").read_bytes()), "x.sqlite")
+    export = damaged(recorded["head"].read_bytes(), "x.sqlite")
     assert nsys_profiler.traces(export, None) == nsys.read(export, None)
     page = damaged(lzma.decompress((DATA / "ncu" / "ncu_base.csv.xz").read_bytes()), "x.csv")
     apart = ncu_profiler.counters(page, ranges=None, whole=True, names=["dram_bytes"], most=None, installed=None)
@@ -361,45 +345,38 @@ def test_damaged_files_are_read_as_without_a_process(tmp_path, seed):
 # ---------------------------------------------------------------- machine code
 
 
+def inspected(folder, script, *names):
+    """What is read of one file by a tool that runs this, for kernels of these names."""
+    tool = folder / "cuobjdump"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    (folder / "a.cubin").write_bytes(b"\x7fELF")
+    kernels = [KernelUse(name=name, count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1)) for name in names]
+    return sass_profiler.code([folder / "a.cubin"], tool, (9, 0), [kernels, []])
+
+
 def test_a_tool_that_prints_without_end(tmp_path):
     """What it prints of a file, in the place of a stranger's kernel."""
-    tool = tmp_path / "cuobjdump"
-    tool.write_text("#!/bin/sh\nexec tr '\\0' x </dev/zero\n")
-    tool.chmod(0o755)
-    (tmp_path / "a.cubin").write_bytes(b"\x7fELF")
-    kernel = KernelUse(name="k", count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1))
-    code = sass_profiler.code([tmp_path / "a.cubin"], tool, (9, 0), [[kernel], []])
+    code = inspected(tmp_path, "exec tr '\\0' x </dev/zero", "k")
     assert code.codes == [[None], []] and code.left == ["a.cubin: it prints a line that has no end"]
 
 
 def test_a_tool_that_takes_all_memory(tmp_path):
-    tool = tmp_path / "cuobjdump"
-    tool.write_text("#!/bin/sh\nexec python3 -c 'bytearray(2**30)'\n")
-    tool.chmod(0o755)
-    (tmp_path / "a.cubin").write_bytes(b"\x7fELF")
-    code = sass_profiler.code([tmp_path / "a.cubin"], tool, (9, 0), [])
+    code = inspected(tmp_path, "exec python3 -c 'bytearray(2**30)'")
     assert code.left == ["a.cubin: cuobjdump exited with status 1: MemoryError"]
 
 
 def test_names_that_a_demangler_dies_of(tmp_path):
     """C++'s own follows a name as deep as it goes: 100 000 pointers end a process, and not this one."""
-    tool = tmp_path / "cuobjdump"
-    tool.write_text(
-        "#!/bin/sh\nprintf '\\tFunction : _Z1fI%sivE\\n' $(head -c 300000 /dev/zero | tr '\\0' P)\necho '\t..........'\n"
-    )
-    tool.chmod(0o755)
-    (tmp_path / "a.cubin").write_bytes(b"\x7fELF")
-    kernel = KernelUse(name="_Z1fI" + "P" * 1900 + "ivE", count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1))
+    script = "printf '\\tFunction : _Z1fI%sivE\\n' $(head -c 300000 /dev/zero | tr '\\0' P)\necho '\t..........'"
     try:
-        assert sass_profiler.code([tmp_path / "a.cubin"], tool, (9, 0), [[kernel]]).codes == [[None]]
+        assert inspected(tmp_path, script, "_Z1fI" + "P" * 1900 + "ivE").codes == [[None], []]
     except Unread as why:
         assert "died" in str(why)
 
 
 def test_libraries_of_holes_are_left(tmp_path):
     for number in range(50):
-        with (tmp_path / f"{number}.so").open("wb") as file:
-            file.write(b"\x7fELF")
-            file.truncate(sass.LARGEST)
+        holes(tmp_path / f"{number}.so", b"\x7fELF", sass.LARGEST)
     files, left = sass_profiler.code_files([tmp_path])
     assert files == [] and left[0].endswith(".so: not read, mostly holes") and len(left) == 50

@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from perfci.model.profile import concerns
 from perfci.profilers.metrics import of_trace
 from perfci.profilers.nsys.trace import Loop, read
-from tests.profilers.test_nsys import COLUMNS, PID, TID, VALUES, Export, mutate
-from tests.profilers.test_nsys_osrt import mallocs
+from tests.profilers.test_nsys import PID, TID, VALUES, Export, change, mutate, unpack
 
 EVENTS = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-USAGE = (
-    "start globalPid deviceId contextId address bytes memKind memoryOperationType correlationId localMemoryPoolAddress"
-)
 MIB = 2**20
 
 
@@ -24,13 +20,10 @@ class Memory(Export):
 
     def __init__(self, path):
         super().__init__(path)
-        for table, names in (
-            ("ENUM_CUDA_DEV_MEM_EVENT_OPER", ("DEV_MEM_EVENT_OPR_ALLOCATION", "DEV_MEM_EVENT_OPR_DEALLOCATION")),
-            ("ENUM_CUDA_MEM_KIND", [f"MEMOPR_MEMORY_KIND_{one}" for one in ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED")]),
-        ):  # fmt: skip
-            self.db.execute(f"CREATE TABLE {table} (id INTEGER, name TEXT, label TEXT)")
-            rows = [(number, f"CUDA_{name}", name) for number, name in enumerate(names)]
-            self.db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+        for number, name in enumerate(("ALLOCATION", "DEALLOCATION")):
+            self.add("ENUM_CUDA_DEV_MEM_EVENT_OPER", id=number, name=f"CUDA_DEV_MEM_EVENT_OPR_{name}")
+        for number, name in enumerate(("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED")):
+            self.add("ENUM_CUDA_MEM_KIND", id=number, name=f"CUDA_MEMOPR_MEMORY_KIND_{name}")
         self.corr = 10_000
 
     def move(self, at, address, size, free=False, kind=2, device=0, tid=TID, call="cudaMalloc_v3020", pool=None):
@@ -46,8 +39,7 @@ class Memory(Export):
 
 
 @pytest.fixture
-def export(tmp_path, monkeypatch):
-    monkeypatch.setitem(COLUMNS, EVENTS, USAGE)
+def export(tmp_path):
     return Memory(tmp_path / "trace.sqlite")
 
 
@@ -61,7 +53,7 @@ def loop(export, executions, *, skip=0):
 
 @pytest.mark.parametrize("ranges", [None, Loop("step", 3), "outermost"])
 def test_a_program_that_allocates_is_what_plain_sql_says(tmp_path, ranges):
-    path = mallocs(tmp_path)
+    path = unpack(tmp_path, "mallocs")
     reading = read(path, ranges)
     assert reading.faults == {} and reading.general == []
     (trace,) = reading.traces.values()
@@ -77,7 +69,7 @@ def test_a_program_that_allocates_is_what_plain_sql_says(tmp_path, ranges):
 @settings(max_examples=60, deadline=None)
 @given(st.sets(st.integers(0, 39), min_size=1, max_size=40))
 def test_where_events_are_lost_the_peak_is_the_same_or_in_doubt(tmp_path_factory, lost):
-    path = mallocs(tmp_path_factory.mktemp("lost"))
+    path = unpack(tmp_path_factory.mktemp("lost"), "mallocs")
     db = sqlite3.connect(path)
     order = [row for (row,) in db.execute(f"SELECT rowid FROM {EVENTS} ORDER BY start")]
     db.executemany(f"DELETE FROM {EVENTS} WHERE rowid = ?", [(order[at],) for at in lost])
@@ -98,23 +90,21 @@ MOVES = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(MOVES, st.integers(0, 2))
 def test_levels_are_those_of_a_sweep_by_hand(tmp_path_factory, moves, skip):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(COLUMNS, EVENTS, USAGE)
-        export = Memory(tmp_path_factory.mktemp("sweep") / "trace.sqlite")
-        held: dict[int, tuple[int, int, int]] = {}
-        level, at = [0, 0], 500
-        seen: list[tuple[int, int]] = [(0, 0)]  # of time: the level on the GPU that holds most
-        for slot, size, device, kind in moves:
-            free = slot in held
-            size, device, kind = held.pop(slot) if free else held.setdefault(slot, (size, device, kind))
-            export.move(at, 4096 * (slot + 1), size, free, kind, device)
-            if kind != 1:
-                level[device] += -size if free else size
-            seen.append((at, max(level)))
-            at += 170
-        export.move(at, 4096 * 100, 1)
-        seen.append((at, max(level[0] + 1, level[1])))
-        reading = loop(export, 5, skip=skip)
+    export = Memory(tmp_path_factory.mktemp("sweep") / "trace.sqlite")
+    held: dict[int, tuple[int, int, int]] = {}
+    level, at = [0, 0], 500
+    seen: list[tuple[int, int]] = [(0, 0)]  # of time: the level on the GPU that holds most
+    for slot, size, device, kind in moves:
+        free = slot in held
+        size, device, kind = held.pop(slot) if free else held.setdefault(slot, (size, device, kind))
+        export.move(at, 4096 * (slot + 1), size, free, kind, device)
+        if kind != 1:
+            level[device] += -size if free else size
+        seen.append((at, max(level)))
+        at += 170
+    export.move(at, 4096 * 100, 1)
+    seen.append((at, max(level[0] + 1, level[1])))
+    reading = loop(export, 5, skip=skip)
     memory = reading.traces[""].memory
     inside = [
         most
@@ -145,8 +135,7 @@ def test_gpus_are_told_apart_and_processes_add_up(export):
     assert reading.traces[""].memory.peak == 30
     (fault,) = reading.general
     assert concerns(fault, "peak_memory") and "whether it is the same GPU is not told" in fault.text
-    export.db.execute("CREATE TABLE TARGET_INFO_GPU (id INTEGER, name TEXT)")
-    export.db.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, 'H200')")
+    export.add("TARGET_INFO_GPU", id=0, name="H200")
     assert export.read(Loop("step")).general == []
 
 
@@ -193,7 +182,7 @@ def test_memory_that_was_to_be_traced_and_was_not(export):
     ranges = Loop("step")
     assert export.read(ranges).general == [] and export.read(ranges).traces[""].memory is None
     assert doubt(export.read(ranges, asked=("memory",))) == "the use of device memory was not traced"
-    export.db.execute("INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COLLECT_GPU_MEMORY_USAGE', 'true')")
+    export.add("META_DATA_CAPTURE", name="PROCESS_0:COLLECT_GPU_MEMORY_USAGE", value="true")
     reading = export.read(ranges, asked=("memory",))
     assert reading.general == [] and reading.traces[""].memory.peak == 0, "there was none"
     export.call("cudaMalloc", 120, 121, 9)
@@ -201,7 +190,7 @@ def test_memory_that_was_to_be_traced_and_was_not(export):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("statement", "says"),
     [
         (f"ALTER TABLE {EVENTS} RENAME COLUMN memKind TO kind", "has no column memKind"),
         (f"ALTER TABLE {EVENTS} RENAME COLUMN correlationId TO corr", "has no column correlationId"),
@@ -210,26 +199,18 @@ def test_memory_that_was_to_be_traced_and_was_not(export):
         ("UPDATE ENUM_CUDA_DEV_MEM_EVENT_OPER SET name = 'RESIZE' WHERE id = 1", "does not say what allocates"),
     ],
 )
-def test_tables_of_another_schema_are_refused(tmp_path, change, says):
-    path = mallocs(tmp_path)
+def test_tables_of_another_schema_are_refused(tmp_path, statement, says):
+    path = unpack(tmp_path, "mallocs")
     before = read(path, Loop("step")).traces[""]
-    db = sqlite3.connect(path)
-    db.execute(change)
-    db.commit()
+    change(path, statement)
     reading = read(path, Loop("step"))
     assert says in doubt(reading)
     after = reading.traces[""]
     assert after.memory is None and (after.calls, after.os_calls) == (before.calls, before.os_calls)
 
 
-TABLES = [
-    EVENTS,
-    "OSRT_API",
-    "ENUM_CUDA_MEM_KIND",
-    "ENUM_CUDA_DEV_MEM_EVENT_OPER",
-    "ENUM_NSYS_EVENT_CLASS",
-    "StringIds",
-]
+ENUMS = ["ENUM_CUDA_MEM_KIND", "ENUM_CUDA_DEV_MEM_EVENT_OPER", "ENUM_NSYS_EVENT_CLASS"]
+TABLES = [EVENTS, "OSRT_API", *ENUMS, "StringIds"]
 BROKEN = st.one_of(
     st.tuples(st.just("drop"), st.sampled_from(TABLES[:-1])),
     st.tuples(st.just("column"), st.sampled_from(TABLES), st.integers(0, 40)),
@@ -242,11 +223,8 @@ BROKEN = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(BROKEN, min_size=1, max_size=3), st.sampled_from([None, Loop("step", 3)]))
 def test_broken_tables_are_faults_and_never_another_peak(tmp_path_factory, broken, ranges):
-    path = mallocs(tmp_path_factory.mktemp("broken"))
-    db = sqlite3.connect(path)
-    db.execute("DROP TABLE OSRT_CALLCHAINS")  # whose key is of two columns, for which mutate is not made
-    db.commit()
-    db.close()
+    path = unpack(tmp_path_factory.mktemp("broken"), "mallocs")
+    change(path, "DROP TABLE OSRT_CALLCHAINS")  # whose key is of two columns, for which mutate is not made
     mutate(path, broken, [])
     reading = read(path, ranges, asked=("osrt", "memory"), limit=30)
     # Sizes, GPUs, times and addresses that are changed as if they were right nothing in a file can show.

@@ -1,16 +1,11 @@
 """What nsys says that whole traces hold, too: whether it is a loss the launches, the copies and their work tell."""
 
-import shutil
-import sqlite3
-from pathlib import Path
-
 import pytest
 
 from perfci.profilers.nsys.trace import Reading, read
 
-from .test_nsys import CASES, unpack
+from .test_nsys import CASES, COPY, KERNEL, RUNTIME, SET, change
 
-KERNEL, RUNTIME, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET"))
 UNIFIED = (
     "CUDA device 0: Unified Memory cannot be traced on devices that don't support peer-to-peer transfers."
     "Please verify that SLI/NVLink is functioning properly."
@@ -21,25 +16,10 @@ WAYS = [CASES, "outermost", None]
 """Cases of perfci's, ranges and kernels of an import."""
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    return unpack(tmp_path_factory.mktemp("messages"), "base")
-
-
-@pytest.fixture
-def trace(whole, tmp_path) -> Path:
-    return Path(shutil.copy(whole, tmp_path / "trace.sqlite"))
-
-
-def saying(path: Path, message: str, *statements: str) -> Path:
-    db = sqlite3.connect(path, isolation_level=None)
-    db.execute("DROP TABLE IF EXISTS DIAGNOSTIC_EVENT")
-    db.execute("DROP TABLE IF EXISTS ENUM_DIAGNOSTIC_SEVERITY_LEVEL")
-    db.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INT, severity INT, text TEXT)")
-    db.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (1, 3, ?)", (message,))
-    for statement in statements:
-        assert db.execute(statement).rowcount, statement
-    db.close()
+def saying(path, message, *statements):
+    made = [f"DROP TABLE IF EXISTS {table}" for table in ("DIAGNOSTIC_EVENT", "ENUM_DIAGNOSTIC_SEVERITY_LEVEL")]
+    event = f"SELECT 1 AS timestamp, 3 AS severity, '{message.replace(chr(39), chr(39) * 2)}' AS text"
+    change(path, *made, f"CREATE TABLE DIAGNOSTIC_EVENT AS {event}", *statements)
     return path
 
 

@@ -1,7 +1,6 @@
 """Traces of an H200 that are odd and whole, and those that look whole and are not: made from the fixtures."""
 
 import json
-import shutil
 import sqlite3
 from pathlib import Path
 
@@ -11,27 +10,9 @@ from perfci.model.profile import doubt
 from perfci.profilers.metrics import of_trace
 from perfci.profilers.nsys.trace import read
 
-from .test_nsys import CASES, profiled, unpack
+from .test_nsys import CASES, COPY, KERNEL, RUNTIME, SET, change, profiled
 
-KERNEL, RUNTIME, COPY, SET = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "MEMCPY", "MEMSET"))
 MATMUL, UPLOAD, RESAMPLE = "matmul-n4096", "upload-mib64", "trajectory_resample-batch32"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    return unpack(tmp_path_factory.mktemp("odd"), "base")
-
-
-@pytest.fixture
-def trace(whole, tmp_path) -> Path:
-    return Path(shutil.copy(whole, tmp_path / "trace.sqlite"))
-
-
-def change(path: Path, *statements: str) -> None:
-    db = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
 
 
 def same(path: Path, other: Path) -> None:
@@ -48,32 +29,28 @@ def same(path: Path, other: Path) -> None:
 
 
 def test_tables_without_rowid(trace, whole):
-    db = sqlite3.connect(trace, isolation_level=None)
     for table in (KERNEL, RUNTIME, COPY, SET, "NVTX_EVENTS", "StringIds"):
-        columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-        key = "id" if table == "StringIds" else "place"
+        db = sqlite3.connect(trace)
         (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-        db.execute(f"ALTER TABLE {table} RENAME TO was")
-        if key == "id":
-            db.execute(f"{sql} WITHOUT ROWID")
-            db.execute(f"INSERT INTO {table} SELECT * FROM was")
-        else:
-            made = ", ".join(f'"{column}"' for column in columns)
-            db.execute(f"CREATE TABLE {table} (place INTEGER PRIMARY KEY, {made}) WITHOUT ROWID")
-            db.execute(f"INSERT INTO {table} SELECT rowid, * FROM was")
-        db.execute("DROP TABLE was")
-    db.close()
+        made = ", ".join(f'"{row[1]}"' for row in db.execute(f"PRAGMA table_info({table})"))
+        db.close()
+        keyed = table == "StringIds"
+        change(
+            trace,
+            f"ALTER TABLE {table} RENAME TO was",
+            f"{sql if keyed else f'CREATE TABLE {table} (place INTEGER PRIMARY KEY, {made})'} WITHOUT ROWID",
+            f"INSERT INTO {table} SELECT {'' if keyed else 'rowid, '}* FROM was",
+            "DROP TABLE was",
+        )
     same(trace, whole)
 
 
 def test_a_lone_surrogate_in_a_name_neither_ends_reading_nor_takes_the_kernel(trace, whole):
     """U+D800, which is no character, as UTF-8 would write it: of a kernel, a call and a range."""
-    db = sqlite3.connect(trace, isolation_level=None)
-    kernel = "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1"
-    call = "SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId IN (SELECT correlationId FROM CUPTI_ACTIVITY_KIND_MEMSET)"
-    for of in (kernel, call):
-        db.execute(f"UPDATE StringIds SET value = CAST(value || x'eda080' AS TEXT) WHERE id IN ({of})")
-    db.close()
+    kernel = f"SELECT demangledName FROM {KERNEL} LIMIT 1"
+    call = f"SELECT nameId FROM {RUNTIME} WHERE correlationId IN (SELECT correlationId FROM {SET})"
+    text = "CAST(value || x'eda080' AS TEXT)"
+    change(trace, *(f"UPDATE StringIds SET value = {text} WHERE id IN ({of})" for of in (kernel, call)))
     told, before = (read(path, CASES, executions=10) for path in (trace, whole))
     assert told.faults == {} and told.general == []
     names = [kernel.name for name in CASES for kernel in told.traces[name].kernels]
@@ -174,8 +151,7 @@ def test_only_what_nsys_says_of_events_that_perfci_reads_is_a_loss(trace, text, 
     change(
         trace,
         "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
-        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INT, severity INT, text TEXT)",
-        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, {severity}, '{text}')",
+        f"CREATE TABLE DIAGNOSTIC_EVENT AS SELECT 1 AS timestamp, {severity} AS severity, '{text}' AS text",
     )
     found = profiled(trace, MATMUL)
     assert bool(doubt(found, "kernel_launches")) == lost
@@ -202,11 +178,9 @@ def test_what_is_lost_costs_what_follows_from_it(trace, statement, name, costs, 
     change(trace, statement)
     found = profiled(trace, name)
     for metric in costs.split():
-        assert doubt(found, metric), metric
-        assert metric not in found.metrics, metric
+        assert doubt(found, metric) and metric not in found.metrics, metric
     for metric in leaves.split():
-        assert not doubt(found, metric), metric
-        assert metric in found.metrics, metric
+        assert not doubt(found, metric) and metric in found.metrics, metric
 
 
 def test_a_kernel_lost_with_its_launch_shows_beside_the_other_executions(trace):
@@ -219,14 +193,8 @@ def test_a_kernel_lost_with_its_launch_shows_beside_the_other_executions(trace):
 
 
 def test_an_execution_that_is_missing_is_told(trace):
-    (row,) = (
-        sqlite3.connect(trace)
-        .execute(
-            "SELECT x.rowid FROM NVTX_EVENTS x JOIN StringIds s ON s.id = x.textId WHERE s.value = ? LIMIT 1", (MATMUL,)
-        )
-        .fetchone()
-    )
-    change(trace, f"DELETE FROM NVTX_EVENTS WHERE rowid = {row}")
+    named = f"SELECT x.rowid FROM NVTX_EVENTS x JOIN StringIds s ON s.id = x.textId WHERE s.value = '{MATMUL}' LIMIT 1"
+    change(trace, f"DELETE FROM NVTX_EVENTS WHERE rowid = ({named})")
     found = doubt(profiled(trace, MATMUL), "kernel_launches")
     assert found is not None and found.text == "9 of its executions are in the trace, and 10 were made"
     assert profiled(trace, RESAMPLE).faults == []
@@ -234,7 +202,6 @@ def test_an_execution_that_is_missing_is_told(trace):
 
 def test_a_call_that_is_missing_in_a_whole_process_costs_it_all(trace):
     """With it the kernel of another call may be gone, and nothing would tell."""
-    (corr,) = sqlite3.connect(trace).execute(f"SELECT correlationId FROM {KERNEL} LIMIT 1").fetchone()
-    change(trace, f"DELETE FROM {RUNTIME} WHERE correlationId = {corr}")
+    change(trace, f"DELETE FROM {RUNTIME} WHERE correlationId = (SELECT correlationId FROM {KERNEL} LIMIT 1)")
     found = profiled(trace, None)
     assert found.metrics == {} and "1 kernels have no call" in doubt(found, "kernel_launches").text

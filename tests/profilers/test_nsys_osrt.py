@@ -1,11 +1,9 @@
 """Calls of the OS runtime in exports of nsys: against nsys' own sums, plain SQL, and moment by moment."""
 
-import lzma
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +12,8 @@ from hypothesis import strategies as st
 from perfci.profilers.metrics import of_trace
 from perfci.profilers.nsys.trace import Loop, read
 from tests.nsys_stats import device_busy, waits
-from tests.profilers.test_nsys import COLUMNS, DATA, PID, TID, Export, nsys_here
+from tests.profilers.test_nsys import PID, TID, Export, change, nsys_here, unpack
 
-OSRT = "start end eventClass globalTid nameId returnValue nestingLevel callchainId"
 OTHER = TID + 1
 PROGRAM = """
 import os, threading, time
@@ -28,20 +25,6 @@ for _ in range(5):
 idle.set()
 thread.join()
 """
-
-
-def mallocs(folder: Path) -> Path:
-    """A program on an H200 that allocates, copies, multiplies and frees, twenty times; with -t cuda,nvtx,osrt and
-    --cuda-memory-usage=true."""
-    path = folder / "mallocs.sqlite"
-    path.write_bytes(lzma.decompress((DATA / "mallocs.sqlite.xz").read_bytes()))
-    return path
-
-
-@pytest.fixture
-def export(tmp_path, monkeypatch):
-    monkeypatch.setitem(COLUMNS, "OSRT_API", OSRT)
-    return Export(tmp_path / "trace.sqlite")
 
 
 def wait(export, name, start, end, tid=TID, kind=27):
@@ -59,7 +42,7 @@ def told(reading, name="a"):
 
 
 def test_the_whole_capture_is_what_plain_sql_says(tmp_path):
-    path = mallocs(tmp_path)
+    path = unpack(tmp_path, "mallocs")
     reading = read(path, None)
     db = sqlite3.connect(path)
     launching = {tid for (tid,) in db.execute("SELECT DISTINCT globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME")}
@@ -78,7 +61,7 @@ def test_the_whole_capture_is_what_plain_sql_says(tmp_path):
 
 
 def test_the_loop_is_what_each_call_overlaps(tmp_path):
-    path = mallocs(tmp_path)
+    path = unpack(tmp_path, "mallocs")
     db = sqlite3.connect(path)
     steps = db.execute("SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start").fetchall()[3:]
     calls, spent = Counter(), Counter()
@@ -96,14 +79,14 @@ def test_the_loop_is_what_each_call_overlaps(tmp_path):
 
 @pytest.mark.nsys
 def test_sums_are_those_of_the_nsys_at_hand(tmp_path):
-    path = mallocs(tmp_path)
+    path = unpack(tmp_path, "mallocs")
     assert {name: one[:2] for name, one in told(read(path, None), "").items()} == waits(nsys_here(), path)
 
 
 @pytest.mark.nsys
 @pytest.mark.parametrize("skip", [0, 3])
 def test_the_share_in_which_the_device_works_is_that_of_the_nsys_at_hand(tmp_path, skip):
-    path = mallocs(tmp_path)
+    path = unpack(tmp_path, "mallocs")
     trace = read(path, Loop("step", skip)).traces[""]
     assert of_trace(trace)["device_busy"] == pytest.approx(device_busy(nsys_here(), path, "step", skip), rel=1e-9)
 
@@ -133,17 +116,15 @@ def test_time_in_executions_is_counted_moment_by_moment(tmp_path_factory, spans,
     export = Export(tmp_path_factory.mktemp("t") / "trace.sqlite")
     moments, at = set(), 20
     extents = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(COLUMNS, "OSRT_API", OSRT)
-        for length in lengths:  # some follow one another without a gap
-            export.push("a", at, at + length)
-            extents.append((at, at + length))
-            moments |= set(range(at, at + length))
-            at += length + length % 3
-        for start, length, tid in spans:
-            wait(export, "poll", start, start + length, tid)
-        export.call("cudaStreamSynchronize", 21, 22, 1)
-        found = told(export.read())
+    for length in lengths:  # some follow one another without a gap
+        export.push("a", at, at + length)
+        extents.append((at, at + length))
+        moments |= set(range(at, at + length))
+        at += length + length % 3
+    for start, length, tid in spans:
+        wait(export, "poll", start, start + length, tid)
+    export.call("cudaStreamSynchronize", 21, 22, 1)
+    found = told(export.read())
     ns = sum(len(moments & set(range(start, start + length))) for start, length, _ in spans)
     assert found.get("poll", (0, 0, 0))[1] == ns
     several = sum(start < stop and start + n > begin for start, n, _ in spans if n for begin, stop in extents)
@@ -161,55 +142,46 @@ def test_threads_that_launch_are_told_from_those_that_wait(export):
     assert told(export.read()) == {"pthread_cond_wait": (2, 100, 0), "ioctl": (1, 10, 10)}
 
 
-def test_what_cannot_be_told_is_a_line_and_changes_no_value(export):
-    export.push("a", 100, 200)
-    export.launch("k", 110, 1)
-    assert export.read().general == [], "nobody asked"
-    (fault,) = export.read(asked=("osrt",)).general
+def test_what_cannot_be_told_is_a_line_and_changes_no_value(one):
+    assert one.read().general == [], "nobody asked"
+    (fault,) = one.read(asked=("osrt",)).general
     assert fault.aside and fault.text == "calls of the OS runtime were not traced" and "--trace=osrt" in fault.remedy
-    export.db.execute("INSERT INTO META_DATA_CAPTURE VALUES ('OS_RUNTIME_OPTIONS:DURATION_THRESHOLD_NS', '0')")
-    assert export.read(asked=("osrt",)).general == [], "traced, and there was none"
-    wait(export, "poll", 110, 120)
-    export.db.execute("CREATE TABLE ENUM_NSYS_EVENT_CLASS (id INTEGER, name TEXT)")
-    (fault,) = export.read().general
+    one.add("META_DATA_CAPTURE", name="OS_RUNTIME_OPTIONS:DURATION_THRESHOLD_NS", value="0")
+    assert one.read(asked=("osrt",)).general == [], "traced, and there was none"
+    wait(one, "poll", 110, 120)
+    one.add("ENUM_NSYS_EVENT_CLASS", id=1, name="OTHER")
+    (fault,) = one.read().general
     assert fault.aside and "ENUM_NSYS_EVENT_CLASS has no TRACE_PROCESS_EVENT_OS_RUNTIME" in fault.text
-    export.db.execute("INSERT INTO ENUM_NSYS_EVENT_CLASS VALUES (127, 'TRACE_PROCESS_EVENT_OS_RUNTIME')")
-    assert told(export.read()) == {}, "of another number are none"
-    wait(export, "read", 130, 131, kind=127)
-    assert told(export.read()) == {"read": (1, 1, 1)}
+    one.add("ENUM_NSYS_EVENT_CLASS", id=127, name="TRACE_PROCESS_EVENT_OS_RUNTIME")
+    assert told(one.read()) == {}, "of another number are none"
+    wait(one, "read", 130, 131, kind=127)
+    assert told(one.read()) == {"read": (1, 1, 1)}
 
 
 @pytest.mark.parametrize("column", ["globalTid", "nameId", "eventClass", "start", "end"])
 def test_a_table_of_another_schema_is_refused(tmp_path, column):
-    path = mallocs(tmp_path)
-    before = read(path, None)
-    db = sqlite3.connect(path)
-    db.execute(f'ALTER TABLE OSRT_API RENAME COLUMN "{column}" TO other')
-    db.commit()
+    path = unpack(tmp_path, "mallocs")
+    before = read(path, None).traces[""]
+    change(path, f'ALTER TABLE OSRT_API RENAME COLUMN "{column}" TO other')
     found = read(path, None)
     (fault,) = found.general
     assert fault.aside and fault.text.endswith(f"table OSRT_API has no column {column}")
-    assert found.traces[""].os_calls == []
-    assert found.traces[""].calls == before.traces[""].calls and found.traces[""].memory == before.traces[""].memory
+    assert found.traces[""] == before.model_copy(update={"os_calls": []})
 
 
-def test_calls_without_times_or_names_are_left_out_and_told(export):
-    export.push("a", 100, 200)
-    export.launch("k", 110, 1)
-    wait(export, "poll", 110, 120)
-    wait(export, "poll", 130, None)
-    export.add("OSRT_API", start=140, end=150, eventClass=27, globalTid=TID, nameId=999)
-    reading = export.read()
+def test_calls_without_times_or_names_are_left_out_and_told(one):
+    wait(one, "poll", 110, 120)
+    wait(one, "poll", 130, None)
+    one.add("OSRT_API", start=140, end=150, eventClass=27, globalTid=TID, nameId=999)
+    reading = one.read()
     assert told(reading) == {"poll": (1, 10, 10)}
-    assert [one.text for one in reading.general] == [
+    assert [fault.text for fault in reading.general] == [
         "1 calls of the OS runtime have no usable times: left out",
         "1 calls of the OS runtime have no name, or are of too many functions: left out",
     ]
-    assert all(one.aside for one in reading.general)
+    assert all(fault.aside for fault in reading.general)
 
 
-def test_calls_of_other_processes_are_in_no_execution(export):
-    export.push("a", 100, 200)
-    export.launch("k", 110, 1)
-    wait(export, "poll", 110, 120, PID + 0x1000000 + 5)
-    assert told(export.read()) == {}
+def test_calls_of_other_processes_are_in_no_execution(one):
+    wait(one, "poll", 110, 120, PID + 0x1000000 + 5)
+    assert told(one.read()) == {}

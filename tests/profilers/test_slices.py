@@ -1,26 +1,18 @@
 """What the device did one by one in the last execution: from nsys and from torch.profiler."""
 
-import lzma
-from pathlib import Path
-
 import pytest
 
 from perfci.model.profile import MOST_SLICES, Trace
 from perfci.profilers.nsys import trace as nsys
 from perfci.profilers.torch import trace as kineto
 
-DATA = Path(__file__).parent.parent / "data"
-CASES = ["sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"]
+from .test_kineto import DATA
+from .test_nsys import CASES
 
 
 @pytest.fixture(scope="module")
-def traces(tmp_path_factory) -> dict[str, dict[str, Trace]]:
-    found = {}
-    for side in ("base", "head"):
-        path = tmp_path_factory.mktemp(side) / "export.sqlite"
-        path.write_bytes(lzma.decompress((DATA / "nsys" / f"{side}.sqlite.xz").read_bytes()))
-        found[side] = nsys.read(path, CASES).traces
-    return found
+def traces(recorded) -> dict[str, dict[str, Trace]]:
+    return {side: nsys.read(path, CASES).traces for side, path in recorded.items()}
 
 
 def test_one_execution_is_told_kernel_by_kernel(traces):
@@ -40,16 +32,14 @@ def test_a_copy_is_told_by_its_kind(traces):
     assert (upload.kernel, upload.name) == (None, "copy host to device")
 
 
-def test_a_whole_capture_is_cut(tmp_path):
-    path = tmp_path / "export.sqlite"
-    path.write_bytes(lzma.decompress((DATA / "nsys" / "head.sqlite.xz").read_bytes()))
-    (trace,) = nsys.read(path, None).traces.values()
+def test_a_whole_capture_is_cut(recorded):
+    (trace,) = nsys.read(recorded["head"], None).traces.values()
     assert len(trace.slices) == MOST_SLICES
     assert [one.start for one in trace.slices] == sorted(one.start for one in trace.slices)
 
 
 def test_torch_profiler_tells_the_same():
-    trace = kineto.read(DATA / "kineto" / "cuda.json", "perfci-execution")
+    trace = kineto.read(DATA / "cuda.json", "perfci-execution")
     assert isinstance(trace, Trace) and trace.slices
     kernels = [one for one in trace.slices if one.kernel is not None]
     assert len(kernels) == sum(kernel.count for kernel in trace.kernels)
