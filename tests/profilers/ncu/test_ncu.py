@@ -61,12 +61,17 @@ def text(table):
     return out.getvalue().encode()
 
 
-def changed(data, **cells):
-    """The page with the first launch's cells of these columns (`__` of the name as it is, `.` as `DOT`) replaced."""
-    table = rows(data)
-    for column, value in cells.items():
-        table[2][table[0].index(column.replace("DOT", "."))] = value
+def changed(*cells):
+    """The page with these cells replaced, of (row, column, value): row 0 has names, row 1 units, row 2 a launch."""
+    table = rows(CSV["base"])
+    columns = [*table[0]]
+    for row, column, value in cells:
+        table[row][columns.index(column)] = value
     return text(table)
+
+
+def paged(folder, data=CSV["base"], **how):
+    return read(file(folder, data), ranges=RANGES, **how)
 
 
 def kinds(faults):
@@ -156,8 +161,8 @@ def test_rules_come_with_their_estimates(report):
 # ---------------------------------------------------------------- ranges
 
 
-def with_nvtx(data, cell, column="Push/Pop_Range"):
-    table = rows(data)
+def with_nvtx(cell, column="Push/Pop_Range"):
+    table = rows(CSV["base"])
     for row in table[2:]:
         for index, name in enumerate(table[0]):
             if "_Range" in name:
@@ -168,25 +173,26 @@ def with_nvtx(data, cell, column="Push/Pop_Range"):
 NONE = ":none:none:none:none:none:none"
 
 
+DEFAULT, MINE = "<default domain>", "perfci-12-sdpa-seq_512"
+
+
 @pytest.mark.parametrize(
     ("cell", "column"),
     [
-        (f'183740  "<default domain>:perfci-12-sdpa-seq_512{NONE}" ', "Push/Pop_Range"),
-        (f'1  "<default domain>:outer{NONE}"  "<default domain>:perfci-12-sdpa-seq_512{NONE}" ', "Push/Pop_Range"),
-        (f'1  "<default domain>:perfci-12-sdpa-seq_512{NONE}"  "CCCL:cub::Reduce:none:none:none:none:REGISTERED:x" ',
-            "Push/Pop_Range"),
-        (f'"7:<default domain>:perfci-12-sdpa-seq_512{NONE}" ', "Start/Stop_Range"),
+        (f'183740  "{DEFAULT}:{MINE}{NONE}" ', "Push/Pop_Range"),
+        (f'1  "{DEFAULT}:outer{NONE}"  "{DEFAULT}:{MINE}{NONE}" ', "Push/Pop_Range"),
+        (f'1  "{DEFAULT}:{MINE}{NONE}"  "CCCL:cub::Reduce:none:none:none:none:REGISTERED:x" ', "Push/Pop_Range"),
+        (f'"7:{DEFAULT}:{MINE}{NONE}" ', "Start/Stop_Range"),
     ],
-)  # fmt: skip
+)
 def test_ranges_of_torch(tmp_path, cell, column):
-    reading = read(file(tmp_path, with_nvtx(CSV["base"], cell, column)), ranges=["perfci-12-sdpa-seq_512"])
-    assert sum(kernel.count for kernel in reading.seen["perfci-12-sdpa-seq_512"].kernels) == 7
+    reading = read(file(tmp_path, with_nvtx(cell, column)), ranges=[MINE])
+    assert sum(kernel.count for kernel in reading.seen[MINE].kernels) == 7
     assert not reading.faults and not reading.general
 
 
 def test_names_with_colons_are_whole(tmp_path):
-    cell = f'1  "<default domain>:a:b c::d{NONE}" '
-    assert list(read(file(tmp_path, with_nvtx(CSV["base"], cell))).seen) == ["a:b c::d"]
+    assert list(read(file(tmp_path, with_nvtx(f'1  "{DEFAULT}:a:b c::d{NONE}" '))).seen) == ["a:b c::d"]
 
 
 def test_launches_outside_and_ranges_without_launches_are_told(tmp_path):
@@ -194,7 +200,7 @@ def test_launches_outside_and_ranges_without_launches_are_told(tmp_path):
     assert set(reading.seen) == {"sdpa-seq512"}
     assert kinds(reading.faults["upload"]) == ["empty"]
     assert kinds(reading.general) == ["incomplete"] and "6 of 7 launches lie in no range" in reading.general[0].text
-    foreign = read(file(tmp_path, with_nvtx(CSV["base"], f'1  "cuDNN:conv{NONE}" ')))
+    foreign = read(file(tmp_path, with_nvtx(f'1  "cuDNN:conv{NONE}" ')))
     assert not foreign.seen and kinds(foreign.general) == ["incomplete"]
 
 
@@ -203,7 +209,7 @@ def test_launches_outside_and_ranges_without_launches_are_told(tmp_path):
 
 @pytest.mark.parametrize("cell", ["nan", "-nan", "n/a", "", "inf", "-5", "1.243.749,33", "12 apples"])
 def test_a_value_that_is_none_is_a_fault_and_no_number(tmp_path, cell):
-    reading = read(file(tmp_path, changed(CSV["base"], dram__bytesDOTsum=cell)), ranges=RANGES)
+    reading = paged(tmp_path, changed((2, "dram__bytes.sum", cell)))
     (flash,) = reading.seen["sdpa-seq512"].kernels
     assert "dram_bytes" not in flash.values and flash.values["registers"] == 255
     assert kinds(reading.faults["sdpa-seq512"]) == ["incomplete"]
@@ -211,53 +217,48 @@ def test_a_value_that_is_none_is_a_fault_and_no_number(tmp_path, cell):
     assert "matmul-n4096" not in reading.faults
 
 
-def test_a_hit_rate_over_all_is_none(tmp_path):
-    """ncu told 246 % of a fill of a few sectors: a limit of at least 80 % must not pass by it."""
-    reading = read(file(tmp_path, changed(CSV["base"], lts__t_sector_hit_rateDOTpct="246.5")), ranges=RANGES)
-    (told,) = [faults for faults in reading.faults.values() if faults]
-    assert "no usable value for some" in told[0].text and "l2_hit_rate (1)" in told[0].text
-    assert told[0].metrics == ["l2_hit_rate"]
-    without = [one for seen in reading.seen.values() for one in seen.kernels if "l2_hit_rate" not in one.values]
-    assert len(without) == 1
+@pytest.mark.parametrize(
+    ("column", "value", "metric"),
+    [
+        ("lts__t_sector_hit_rate.pct", "246.5", "l2_hit_rate"),  # as ncu told of a fill of a few sectors
+        ("smsp__inst_executed_op_local_ld.sum", "nan", "spills"),  # half of a sum
+    ],
+)
+def test_a_value_that_cannot_be_is_none(tmp_path, column, value, metric):
+    """A limit of at least 80 % must not pass by 246 %."""
+    reading = paged(tmp_path, changed((2, column, value)))
+    (fault,) = reading.faults["sdpa-seq512"]
+    assert "no usable value for some" in fault.text and f"{metric} (1)" in fault.text and fault.metrics == [metric]
+    without = [one for seen in reading.seen.values() for one in seen.kernels if metric not in one.values]
+    assert without == reading.seen["sdpa-seq512"].kernels
 
 
 def test_a_launch_that_was_not_measured_is_a_fault(tmp_path):
-    reading = read(file(tmp_path, changed(CSV["base"], gpu__time_durationDOTsum="nan")), ranges=RANGES)
+    reading = paged(tmp_path, changed((2, "gpu__time_duration.sum", "nan")))
     assert "sdpa-seq512" not in reading.seen
     assert "1 of 1 launches have no time" in reading.faults["sdpa-seq512"][0].text
 
 
-def test_half_of_a_sum_is_none(tmp_path):
-    reading = read(file(tmp_path, changed(CSV["base"], smsp__inst_executed_op_local_ldDOTsum="nan")), ranges=RANGES)
-    assert "spills" not in reading.seen["sdpa-seq512"].kernels[0].values
-    assert "spills" in reading.faults["sdpa-seq512"][0].text
-
-
 def test_one_launch_without_a_value_takes_it_from_its_group(tmp_path):
-    table = rows(CSV["base"])
-    table[4][table[0].index("dram__bytes.sum")] = "nan"  # the first of two gathers
-    reading = read(file(tmp_path, text(table)))
+    reading = paged(tmp_path, changed((4, "dram__bytes.sum", "nan")))  # the first of two gathers
     gather = reading.seen["trajectory_resample-batch32"].kernels[0]
     assert gather.count == 2 and "dram_bytes" not in gather.values and "dram_read" in gather.values
     assert "dram_bytes (1)" in reading.faults["trajectory_resample-batch32"][0].text
 
 
 def test_units_of_another_kind_are_refused(tmp_path):
-    table = rows(CSV["base"])
-    table[1][table[0].index("dram__bytes.sum")] = "furlong"
-    reading = read(file(tmp_path, text(table)))
+    reading = paged(tmp_path, changed((1, "dram__bytes.sum", "furlong")))
     assert all("dram_bytes" not in kernel.values for one in reading.seen.values() for kernel in one.kernels)
     assert all("dram_bytes" in faults[0].text for faults in reading.faults.values()) and len(reading.faults) == 3
 
 
 def test_what_was_asked_and_is_not_there_is_told(tmp_path):
-    path = file(tmp_path, CSV["base"])
-    reading = read(path, names="deep", ranges=RANGES)
+    reading = paged(tmp_path, names="deep")
     for name in RANGES:
         (fault,) = reading.faults[name]
         assert fault.kind == "incomplete" and "stall_long_scoreboard" in fault.text and "registers" not in fault.text
     with pytest.raises(UsageError, match="ocupancy"):
-        read(path, names=["ocupancy"])
+        paged(tmp_path, names=["ocupancy"])
 
 
 def test_a_reached_cap_is_told(tmp_path):
@@ -266,48 +267,36 @@ def test_a_reached_cap_is_told(tmp_path):
 
 
 def test_what_a_chip_cannot_give_is_told(tmp_path):
-    table = rows(CSV["base"])
-    for row in table[2:]:
-        row[table[0].index("device__attribute_compute_capability_major")] = "12"
-        row[table[0].index("device__attribute_compute_capability_minor")] = "1"
-    reading = read(file(tmp_path, text(table)), names=["dram_bytes", "occupancy"], ranges=RANGES)
+    capability = "device__attribute_compute_capability"
+    cells = [(row, f"{capability}_{part}", at) for row in range(2, 9) for part, at in (("major", "12"), ("minor", "1"))]
+    reading = paged(tmp_path, changed(*cells), names=["dram_bytes", "occupancy"])
     assert reading.seen["sdpa-seq512"].chip == "gb20b"
     assert [(f.kind, "integrated" in f.text) for f in reading.faults["sdpa-seq512"]] == [("incompatible", True)]
 
 
 @pytest.mark.parametrize("cell", ["nan", "n/a", ""])
 def test_the_launch_that_has_no_value_is_named(tmp_path, cell):
-    table = rows(CSV["base"])
-    table[6][table[0].index("smsp__inst_executed.sum")] = cell  # the third of five
-    (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["trajectory_resample-batch32"]
+    (fault,) = paged(tmp_path, changed((6, "smsp__inst_executed.sum", cell))).faults[RANGES[2]]  # the third of five
     assert fault.metrics == ["instructions"]
     assert "; the first is launch 3, void at::index_elementwise_kernel<" in fault.text
     assert fault.text.endswith(f": smsp__inst_executed.sum is {cell or 'empty'} inst")
-    table = rows(CSV["base"])
-    table[6][table[0].index("gpu__time_duration.sum")] = cell
-    (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["trajectory_resample-batch32"]
+    (fault,) = paged(tmp_path, changed((6, "gpu__time_duration.sum", cell))).faults[RANGES[2]]
     assert fault.metrics == [] and "1 of 5 launches have no time" in fault.text and "launch 3, void at::" in fault.text
 
 
 def test_dram_throughput_by_the_name_that_the_section_has(tmp_path):
     """SpeedOfLight's gpu__dram_throughput; where both stand, the one that perfci asks for."""
-    table = rows(CSV["base"])
     named = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
-    before = read(file(tmp_path, CSV["base"]), names=HELD, ranges=RANGES)
-    table[0][table[0].index(named)] = f"gpu__{named.replace('__', '_', 1)}"
+    theirs = changed((0, named, f"gpu__{named.replace('__', '_', 1)}"))
+    before = paged(tmp_path, names=HELD)
     for names in (HELD, None):
-        after = read(file(tmp_path, text(table)), names=names, ranges=RANGES)
+        after = paged(tmp_path, theirs, names=names)
         assert after.faults == {} and after.general == []
         for name in RANGES:
             for one, other in zip(before.seen[name].kernels, after.seen[name].kernels, strict=True):
                 assert one.values["dram_throughput"] == other.values["dram_throughput"]
-    at = table[0].index(f"gpu__{named.replace('__', '_', 1)}")
-    both = [
-        [*row, ["dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", "nan"][min(i, 2)]]
-        for i, row in enumerate(table)
-    ]
-    assert "nan" in both[2] and both[2][at] == "17.69"
-    told = read(file(tmp_path, text(both)), names=HELD, ranges=RANGES)
+    both = [[*row, [named, "%", "nan"][min(at, 2)]] for at, row in enumerate(rows(theirs))]
+    told = paged(tmp_path, text(both), names=HELD)
     assert "dram_throughput (1)" in told.faults["sdpa-seq512"][0].text
 
 
@@ -321,11 +310,11 @@ def commas(data):
     return text(table)
 
 
-@pytest.mark.parametrize("which", ["base", "head", "base_scaled"])
+@pytest.mark.parametrize("which", [*CSV])
 def test_a_page_with_decimal_commas_holds_the_same_numbers(tmp_path, which):
     page = commas(CSV[which])
     assert b'"70.176"' in page or which != "base"  # nanoseconds, and no fraction of them
-    one, other = (read(file(tmp_path, data, name), names=HELD) for data, name in ((CSV[which], "a"), (page, "b")))
+    one, other = (paged(tmp_path, data, names=HELD) for data in (CSV[which], page))
     assert one.seen == other.seen and not other.faults and not other.general
 
 
@@ -336,13 +325,13 @@ def test_a_number_that_may_be_two_is_none(tmp_path):
         for index, name in enumerate(table[0]):
             if "__" in name:
                 row[index] = row[index].split(".")[0].replace(",", "")
-    assert not read(file(tmp_path, text(table)), ranges=RANGES).faults
+    assert not paged(tmp_path, text(table)).faults
     for cell in ("3,456", "3.456"):
         table[2][table[0].index("dram__bytes.sum")] = cell
-        (fault,) = read(file(tmp_path, text(table)), ranges=RANGES).faults["sdpa-seq512"]
+        (fault,) = paged(tmp_path, text(table)).faults["sdpa-seq512"]
         assert fault.metrics == ["dram_bytes"] and f"dram__bytes.sum is {cell} byte" in fault.text
     table[2][table[0].index("dram__bytes.sum")] = "3,456,789"
-    (flash,) = read(file(tmp_path, text(table)), ranges=RANGES).seen["sdpa-seq512"].kernels
+    (flash,) = paged(tmp_path, text(table)).seen["sdpa-seq512"].kernels
     assert flash.values["dram_bytes"] == 3_456_789
 
 
@@ -381,7 +370,7 @@ def test_launches_that_stand_twice_count_once_and_left_out_ones_are_told(tmp_pat
 def test_files_without_counters(tmp_path, data, kind, told):
     if data.startswith(b"NVR\0") and not ncu_module.modules():
         pytest.skip("needs the module ncu_report")  # as above
-    reading = read(file(tmp_path, data), ranges=RANGES)
+    reading = paged(tmp_path, data)
     assert not reading.seen
     assert kind in kinds(reading.general)
     assert any(told in fault.text + fault.remedy for fault in reading.general)
@@ -395,7 +384,7 @@ def test_no_file(tmp_path):
 
 def test_what_ncu_prints_around_the_table_is_passed_over(tmp_path):
     data = b"\xef\xbb\xbf==PROF== Connected to process 39\n\n" + CSV["base"] + b"==PROF== Disconnected\n"
-    reading = read(file(tmp_path, data), ranges=RANGES, names=HELD)
+    reading = paged(tmp_path, data, names=HELD)
     assert set(reading.seen) == set(RANGES) and not reading.general and not reading.faults
 
 
@@ -403,7 +392,7 @@ def test_a_cut_table_is_told(tmp_path):
     whole = read(file(tmp_path, CSV["base"]))
     lines = CSV["base"].splitlines(keepends=True)
     for cut in (len(lines[-1]) - 40, len(lines[-1]) - 3, 10):
-        reading = read(file(tmp_path, b"".join(lines[:-1]) + lines[-1][:cut]), ranges=RANGES)
+        reading = paged(tmp_path, b"".join(lines[:-1]) + lines[-1][:cut])
         assert kinds(reading.general) == ["incomplete"], cut
         assert reading.seen["sdpa-seq512"] == whole.seen["sdpa-seq512"]
 
@@ -429,8 +418,7 @@ def test_a_report_that_lost_its_last_blocks_gives_what_is_left(report, tmp_path)
 def test_a_launch_that_is_announced_and_cannot_be_read_is_told(report, tmp_path):
     last = results()[-1]
     junk = REPORT[: last.end - 30_000] + b"\x17" * 30_000 + REPORT[last.end :]
-    reading = read(file(tmp_path, junk, "junk.ncu-rep"), ranges=RANGES)
-    assert reading.general
+    assert paged(tmp_path, junk).general
 
 
 # ---------------------------------------------------------------- readers of reports
@@ -473,8 +461,7 @@ def test_copies_beside_ncu_are_found_newest_first(tmp_path):
     ],
 )
 def test_a_module_that_dies_takes_nothing_with_it(report, monkeypatch, tmp_path, body, told):
-    name = "ncu_report"
-    (tmp_path / f"{name}.py").write_text(body)
+    (tmp_path / "ncu_report.py").write_text(body)
     monkeypatch.setattr(ncu_module, "modules", lambda: [ncu_module.Module(tmp_path, "2099.1")])
     reading = read(report, ranges=RANGES, timeout=1 if "sleep" in body else 60)
     assert not reading.seen and kinds(reading.general) == ["unreadable"]
@@ -543,10 +530,10 @@ def mutated(data, steps):
 fuzz = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-@settings(fuzz, max_examples=300)
-@given(st.sampled_from(["base", "base_scaled"]), st.lists(mutations, min_size=1, max_size=4))
+@settings(fuzz, max_examples=3000)
+@given(st.sampled_from([*CSV]), st.lists(mutations, min_size=1, max_size=6))
 def test_mutated_pages(tmp_path, which, steps):
-    check(read(file(tmp_path, mutated(CSV[which], steps)), ranges=RANGES, names=HELD))
+    check(paged(tmp_path, mutated(CSV[which], steps), names=HELD))
 
 
 @settings(fuzz, max_examples=200)
@@ -554,11 +541,11 @@ def test_mutated_pages(tmp_path, which, steps):
 def test_pages_with_other_cells(tmp_path, data):
     """A cell that holds no number costs its value and a fault; all others stay as they were."""
     table = rows(CSV["base"])
-    whole = read(file(tmp_path, CSV["base"]), ranges=RANGES, names=HELD)
+    whole = paged(tmp_path, names=HELD)
     row = data.draw(st.integers(0, len(table) - 1))
     column = data.draw(st.integers(0, len(table[0]) - 1))
     table[row][column] = data.draw(st.sampled_from(CELLS) | st.text(max_size=30))
-    reading = read(file(tmp_path, text(table)), ranges=RANGES, names=HELD)
+    reading = paged(tmp_path, text(table), names=HELD)
     check(reading)
     if row > 2 and "\n" not in table[row][column] and "\r" not in table[row][column]:
         assert reading.seen["sdpa-seq512"] == whole.seen["sdpa-seq512"]
@@ -568,8 +555,8 @@ def test_pages_with_other_cells(tmp_path, data):
 @given(st.floats(0, 1))
 def test_cut_pages_lose_nothing_in_silence(tmp_path, share):
     data = CSV["base"][: int(share * len(CSV["base"]))]
-    whole = read(file(tmp_path, CSV["base"]), ranges=RANGES, names=HELD)
-    reading = read(file(tmp_path, data), ranges=RANGES, names=HELD)
+    whole = paged(tmp_path, names=HELD)
+    reading = paged(tmp_path, data, names=HELD)
     check(reading)
     if reading.seen != whole.seen and not data.endswith(b'"\n'):
         assert reading.general or reading.faults
@@ -616,10 +603,3 @@ def test_mutated_reports(report, tmp_path):
 def test_many_mutated_reports(report, tmp_path):
     came = fuzz_reports(tmp_path, 600, seed=5)
     assert min(came["whole"], came["in part"], came["none"]) > 10
-
-
-@pytest.mark.slow
-@settings(fuzz, max_examples=5000)
-@given(st.sampled_from(["base", "base_scaled", "head"]), st.lists(mutations, min_size=1, max_size=6))
-def test_many_mutated_pages(tmp_path, which, steps):
-    check(read(file(tmp_path, mutated(CSV[which], steps)), ranges=RANGES, names=HELD))

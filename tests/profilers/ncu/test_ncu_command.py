@@ -39,18 +39,20 @@ def test_the_first_ncu_that_fits_the_driver_is_taken(tmp_path):
     assert ncu_command.candidates(path, tmp_path) == [tmp_path / "bin/ncu", new, old]
 
 
-def test_why_there_is_none(tmp_path):
-    absent = find(path="", root=tmp_path)
-    assert isinstance(absent, Fault) and absent.kind == "absent" and "not installed" in absent.text
-    program(tmp_path / "usr/local/cuda/bin/ncu", "echo broken; exit 1\n")
-    broken = find(path="", root=tmp_path)
-    assert isinstance(broken, Fault) and broken.kind == "absent" and "(broken)" in broken.text
-    program(tmp_path / "usr/local/cuda/bin/ncu", "exec sleep 30\n")
-    slow = find(path="", root=tmp_path, timeout=0.2)
-    assert isinstance(slow, Fault) and slow.kind == "timeout"
-    program(tmp_path / "usr/local/cuda/bin/ncu", says("2025.3.1"))
-    newer = find("12.8", path="", root=tmp_path)
-    assert isinstance(newer, Fault) and newer.kind == "incompatible"
+@pytest.mark.parametrize(
+    ("text", "driver", "kind", "says"),
+    [
+        ("", "", "absent", "not installed"),
+        ("echo broken; exit 1\n", "", "absent", "(broken)"),
+        ("exec sleep 30\n", "", "timeout", ""),
+        (says("2025.3.1"), "12.8", "incompatible", "2025.3.1"),
+    ],
+)
+def test_why_there_is_none(tmp_path, text, driver, kind, says):
+    if text:
+        program(tmp_path / "usr/local/cuda/bin/ncu", text)
+    fault = find(driver, path="", root=tmp_path, timeout=0.2 if kind == "timeout" else 20)
+    assert isinstance(fault, Fault) and fault.kind == kind and says in fault.text
 
 
 # ---------------------------------------------------------------- whether it fits and may count
@@ -157,28 +159,25 @@ def test_a_captured_run(tmp_path):
     assert [words[i + 1] for i, word in enumerate(words) if word == "--section"] == ["LaunchStats", "Occupancy"]
 
 
-def test_ncus_full_set_and_sections_of_the_policy(tmp_path):
+def test_ncus_full_set_and_sections_of_the_policy(tmp_path, monkeypatch):
+    monkeypatch.setattr(ncu_command, "find", lambda driver: InstalledNcu(Path("/opt/ncu"), "2025.3.1"))
+    monkeypatch.setattr("perfci.profilers.ncu.profiler.may_count", lambda: None)
+
     def asked(counters):
         found = Ncu.find(Request(60.0, gpu=True, capability=(9, 0), counters=counters, metrics=("sm_throughput",)))
         assert isinstance(found, Ncu), found
-        under = found.asking(["smsp__inst_executed.avg"]).under(tmp_path / "r.report")
-        return found, under.command(["python3"])
+        words = found.asking(["smsp__inst_executed.avg"]).under(tmp_path / "r.report").command(["python3"])
+        return found, words, set(after(words, "--metrics").split(","))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ncu_command, "find", lambda driver: InstalledNcu(Path("/opt/ncu"), "2025.3.1"))
-        patch.setattr("perfci.profilers.ncu.profiler.may_count", lambda: None)
-        full, words = asked("full")
-        assert after(words, "--set") == "full" and "--section" not in words
-        assert {*chips.metrics_for("deep", "gh100"), "smsp__inst_executed.avg"} == {
-            *after(words, "--metrics").split(",")
-        }
-        some, words = asked(["MemoryWorkloadAnalysis", "Occupancy"])
-        assert [words[i + 1] for i, word in enumerate(words) if word == "--section"] == [
-            "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis",
-        ]  # fmt: skip
-        assert "--set" not in words and "sm__throughput.avg.pct_of_peak_sustained_elapsed" in after(words, "--metrics")
-        default, words = asked("default")
-        assert "--set" not in words and after(words, "--metrics").endswith(",smsp__inst_executed.avg")
+    full, words, metrics = asked("full")
+    assert after(words, "--set") == "full" and "--section" not in words
+    assert metrics == {*chips.metrics_for("deep", "gh100"), "smsp__inst_executed.avg"}
+    some, words, metrics = asked(["MemoryWorkloadAnalysis", "Occupancy"])
+    sections = [words[at + 1] for at, word in enumerate(words) if word == "--section"]
+    assert sections == ["LaunchStats", "Occupancy", "MemoryWorkloadAnalysis"]
+    assert "--set" not in words and "sm__throughput.avg.pct_of_peak_sustained_elapsed" in metrics
+    default, words, metrics = asked("default")
+    assert "--set" not in words and "smsp__inst_executed.avg" in metrics
     assert full.seconds == some.seconds == 4 * default.seconds == 2400, "so many more replays"
     assert full.for_command("cuda", 5.0, Command(name="a", run="b")).seconds == 200
 

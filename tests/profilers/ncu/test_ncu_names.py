@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.model.metrics import CATALOGUE, NCU, PLAIN_NCU, combined, of_ncu
+from perfci.model.metrics import CATALOGUE, NCU, PLAIN_NCU, of_ncu
 from perfci.model.profile import Profile
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu.launch import factor
 from perfci.profilers.ncu.report import read
 
-DATA = Path(__file__).parent.parent.parent / "data" / "ncu"
+from .test_ncu import CSV, DATA, REPORTS, changed, file, text
+
 SDPA, MATMUL = "sdpa-seq512", "matmul-n4096"
 SIDES = ("base", "head")
-PAGES = {side: lzma.decompress((DATA / f"ncu_{side}.csv.xz").read_bytes()) for side in SIDES}
-REPORTS = {side: lzma.decompress((DATA / f"ncu_{side}.ncu-rep.xz").read_bytes()) for side in SIDES}
 OWN = [
     "smsp__inst_executed.sum", "smsp__inst_executed.avg", "smsp__inst_executed.max", "smsp__inst_executed.min",
     "dram__bytes.sum", "dram__bytes_read.max", "gpu__time_duration.sum", "l1tex__t_sector_hit_rate.pct",
@@ -35,7 +34,7 @@ OWN = [
 
 
 def table(side: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(PAGES[side].decode(), newline="")))
+    return list(csv.DictReader(io.StringIO(CSV[side].decode(), newline="")))
 
 
 def number(cell: str) -> float:
@@ -72,9 +71,7 @@ def told(path: Path, metrics: list[str], **how) -> dict[str, Profile]:
 @pytest.mark.parametrize("side", SIDES)
 def test_values_are_those_of_plain_csv(side, tmp_path):
     """From the report and from its page: 1 to 14 kernels a range."""
-    (page := tmp_path / "page.csv").write_bytes(PAGES[side])
-    (report := tmp_path / "r.ncu-rep").write_bytes(REPORTS[side])
-    for path in (page, report):
+    for path in (file(tmp_path, CSV[side]), file(tmp_path, REPORTS[side], "r.ncu-rep")):
         found = told(path, OWN)
         assert len(found) == 3
         for name, profile in found.items():
@@ -85,7 +82,7 @@ def test_values_are_those_of_plain_csv(side, tmp_path):
 
 
 def test_where_kernels_differ_in_what_is_no_sum_there_is_no_value_and_a_reason(tmp_path):
-    (page := tmp_path / "page.csv").write_bytes(PAGES["head"])
+    page = file(tmp_path, CSV["head"])
     metric = "launch__occupancy_limit_registers"
     found = told(page, [metric])
     assert by_csv("head", SDPA, metric) is None and metric not in found[SDPA].metrics
@@ -95,7 +92,7 @@ def test_where_kernels_differ_in_what_is_no_sum_there_is_no_value_and_a_reason(t
 
 
 def test_what_is_not_in_a_file_is_told_with_how_to_capture_it(tmp_path):
-    (page := tmp_path / "page.csv").write_bytes(PAGES["base"])
+    page = file(tmp_path, CSV["base"])
     found = told(page, ["sm__cycles_active.avg", "smsp__inst_executed.sum"])
     for profile in found.values():
         (fault,) = profile.faults
@@ -114,21 +111,14 @@ def test_pages_of_details_have_them_by_their_names(tmp_path):
         launch = [str(number), "k", "(128, 1, 1)", "(8, 1, 1)", f'"perfci:{SDPA}:none:none:none:none:none:none"']
         for cells in (("gpu__time_duration.sum", "us", "10"), ("sm__inst_issued.sum", "Kinst", str(executed))):
             rows.append([*launch, *cells])
-    with (page := tmp_path / "page.csv").open("w", newline="") as out:
-        csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
-    profile = told(page, ["sm__inst_issued.sum", "sm__inst_issued.avg"])[SDPA]
+    profile = told(file(tmp_path, text(rows)), ["sm__inst_issued.sum", "sm__inst_issued.avg"])[SDPA]
     assert profile.metrics["sm__inst_issued.sum"] == 12e3 and "sm__inst_issued.avg" not in profile.metrics
     assert [fault.metrics for fault in profile.faults] == [["sm__inst_issued.avg"]]
 
 
 @pytest.mark.parametrize("cell", ["n/a", "nan", "", "-1", "inf"])
 def test_a_value_that_is_none_is_a_fault_and_no_number(tmp_path, cell):
-    rows = list(csv.reader(io.StringIO(PAGES["base"].decode(), newline="")))
-    at = rows[0].index("smsp__inst_executed.avg")
-    for row in rows[2:]:
-        row[at] = cell
-    with (page := tmp_path / "page.csv").open("w", newline="") as out:
-        csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
+    page = file(tmp_path, changed(*((row, "smsp__inst_executed.avg", cell) for row in range(2, 9))))
     for profile in told(page, ["smsp__inst_executed.avg"]).values():
         assert "smsp__inst_executed.avg" not in profile.metrics
         assert any("smsp__inst_executed.avg" in one.metrics and "no usable value" in one.text for one in profile.faults)
@@ -136,10 +126,7 @@ def test_a_value_that_is_none_is_a_fault_and_no_number(tmp_path, cell):
 
 def test_a_dimension_other_than_the_name_tells_is_no_value(tmp_path):
     """A limit of instructions would otherwise be held against bytes."""
-    rows = list(csv.reader(io.StringIO(PAGES["base"].decode(), newline="")))
-    rows[1][rows[0].index("smsp__inst_executed.avg")] = "Kbyte"
-    with (page := tmp_path / "page.csv").open("w", newline="") as out:
-        csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
+    page = file(tmp_path, changed((1, "smsp__inst_executed.avg", "Kbyte")))
     for profile in told(page, ["smsp__inst_executed.avg"]).values():
         assert "smsp__inst_executed.avg" not in profile.metrics and "Kbyte" in profile.faults[0].text
 
@@ -218,13 +205,6 @@ def test_what_goes_to_the_command_line_is_one_word(text):
     if metric is not None:
         assert re.fullmatch(r"[a-z][a-z0-9]*__[A-Za-z0-9_.]+", text) and NCU.fullmatch(text)
         assert metric.aggregate is not None and metric.name == text
-
-
-def test_values_that_must_be_one():
-    assert combined("launch__stack_size", [(1024.0, 1e-6), (1024.0, 3e-6)]) == 1024
-    assert combined("launch__stack_size", [(1024.0, 1e-6), (2048.0, 3e-6)]) is None
-    assert combined("smsp__cycles_active.min", [(3.0, 1e-6), (2.0, 3e-6)]) == 2
-    assert combined("smsp__cycles_active.avg", [(4.0, 1e-6), (8.0, 3e-6)]) == pytest.approx(7)
 
 
 @pytest.mark.parametrize(
