@@ -11,16 +11,6 @@ import pytest
 
 from perfci.container.entry import SUITE, settle
 from perfci.model.base import MachineError, UsageError
-from tests.e2e.conftest import Repo
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    """main with one commit."""
-    made = Repo(tmp_path / "a repository", dict(os.environ))
-    made.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\n")
-    made.commit()
-    return made
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -72,8 +62,11 @@ def test_without_a_base_or_a_repository_the_tree_is_measured_alone(repo, tmp_pat
 
 
 def test_arguments_are_taken_as_they_are(repo, capsys):
-    assert settle(["compare", "--base", "HEAD~1", "a*"], repo.root) == ["compare", "--base", "HEAD~1", "a*"]
-    assert told(capsys) == []
+    for arguments in (["compare", "--base", "HEAD~1", "a*"], ["compare", "--prepare", "/sides"]):
+        assert settle(arguments, repo.root) == arguments
+        said = capsys.readouterr().err
+        assert all("GPU" in line for line in said.splitlines())
+    assert said == "", "building needs no GPU"
 
 
 def test_a_worktree_whose_repository_is_elsewhere_is_not_measured_alone(repo, tmp_path):
@@ -116,8 +109,3 @@ def test_root_arranges_for_the_owner_of_the_workspace(repo, tmp_path):
     config = Path(seen["env"]["GIT_CONFIG_GLOBAL"])
     assert config.stat().st_uid == 0 and not config.stat().st_mode & 0o022
     assert config.parent.stat().st_mode & 0o777 == 0o711
-
-
-def test_building_is_not_told_that_it_has_no_gpu(repo, capsys):
-    settle(["compare", "--prepare", "/sides"], repo.root)
-    assert capsys.readouterr().err == ""

@@ -30,7 +30,6 @@ from perfci.measure.request import MEASURE_ALL, Request
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.policy_text import parse_policy
 from perfci.system import users
-from tests.e2e.conftest import Repo
 
 OPEN, NEW, OLD = Host("580.95.05"), Host("580.95.05", True), Host("550.54.15", True)
 NO_GPU = Host(None)
@@ -60,17 +59,15 @@ NO_GPU = Host(None)
         ("required", OLD, True, None, True, True, "SYS_ADMIN"),
         ("wanted", NEW, True, None, False, True, None),
         ("required", NEW, True, None, False, True, "SYS_ADMIN"),
+        # 565 is the first driver that takes PERFMON
+        ("wanted", Host("565.57.01", True), True, None, True, True, "PERFMON"),
+        ("wanted", Host("560.35.03", True), True, None, True, True, None),
     ],
 )
 def test_the_lowest_rung_that_does(need, host, trusted, asked, perfmon, allowed, capability):
     rung = counting(need, host, trusted=trusted, asked=asked, perfmon=perfmon)
     assert (rung.allowed, rung.capability) == (allowed, capability)
     assert bool(rung.why) == (capability is not None or (need == "wanted" and allowed and host.admin_only))
-
-
-def test_565_is_the_first_driver_that_takes_perfmon():
-    assert counting("wanted", Host("565.57.01", True), trusted=True, asked=None).capability == "PERFMON"
-    assert counting("wanted", Host("560.35.03", True), trusted=True, asked=None).capability is None
 
 
 @pytest.mark.parametrize(
@@ -86,9 +83,6 @@ def test_565_is_the_first_driver_that_takes_perfmon():
 def test_what_needs_counters(verb, text, need):
     policies = [parse_policy(f"version: 1\nsuite: [a.py]\n{one}\n") for one in ("profile: never", text)]
     assert need_of(verb, policies) == need
-
-
-def test_the_doctor_wants_them_without_a_policy():
     assert need_of("doctor", []) == "wanted"
 
 
@@ -218,18 +212,8 @@ def test_the_callers_words_are_kept_and_overruled_where_they_name_places(tmp_pat
     repo, out = str(tmp_path / "repo"), str(tmp_path / "repo" / "perfci-out")
     places = ["--repo", repo, "--out", out]
     build = arguments(made, "build", "v", Counting(True))["command"]
-    assert build == [
-        "compare",
-        "--base",
-        "main",
-        "--out",
-        "elsewhere",
-        *places,
-        "--prepare",
-        "/perfci-sides",
-        "--",
-        "sdpa/*",
-    ]
+    own = ["compare", "--base", "main", "--out", "elsewhere"]
+    assert build == [*own, *places, "--prepare", "/perfci-sides", "--", "sdpa/*"]
     measure = arguments(made, "measure", "v", Counting(False))["command"]
     assert measure[-5:] == ["--prepared", "/perfci-sides", "--no-counters", "--", "sdpa/*"]
     listed = replace(made, job=replace(made.job, verb="list", words=["--plan"]))
@@ -317,14 +301,6 @@ def test_an_image_must_hold_this_perfci_and_fit_the_driver():
         require_fit("x", image(version="0.0.9"), NEW, ())
     with pytest.raises(MachineError, match=r"needs a driver from 580 on, and this is 550\.54\.15: take perfci:cuda12"):
         require_fit("x", image(), OLD, ())
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repo:
-    made = Repo(tmp_path / "repo", dict(os.environ))
-    made.write("perfci.yaml", "version: 1\nsuite: [a.py]\n")
-    made.commit()
-    return made
 
 
 def mistake(*words: str) -> str:

@@ -24,6 +24,7 @@ from perfci.profilers.cuda import call_kind, plain_call
 from perfci.profilers.metrics import take
 from perfci.profilers.nsys.times import sweep
 from perfci.profilers.nsys.trace import Loop, Reading, read
+from tests.nsys_stats import rows
 
 DATA = Path(__file__).parent.parent / "data" / "nsys"
 CASES = ["sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"]
@@ -102,21 +103,14 @@ def test_the_projection_is_that_of_nvtx_gpu_proj_sum(recorded, side):
     assert ranges == {name: (ns, host, n) for name, (ns, host, n, _) in golden.items()}
 
 
-def stats(report, path):
-    """A report of the nsys at hand."""
-    command = [nsys_here(), "stats", "--report", report, "--format", "csv", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
 @pytest.mark.nsys
 def test_sums_over_the_whole_capture_are_those_of_the_nsys_at_hand(recorded):
     """Kernels and API calls of the process tree: cuda_gpu_kern_sum and cuda_api_sum."""
     trace = read(recorded["head"], None).traces[""]
     sums = {}
     for report, column in (("cuda_gpu_kern_sum", "Instances"), ("cuda_api_sum", "Num Calls")):
-        out = stats(report, recorded["head"])
-        rows = csv.DictReader(io.StringIO(out[out.index("Time (%)") :]))
-        sums[report] = {r["Name"]: (int(r["Total Time (ns)"]), int(r[column])) for r in rows}
+        told = rows(nsys_here(), report, recorded["head"])
+        sums[report] = {row["Name"]: (int(row["Total Time (ns)"]), int(row[column])) for row in told}
     kernels = Counter()
     for kernel in trace.kernels:
         kernels[kernel.name, "ns"] += round(kernel.seconds * 1e9)
@@ -328,11 +322,13 @@ def test_nested_ranges_are_projected_as_by_the_nsys_at_hand(tmp_path):
     for _ in range(20):
         nest(0, TID)
     trace = export.read(None).traces[""]
+    command = [nsys_here(), "stats", "--report", "nvtx_gpu_proj_sum", "--format", "csv", str(export.path)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     ours = Counter()
     for one in trace.ranges:
         ours[one.name.rsplit("/", 1)[-1]] += round(one.device * 1e9)
     assert len(ours) > 9 and any(one.name.count("/") == 3 for one in trace.ranges)
-    theirs = {name: ns for name, (ns, _, _, _) in projections(stats("nvtx_gpu_proj_sum", export.path)).items()}
+    theirs = {name: ns for name, (ns, _, _, _) in projections(out).items()}
     assert {name: ns for name, ns in ours.items() if ns} == theirs
 
 

@@ -20,8 +20,7 @@ from perfci.profilers.nsys.command import InstalledNsys
 from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.scan import contains, secrets
 from perfci.system.child import Exit
-
-from .test_nsys import DATA as CAPTURES
+from tests.system.machines import program
 
 DATA = Path(__file__).parents[1] / "data"
 REAL = lzma.decompress((DATA / "ncu" / "ncu_base.ncu-rep.xz").read_bytes())
@@ -123,6 +122,12 @@ def canary(monkeypatch: pytest.MonkeyPatch) -> str:
     return value
 
 
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    (tmp_path / "raw").mkdir()
+    return tmp_path / "raw"
+
+
 def ncu(raw: Path) -> Ncu:
     return Ncu(InstalledNcu(Path("/bin/false"), "2025.3.1"), Request(60.0, keep=Keep(raw=raw)), "gh100", (), (), 60.0)
 
@@ -135,10 +140,20 @@ def told(folder: Path, profiler: Ncu | Nsys, suffix: str) -> list[tuple[str, str
     return [(one.kind, one.text, one.aside) for one in read.general if "not kept" in one.text]
 
 
-@pytest.mark.parametrize("case", ["clean", "secret", "link", "pipe"])
-def test_a_report_of_ncu_is_kept_where_it_holds_no_secret(tmp_path: Path, canary: str, case: str) -> None:
-    raw, work = tmp_path / "raw", tmp_path / "work"
-    raw.mkdir()
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("clean", None),
+        ("secret", "r.ncu-rep holds values of CANARY_TOKEN: it was not kept"),
+        ("link", "r.ncu-rep: is no ordinary file: whether it holds secrets is not known, and r.ncu-rep was not kept"),
+        ("pipe", ""),
+        ("large", "more than the 0 MiB that are read"),
+    ],
+)
+def test_a_report_of_ncu_is_kept_where_it_holds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: Path, canary: str, case: str, says: str | None
+) -> None:
+    work = tmp_path / "work"
     work.mkdir()
     report = work / "r.ncu-rep"
     if case == "link":
@@ -148,24 +163,16 @@ def test_a_report_of_ncu_is_kept_where_it_holds_no_secret(tmp_path: Path, canary
         os.mkfifo(report)
     else:
         report.write_bytes(REAL + (canary.encode() if case == "secret" else b""))
+    if case == "large":
+        monkeypatch.setattr("perfci.profilers.ncu.file.LARGEST", 1000)
     found = told(work, ncu(raw), ".ncu-rep")
-    if case == "clean":
-        assert found == []
-        assert [path.read_bytes() for path in raw.iterdir()] == [REAL]
-    else:
-        assert list(raw.iterdir()) == []
-    if case == "secret":
-        assert found == [("forbidden", "r.ncu-rep holds values of CANARY_TOKEN: it was not kept", True)]
-    if case == "link":
-        assert found == [
-            ("forbidden", "r.ncu-rep: is no ordinary file: whether it holds secrets is not known, and r.ncu-rep was not kept", True)
-        ]  # fmt: skip
+    assert [path.read_bytes() for path in raw.iterdir()] == ([REAL] if case == "clean" else [])
+    assert [(kind, aside) for kind, _, aside in found] == ([("forbidden", True)] if says else [])
+    assert all(str(says) in text for _, text, _ in found)
     assert case == "pipe" or not report.exists()
 
 
-def test_a_report_replaces_none_and_a_folder_that_refuses_costs_the_report_alone(tmp_path: Path, canary: str) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
+def test_a_report_replaces_none_and_a_folder_that_refuses_costs_the_report_alone(tmp_path: Path, raw: Path) -> None:
     for _ in range(2):  # the GPU's cases, and the CPU's
         (tmp_path / "r.ncu-rep").write_bytes(REAL)
         assert told(tmp_path, ncu(raw), ".ncu-rep") == []
@@ -179,11 +186,9 @@ def nsys(folder: Path, raw: Path, export: bytes, handed_on: bool) -> Nsys:
     """An nsys that exports these bytes, and a report for it."""
     (folder / "r.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report 2023" + os.urandom(99))
     (folder / "made").write_bytes(export)
-    program = folder / "nsys"
-    program.write_text(f"#!/bin/sh\ncp {folder}/made {folder}/r.sqlite\n")
-    program.chmod(0o755)
+    made = program(folder, "nsys", f"cp {folder}/made {folder}/r.sqlite")
     request = Request(60.0, keep=Keep(raw=raw, handed_on=handed_on))
-    return Nsys(InstalledNsys(program, "2023.4.4", frozenset()), request, 60.0)
+    return Nsys(InstalledNsys(Path(made), "2023.4.4", frozenset()), request, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -191,41 +196,31 @@ def nsys(folder: Path, raw: Path, export: bytes, handed_on: bool) -> Nsys:
     [(True, True, False, True), (False, True, False, False), (False, False, False, True), (True, True, True, False)],
 )
 def test_a_report_of_nsys_leaves_the_machine_where_it_saw_no_other_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, canary: str, holds: bool, handed_on: bool, secret: bool, kept: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    raw: Path,
+    whole: Path,
+    canary: str,
+    holds: bool,
+    handed_on: bool,
+    secret: bool,
+    kept: bool,
 ) -> None:
     """A scan knows this environment's secrets, and not those of other processes: the runner's registration, say."""
     text = "this user may not open a PID namespace: nsys sees the environments of all processes"
     monkeypatch.setattr(nsys_privacy, "isolation", lambda user=(): nsys_privacy.Isolation((), holds, text))
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    export = lzma.decompress((CAPTURES / "base.sqlite.xz").read_bytes()) + (canary.encode() if secret else b"")
+    export = whole.read_bytes() + (canary.encode() if secret else b"")
     found = told(tmp_path, nsys(tmp_path, raw, export, handed_on), ".nsys-rep")
     assert [path.name for path in raw.iterdir()] == (["r.nsys-rep"] if kept else [])
-    if kept:
-        assert found == []
-    elif secret:
-        assert found == [("forbidden", "r.nsys-rep holds values of CANARY_TOKEN: it was not kept", True)]
-    else:
-        assert found == [("forbidden", f"r.nsys-rep was not kept: {text}", True)]
+    why = "r.nsys-rep holds values of CANARY_TOKEN: it was not kept" if secret else f"r.nsys-rep was not kept: {text}"
+    assert found == ([] if kept else [("forbidden", why, True)])
 
 
-def test_a_report_of_nsys_without_an_export_is_not_kept(tmp_path: Path) -> None:
+def test_a_report_of_nsys_without_an_export_is_not_kept(tmp_path: Path, raw: Path) -> None:
     """In its own bytes, which are compressed, a scan would overlook too much."""
-    raw = tmp_path / "raw"
-    raw.mkdir()
     profiler = nsys(tmp_path, raw, b"", False)
-    (tmp_path / "nsys").write_text("#!/bin/sh\nexit 1\n")
+    program(tmp_path, "nsys", "exit 1")
     [(kind, text, aside)] = told(tmp_path, profiler, ".nsys-rep")
     assert (kind, aside) == ("forbidden", True)
     assert text.startswith("r.sqlite: there is no such file: whether it holds secrets is not known")
-    assert list(raw.iterdir()) == []
-
-
-def test_a_report_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    monkeypatch.setattr("perfci.profilers.ncu.file.LARGEST", 1000)
-    (tmp_path / "r.ncu-rep").write_bytes(REAL)
-    [(_, text, _)] = told(tmp_path, ncu(raw), ".ncu-rep")
-    assert "more than the 0 MiB that are read" in text
     assert list(raw.iterdir()) == []

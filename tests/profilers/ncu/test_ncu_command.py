@@ -12,13 +12,7 @@ from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu.command import InstalledNcu, classify, command, find, may_count, predict
 from perfci.profilers.ncu.profiler import Ncu
-
-
-def program(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n" + text)
-    path.chmod(0o755)
-    return path
+from tests.system.machines import program
 
 
 def says(version: str) -> str:
@@ -29,9 +23,11 @@ def says(version: str) -> str:
 
 
 def test_the_first_ncu_that_fits_the_driver_is_taken(tmp_path):
-    program(tmp_path / "bin/ncu", says("2026.1.1"))
-    old = program(tmp_path / "opt/nvidia/nsight-compute/2024.3.2/ncu", says("2024.3.2"))
-    new = program(tmp_path / "opt/nvidia/nsight-compute/2025.3.1/ncu", says("2025.3.1"))
+    program(tmp_path / "bin", "ncu", says("2026.1.1"))
+    old, new = (
+        Path(program(tmp_path / "opt/nvidia/nsight-compute" / version, "ncu", says(version)))
+        for version in ("2024.3.2", "2025.3.1")
+    )
     path = str(tmp_path / "bin")
     assert find("13.2", path=path, root=tmp_path) == InstalledNcu(tmp_path / "bin/ncu", "2026.1.1")
     assert find("", path="", root=tmp_path) == InstalledNcu(new, "2025.3.1")
@@ -50,7 +46,7 @@ def test_the_first_ncu_that_fits_the_driver_is_taken(tmp_path):
 )
 def test_why_there_is_none(tmp_path, text, driver, kind, says):
     if text:
-        program(tmp_path / "usr/local/cuda/bin/ncu", text)
+        program(tmp_path / "usr/local/cuda/bin", "ncu", text)
     fault = find(driver, path="", root=tmp_path, timeout=0.2 if kind == "timeout" else 20)
     assert isinstance(fault, Fault) and fault.kind == kind and says in fault.text
 
