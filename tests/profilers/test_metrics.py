@@ -70,16 +70,8 @@ def test_what_one_kernel_lacks_is_not_said_of_the_case():
 
 
 def test_occupancy_from_the_launch_configuration():
-    use = KernelUse(
-        name="k",
-        count=1,
-        seconds=1e-5,
-        grid=(64, 1, 1),
-        block=(256, 1, 1),
-        registers=64,
-        static_shared=0,
-        dynamic_shared=0,
-    )
+    size = {"registers": 64, "static_shared": 0, "dynamic_shared": 0}
+    use = KernelUse(name="k", count=1, seconds=1e-5, grid=(64, 1, 1), block=(256, 1, 1), **size)
     trace = Trace(source="nsys", executions=1, wall=2e-5, busy=1e-5, span=1e-5, kernels=[use])
     found = of_trace(trace, (9, 0))
     assert found["occupancy_theoretical"] == 50

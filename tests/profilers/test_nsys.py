@@ -575,10 +575,10 @@ def test_executions_that_lost_their_tail_are_told(tmp_path):
         assert concerns(fault, "kernel_launches") and concerns(fault, "device_busy")
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=8),
-    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=8),
-)
+SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 10)).map(lambda one: (one[0], sum(one))), max_size=8)
+
+
+@given(SPANS, SPANS)
 def test_what_is_left_of_spans_is_counted_as_moment_by_moment(spans, others):
     def moments(*intervals):
         return {at for start, end in intervals for at in range(start, end)}
@@ -609,11 +609,7 @@ def test_the_loop_of_a_program_is_what_plain_sql_says(tmp_path):
     trace = read(path, Loop("step", 3)).traces[""]
     db = sqlite3.connect(path)
     steps = db.execute("SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start").fetchall()[3:]
-    work = [
-        row
-        for kind in ("KERNEL", "MEMCPY")
-        for row in db.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{kind}").fetchall()
-    ]
+    work = db.execute(f"SELECT start, end FROM {KERNEL} UNION ALL SELECT start, end FROM {COPY}").fetchall()
     busy = sum(end - start for start, end in work if start >= steps[0][0])  # nothing overlaps in one stream
     assert trace.executions == 17 and trace.busy * 17e9 == pytest.approx(busy, rel=1e-9)
     assert trace.wall * 17e9 == pytest.approx(sum(end - start for start, end in steps), rel=1e-9)
@@ -700,7 +696,6 @@ BYTES = st.one_of(
     st.tuples(st.just("swap"), st.integers(0, 100), st.integers(0, 100)),
     st.tuples(st.just("cut"), st.integers(0, 2**19)),
 )
-OUTCOMES = Counter()
 
 
 def mutate(path, sql, raw):
@@ -749,13 +744,8 @@ def judge(reading: Reading, names) -> str:
     assert set(reading.traces) | set(reading.faults) == set(names)
     for name, trace in reading.traces.items():
         type(trace).model_validate(json.loads(trace.model_dump_json()))
-        numbers = [
-            trace.wall,
-            trace.busy,
-            trace.span,
-            *(k.seconds for k in trace.kernels),
-            *(c.bytes for c in trace.copies),
-        ]
+        numbers = [trace.wall, trace.busy, trace.span, *(k.seconds for k in trace.kernels)]
+        numbers += [copy.bytes for copy in trace.copies]
         assert all(math.isfinite(n) and n >= 0 for n in numbers)
         if not trace.busy:
             assert name in reading.faults or reading.general, f"silent zero in {name!r}"
@@ -764,27 +754,6 @@ def judge(reading: Reading, names) -> str:
     if not reading.traces:
         return "no trace, faults"
     return "traces with faults" if reading.faults or reading.general else "whole traces"
-
-
-def attempt(folder, source, sql, raw, whole):
-    path = folder / "mutant.sqlite"
-    shutil.copy(source, path)
-    mutate(path, sql, raw)
-    reading = read(path, None if whole else CASES, limit=20)
-    OUTCOMES[judge(reading, [""] if whole else CASES)] += 1
-
-
-def fuzz(examples, recorded, folder):
-    OUTCOMES.clear()
-
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(SQL, max_size=3), st.lists(BYTES, max_size=3), st.booleans(), st.sampled_from(["base", "head"]))
-    def run(sql, raw, whole, side):
-        attempt(folder, recorded[side], sql, raw, whole)
-
-    run()
-    print(dict(OUTCOMES))
-    assert len(OUTCOMES) == 4, "every documented outcome is met"
 
 
 @pytest.mark.parametrize("column", [b"deviceId", b"correlationId"])
@@ -798,15 +767,20 @@ def test_a_column_whose_name_is_no_text_is_damage(recorded, tmp_path, column):
 
 
 @pytest.mark.hypothesis
-def test_mutated_files_end_in_a_documented_outcome(recorded, tmp_path):
-    fuzz(120, recorded, tmp_path)
+@pytest.mark.parametrize("examples", [120, pytest.param(2_500, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_mutated_files_end_in_a_documented_outcome(recorded, tmp_path, examples):
+    outcomes = Counter()
 
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(SQL, max_size=3), st.lists(BYTES, max_size=3), st.booleans(), st.sampled_from(["base", "head"]))
+    def run(sql, raw, whole, side):
+        path = Path(shutil.copy(recorded[side], tmp_path / "mutant.sqlite"))
+        mutate(path, sql, raw)
+        reading = read(path, None if whole else CASES, limit=20)
+        outcomes[judge(reading, [""] if whole else CASES)] += 1
 
-@pytest.mark.slow
-@pytest.mark.hypothesis
-@pytest.mark.timeout(1800)
-def test_many_mutated_files_end_in_a_documented_outcome(recorded, tmp_path):
-    fuzz(2_500, recorded, tmp_path)
+    run()
+    assert len(outcomes) == 4, "every documented outcome is met"
 
 
 # ---------------------------------------------------------------- large traces

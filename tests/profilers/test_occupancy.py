@@ -34,14 +34,6 @@ def test_nvidias_calculator_agrees_for_every_capability():
     assert seen == set(CHIPS)
 
 
-def test_each_resource_can_be_what_limits():
-    assert occupancy((9, 0), 128, 255, 49152) == 12.5  # registers, of flash attention
-    assert occupancy((9, 0), 128, 32, 49152) == 25  # shared memory
-    assert occupancy((9, 0), 32, 32, 0) == 50  # blocks
-    assert occupancy((9, 0), 1024, 32, 0) == 100
-    assert occupancy((9, 0), 384, 32, 0) == 93.75  # blocks do not divide the warps
-
-
 def test_an_unknown_chip_is_no_guess():
     assert occupancy((6, 1), 128, 32, 0) is None
     assert occupancy((10, 7), 128, 32, 0) is None
