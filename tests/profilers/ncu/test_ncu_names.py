@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.model.metrics import CATALOGUE, NCU, PLAIN_NCU, of_ncu
+from perfci.model.metrics import CATALOGUE, NCU, PLAIN_NCU, combined, of_ncu
 from perfci.model.profile import Profile
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu import chips
@@ -205,6 +205,11 @@ def test_what_goes_to_the_command_line_is_one_word(text):
     if metric is not None:
         assert re.fullmatch(r"[a-z][a-z0-9]*__[A-Za-z0-9_.]+", text) and NCU.fullmatch(text)
         assert metric.aggregate is not None and metric.name == text
+
+
+def test_values_that_must_be_one():
+    assert combined("launch__stack_size", [(1024.0, 1e-6), (1024.0, 3e-6)]) == 1024
+    assert combined("launch__stack_size", [(1024.0, 1e-6), (2048.0, 3e-6)]) is None
 
 
 @pytest.mark.parametrize(
