@@ -24,7 +24,7 @@ from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
 from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
-from perfci.model.policy import CHANGES, PURPOSES, UNITS_OF, Policy, _as_list
+from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy, _as_list
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.units import pattern
@@ -108,7 +108,7 @@ def _limits() -> dict[str, Any]:
     def given(name: str) -> dict[str, Any]:
         return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
-    rules: list[dict[str, Any]] = [{"anyOf": [given(name) for name in PURPOSES]}]
+    rules: list[dict[str, Any]] = [{"anyOf": [given(name) for name in LIMIT_KEYS]}]
     for unit in dict.fromkeys(one.unit for one in CATALOGUE.values()):
         listed: dict[str, Any] = {"enum": [one.name for one in CATALOGUE.values() if one.unit == unit]}
         units = UNITS_OF[unit][0] if unit in UNITS_OF else {unit: 1.0}

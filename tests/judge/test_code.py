@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.judge.explain.difference import explain, explain_one
+from perfci.judge.explain.causes import explain, explain_one
 from perfci.model.profile import Fault, KernelCode, KernelUse, Profile, Trace
 
 LIBRARY = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.judge.explain.case import case_profile
-from perfci.judge.explain.difference import FIRST, LONGEST, Explanation, explain, explain_one
+from perfci.judge.explain.causes import FIRST, LONGEST, Explanation, explain, explain_one
 from perfci.model.kernels import identify
 from perfci.model.profile import (
     Call,

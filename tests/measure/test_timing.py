@@ -1,5 +1,7 @@
 """How a case is measured follows from what its workers found out."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,8 @@ from perfci.measure.timing import (
     settle,
 )
 from perfci.model.fingerprint import GpuFacts, NvmlFacts
+from perfci.model.timing import TimingMode
+from perfci.worker import declare, serve
 
 H200 = GpuFacts(
     multiprocessors=132, capability="9.0", l2_bytes=62_914_560, memory_bytes=150_000_000_000, empty_pair_seconds=1e-6
@@ -71,6 +75,12 @@ def test_auto_is_cold_where_one_side_cannot_be_captured() -> None:
 def test_a_timing_mode_that_was_asked_for_is_not_replaced(asked: str) -> None:
     with pytest.raises(Refused, match=f"timing mode {asked}: head cannot be captured"):
         settle(asked, {"head": gpu_probe(refused="it synchronises")}, H200, 1)  # type: ignore[arg-type]
+
+
+def test_workers_know_the_timing_modes() -> None:
+    assert get_args(TimingMode) == declare.MODES
+    with pytest.raises(ValueError, match="warm"):
+        serve._sampler("warm", [], 0)
 
 
 def test_cold_and_hot_on_request() -> None:

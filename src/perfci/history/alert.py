@@ -16,8 +16,8 @@ from perfci.history.series import Device, Entry, Head, Trace
 from perfci.model.base import DeviceKind
 
 _AGAINST: tuple[Against, ...] = ("last", "reference", "bound")
-NIGHTS = 2
-"""In a row, to begin an alert and to end it."""
+NIGHTS_WITHIN = 2
+"""In a row, to end an alert; it begins with the second night over: `_Limit._over`."""
 
 
 @dataclass
@@ -184,7 +184,7 @@ class _Limit:
         alert.told, alert.value, alert.within = night.started, entry.value, max(self._within.values(), default=0)
         alert.base, alert.name, alert.change, alert.limit = said.base, said.name, said.change, said.limit
         alert.reason = said.reason or alert.reason
-        if alert.within >= NIGHTS:
+        if alert.within >= NIGHTS_WITHIN:
             alert.ended = night.started
             self._within.clear()
             self.once.clear()

@@ -50,7 +50,7 @@ class Loop:
     chosen: set[str] = field(default_factory=set)
     """Keys of cases that go on to the first look that can convict: see `_in_turn`."""
     start: float = 0.0
-    """Of a round without its pairs: workers start."""
+    """Of a round without its pairs: workers start, as they last did."""
     beside: float = 0.0
     """Least seconds of a kernel's pair without its samples, so far."""
 
@@ -130,9 +130,8 @@ class Loop:
             tries = sum(bool(self._criteria(case)) for case in behind) == self.asked
             needs, left = self._needs(behind), self.budget.left
             # Where none fits with room for what scatter may ask, one that may fit is tried: else time is left over.
-            found = cheapest(needs, left / ROOM, self.start, tries=False) or cheapest(
-                needs, left, self.start, tries=tries
-            )
+            roomy = cheapest(needs, left, self.start, room=ROOM)
+            found = roomy or cheapest(needs, left, self.start, tries=tries)
             chosen = [case for need in found for case in need.cases]
             self.chosen = {case.key for case in chosen}
         keys = {case.key for case in behind}
@@ -244,10 +243,13 @@ class Loop:
         self.watch.read()
         if self.lock is not None:
             self.lock.require()
+        renewed = 0.0
         for device, bench in self.benches.items():
             kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
             if kernels:
                 run_round(bench, kernels, index, done, deadline)
+                renewed += time.monotonic() - mark if bench.spare else 0.0
+        self.start = renewed or self.start
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
         lot = next(bench.lot for bench in self.benches.values()) if names else ""
         random.Random(f"{lot}/commands/{index}").shuffle(names)

@@ -71,18 +71,18 @@ class Need(NamedTuple):
         return SURE if all(case.pairs for case in self.cases) else SURE * BESIDE_SAMPLES
 
 
-def cheapest(needs: Sequence[Need], left: float, start: float, *, tries: bool) -> list[Need]:
+def cheapest(needs: Sequence[Need], left: float, start: float, *, room: float = 1.0, tries: bool = False) -> list[Need]:
     """Return needs that reach their look within `left` seconds together, the cheapest first.
 
-    `start`: seconds of a round besides its pairs. `tries`: where none does, return the cheapest unless it certainly
-    does not.
+    `start`: seconds of a round besides its pairs. `room`: factor on what pairs take. `tries`: where none does, return
+    the cheapest unless it certainly does not.
     """
     chosen, total, rounds = list[Need](), 0.0, 0
     for need in sorted(needs, key=lambda need: need.order):
-        alone = need.seconds + start * need.pairs
+        alone = room * need.seconds + start * need.pairs
         if alone > left * (need.doubt if tries and not chosen else 1.0):
             continue
-        total, rounds = total + need.seconds, max(rounds, need.pairs)
+        total, rounds = total + room * need.seconds, max(rounds, need.pairs)
         if chosen and total + start * rounds > left:
             break
         chosen.append(need)

@@ -121,9 +121,7 @@ def settle(
 
 def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tuple[Setup, Timing]:
     refusals = [(name, probe.refused) for name, probe in probes.items() if probe.refused]
-    mode: Mode = "cold" if asked == "cold" or (asked == "auto" and refusals) else "rotating"
-    if asked == "hot":
-        mode = "hot"
+    mode: Mode = asked if asked != "auto" else "cold" if refusals else "rotating"
     said = Timing(mode=mode)
     if refusals:
         name, text = refusals[0]

@@ -158,7 +158,7 @@ def _likely(number: float, unit: str, example: str) -> str:
     return f"it with its unit, like {example!r}" if unit in UNITS_OF else f"{number:.15g}{unit}"
 
 
-PURPOSES = ("regression", "creep", "min", "max", "expect_kernels")
+LIMIT_KEYS = ("regression", "creep", "min", "max", "expect_kernels")
 """A limit has one of these at least."""
 CHANGES = ("regression", "creep")
 """Those that bound a change."""
@@ -193,9 +193,9 @@ class Limit(Document):
     """What lets the run fail, in place of the policy's own: see there."""
 
     @model_validator(mode="after")
-    def _one_purpose(self) -> "Limit":
-        if all(getattr(self, name) is None for name in PURPOSES):
-            raise ValueError(f"a limit needs one of: {', '.join(PURPOSES)}")
+    def _one_kind(self) -> "Limit":
+        if all(getattr(self, name) is None for name in LIMIT_KEYS):
+            raise ValueError(f"a limit needs one of: {', '.join(LIMIT_KEYS)}")
         return self
 
 

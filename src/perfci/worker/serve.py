@@ -479,7 +479,11 @@ def _sampler(mode: str, fns: list[Any], seed: int) -> Any:
     """`seed`: the placement's, the same for base and head."""
     if mode == "cpu":
         return CpuSampler(fns[0])
-    return ColdSampler(fns[0], seed) if mode == "cold" else GraphSampler(fns)
+    if mode == "cold":
+        return ColdSampler(fns[0], seed)
+    if mode in ("rotating", "hot"):
+        return GraphSampler(fns)
+    raise ValueError(f"{mode!r} is no timing mode")
 
 
 def _forget_peak(device: str) -> None:

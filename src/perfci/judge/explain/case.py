@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from perfci.judge.explain.difference import Explanation, explain, explain_one
+from perfci.judge.explain.causes import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults

@@ -1,65 +1,242 @@
-"""Differences between two profiles of a case: findings with the time they account for.
+"""Why a case changed: sentences that a kernel author accepts, from the profiles of base and head.
 
-Quantities are of one execution. Only what base and head both tell is compared; what one lacks is never taken as zero.
+Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
 """
 
-from perfci.judge.explain import code, kernel_change, kernel_set
-from perfci.judge.explain import host as host_change
-from perfci.judge.explain.numbers import arrow, moved, pair
-from perfci.judge.explain.seen import Finding, Seen
-from perfci.judge.explain.thresholds import BYTES, INSTRUCTIONS, LEAST_BYTES, POINTS, TIME
-from perfci.judge.words import call_name
-from perfci.model.metrics import CATALOGUE, CHECKED
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from pydantic import Field
+
+from perfci.judge.explain import code, differences
+from perfci.judge.explain.alone import longest, standing
+from perfci.judge.explain.numbers import pair, percent_of
+from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
+from perfci.judge.explain.thresholds import MINOR
+from perfci.model.base import Document, Side
+from perfci.model.kernels import identify
+from perfci.model.profile import Fault, Part, Profile, doubt
+from perfci.model.text import one_line, printable
+from perfci.model.units import significant
+
+FIRST = 140
+"""Characters that a column of the table holds."""
+LONGEST = 300
+"""Characters of any other sentence or step."""
+SENTENCES, STEPS = 8, 6
+"""Who reads more opens the profile."""
+SLOWEST = 3
+"""Kernels whose rules are told."""
+NEWS = 0.8
+"""Of a rule's estimated speed-up, from which on base's says the same."""
+TELLING = 0.10
+"""Of the change, from which on a finding explains it."""
+SUSPICIOUS = 0.03
+"""Change of the time that is profiled; where nothing moved beside one, the machine did it."""
+
+_MARKUP = re.compile(r"@(\w+):([^@]*)@")
+"""`@url:text:https://…@`, `@section:id:text@` in rules of profilers."""
+_SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
 
 
-def findings(base: Seen, head: Seen) -> list[Finding]:
-    """Return all that differs, in no order."""
-    found = [*kernel_set.kernels(base, head), *kernel_change.same_kernels(base, head)]
-    if not any("tensor cores" in one.text for one in found):
-        found += kernel_change.tensor(base, head)
-    return [
-        *found,
-        *code.changes(base, head),
-        *host_change.copies(base, head),
-        *host_change.host(base, head),
-        *_metrics(base, head),
-        *_ranges(base, head),
-    ]
+class Explanation(Document):
+    """Sentences and steps that a case's profile gives."""
+
+    sentences: list[str] = Field(default_factory=list)
+    """Most telling first, one line each; the first of at most 140 characters."""
+    next_steps: list[str] = Field(default_factory=list)
+    """One line each, most promising first."""
 
 
-def _metrics(base: Seen, head: Seen) -> list[Finding]:
-    """The peak memory, and all metrics where kernels cannot be compared one by one."""
-    unseen = base.groups is None or head.groups is None
-    found = []
-    for name, known in CATALOGUE.items():
-        two = pair(base.profile.metrics.get(name), head.profile.metrics.get(name))
-        if two is None or not (name in CHECKED or (unseen and known.overall)):
+def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
+    """Explain what moved between `base` and `head`, ranked by how much of the change it accounts for.
+
+    `change`: ratio head/base of the measured time; None or no finite positive number: the profilers' own times decide.
+    First come findings that account for a tenth of the change, longest first; then those that no time tells; then those
+    that point the other way. There is always a sentence: that nothing moved, or what could not be seen.
+    """
+    ratio = change if change is not None and math.isfinite(change) and change > 0 else None
+    traced = usable(base) is not None and usable(head) is not None
+    two = see(base, traced), see(head, traced)
+    ranked = _ranked(differences.findings(*two), *two, ratio)
+    missing = [*_missing({"base": base, "head": head}), *code.unread([base, head])]
+    alone = see(head, usable(head) is not None)
+    said = [one.text for one in ranked] or _nothing(*two, ratio)
+    if ranked and all(one.topic == "machine" for one in ranked):
+        said[0] += ": suspect the machine"
+    told = {one.topic for one in ranked} | {"launch"}  # that a profiler makes launches slow is no news
+    more = [one for one in standing(alone) if not one.topic or one.topic not in told]
+    steps = [*(one.step for one in [*ranked, *more]), *_rules(alone, two[0]), *_remedies(base, head)]
+    if not said and not missing:
+        profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
+        said = ["base and head were not profiled alike" if profiled else "neither base nor head was profiled"]
+    return _explanation([*said[:SENTENCES], *missing], steps)
+
+
+def explain_one(head: Profile) -> Explanation:
+    """Explain what stands out in one profile: at least one sentence."""
+    seen = see(head, usable(head) is not None)
+    found = standing(seen)
+    said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
+    missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
+    if not said and not missing:
+        said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "the case was not profiled"]
+    return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
+
+
+def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
+    deltas = [head.device - base.device if base.groups is not None and head.groups is not None else 0.0]
+    if base.trace and head.trace:
+        deltas.append(head.trace.wall - base.trace.wall)
+    deltas = [one for one in deltas if math.isfinite(one)]
+    largest = max(deltas, key=abs, default=0.0)
+    direction = math.copysign(1.0, math.log(ratio) if ratio is not None and ratio != 1 else largest)
+    whole = max((abs(one) for one in [*deltas, *(one.seconds or 0.0 for one in found)]), default=0.0)
+
+    def key(one: Finding) -> tuple[int, float, int, str]:
+        share = one.seconds * direction / whole if one.seconds is not None and whole > 0 else 0.0
+        bucket = 0 if share >= TELLING else 2 if share <= -TELLING else 1
+        return bucket, -share if bucket == 0 else 0.0, one.order, one.text
+
+    return sorted(found, key=key)
+
+
+def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
+    suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
+    end = ": suspect the machine" if suspect else ""
+    if base.groups is not None and head.groups is not None:
+        if not base.groups and not head.groups and not (base.trace and head.trace and base.trace.copies):
+            return [
+                f"nothing moved: neither base nor head ran a kernel or a copy{', but the time did' if suspect else ''}"
+            ]
+        if any(doubt(one.profile, "kernels") for one in (base, head)):
+            return [f"nothing moved in what was seen of base and head, and not all was{end}"]
+        counted = base.counted and head.counted and base.trace and head.trace
+        return [
+            f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
+        ]
+    if any(pair(base.profile.metrics[name], head.profile.metrics.get(name)) for name in base.profile.metrics):
+        return ["nothing moved in what was seen of base and head, which is not their kernels"]
+    return []
+
+
+# ---------------------------------------------------------------- what could not be seen
+
+_PARTS: tuple[tuple[Part, str], ...] = (
+    ("trace", "kernels, copies and calls"),
+    ("counters", "bytes, occupancy and stalls"),
+)
+
+
+def _missing(sides: dict[Side, Profile]) -> list[str]:
+    """One sentence for each part that is missing in a side or that a fault taints.
+
+    A part that no side has and of which no fault speaks was not asked for.
+    """
+    said: list[str] = []
+    whole = {"base", "head"} == set(sides)
+    for part, about in _PARTS:
+        lacking = [name for name, one in sides.items() if (usable(one) if part == "trace" else one.counters) is None]
+        if part == "counters":
+            lacking = [name for name in lacking if not kernelless(sides[name])]
+        found = {name: [fault for fault in faults(one) if fault.part == part] for name, one in sides.items()}
+        for name in sides:
+            if name not in lacking:
+                said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
+        reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
+        if lacking and (reasons or len(lacking) < len(sides)):
+            of = " of base or head" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
+            verb = "were not compared" if whole else "were not seen"
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            said.append(f"no {part}{of}: {about} {verb}{why}")
+    needless = {name: [one for one in profile.faults if one not in faults(profile)] for name, profile in sides.items()}
+    if uncounted := [name for name in sides if needless[name]]:
+        tools = " or ".join(dict.fromkeys(one.tool for name in uncounted for one in needless[name]))
+        who = "neither base nor head" if len(uncounted) > 1 else uncounted[0] if whole else "it"
+        said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for {tools} to count")
+    sources = {one.trace.source for one in sides.values() if one.trace}
+    if len(sources) > 1:
+        said.append(f"the traces are of {' and '.join(sorted(sources))}: what the host did was not compared")
+    return list(dict.fromkeys(said))
+
+
+def _whose(side: str, whole: bool) -> str:
+    return f"{side}: " if whole else ""
+
+
+def _why(fault: Fault) -> str:
+    return f"{fault.kind}: {fault.text}"
+
+
+def _remedies(*sides: Profile) -> list[str]:
+    return [fault.remedy for one in sides for fault in faults(one) if fault.remedy]
+
+
+# ---------------------------------------------------------------- what the rules of profilers say
+
+
+def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
+    """Of the slowest kernels, the rule with the largest estimated speed-up, most device time saved first; beside a base
+    only rules that say more than there of the same kernel."""
+    if base is not None and not base.counted:
+        return []
+    was: dict[tuple[str, str], float] = {}
+    for one in base.counted if base is not None else ():
+        for rule in one.rules:
+            was[one.name, rule.name] = max(was.get((one.name, rule.name), 0.0), rule.speedup or 0.0)
+    total = sum(one.seconds for one in seen.counted)
+    if not 0 < total < math.inf:
+        return []
+    tool = seen.profile.counters.source if seen.profile.counters else ""
+    told: list[tuple[float, str]] = []
+    for one in sorted(seen.counted, key=lambda kernel: -kernel.seconds)[:SLOWEST]:
+        estimated = [
+            rule for rule in one.rules if rule.speedup and rule.speedup * NEWS > was.get((one.name, rule.name), 0.0)
+        ]
+        if not estimated:
             continue
-        differs = (
-            abs(two[1] - two[0]) > POINTS
-            if known.unit == "%"
-            else moved(*two, BYTES, LEAST_BYTES)
-            if name in ("dram_bytes", "peak_memory")
-            else moved(*two, INSTRUCTIONS)
-        )
-        if differs:
-            words = f"{name.replace('_', ' ')} {arrow(*two, known.unit)}"
-            found.append(Finding(10, words) if name in CHECKED else Finding(9, f"{words} ({known.about})"))
-    return found
+        rule = max(estimated, key=lambda rule: rule.speedup or 0.0)
+        saved = one.seconds / total * (rule.speedup or 0.0) / 100
+        if saved < MINOR or not math.isfinite(saved):
+            continue
+        share = percent_of(one.seconds, total)
+        about = f"`{identify(one.name).label}` ({share} of the kernel time): {one_line(rule.name, 60)}: "
+        tail = f" ({tool} estimates {significant(rule.speedup or 0.0, 3)} %)"
+        told.append((saved, about + one_line(_plain(rule.message), LONGEST - len(about) - len(tail)) + tail))
+    return [text for _, text in sorted(told, key=lambda one: (-one[0], one[1]))]
 
 
-def _ranges(base: Seen, head: Seen) -> list[Finding]:
-    """The user's range whose device time changed most."""
-    if base.trace is None or head.trace is None:
-        return []
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
-    for seen, devices in ((base.trace, before), (head.trace, after)):
-        for one in seen.ranges:
-            devices[one.name] = devices.get(one.name, 0.0) + one.device
-    pairs = [(before[name], after[name], name) for name in after if name in before]
-    pairs = [one for one in pairs if moved(one[0], one[1], TIME)]
-    if not pairs:
-        return []
-    old, new, name = max(pairs, key=lambda one: (abs(one[1] - one[0]), one[2]))
-    return [Finding(10, f"in the range {call_name(name)}: {arrow(old, new, 's')} on the device")]
+def _plain(message: str) -> str:
+    """Without links, from the first sentence with a number on: definitions stand before."""
+
+    def text(match: re.Match[str]) -> str:
+        first, _, second = match[2].partition(":")
+        return first if match[1] == "url" or not second else second
+
+    sentences = _SENTENCE.split(_MARKUP.sub(text, message))
+    start = next((i for i, one in enumerate(sentences) if any(c.isdigit() for c in one)), 0)
+    return " ".join(sentences[start:])
+
+
+def _explanation(sentences: Sequence[str], steps: Iterable[str]) -> Explanation:
+    lines = _lines(sentences)
+    return Explanation(
+        sentences=[one if i else _fitted(one) for i, one in enumerate(lines)], next_steps=_lines(steps)[:STEPS]
+    )
+
+
+def _lines(texts: Iterable[str]) -> list[str]:
+    return [one for one in dict.fromkeys(_line(text, LONGEST) for text in texts) if one]
+
+
+def _fitted(text: str) -> str:
+    """End what is too long behind a whole part."""
+    if len(text) <= FIRST:
+        return text
+    end = text.rfind(", ", FIRST // 2, FIRST - 2)
+    return f"{text[:end]}, …" if end > 0 else one_line(text, FIRST)
+
+
+def _line(text: str, longest: int) -> str:
+    return one_line(printable(text), longest)

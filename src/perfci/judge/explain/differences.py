@@ -1,0 +1,65 @@
+"""Differences between two profiles of a case: findings with the time they account for.
+
+Quantities are of one execution. Only what base and head both tell is compared; what one lacks is never taken as zero.
+"""
+
+from perfci.judge.explain import code, kernel_change, kernel_set
+from perfci.judge.explain import host as host_change
+from perfci.judge.explain.numbers import arrow, moved, pair
+from perfci.judge.explain.seen import Finding, Seen
+from perfci.judge.explain.thresholds import BYTES, INSTRUCTIONS, LEAST_BYTES, POINTS, TIME
+from perfci.judge.words import call_name
+from perfci.model.metrics import CATALOGUE, CHECKED
+
+
+def findings(base: Seen, head: Seen) -> list[Finding]:
+    """Return all that differs, in no order."""
+    found = [*kernel_set.kernels(base, head), *kernel_change.same_kernels(base, head)]
+    if not any("tensor cores" in one.text for one in found):
+        found += kernel_change.tensor(base, head)
+    return [
+        *found,
+        *code.changes(base, head),
+        *host_change.copies(base, head),
+        *host_change.host(base, head),
+        *_metrics(base, head),
+        *_ranges(base, head),
+    ]
+
+
+def _metrics(base: Seen, head: Seen) -> list[Finding]:
+    """The peak memory, and all metrics where kernels cannot be compared one by one."""
+    unseen = base.groups is None or head.groups is None
+    found = []
+    for name, known in CATALOGUE.items():
+        two = pair(base.profile.metrics.get(name), head.profile.metrics.get(name))
+        if two is None or not (name in CHECKED or (unseen and known.overall)):
+            continue
+        differs = (
+            abs(two[1] - two[0]) > POINTS
+            if known.unit == "%"
+            else moved(*two, BYTES, LEAST_BYTES)
+            if name in ("dram_bytes", "peak_memory")
+            else moved(*two, INSTRUCTIONS)
+        )
+        if differs:
+            words = f"{name.replace('_', ' ')} {arrow(*two, known.unit)}"
+            found.append(Finding(10, words) if name in CHECKED else Finding(9, f"{words} ({known.about})"))
+    return found
+
+
+def _ranges(base: Seen, head: Seen) -> list[Finding]:
+    """The user's range whose device time changed most."""
+    if base.trace is None or head.trace is None:
+        return []
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for seen, devices in ((base.trace, before), (head.trace, after)):
+        for one in seen.ranges:
+            devices[one.name] = devices.get(one.name, 0.0) + one.device
+    pairs = [(before[name], after[name], name) for name in after if name in before]
+    pairs = [one for one in pairs if moved(one[0], one[1], TIME)]
+    if not pairs:
+        return []
+    old, new, name = max(pairs, key=lambda one: (abs(one[1] - one[0]), one[2]))
+    return [Finding(10, f"in the range {call_name(name)}: {arrow(old, new, 's')} on the device")]
