@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from perfci import schemas
 from perfci.model.base import UsageError
 from perfci.model.metrics import CATALOGUE, CustomMetric, resolve
-from perfci.model.policy import PURPOSES, Limit, Policy
+from perfci.model.policy import LIMIT_KEYS, Limit, Policy
 from perfci.model.policy_text import parse_policy
 from perfci.model.report import Report
 from perfci.model.results import Case, CaseSide, Check, FileFailure, Reason, Results, Work
@@ -103,7 +103,7 @@ def test_a_written_policy_is_valid(text):
 def test_a_limit_asks_by_each_field_that_may_be_left_out_and_has_no_default():
     """`min_change` and `better` are of `regression` and `creep`."""
     left_out = {name for name, field in Limit.model_fields.items() if field.default is None}
-    assert left_out - {"min_change", "better", "fail_on"} == {*PURPOSES}
+    assert left_out - {"min_change", "better", "fail_on"} == {*LIMIT_KEYS}
 
 
 def limit(**fields: object) -> dict[str, object]:
