@@ -10,13 +10,15 @@ import pytest
 from benchmarks.agreement import Quiet
 from perfci.measure import checker, checks
 from perfci.measure.bench import Bench, Checked
+from perfci.measure.cases import Found
 from perfci.measure.checker import Checker
-from perfci.measure.checks import _forget_tuning, lanes
+from perfci.measure.checks import _forget_tuning, lanes, settle_all
 from perfci.measure.costs import Costs
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.measure.timing import Probe
 from perfci.model.base import SIDES
+from perfci.model.fingerprint import GpuFacts
 from perfci.model.results import Case, CaseSide, Reason, Results
 from perfci.system.child import Died
 
@@ -252,3 +254,19 @@ def test_a_capture_that_fails_in_base_is_not_tried_in_head_and_costs_one_wait_fo
     # The first shows that captures fail; then one for each case left is started at once. Head's serves all.
     assert [workers for _, workers, _ in settled] == ([1, 4, 4, 4] if refused else [1] * 4) + [len(started)] * 4
     assert len(started) == (5 if refused else 2)
+
+
+def test_what_base_could_not_capture_stays_cold_once_base_has_failed() -> None:
+    one = case("k", 0)
+    one.sides = {"base": CaseSide(status="failed"), "head": CaseSide()}
+    probes = {one.key: {"base": Probe(1e-5, {}, refused="it synchronises"), "head": Probe(1e-5, {}, footprint=1 << 20)}}
+    gpu = GpuFacts(
+        multiprocessors=132, capability="9.0", l2_bytes=1 << 25, memory_bytes=1 << 37, empty_pair_seconds=1e-6
+    )
+    bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), Costs())
+    place = SimpleNamespace(
+        benches={"cuda": bench}, facts=SimpleNamespace(gpu=gpu, ceilings={}), limits=SimpleNamespace(timing="auto")
+    )
+    found = {name: Found(cases={one.key: {"timing": None}}) for name in SIDES}
+    settle_all([one], place, found, probes, None)
+    assert bench.setups[one.key].mode == "cold"

@@ -9,10 +9,10 @@ import pytest
 
 from perfci.measure.bench import Bench
 from perfci.measure.costs import Costs
-from perfci.measure.sampling import DEAREST, adapt
-from perfci.measure.timing import SCHEDULES, TELLING, Setup
+from perfci.measure.sampling import DEAREST, KNOWN, TELLING, adapt
+from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import SIDES, Side
-from perfci.model.plan import Looks, Plan
+from perfci.model.plan import Looks, Plan, Schedule
 from perfci.model.results import Case, CaseSide, Pair
 from perfci.model.timing import Timing
 from perfci.stats.components import scatter_of
@@ -41,16 +41,18 @@ def pair(
     return Pair(index=index, values=values, scatter=scatter_of(blocks), blocks=count, seconds=seconds)
 
 
-def adapted(pairs: list[Pair], r: float, tuner: str | None = None) -> tuple[int, int]:
+def adapted(
+    pairs: list[Pair], r: float | None, tuner: str | None = None, planned: Schedule = PLANNED
+) -> tuple[int, int]:
     """Placements and blocks of the next pair. `tuner`: as sides and pairs tell it; None where they do not."""
-    setup = Setup("rotating", 20, 6, PLANNED.placements, PLANNED.blocks)
+    setup = Setup("rotating", 20, 6, planned.placements, planned.blocks)
     bench = Bench(None, {}, 0, 1, [], 60.0, [], Path(), Costs(), {"k@cuda": setup})  # type: ignore[arg-type]
     plan = Plan(
         seed=0,
         sides=["base", "head"],
-        schedules={"rotating": PLANNED},
+        schedules={"rotating": planned},
         looks=Looks.fitted(1),
-        criteria=[limit("k", bound=r)],
+        criteria=[] if r is None else [limit("k", bound=r)],
     )
     sides: dict[Side, CaseSide] = {name: CaseSide(timing=Timing(mode="rotating"), tuner=tuner) for name in SIDES}
     if tuner is not None:
@@ -141,9 +143,19 @@ def test_nothing_depends_on_which_side_is_called_base(factor: float) -> None:
     assert adapted(pairs, r=0.01) == adapted(flipped, r=0.01)
 
 
-def test_a_single_pair_of_many_placements_tells_enough() -> None:
+def test_a_single_pair_of_many_placements_tells_enough_but_not_that_one_would_do() -> None:
     rng = np.random.default_rng(6)
     assert adapted([pair(0, rng, 0.0, 1e-6, 1e-6)], 0.05) == (PLANNED.placements, PLANNED.blocks)
-    assert adapted([pair(0, rng, 0.0, 1e-6, 1e-6, placements=TELLING)], 0.05) == (1, 2)
+    calm = [pair(0, rng, 0.0, 1e-6, 1e-6, placements=TELLING)]
+    for index in range(1, KNOWN - TELLING + 2):
+        assert adapted(calm, 0.05) == (2, 2)
+        calm.append(pair(index, rng, 0.0, 1e-6, 1e-6))
+    assert adapted(calm, 0.05) == (1, 2)
     noisy = [adapted([pair(0, rng, 0.0, 0.02, 1e-6, placements=TELLING)], 0.05)[0] for _ in range(20)]
-    assert np.median(noisy) > 2, "one placement would not do"
+    assert np.median(noisy) > 2, "two placements would not do"
+
+
+def test_only_a_first_pair_that_others_follow_by_scatter_is_small() -> None:
+    cold = SCHEDULES["cold"]
+    assert adapted([], 0.05, planned=cold) == (TELLING, cold.blocks)
+    assert adapted([], None, planned=cold) == (cold.placements, cold.blocks), "nothing says how large the next would be"

@@ -58,7 +58,7 @@ def load(
     worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), reach=True, asked=asked)
     reply = worker.answer(timeout, None if scouting is None else scouting.tell)
     require_inside(side, reply["foreign"])
-    side.info.modules = reply["modules"]
+    side.info.modules.update(reply["modules"])  # of files that are imported one by one, too
     found = Found(reach=reply["reach"])
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case

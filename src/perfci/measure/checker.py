@@ -197,7 +197,7 @@ class Checker:
                 raise reply
             patient = replace(self.bench, timeout=self.budget.patience(self.bench.timeout))
             if reply.ok and (self._worker is None or not self._worker.alive):
-                self._replace(patient, left)
+                self._replace(patient, left if beside else 1)
             probe = _found(patient, self._worker, self.name, case, reply, self._mode(case))
         except Died as died:
             if died.reason.kind == "timeout" and not self.budget.left:
@@ -225,14 +225,16 @@ class Checker:
         once. Raises Died."""
         if not self._spare:
             refusing = bench.context and any(probe.refused for probe in self.probes.values())
+            started = []
             try:
                 for _ in range(min(left, SPARE) if refusing else 1):
-                    self._spare.append(bench.begin(self.name, beside=True))
-                for worker in self._spare:
-                    bench.loaded(worker)
+                    started.append(bench.begin(self.name, beside=True))
+                for worker in started:
+                    self._spare.append(bench.loaded(worker))
             except Died:
-                _end(self._spare)
-                raise
+                _end([worker for worker in started if worker not in self._spare])
+                if not self._spare:
+                    raise
         self._worker, self.loading = self._spare.pop(), False
 
     def dismiss(self) -> None:

@@ -235,8 +235,11 @@ def settle_all(
             continue
         bench, gpu = place.benches[case.device], place.facts.gpu if case.device == "cuda" else None
         assert (gpu is None) == (case.device == "cpu")
+        asked = timing_of(case, found, place.limits)
+        if asked == "auto" and any(probe.refused for name, probe in probes[case.key].items() if name not in working):
+            asked = "cold"  # head's capture was not tried where base's failed
         try:
-            setup, said = settle(timing_of(case, found, place.limits), working, gpu, bench.threads)
+            setup, said = settle(asked, working, gpu, bench.threads)
             bench.setups[case.key] = setup.smallest() if case.proved else setup
         except Refused as refused:
             for name, probe in working.items():

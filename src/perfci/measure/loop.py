@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from perfci.measure.bench import Bench
 from perfci.measure.commands.runner import Runner
@@ -49,8 +50,8 @@ class Loop:
     asked: int = 0
     chosen: set[str] = field(default_factory=set)
     """Keys of cases that go on to the first look that can convict: see `_in_turn`."""
-    start: float = 0.0
-    """Of a round without its pairs: workers start, as they last did."""
+    starts: list[float] = field(default_factory=list)
+    """Seconds of each round so far without its pairs: workers start."""
     beside: float = 0.0
     """Least seconds of a kernel's pair without its samples, so far."""
 
@@ -139,6 +140,11 @@ class Loop:
 
     def _behind(self, cases: Sequence[Case]) -> list[Case]:
         return [case for case in cases if len(case.pairs) < self._look(case)]
+
+    @property
+    def start(self) -> float:
+        """Seconds of a round without its pairs."""
+        return median(self.starts) if self.starts else 0.0
 
     def _look(self, case: Case) -> int:
         plan = self.plan
@@ -249,7 +255,7 @@ class Loop:
             if kernels:
                 run_round(bench, kernels, index, done, deadline)
                 renewed += time.monotonic() - mark if bench.spare else 0.0
-        self.start = renewed or self.start
+        self.starts += [renewed] if renewed else []
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
         lot = next(bench.lot for bench in self.benches.values()) if names else ""
         random.Random(f"{lot}/commands/{index}").shuffle(names)
@@ -279,7 +285,8 @@ class Loop:
                 own = math.fsum(outcome.pair.seconds.values())
                 planned = self.benches[case.device].setups[case.key].planned
                 self.beside = min(self.beside or math.inf, max(0.0, own - planned))
-                self.start = self.start or max(0.0, seconds - own)
+                if not self.starts:
+                    self.starts = [max(0.0, seconds - own)]
             self.journal.add_pair(case.key, outcome.pair, outcome.samples)
 
 

@@ -23,8 +23,6 @@ MOST_EXECUTIONS = 1024
 """Executions in one graph at most."""
 LONGEST_SAMPLE = 0.25
 """Seconds of a CPU batch in the slower side."""
-TELLING = 4
-"""Placements of one pair that tell what they contribute: a first pair has no more."""
 MEMORY_SHARE = 0.9
 """Share of the GPU's memory for two live workers together."""
 CONTEXT = 600 * 2**20
@@ -136,8 +134,7 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
         said.cache = "L2 flushed"
         slowest = max(probe.seconds for probe in probes.values())
         samples = _clamp(schedule.block_time / slowest, 1, schedule.samples)
-        placements = min(TELLING, schedule.placements)
-        return Setup(mode, 1, samples, placements, schedule.blocks, alternating=alternating), said
+        return Setup(mode, 1, samples, schedule.placements, schedule.blocks, alternating=alternating), said
     sets = rotation_sets(max(probe.footprint for probe in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     times = [probe.graph_seconds or probe.seconds for probe in probes.values()]
     walks = _clamp(REPLAY / (min(times) * sets), 1, max(1, MOST_EXECUTIONS // sets))

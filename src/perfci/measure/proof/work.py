@@ -30,7 +30,6 @@ from perfci.model.text import one_line
 from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
-from perfci.system.facts import usable_cores
 from perfci.system.lease import Lease
 from perfci.system.starter import Wait, Worker, wait_first
 from perfci.work.files import Compared, compare, refused
@@ -170,7 +169,7 @@ def compare_work(
             except Unread as error:
                 return {name: refused(f"what was recorded {error}") for name, _ in part}
 
-        with ThreadPoolExecutor(usable_cores()) as pool:
+        with ThreadPoolExecutor(most_lanes("cuda")) as pool:
             for of_part in pool.map(compared, parts):
                 answers |= of_part
     return {case.id: answers[case.id] for case in cases}
@@ -195,11 +194,13 @@ class _Recording:
         for batch in (batch for lot in lots for batch in lot):
             until = time.monotonic() + (self.end - time.monotonic()) * _longest(batch) / left
             left -= _longest(batch)
-            _run([self._recorded(recorder, own, until) for recorder, own in batch])
-            for recorder, _ in batch:
-                recorder.dismiss()
-            for recorder, _ in batch:
-                recorder.close()
+            try:
+                _run([self._recorded(recorder, own, until) for recorder, own in batch])
+            finally:
+                for recorder, _ in batch:
+                    recorder.dismiss()
+                for recorder, _ in batch:
+                    recorder.close()
         return [(case.id, self.folders[case.id]) for case in cases if case.id not in self.answers]
 
     def _lots(self, cases: Sequence[Case]) -> list[list["Batch"]]:
@@ -278,6 +279,7 @@ class _Recorder:
         self.name, self.process, self.draws = name, process, draws
         self.bench = place.benches["cuda"]
         self.worker: Worker | None = None
+        self._leaving: list[Worker] = []
 
     def record(self, case: Case, target: Path, until: float) -> Generator[Wait, None, str]:
         """Return why the case's work was not recorded into `target` by then, or empty."""
@@ -306,17 +308,21 @@ class _Recorder:
         except Died as error:
             why = error.reason.text
         if why:  # it may live on, and hold memory of the GPU; and a capture that failed may leave the next one none
-            self.close()
+            self.dismiss()
         return why
 
     def dismiss(self) -> None:
+        """Tell the process to end by itself; nobody waits for it meanwhile."""
         if self.worker is not None:
             self.worker.dismiss()
+            self._leaving.append(self.worker)
+            self.worker = None
 
     def close(self) -> None:
-        if self.worker is not None:
-            self.worker.close()
-            self.worker = None
+        """Wait for the ends of all processes."""
+        for worker in self._leaving:
+            worker.close()
+        self._leaving.clear()
 
 
 Batch = list[tuple[_Recorder, Sequence[Case]]]
