@@ -18,7 +18,7 @@ from perfci.judge.explain.thresholds import (
     TENSOR,
 )
 from perfci.judge.words import call_name
-from perfci.model.profile import CopyKind, Trace
+from perfci.model.profile import Call, CallKind, CopyKind, Trace
 from perfci.model.units import show
 
 _LINKS: tuple[CopyKind, ...] = ("host to device", "device to host")
@@ -40,21 +40,14 @@ def standing(seen: Seen) -> list[Finding]:
 
 def _host(seen: Seen, trace: Trace) -> list[Finding]:
     found = []
-    allocations, waits = (calls_of(trace, kind) for kind in ("allocation", "synchronisation"))
-    spent, n = finite(sum(call.seconds for call in allocations)), sum(call.count for call in allocations)
-    if spent is not None and n >= ONCE and spent >= SHARE * trace.wall > 0:
-        top = max(allocations, key=lambda call: (call.seconds, call.name))
-        name = call_name(top.name)
-        share = percent_of(spent, trace.wall)
+    spent, rest = sum(call.seconds for call in calls_of(trace, "allocation")), trace.wall - trace.busy
+    if top := _longest(trace, "allocation", spent):
+        name, share = call_name(top.name), percent_of(spent, trace.wall)
         step = f"{name} is {share} of the time: allocate outside the loop{gain(trace.wall, spent)}"
         text = f"allocates inside the loop: {name}, {counted(top.count, 'call')} an execution, {share} of the time"
         found.append(Finding(0, text, min(spent, trace.wall), step, "allocation"))
-    rest = finite(trace.wall - trace.busy)
-    n = sum(call.count for call in waits)
-    if rest is not None and n >= ONCE and rest >= SHARE * trace.wall > 0:
-        top = max(waits, key=lambda call: (call.seconds, call.name))
-        name = call_name(top.name)
-        share = percent_of(rest, trace.wall)
+    if top := _longest(trace, "synchronisation", rest):
+        name, share = call_name(top.name), percent_of(rest, trace.wall)
         step = f"{name} in the loop: wait once behind it; the GPU idles {share} of the time{gain(trace.wall, rest)}"
         text = f"synchronises inside the loop: {name}, {counted(top.count, 'call')} an execution, "
         text += f"the GPU idles {share} of the time"
@@ -75,19 +68,24 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
 def _process(trace: Trace) -> list[Finding]:
     """Of a whole process, of which no other number is of a loop."""
     found = []
-    allocations = calls_of(trace, "allocation")
-    spent = finite(sum(call.seconds for call in allocations))
-    if spent is not None and spent >= SHARE * trace.wall > 0:
-        top = max(allocations, key=lambda call: (call.seconds, call.name))
-        if top.count >= AGAIN:
-            share = percent_of(spent, trace.wall)
-            text = f"allocates again and again: {call_name(top.name)}, {counted(top.count, 'call')}, {share} of the "
-            text += "process's time, in which its first call makes the context"
-            step = "allocate once, and reuse it (a pool, cudaMallocAsync); name the NVTX range of the loop under "
-            step += "range: to see it without the process's start"
-            # How much of it the context takes is not known.
-            found.append(Finding(0, text, None, step, "allocation"))
+    spent = sum(call.seconds for call in calls_of(trace, "allocation"))
+    top = _longest(trace, "allocation", spent)
+    if top and top.count >= AGAIN:
+        text = f"allocates again and again: {call_name(top.name)}, {counted(top.count, 'call')}, "
+        text += f"{percent_of(spent, trace.wall)} of the process's time, in which its first call makes the context"
+        step = "allocate once, and reuse it (a pool, cudaMallocAsync); name the NVTX range of the loop under "
+        step += "range: to see it without the process's start"
+        # How much of it the context takes is not known.
+        found.append(Finding(0, text, None, step, "allocation"))
     return found + _pageable(trace)
+
+
+def _longest(trace: Trace, kind: CallKind, seconds: float) -> Call | None:
+    """Return the longest call of `kind`; None where they are rare, or the `seconds` lost to them few."""
+    calls = calls_of(trace, kind)
+    if not (SHARE * trace.wall <= seconds < math.inf and trace.wall > 0 and sum(call.count for call in calls) >= ONCE):
+        return None
+    return max(calls, key=lambda call: (call.seconds, call.name))
 
 
 def _pageable(trace: Trace) -> list[Finding]:
