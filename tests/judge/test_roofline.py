@@ -126,7 +126,7 @@ def test_links_of_the_recorded_upload():
     base, head = (Profile.model_validate(cases[side]["upload-mib64"]).trace for side in ("base", "head"))
     (pinned,), (pageable,) = links(base, CEILINGS), links(head, CEILINGS)
     assert pinned == "the upload reaches 55.4 GB/s, 101 % of the measured link (55.0 GB/s)"
-    assert pageable == "the upload reaches 12.1 GB/s, 22.0 % of the measured link (55.0 GB/s), from pageable memory"
+    assert pageable == "the upload reaches 12.1 GB/s, 22.0 % of the measured link (55.0 GB/s)"
 
 
 def test_no_link_without_a_ceiling_or_a_copy():

@@ -5,9 +5,9 @@ worker measures (`ceilings` of the fingerprint), not those of a data sheet.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from perfci.judge.explain.seen import UP, copied
 from perfci.model.base import SIDES, Side
 from perfci.model.fingerprint import Ceilings, Rate
 from perfci.model.profile import CopyKind, Counters, Trace
@@ -38,10 +38,31 @@ class Roofline(NamedTuple):
     """Ceiling in floating-point operations per second."""
     dtype: str
     """Type whose compute ceiling it is."""
+    traffic: float | None
+    """Measured over declared bytes."""
     assumptions: list[str]
     """Assumptions, one line each."""
-    sentence: str
-    """All of it in one line."""
+
+    @property
+    def sentence(self) -> str:
+        """`memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
+        point, where, ridge = self.point, "", _over(self.compute or 0.0, self.memory or 0.0)
+        if point.intensity is not None and ridge is not None:
+            where = f" ({significant(point.intensity)} FLOP/B, ridge at {significant(ridge)})"
+        by_memory = point.bound == "memory"
+        compute = f"{show((self.compute or 0.0) / 1e12, 'TFLOP/s')} of {self.dtype}"
+        ceiling = show(self.memory, "B/s") if by_memory else compute
+        text = f"{point.bound}-bound{where}: {percent(point.share)} of the measured {ceiling}"
+        if point.share > CLOSE:
+            text += ", more than the ceiling: "
+            text += "served by caches, or declared too large" if by_memory else "declared work or type are off"
+        elif point.share <= 1 / CLOSE:
+            text += f", up to {significant(1 / point.share, 2)}× faster"
+        if point.intensity is not None and (self.memory is None or self.compute is None):
+            text += f"; no {'memory' if self.memory is None else 'compute'} ceiling was measured"
+        if self.traffic is not None and self.traffic >= TRAFFIC:
+            text += f"; moves {significant(self.traffic, 2)}× the declared bytes"
+        return text
 
 
 def roofline(
@@ -88,33 +109,20 @@ def roofline(
         share=share,
         bound=bound,
     )
-    declared = work.flops > 0 and moved > 0
-    sentence = _sentence(point, headroom, _over(counted, moved), memory, compute, kind, declared)
-    return Roofline(point, memory, compute, kind, assumptions, sentence)
+    return Roofline(point, memory, compute, kind, _over(counted, moved), assumptions)
 
 
 def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
     """Say what share of the measured link copies between host and device reach, to the device first."""
-    found: list[str] = []
     if ceilings is None:
-        return found
-    ways: Sequence[tuple[CopyKind, Rate | None, str]] = (
-        ("host to device", ceilings.to_device, "the upload"),
-        ("device to host", ceilings.to_host, "the download"),
-    )
-    for kind, measured, name in ways:
-        copies = [one for one in trace.copies if one.kind == kind]
-        seconds, moved = sum(one.seconds for one in copies), sum(one.bytes for one in copies)
-        ceiling = measured and measured.usable
-        rate = _over(moved, seconds)
-        share = _over(rate or 0.0, ceiling or 0.0)
-        if not rate or not ceiling or not share:
-            continue
-        pageable = any("pageable" in (one.source, one.target) for one in copies)
-        text = f"{name} reaches {show(rate, 'B/s')}, {percent(share)} of the measured link ({show(ceiling, 'B/s')})"
-        text += ", from pageable memory" if pageable and kind == "host to device" else ""
-        text += ", to pageable memory" if pageable and kind == "device to host" else ""
-        found.append(text)
+        return []
+    found = []
+    measured: dict[CopyKind, Rate | None] = {"host to device": ceilings.to_device, "device to host": ceilings.to_host}
+    for kind, link in measured.items():
+        copies, ceiling = copied(trace, kind), link and link.usable
+        if copies and copies.rate and ceiling and (share := _over(copies.rate, ceiling)):
+            of = f"{percent(share)} of the measured link ({show(ceiling, 'B/s')})"
+            found.append(f"{UP[kind]} reaches {show(copies.rate, 'B/s')}, {of}")
     return found
 
 
@@ -162,27 +170,3 @@ def _counted(counters: Counters | None) -> float:
     known = [one.values.get("dram_bytes") for one in counters.kernels] if counters else []
     total = sum(one for one in known if one is not None)
     return total if known and None not in known and math.isfinite(total) else 0.0
-
-
-def _sentence(
-    point: RoofPoint, headroom: float, traffic: float | None,
-    memory: float | None, compute: float | None, kind: str, declared: bool,
-) -> str:  # fmt: skip
-    """`memory-bound (0.25 of 194 FLOP/B): 82.0 % of the measured 4.10 TB/s, up to 1.2× faster; …`."""
-    where, ridge = "", _over(compute or 0.0, memory or 0.0)
-    if point.intensity is not None and ridge is not None:
-        where = f" ({significant(point.intensity)} FLOP/B, ridge at {significant(ridge)})"
-    by_memory = point.bound == "memory"
-    ceiling = show(memory, "B/s") if by_memory else f"{show((compute or 0.0) / 1e12, 'TFLOP/s')} of {kind}"
-    text = f"{point.bound}-bound{where}: {percent(point.share)} of the measured {ceiling}"
-    if point.share > CLOSE:
-        text += ", more than the ceiling: " + (
-            "served by caches, or declared too large" if by_memory else "declared work or type are off"
-        )
-    elif headroom >= CLOSE:
-        text += f", up to {significant(headroom, 2)}× faster"
-    if declared and (memory is None or compute is None):
-        text += f"; no {'memory' if memory is None else 'compute'} ceiling was measured"
-    if traffic is not None and traffic >= TRAFFIC:
-        text += f"; moves {significant(traffic, 2)}× the declared bytes"
-    return text
