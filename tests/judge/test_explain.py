@@ -107,10 +107,13 @@ def many(n, seconds=2e-6, **more):
     return traced(*(use(SPIN.format(i), seconds) for i in range(n)), calls=[launch(n)], **more)
 
 
-SEE = "See the @url:guide:https://docs.nvidia.com/x@ and @section:MemoryWorkloadAnalysis:Memory@."
 SPILLING = [
     Rule(name="Occupancy", message="Local only.", speedup=None),
-    Rule(name="Local Memory", message=f"Registers spill. Spills cause 41% of the traffic. {SEE}", speedup=41.0),
+    Rule(
+        name="Local Memory",
+        message="Registers spill. Spills cause 41% of the traffic. See the guide and Memory.",
+        speedup=41.0,
+    ),
 ]
 
 MADE: dict[str, tuple[Profile, Profile, float | None]] = {

@@ -144,6 +144,12 @@ def test_launches_of_one_configuration_are_one(tmp_path):
     assert gather.values["sm_throughput"] == pytest.approx((53.96 * 13.728 + 54.46 * 13.536) / 27.264)
 
 
+def test_links_of_rules_are_their_text():
+    message = "See the @url:guide:https://docs.nvidia.com/x@ and @section:MemoryWorkloadAnalysis:Memory@."
+    rule = ncu_module._rule({"rule_message": {"type": 3, "message": message}, "name": "Local Memory"})
+    assert rule.message == "See the guide and Memory."
+
+
 def test_rules_come_with_their_estimates(report):
     reading = read(report)
     (flash,) = reading.seen["sdpa-seq512"].kernels

@@ -35,9 +35,7 @@ TELLING = 0.10
 SUSPICIOUS = 0.03
 """Change of the time that is profiled; where nothing moved beside one, the machine did it."""
 
-_MARKUP = re.compile(r"@(\w+):([^@]*)@")
-"""`@url:text:https://…@`, `@section:id:text@` in rules of profilers."""
-_SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z@])")
+_SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z])")
 
 
 class Explanation(Document):
@@ -203,18 +201,13 @@ def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
         share = percent_of(one.seconds, total)
         about = f"`{identify(one.name).label}` ({share} of the kernel time): {one_line(rule.name, 60)}: "
         tail = f" ({tool} estimates {significant(rule.speedup or 0.0, 3)} %)"
-        told.append((saved, about + one_line(_plain(rule.message), LONGEST - len(about) - len(tail)) + tail))
+        told.append((saved, about + one_line(_telling(rule.message), LONGEST - len(about) - len(tail)) + tail))
     return [text for _, text in sorted(told, key=lambda one: (-one[0], one[1]))]
 
 
-def _plain(message: str) -> str:
-    """Without links, from the first sentence with a number on: definitions stand before."""
-
-    def text(match: re.Match[str]) -> str:
-        first, _, second = match[2].partition(":")
-        return first if match[1] == "url" or not second else second
-
-    sentences = _SENTENCE.split(_MARKUP.sub(text, message))
+def _telling(message: str) -> str:
+    """Return the sentences from the first with a number on: definitions stand before."""
+    sentences = _SENTENCE.split(message)
     start = next((i for i, one in enumerate(sentences) if any(c.isdigit() for c in one)), 0)
     return " ".join(sentences[start:])
 

@@ -139,7 +139,8 @@ def _clean(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-_LINK = re.compile(r"@(?:url|section|source|sass):([^:@]*):[^@]*@")
+_LINK = re.compile(r"@(?:url:([^:@]*):[^@]*|(?:section|source|sass):[^:@]*:([^@]*))@")
+"""`@url:text:https://…@`, `@section:id:text@`."""
 _LOCAL, _GLOBAL = 1, 2
 """SpeedupType of `ncu_report`: of a part, or of the kernel's time."""
 _OPTIMIZATION = 2
@@ -151,7 +152,7 @@ def _rule(told: Mapping[str, Any]) -> Rule | None:
     message, estimate = told.get("rule_message"), told.get("speedup_estimation") or {}
     if not isinstance(message, Mapping) or message.get("type", 0) < _OPTIMIZATION or not message.get("message"):
         return None
-    text = _LINK.sub(r"\1", " ".join(_clean(str(message["message"])).split()))
+    text = _LINK.sub(r"\1\2", " ".join(_clean(str(message["message"])).split()))
     speedup = float(estimate.get("speedup", math.nan))
     usable = math.isfinite(speedup) and speedup > 0
     if usable and estimate.get("type") == _LOCAL:
