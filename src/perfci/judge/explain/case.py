@@ -53,12 +53,11 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
     told.sentences[:0] = [*changes(case), *variations(case)][:MOST_TUNED]
     traces = {name: profile.trace for name, profile in found.items() if profile and profile.trace}
     missing = {name: faults(profile) for name, profile in found.items() if profile}
-    remedies = {fault.remedy for one in missing.values() for fault in one}
     return CaseProfile(
         case=case.id,
         device=case.device,
         sentences=told.sentences,
-        next_steps=[step for step in told.next_steps if step not in remedies],  # they stand beside their faults
+        next_steps=told.next_steps,
         roofline=_roofline(case, head, ceilings),
         sources=_sources(base, head),
         kernels=_kernels(traces),

@@ -65,7 +65,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
         said[0] += ": suspect the machine"
     told = {one.topic for one in ranked} | {"launch"}  # that a profiler makes launches slow is no news
     more = [one for one in standing(alone) if not one.topic or one.topic not in told]
-    steps = [*(one.step for one in [*ranked, *more]), *_rules(alone, two[0]), *_remedies(base, head)]
+    steps = [*(one.step for one in [*ranked, *more]), *_rules(alone, two[0])]
     if not said and not missing:
         profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
         said = ["base and head were not profiled alike" if profiled else "neither base nor head was profiled"]
@@ -80,7 +80,7 @@ def explain_one(head: Profile) -> Explanation:
     missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
     if not said and not missing:
         said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "the case was not profiled"]
-    return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen), *_remedies(head)])
+    return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen)])
 
 
 def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
@@ -165,10 +165,6 @@ def _whose(side: str, whole: bool) -> str:
 
 def _why(fault: Fault) -> str:
     return f"{fault.kind}: {fault.text}"
-
-
-def _remedies(*sides: Profile) -> list[str]:
-    return [fault.remedy for one in sides for fault in faults(one) if fault.remedy]
 
 
 # ---------------------------------------------------------------- what the rules of profilers say
