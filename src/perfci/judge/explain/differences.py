@@ -15,8 +15,9 @@ from perfci.model.metrics import CATALOGUE, CHECKED
 def findings(base: Seen, head: Seen) -> list[Finding]:
     """Return all that differs, in no order."""
     found = [*kernel_set.kernels(base, head), *kernel_change.same_kernels(base, head)]
-    if not any("tensor cores" in one.text for one in found):
-        found += kernel_change.tensor(base, head)
+    tensor = kernel_change.tensor(base, head)
+    if tensor and not any("tensor cores" in one.text for one in found):
+        found.append(tensor)
     return [
         *found,
         *code.changes(base, head),
@@ -35,14 +36,8 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
         two = pair(base.profile.metrics.get(name), head.profile.metrics.get(name))
         if two is None or not (name in CHECKED or (unseen and known.overall)):
             continue
-        differs = (
-            abs(two[1] - two[0]) > POINTS
-            if known.unit == "%"
-            else moved(*two, BYTES, LEAST_BYTES)
-            if name in ("dram_bytes", "peak_memory")
-            else moved(*two, INSTRUCTIONS)
-        )
-        if differs:
+        least = (BYTES, LEAST_BYTES) if name in ("dram_bytes", "peak_memory") else (INSTRUCTIONS, 0.0)
+        if abs(two[1] - two[0]) > POINTS if known.unit == "%" else moved(*two, *least):
             words = f"{name.replace('_', ' ')} {arrow(*two, known.unit)}"
             found.append(Finding(10, words) if name in CHECKED else Finding(9, f"{words} ({known.about})"))
     return found

@@ -175,24 +175,10 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
     return found
 
 
-def _tensor(base: Seen, head: Seen) -> tuple[float, float] | None:
-    """Share of cycles with tensor pipes active, over all kernels; None where not gained or lost."""
+def tensor(base: Seen, head: Seen) -> Finding | None:
+    """Find tensor cores lost or gained, over all kernels."""
     two = pair(value(base.counted, "tensor_active"), value(head.counted, "tensor_active"))
-    return two if two and max(two) >= TENSOR and max(two) > LOST * min(two) else None
-
-
-def tensor_words(base: Seen, head: Seen) -> str:
-    """Return `tensor cores 41.3 → 0.577 % active`, or nothing."""
-    two = _tensor(base, head)
-    return f"tensor cores {arrow(*two, '%')} active" if two else ""
-
-
-def tensor(base: Seen, head: Seen) -> list[Finding]:
-    """Find tensor cores lost or gained."""
-    two = _tensor(base, head)
-    if two is None:
-        return []
-    if two[1] > two[0]:
-        return [Finding(5, f"uses tensor cores now: {arrow(*two, '%')} active")]
+    if not two or max(two) < TENSOR or max(two) <= LOST * min(two):
+        return None
     step = "see why no tensor cores: operand types, alignment to 16 bytes, and in PyTorch whether TF32 is allowed"
-    return [Finding(5, f"stopped using tensor cores: {arrow(*two, '%')} active", None, step)]
+    return Finding(5, f"tensor cores {arrow(*two, '%')} active", None, step if two[1] < two[0] else "")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from perfci.judge.explain.kernel_change import tensor_words
+from perfci.judge.explain.kernel_change import tensor
 from perfci.judge.explain.numbers import arrow, counted, gain, moved, n_to, number, percent_of, times
 from perfci.judge.explain.seen import Finding, Group, Seen, value
 from perfci.judge.explain.thresholds import BYTES, LEAST_BYTES, ONCE, TIME
@@ -105,11 +105,11 @@ def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
         return []
     old, now = max(before, key=attrgetter("seconds")).kernel, max(after, key=attrgetter("seconds")).kernel
     names = (old.label, now.label) if old.label != now.label else (old.key[:40], now.key[:40])
-    tensor = tensor_words(base, head)
-    if not tensor and now.scalar and not old.scalar:
-        tensor = "without tensor cores by its name"
+    cores = used.text if (used := tensor(base, head)) else ""
+    if not cores and now.scalar and not old.scalar:
+        cores = "without tensor cores by its name"
     seconds = sum(group.seconds for group in after) - sum(group.seconds for group in before)
-    text = f"another library kernel: {names[0]} → {names[1]}" + (f", {tensor}" if tensor else "")
+    text = f"another library kernel: {names[0]} → {names[1]}" + (f", {cores}" if cores else "")
     return [Finding(2, text + _traffic(base, head), seconds, "")]
 
 
