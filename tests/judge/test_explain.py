@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from perfci.judge.explain.case import case_profile
 from perfci.judge.explain.causes import FIRST, LONGEST, Explanation, explain, explain_one
+from perfci.judge.judge import judge
 from perfci.model.kernels import identify
 from perfci.model.profile import (
     Call,
@@ -24,6 +25,8 @@ from perfci.model.profile import (
 )
 from perfci.model.results import Case, CaseSide
 from tests.render.shown import golden
+
+from . import build
 
 HERE = Path(__file__).parent
 RECORDED = {
@@ -445,3 +448,20 @@ def test_the_report_names_what_marked_the_executions_in_place_of_the_package():
     }
     found = case_profile(Case(id="a", kernel="a", device="cuda", sides=sides), [], {})
     assert found.sources == ["nsys 2023.4.4", f"nsys 2023.4.4 (ranges by {why})"]
+
+
+def caused(base: Profile, head: Profile) -> str:
+    slower = build.case(ratio=1.5, base=build.side(profile=base), head=build.side(profile=head))
+    (row,) = judge(build.results([slower])).rows
+    assert row.class_ == "regression"
+    return row.cause
+
+
+def test_the_cause_of_a_row_is_what_moved_and_nothing_else_that_is_said():
+    base, head, _ = MADE["registers"]
+    assert caused(base, head).startswith("`stencil`: registers 64 → 128")
+    assert caused(base, base).startswith("nothing moved")
+    assert caused(base, Profile(faults=[KILLED])) == ""
+    assert caused(Profile(trace=PLAIN.trace), Profile(counters=PLAIN.counters)) == ""
+    several = head.model_copy(update={"reports": 3})
+    assert caused(base, several) == "", "it may be of another case"

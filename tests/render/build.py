@@ -208,10 +208,7 @@ def seen(ident: str, fixture: str, rows: list[Row]) -> CaseProfile:
     for side in faulty:
         side.profile.faults.append(Fault(tool="ncu", part="counters", **told))
     case = Case(id=ident, kernel=ident.split("/", maxsplit=1)[0], device="cuda", sides=sides)
-    explained = case_profile(case, rows, None)
-    for one in rows:
-        one.cause = explained.sentences[0]
-    return explained
+    return case_profile(case, rows, None)
 
 
 ENVIRONMENTS = Environments(

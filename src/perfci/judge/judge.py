@@ -9,7 +9,6 @@ from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.headline import headline, worst_rows
 from perfci.judge.measured import facts, measured, noise, trails, unasked
 from perfci.judge.proved import remarks
-from perfci.judge.speed_of_light import TIMED
 from perfci.judge.starved import starved
 from perfci.judge.status import ANSWERED, Context, file_rows, order
 from perfci.model.base import DeviceKind
@@ -18,13 +17,11 @@ from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings
 from perfci.model.limits import told
 from perfci.model.plan import sharing
-from perfci.model.report import CLASSES, CaseProfile, Class, Report, Row, Verdict
+from perfci.model.report import CLASSES, CaseProfile, Report, Row, Verdict
 from perfci.model.results import Case, Part, Results
 from perfci.model.text import listed, one_line
 from perfci.stats.lag import lag
 
-CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
-"""Classes beside whose change its cause stands."""
 _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, "error": 3}
 
 
@@ -166,7 +163,7 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
 def _profiles(
     ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row], *, host: bool
 ) -> list[CaseProfile]:
-    """Profiles in the order of their worst rows. Writes the cause into rows of timing.
+    """Profiles in the order of their worst rows, whose causes they write into rows.
 
     `host`: list kernels' cases with what the host calls, too.
     """
@@ -174,9 +171,5 @@ def _profiles(
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
         own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
-        told = case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel")
-        found.append(told)
-        for row in own:
-            if row.against == "base" and row.class_ in CAUSED and row.metric in TIMED and told.sentences:
-                row.cause = told.sentences[0]
+        found.append(case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel"))
     return found

@@ -8,11 +8,12 @@ from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
 from perfci.judge.explain.tuning import changes, variations
+from perfci.judge.speed_of_light import TIMED
 from perfci.model.base import SIDES, Side
 from perfci.model.fingerprint import Ceilings
 from perfci.model.metrics import CATALOGUE, resolve
 from perfci.model.profile import Call, OsCall, Profile, Trace
-from perfci.model.report import BySide, CaseProfile, KernelRow, Observed, Row, Use, UseRow
+from perfci.model.report import BySide, CaseProfile, Class, KernelRow, Observed, Row, Use, UseRow
 from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.model.units import show
@@ -24,6 +25,8 @@ MOST_CALLS, LEAST_SHARE = 8, 0.01
 likewise."""
 
 
+CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
+"""Classes beside whose change its cause stands."""
 MOST_TUNED = 3
 """Kernels of a case whose autotuning is told."""
 
@@ -38,19 +41,26 @@ def _profiled(profile: Profile | None) -> bool:
 
 
 def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host: bool = False) -> CaseProfile:
-    """Return all that the report says of a case's profile. `ceilings`: of its device.
+    """Return all that the report says of a case's profile, and write what moved as the cause into rows of timing.
 
+    `ceilings`: of its device.
     `host`: list what the host calls and what is copied.
     """
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}
     base, head = found.get("base"), found.get("head")
     change = next((row.change for row in rows if row.metric == "time" and row.against == "base"), None)
     told = _explained(base, head, change) if case.device == "cuda" else _on_the_cpu(head)
+    moved = changes(case)
+    cause = moved[0] if moved else told.cause
     reports = head.reports if head and head.reports else 1
     if reports > 1:
+        cause = ""  # what moved may be of another one
         told.sentences.insert(0, f"{case.kernel} reports {reports} cases: what profilers saw is of all together")
+    for row in rows:
+        if row.against == "base" and row.class_ in CAUSED and row.metric in TIMED:
+            row.cause = cause
     # Chosen by the very workers that were timed.
-    told.sentences[:0] = [*changes(case), *variations(case)][:MOST_TUNED]
+    told.sentences[:0] = [*moved, *variations(case)][:MOST_TUNED]
     traces = {name: profile.trace for name, profile in found.items() if profile and profile.trace}
     missing = {name: faults(profile) for name, profile in found.items() if profile}
     return CaseProfile(

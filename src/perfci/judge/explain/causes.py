@@ -45,6 +45,8 @@ class Explanation(Document):
     """Most telling first, one line each; the first of at most 140 characters."""
     next_steps: list[str] = Field(default_factory=list)
     """One line each, most promising first."""
+    cause: str = ""
+    """The first sentence where it is of what moved between base and head, or that nothing did."""
 
 
 def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
@@ -66,10 +68,15 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     told = {one.topic for one in ranked} | {"launch"}  # that a profiler makes launches slow is no news
     more = [one for one in standing(alone) if not one.topic or one.topic not in told]
     steps = [*(one.step for one in [*ranked, *more]), *_rules(alone, two[0])]
-    if not said and not missing:
+    found = _explanation([*said[:SENTENCES], *missing], steps)
+    if said:
+        found.cause = found.sentences[0]
+    elif not missing:
         profiled = any(one.trace or one.counters or one.metrics for one in (base, head))
-        said = ["base and head were not profiled alike" if profiled else "neither base nor head was profiled"]
-    return _explanation([*said[:SENTENCES], *missing], steps)
+        found.sentences = [
+            "base and head were not profiled alike" if profiled else "neither base nor head was profiled"
+        ]
+    return found
 
 
 def explain_one(head: Profile) -> Explanation:
