@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.judge.explain.causes import explain, explain_one
-from perfci.model.profile import Fault, KernelCode, KernelUse, Profile, Trace
+from perfci.model.profile import KernelCode, KernelUse, Profile, Trace
 
 LIBRARY = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 
@@ -118,12 +118,6 @@ def test_one_side_alone_tells_tensor_use_of_its_longest_kernels():
         "`add` (19.0 % of the device time) has no tensor instruction in its machine code",
     ]
     assert not any("machine code" in one for one in explain_one(seen(uncoded(LIBRARY))).sentences)
-
-
-def test_what_was_not_read_is_said_once():
-    fault = Fault(tool="cuobjdump", part="code", kind="incomplete", text="k.so: not read within 60 s")
-    base, head = (one.model_copy(update={"faults": [fault]}) for one in (seen(kernel()), seen(uncoded())))
-    assert of_code(base, head) == ["not all machine code was read (k.so: not read within 60 s)"]
 
 
 CODES = st.one_of(

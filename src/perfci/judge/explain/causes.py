@@ -12,11 +12,11 @@ from pydantic import Field
 from perfci.judge.explain import code, differences
 from perfci.judge.explain.alone import longest, standing
 from perfci.judge.explain.numbers import pair, percent_of
-from perfci.judge.explain.seen import Finding, Seen, faults, kernelless, see, usable
+from perfci.judge.explain.seen import Finding, Seen, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR
 from perfci.model.base import Document, Side
 from perfci.model.kernels import identify
-from perfci.model.profile import Fault, Part, Profile, doubt
+from perfci.model.profile import Part, Profile, doubt
 from perfci.model.text import one_line, printable
 from perfci.model.units import significant
 
@@ -60,7 +60,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     traced = usable(base) is not None and usable(head) is not None
     two = see(base, traced), see(head, traced)
     ranked = _ranked(differences.findings(*two), *two, ratio)
-    missing = [*_missing({"base": base, "head": head}), *code.unread([base, head])]
+    missing = _unseen({"base": base, "head": head})
     alone = see(head, usable(head) is not None)
     said = [one.text for one in ranked] or _nothing(*two, ratio)
     if ranked and all(one.topic == "machine" for one in ranked):
@@ -84,7 +84,7 @@ def explain_one(head: Profile) -> Explanation:
     seen = see(head, usable(head) is not None)
     found = standing(seen)
     said = [one.text for one in found] or ([f"nothing stands out: {text}"] if (text := longest(seen)) else [])
-    missing = [*code.told(seen), *_missing({"head": head}), *code.unread([head])]
+    missing = [*code.told(seen), *_unseen({"head": head})]
     if not said and not missing:
         said = ["nothing stands out" if seen.trace or head.counters or head.metrics else "the case was not profiled"]
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen)])
@@ -128,50 +128,26 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
 
 # ---------------------------------------------------------------- what could not be seen
 
-_PARTS: tuple[tuple[Part, str], ...] = (
-    ("trace", "kernels, copies and calls"),
-    ("counters", "bytes, occupancy and stalls"),
-)
 
-
-def _missing(sides: dict[Side, Profile]) -> list[str]:
-    """One sentence for each part that is missing in a side or that a fault taints.
+def _unseen(sides: dict[Side, Profile]) -> list[str]:
+    """Name the parts that a side lacks; its faults say why.
 
     A part that no side has and of which no fault speaks was not asked for.
     """
-    said: list[str] = []
-    whole = {"base", "head"} == set(sides)
-    for part, about in _PARTS:
-        lacking = [name for name, one in sides.items() if (usable(one) if part == "trace" else one.counters) is None]
-        if part == "counters":
-            lacking = [name for name in lacking if not kernelless(sides[name])]
-        found = {name: [fault for fault in faults(one) if fault.part == part] for name, one in sides.items()}
-        for name in sides:
-            if name not in lacking:
-                said += [f"{_whose(name, whole)}{fault.tool} {_why(fault)}" for fault in found[name]]
-        reasons = list(dict.fromkeys(f"{fault.tool} {_why(fault)}" for name in lacking for fault in found[name]))
-        if lacking and (reasons or len(lacking) < len(sides)):
-            of = " of base or head" if len(lacking) > 1 else f" of {lacking[0]}" if whole else ""
-            verb = "were not compared" if whole else "were not seen"
-            why = f" ({'; '.join(reasons)})" if reasons else ""
-            said.append(f"no {part}{of}: {about} {verb}{why}")
-    needless = {name: [one for one in profile.faults if one not in faults(profile)] for name, profile in sides.items()}
-    if uncounted := [name for name in sides if needless[name]]:
-        tools = " or ".join(dict.fromkeys(one.tool for name in uncounted for one in needless[name]))
-        who = "neither base nor head" if len(uncounted) > 1 else uncounted[0] if whole else "it"
-        said.append(f"{who} launches {'a' if len(uncounted) > 1 else 'no'} kernel: there is none for {tools} to count")
+    said = []
+    for part in ("trace", "counters"):
+        lacking = [name for name, profile in sides.items() if _lacks(profile, part)]
+        faulty = any(fault.part == part for name in lacking for fault in sides[name].faults)
+        if lacking and (faulty or len(lacking) < len(sides)):
+            said.append(f"{part}: not seen" + (f" in {lacking[0]}" if len(lacking) < len(sides) else ""))
     sources = {one.trace.source for one in sides.values() if one.trace}
     if len(sources) > 1:
         said.append(f"the traces are of {' and '.join(sorted(sources))}: what the host did was not compared")
-    return list(dict.fromkeys(said))
+    return said
 
 
-def _whose(side: str, whole: bool) -> str:
-    return f"{side}: " if whole else ""
-
-
-def _why(fault: Fault) -> str:
-    return f"{fault.kind}: {fault.text}"
+def _lacks(profile: Profile, part: Part) -> bool:
+    return usable(profile) is None if part == "trace" else profile.counters is None and not kernelless(profile)
 
 
 # ---------------------------------------------------------------- what the rules of profilers say

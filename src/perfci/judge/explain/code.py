@@ -10,7 +10,7 @@ from perfci.judge.explain.numbers import arrow, moved, pair, percent_of
 from perfci.judge.explain.seen import Finding, Group, Seen
 from perfci.judge.explain.thresholds import DOMINANT, MINOR, TIME
 from perfci.model.kernels import identify
-from perfci.model.profile import KernelCode, KernelCounters, KernelUse, Profile
+from perfci.model.profile import KernelCode, KernelCounters, KernelUse
 from perfci.model.text import listed
 
 LOCAL = 0.25
@@ -41,13 +41,6 @@ def told(seen: Seen) -> list[str]:
         f"{_words(_tensor(codes[key]))} {SOURCE}"
         for key in sorted(long, key=lambda key: (-groups[key].seconds, key))
     ]
-
-
-def unread(sides: Iterable[Profile]) -> list[str]:
-    """Return the reasons why machine code was not, or not wholly, read."""
-    faults = [fault for one in sides for fault in one.faults if fault.part == "code"]
-    words = {"absent": "machine code was not read", "incomplete": "not all machine code was read"}
-    return list(dict.fromkeys(f"{words.get(fault.kind, fault.kind)} ({fault.text})" for fault in faults))
 
 
 def _coded(seen: Seen) -> dict[str, list[KernelCode]]:
