@@ -116,7 +116,7 @@ def test_limits_that_only_warn_never_fail(repo: Repo) -> None:
     run = repo.perfci("run")
     assert run.code == 0
     assert run.classes() == {"adding": "violation"}
-    assert "PASS: Passed, but of 1 case 1 breaks a bound" in run.out
+    assert "PASS: Passed, but of 1 case 1 violation" in run.out
 
 
 @pytest.mark.slow

@@ -94,8 +94,8 @@ def test_a_night_without_creep_is_advised_that_and_no_other_limit() -> None:
     made = results([case()], [])
     made.plan.purpose = "reference"
     report = judge_by(parse_policy(POLICY), made)
-    assert report.sentence == "Undecided: 1 case measured; no limit says how far main may stand from the reference"
-    assert report.advice == "Give limits in perfci.yaml such a key, and commit it: creep: 5%."
+    assert report.sentence == "Undecided: 1 case measured; no limit applies"
+    assert report.advice == "Give them limits in perfci.yaml, such as creep: 5%."
 
 
 def test_the_advice_is_that_of_what_main_is_compared_with() -> None:

@@ -104,7 +104,7 @@ SENTENCES = [
         RUN,
     ),
     ("undecided", "Undecided: 3 cases measured; no limit applies", many(3), []),
-    ("pass", "Passed, but of 3 cases 1 has changed", [*many(2), case(head=WORK)]),
+    ("pass", "Passed, but of 3 cases 1 changed", [*many(2), case(head=WORK)]),
     (
         "undecided",
         "Undecided: 1 of 3 cases has no answer: `a` seems 3.1× slower, which 9 pairs do not prove",

@@ -117,6 +117,13 @@ def test_colour_only_where_it_is_asked_for():
     assert "\x1b[" not in printed(REPORTS["mixed"], 100)
 
 
+def test_what_a_profiler_did_not_see_is_told_with_its_remedy():
+    profiled = REPORTS["profile"].model_copy(deep=True)
+    for one in profiled.rows:
+        one.cause = ""
+    assert "not seen: head: ncu: 2 of 14 kernels have no l1_hit_rate: profile it alone" in printed(profiled)
+
+
 def test_rich_markup_in_names_is_text():
     assert "[bold]k[/bold]/n=1" in printed(report([row("[bold]k[/bold]/n=1")], "see [red]x[/red]"), 120)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from perfci.judge import starved
 from perfci.judge.status import ANSWERED, IMPORTS_NOT, Context, breakdown, fails_in_both
@@ -21,7 +20,7 @@ _ENDINGS: dict[Purpose, str] = {
     "seam": "",
 }
 UNDECIDED = "Undecided: "
-UNASKED = ("Measured: ", "Profiled: ", "Read: ")
+UNASKED = ("Measured: ", "Profiled: ")
 """Of a run of which no limit was to be asked."""
 
 
@@ -45,12 +44,11 @@ def headline(
     if broken := _broken(results, context, cases, rows, files_in_both):
         return Headline("error", *broken)
     worst = worst_rows(rows)
-    imported = any(case.origin == "imported" for case in results.cases)
     on_main = context.purpose == "last"
     short = [case for case in cases if starved.unreached(context, case)]
     if failed := next((row for row in worst if row.effect == "fail"), None):
         failing = [row for row in worst if row.effect == "fail"]
-        sentence, todo = _worst_of(failing), _advice(rows, "fail", short, imported=imported, on_main=on_main)
+        sentence, todo = _worst_of(failing), _advice(rows, "fail", short, on_main=on_main)
         ending = _ENDINGS[context.purpose] if context.compared and not _not_imported(failed) else ""
         return Headline("fail", sentence + ending, todo)
     if context.starved:
@@ -58,17 +56,13 @@ def headline(
     silent = any(row.effect == "undecided" for row in rows)
     unasked = not silent and not any(answers(row) for row in rows)
     if not silent and not unasked:
-        todo = _advice(rows, "warn", short, imported=imported, on_main=on_main)
+        todo = _advice(rows, "warn", short, on_main=on_main)
         return Headline("pass", _passing(worst, context.compared), todo)
     # Without a base there may be nothing to ask: that is not the change's fault.
     wanted = results.plan.judged and context.compared and context.unanswered() == "fail"
-    alone: _Unlimited = "imported" if imported else "alone"
-    how: _Unlimited = "profiled" if not results.plan.judged else "compared" if context.compared else alone
-    how = context.purpose if context.purpose in ("seam", "reference") else how
-    measured = sum(map(_measured, cases))
-    todo = _advice(rows, "undecided", short, imported=imported) or _unlimited(measured, how)
-    todo = todo or _advice(rows, "warn", short)
-    return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, measured, how), todo)
+    unlimited, limits = _unlimited(results, context, sum(map(_measured, cases)))
+    todo = _advice(rows, "undecided", short) or limits or _advice(rows, "warn", short)
+    return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, unlimited), todo)
 
 
 def answers(row: Row) -> bool:
@@ -161,19 +155,6 @@ def _seems_worse(row: Row) -> bool:
     return row.interval.low > 1 + row.limit if row.change > 1 else row.interval.high < 1 - row.limit
 
 
-_ARE: dict[Class, tuple[str, str]] = {
-    "failed": ("fails", "fail"),
-    "violation": ("breaks a bound", "break a bound"),
-    "regression": ("is worse than its limit", "are worse than their limit"),
-    "missing": ("is missing", "are missing"),
-    "invalid": ("is invalid", "are invalid"),
-    "changed": ("has changed", "have changed"),
-    "clock": ("differs by the clock", "differ by the clock"),
-    "inconclusive": ("is inconclusive", "are inconclusive"),
-    "skipped": ("is skipped", "are skipped"),
-}
-
-
 def _more(n: int) -> str:
     return f" (+{n} more)" if n > 0 else ""
 
@@ -184,44 +165,28 @@ def _worst_of(rows: list[Row]) -> str:
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
 
-def _counted(rows: list[Row]) -> str:
-    parts = [f"{n} {_ARE[name][n > 1]}" for name in CLASSES if (n := sum(row.class_ == name for row in rows))]
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-
-
 def _asked(worst: list[Row]) -> int:
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
-_Unlimited = Literal["profiled", "compared", "alone", "imported", "seam", "reference"]
-"""How cases were measured of which no limit was asked."""
-_NO_LIMIT: dict[_Unlimited, tuple[str, str, str]] = {
-    "profiled": ("Profiled: ", ", not judged", "`perfci compare --base REF` judges."),
-    "seam": ("Measured: ", ", not judged: one reference against the one before", ""),
-    "compared": (UNDECIDED, " measured; no limit applies", "Write limits for these cases into perfci.yaml."),
-    "reference": (
-        UNDECIDED,
-        " measured; no limit says how far main may stand from the reference",
-        "Give limits in perfci.yaml such a key, and commit it: creep: 5%.",
-    ),
-    "alone": (
-        "Measured: ",
-        "; no absolute limit applies, and there is nothing to compare with",
-        "`perfci compare --base REF` compares.",
-    ),
-    "imported": (
-        "Read: ",
-        "; no absolute limit applies, and there is nothing to compare with",
-        "--base FILES compares, --policy FILE holds them to limits.",
-    ),
-}
-"""Before and behind their number; what to do."""
+def _unlimited(results: Results, context: Context, measured: int) -> tuple[str, str]:
+    """Return the sentence on cases of which no limit was asked, and what to do; nothing without any."""
+    if not measured:
+        return "", ""
+    cases = count(measured, "case")
+    if not results.plan.judged or context.purpose == "seam":
+        return f"{'Measured' if results.plan.judged else 'Profiled'}: {cases}, not judged", ""
+    if context.compared:
+        limit = "creep: 5%" if context.purpose == "reference" else "regression: 2%"
+        return f"{UNDECIDED}{cases} measured; no limit applies", f"Give them limits in perfci.yaml, such as {limit}."
+    text = f"Measured: {cases}; no absolute limit applies, and there is nothing to compare with"
+    return text, "Compare them with others (--base), or give absolute limits."
 
 
-def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
+def _undecided(worst: list[Row], unlimited: str) -> str:
     """Nothing fails, and something that was asked has no answer.
 
-    `worst`: a row per case, worst first; `measured`: cases with values.
+    `worst`: a row per case, worst first; `unlimited`: said where nothing was asked.
     """
     rows = [row for row in worst if row.effect == "undecided"]
     if rows:
@@ -231,18 +196,16 @@ def _undecided(worst: list[Row], measured: int, how: _Unlimited) -> str:
             return f"{UNDECIDED}{lead}"
         have = "has" if len(rows) == 1 else "have"
         return f"{UNDECIDED}{len(rows)} of {count(asked, 'case')} {have} no answer: {lead}"
-    if measured:
-        lead, end, _ = _NO_LIMIT[how]
-        return f"{lead}{count(measured, 'case')}{end}"
-    if worst:
-        return f"{UNDECIDED}nothing was measured: {row_words(worst[0])}{_more(len(worst) - 1)}"
-    return f"{UNDECIDED}nothing was measured"
+    if unlimited or not worst:
+        return unlimited or f"{UNDECIDED}nothing was measured"
+    return f"{UNDECIDED}nothing was measured: {row_words(worst[0])}{_more(len(worst) - 1)}"
 
 
 def _passing(worst: list[Row], compared: bool) -> str:
     warned = [row for row in worst if row.effect == "warn"]
     if warned:
-        return f"Passed, but of {count(_asked(worst), 'case')} {_counted(warned)}"
+        kinds = [f"{n} {name}" for name in CLASSES if (n := sum(row.class_ == name for row in warned))]
+        return f"Passed, but of {count(_asked(worst), 'case')} {', '.join(kinds)}"
     counts = {name: sum(row.class_ == name for row in worst) for name in CLASSES}
     parts = []
     if n := counts["unchanged"]:
@@ -261,43 +224,30 @@ def _passing(worst: list[Row], compared: bool) -> str:
 _ADVICE: dict[Class, str] = {
     "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
-    "missing": "Bring the case or metric back, or leave missing out of its limits' fail_on in base first.",
+    "missing": "Bring the case or metric back; if it is to go, leave missing out of its limits' fail_on in base first.",
     "failed": "Fix the case: its row says what happened.",
     "invalid": "Fix what the row's reason names; until then nothing is known of the case.",
     "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",
     "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",
-    "inconclusive": "Give a larger budget or a larger limit, or measure on a quieter machine.",
+    "inconclusive": "Take more pairs (a larger budget, more files) or a larger limit, or measure on a quieter machine.",
     "skipped": "Measure where what the cases need is there; until then nothing is known of them.",
 }
 
 
-def _unlimited(measured: int, how: _Unlimited) -> str:
-    return _NO_LIMIT[how][2] if measured else ""
-
-
-def _advice(
-    rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, imported: bool = False, on_main: bool = False
-) -> str:
+def _advice(rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, on_main: bool = False) -> str:
     """Return the advice about the worst row with this effect.
 
-    `short`: cases without their first look. `imported`: another tool's numbers. `on_main`: the change is on main.
+    `short`: cases without their first look. `on_main`: the change is on main.
     """
     worst = next((row for row in rows if row.effect == effect), None)
+    if worst is None:
+        return ""
     if effect == "undecided" and any(row.effect == effect and _seems_worse(row) for row in rows):
-        more = "more files of base and head" if imported else "a larger budget"
-        return f"Check the change: it most likely is worse than its limit; {more} would prove it."
-    if worst and (worst.case, worst.device) in [(case.id, case.device) for case in short]:
+        return "Check the change: it most likely is worse than its limit; more pairs would prove it."
+    if (worst.case, worst.device) in [(case.id, case.device) for case in short]:
         return starved.advice(short)
-    if worst and worst.kind == "creep" and worst.class_ == "regression":
+    if worst.class_ == "regression" and worst.kind == "creep":
         return "Find the commits with perfci bisect; if all of it is intended, raise the limit, or make a release."
-    if on_main and worst and worst.class_ == "regression":
+    if worst.class_ == "regression" and on_main:
         return "Find the commit with perfci bisect; if it is intended, leave it: the next night compares with this one."
-    if effect == "warn" and worst and worst.class_ == "missing":
-        return "Make sure that what is gone is intended."
-    if worst and _not_imported(worst):
-        return "Fix the file: none of its cases was measured."
-    if imported and worst and worst.class_ == "inconclusive":
-        return "Import more files of base and head, measured in turns, or give a larger limit."
-    if imported and worst and worst.class_ == "failed":
-        return "Fix what its reason names, and import again."
-    return _ADVICE.get(worst.class_, "") if worst else ""
+    return _ADVICE.get(worst.class_, "")

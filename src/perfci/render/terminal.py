@@ -125,7 +125,8 @@ class _Printer:
             if self.view.comparing and (case.case, case.device) in quiet:
                 continue  # what stayed as it was needs no explanation here
             said = case.sentences[:_SENTENCES] if (case.case, case.device) not in told else []
-            for text in [*said, *([case.roofline] if said and case.roofline else [])]:
+            unseen = [f"not seen: {fault}" for fault in case.faults[:_SENTENCES]]
+            for text in [*said, *([case.roofline] if said and case.roofline else []), *(unseen if said else [])]:
                 lines.append(Text.assemble((f"{visible(case.case)}: ", "bold"), visible(text)))
             lines += [
                 Text.assemble((f"{visible(case.case)}: ", "bold"), ("try: ", "cyan"), visible(step))

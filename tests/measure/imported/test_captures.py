@@ -172,7 +172,7 @@ def test_time_under_ncu_is_no_latency(files: dict[str, Path]) -> None:
         "times under ncu are no latency" in row.reason and "import a timeline" in row.reason for row in report.rows
     )
     unasked = judged(import_files({"head": [files["ncu_head"]]}, policy()))
-    assert "Read: 3 cases; no absolute limit applies" in unasked.sentence and not unasked.rows
+    assert "Measured: 3 cases; no absolute limit applies" in unasked.sentence and not unasked.rows
 
 
 LABELS = {

@@ -177,7 +177,7 @@ def test_work_whose_call_was_lost_is_not_taken_for_early(tmp_path: Path, how: An
     path = queued(tmp_path / "head.json", **how)
     report = judged(import_files({"head": [path]}, policy({"cases": "*", "max": "1s"})))
     assert report.exit_code == 1 and "3 of 19 kernels and copies have no call" in report.rows[0].reason
-    assert report.advice == "Fix what its reason names, and import again."  # there is no log
+    assert report.advice == "Fix the case: its row says what happened."
     assert any(note.startswith("captured by torch.profiler, ") for note in report.notes)
     with pytest.raises(UsageError, match="have no call that launched them: record it again"):
         import_files({"head": [path]}, policy(), by="kernel")

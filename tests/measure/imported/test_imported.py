@@ -85,7 +85,7 @@ def test_fewer_files_than_can_show_anything_show_nothing(tmp_path, n):
     assert report.exit_code == 0 and set(classes(report).values()) == {"inconclusive"}
     assert report.rows[0].reason == f"{n} of the 8 files each of base and head that it takes to show a regression"
     assert any("run base and head in turns" in note for note in report.notes)
-    assert "more files of base and head" in report.advice
+    assert ("more files" if n == 1 else "more pairs") in report.advice
     assert judge(results, strict=True).exit_code == 1
 
 
