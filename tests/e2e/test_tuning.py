@@ -56,9 +56,9 @@ def test_a_choice_that_moved_is_the_cause(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "3m")
     assert run.code == 1, run.out + run.err
     assert run.classes() == {"totals": "regression"}
-    assert "autotuning: BLOCK 64 → 128, 8 → 4 warps" in run.out
+    assert "autotuning: BLOCK 64 → 128, num_warps 8 → 4" in run.out
     row = next(row for row in run.report["rows"] if row["metric"] == "time")
-    assert row["cause"] == "autotuning: BLOCK 64 → 128, 8 → 4 warps"
+    assert row["cause"] == "autotuning: BLOCK 64 → 128, num_warps 8 → 4"
     tuned = run.report["facts"][0]["tuned"]
     small = {"BLOCK": "64", "num_warps": "8", "num_stages": "3", "num_ctas": "1"}
     assert tuned["base"] == [{"kernel": "total", "configs": [small], "pairs": row["pairs"]}]

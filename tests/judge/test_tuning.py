@@ -33,7 +33,7 @@ def case(*pairs: tuple[Chosen, Chosen]) -> Case:
 
 def test_another_choice_is_told_by_what_differs() -> None:
     moved = case(*[({"add": [OLD]}, {"add": [NEW]})] * 4)
-    assert changes(moved) == ["autotuning: BLOCK 128 → 64, 8 → 4 warps"]
+    assert changes(moved) == ["autotuning: BLOCK 128 → 64, num_warps 8 → 4"]
     assert variations(moved) == []
     assert seen(moved)
     assert case_profile(moved, [], None).sentences[0] == changes(moved)[0], "also where no profiler saw it"
@@ -54,14 +54,14 @@ def test_parameters_of_one_side_alone_and_several_kernels() -> None:
     moved = case(({"add": [OLD], "mul": [OLD], "old": [OLD]}, {"add": [OLD | {"maxnreg": "96"}], "mul": [NEW]}))
     assert changes(moved) == [
         "autotuning of add: maxnreg none → 96",
-        "autotuning of mul: BLOCK 128 → 64, 8 → 4 warps",
+        "autotuning of mul: BLOCK 128 → 64, num_warps 8 → 4",
     ]
 
 
 def test_configurations_for_different_arguments_are_one_choice_of_a_process() -> None:
     moved = case(*[({"add": [OLD, NEW]}, {"add": [OLD]})] * 3)
     assert changes(moved) == [
-        "autotuning: BLOCK 128 8 warps 3 stages / BLOCK 64 4 warps 3 stages → BLOCK 128 8 warps 3 stages"
+        "autotuning: BLOCK 128 num_stages 3 num_warps 8 / BLOCK 64 num_stages 3 num_warps 4 → BLOCK 128 num_stages 3 num_warps 8"
     ]
     assert variations(moved) == []
     assert variations(case(*[({"add": [OLD, NEW]}, {"add": [NEW, OLD]})] * 3)) == []
@@ -72,7 +72,7 @@ def test_a_choice_that_varies_from_process_to_process_is_noise_and_no_cause() ->
     varies = case(steady, other, steady, steady)
     assert changes(varies) == []
     assert variations(varies) == [
-        "autotuning varies from process to process: head BLOCK 128 8 warps in 3, BLOCK 64 4 warps in 1 of 4"
+        "autotuning varies from process to process: head BLOCK 128 num_warps 8 in 3, BLOCK 64 num_warps 4 in 1 of 4"
     ]
     assert case_profile(varies, [], None).sentences == variations(varies)
 

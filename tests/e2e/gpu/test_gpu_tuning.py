@@ -49,4 +49,4 @@ def test_configurations_that_triton_chose_are_the_cause(repo: Repo) -> None:
         assert {choice["kernel"] for choice in chosen} == {"double"}
         assert {choice["config"]["BLOCK"] for choice in chosen} == {block}
     cause = next(row["cause"] for row in run.report["rows"] if row["metric"] == "time")
-    assert cause == "autotuning: BLOCK 1024 → 64, 4 → 1 warp"
+    assert cause == "autotuning: BLOCK 1024 → 64, num_warps 4 → 1"

@@ -9,10 +9,7 @@ from perfci.model.results import Case
 from perfci.model.text import one_line, printable, shorten
 
 Config = tuple[tuple[str, str], ...]
-"""The kernel's own parameters by name, then Triton's."""
-_OWN = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-_BEHIND = {"num_warps": "warp", "num_stages": "stage", "num_ctas": "CTA"}
-"""Words that stand behind the number."""
+"""Parameters by name, the kernel's own and Triton's."""
 _LONGEST, _MOST = 130, 3
 """Characters on one kernel; configurations of one side."""
 
@@ -64,15 +61,10 @@ def _chosen(case: Case, side: Side) -> Mapping[str, Counter[tuple[Config, ...]]]
     for pair in case.pairs:
         own: dict[str, set[Config]] = {}
         for choice in pair.choices.get(side, []):
-            own.setdefault(choice.kernel, set()).add(tuple(sorted(choice.config.items(), key=_place)))
+            own.setdefault(choice.kernel, set()).add(tuple(sorted(choice.config.items())))
         for kernel, configs in own.items():
             found.setdefault(kernel, Counter())[tuple(sorted(configs))] += 1
     return found
-
-
-def _place(parameter: tuple[str, str]) -> tuple[int, str]:
-    name = parameter[0]
-    return (_OWN.index(name) if name in _OWN else -1, name)
 
 
 def _moved(old: Config, new: Config) -> str:
@@ -81,7 +73,7 @@ def _moved(old: Config, new: Config) -> str:
     for name in dict.fromkeys([*before, *after]):
         was, now = before.get(name), after.get(name)
         if was != now:
-            parts.append(_named(name, f"{_plain(was)} → {_plain(now)}", one=now == "1"))
+            parts.append(f"{_plain(name)} {_plain(was)} → {_plain(now)}")
     return ", ".join(parts)
 
 
@@ -102,16 +94,9 @@ def _several(configs: Sequence[Config], only: set[str] | None = None) -> str:
     """`only`: the parameters that are named."""
     words = []
     for config in configs:
-        parts = [
-            _named(name, _plain(value), one=value == "1") for name, value in config if only is None or name in only
-        ]
+        parts = (f"{_plain(name)} {_plain(value)}" for name, value in config if only is None or name in only)
         words.append(" ".join(parts))
     return " / ".join(words)
-
-
-def _named(name: str, values: str, *, one: bool) -> str:
-    noun = _BEHIND.get(name)
-    return f"{_plain(name)} {values}" if noun is None else f"{values} {noun}{'' if one else 's'}"
 
 
 def _of(kernel: str, several: bool) -> str:
