@@ -1,7 +1,6 @@
 """Findings in the profile of one side, and the time they could give back."""
 
 import math
-import re
 
 from perfci.judge.explain.numbers import counted, finite, gain, number, percent_of
 from perfci.judge.explain.seen import UP, Finding, Group, Seen, calls_of, copied, idle, pinning, value
@@ -22,7 +21,6 @@ from perfci.model.profile import Call, CallKind, CopyKind, Trace
 from perfci.model.units import show
 
 _LINKS: tuple[CopyKind, ...] = ("host to device", "device to host")
-_LIMITED = re.compile(r"limited by (?:the )?(?:number of )?(.{3,120}?)\.(?:\s|$)")
 
 
 def standing(seen: Seen) -> list[Finding]:
@@ -138,20 +136,9 @@ def _kernel(group: Group) -> list[Finding]:
     theory = group.value("occupancy_theoretical")
     low = reached if reached is not None else theory
     if low is not None and low < OCCUPIED and not (active is not None and active >= TENSOR):
-        limiter = _limiter(group)
         word = "occupancy" if reached is not None else "theoretical occupancy"
-        found.append(
-            Finding(7, f"{label} has {number(low, '%')} {word}" + (f", limited by {limiter}" if limiter else ""))
-        )
+        found.append(Finding(7, f"{label} has {number(low, '%')} {word}"))
     return found
-
-
-def _limiter(group: Group) -> str:
-    for one in group.counted:
-        for rule in one.rules:
-            if match := _LIMITED.search(rule.message):
-                return match[1].replace("the required amount of ", "").replace(", and", " and")
-    return ""
 
 
 def longest(seen: Seen) -> str:
