@@ -11,7 +11,6 @@ from perfci.history.alert import Alerts, find_alerts
 from perfci.history.series import read
 from perfci.history.store import open_store
 from perfci.model.base import MachineError, UsageError
-from perfci.model.text import count
 from perfci.render import alert as words
 from perfci.render.history import fault_lines
 
@@ -21,8 +20,8 @@ _MOST = 16
 _REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}")
 
 
-def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run: bool) -> None:
-    """Open, update or close the issue of each device in the store; `dry_run`: print it.
+def keep_issues(store: str, repository: str, suite: str, where: Path) -> None:
+    """Open, update or close the issue of each device in the store.
 
     Ends the process with 0. Raises UsageError, and MachineError where the store or GitHub fails.
     """
@@ -30,8 +29,8 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
     if not _REPOSITORY.fullmatch(repository):
         raise UsageError(f"--repository {repository!r}: write owner/name")
     token = os.environ.get("GITHUB_TOKEN", "")
-    if not token and not dry_run:
-        raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`, or take --dry-run")
+    if not token:
+        raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`")
     opened = open_store(store, where)
     devices = find_alerts(read(opened))
     for line in fault_lines(opened.faults):
@@ -39,11 +38,7 @@ def keep_issues(store: str, repository: str, suite: str, where: Path, *, dry_run
     if (many := sum(bool(device.open) for device in devices)) > _MOST:
         raise MachineError(f"{opened.text}: names {many} devices with alerts, more than {_MOST}: see who writes to it")
     address = f"{os.environ.get('GITHUB_SERVER_URL') or _SITE}/{repository}"
-    if dry_run:
-        for device in devices:
-            _show(device, suite, address)
-    else:
-        _settle(devices, suite, address, repository, token)
+    _settle(devices, suite, address, repository, token)
     raise typer.Exit(0)
 
 
@@ -70,19 +65,5 @@ def _settle(devices: list[Alerts], suite: str, address: str, repository: str, to
         typer.echo(log_line(f"{device.name}: {' '.join(filter(None, [state, settled.url]))}"))
         if settled.retired:
             typer.echo(log_line(f"  closed as duplicates: {', '.join(f'#{number}' for number in settled.retired)}"))
-        _tell(device)
-
-
-def _show(device: Alerts, suite: str, address: str) -> None:
-    would = "the issue would be closed, if there is one" if device.ended else "there would be no issue"
-    typer.echo(log_line(f"{device.name}: {'the issue would be open' if device.open else would}"))
-    _tell(device)
-    if device.open or device.ended:
-        typer.echo(log_line(f"  {count(len(device.open), 'alert')}, titled: {words.title(device, suite)}"))
-        for line in words.render(device, address).splitlines():
-            typer.echo(f"  {log_line(line)}".rstrip())
-
-
-def _tell(device: Alerts) -> None:
-    for line in words.lines(device):
-        typer.echo(f"  {log_line(line)}")
+        for line in words.lines(device):
+            typer.echo(f"  {log_line(line)}")

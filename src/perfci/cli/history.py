@@ -164,7 +164,6 @@ def alert(
     suite: Annotated[
         str, typer.Option(metavar="NAME", help="Of several suites of a repository, each has its own issues.")
     ] = "perfci",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what issues would say, without GitHub.")] = False,
     where: options.Where = HERE,
 ) -> None:
     """Tell once when main slips: an issue per device, opened after two nights over a limit, closed after two within.
@@ -174,7 +173,7 @@ def alert(
     """
     from perfci.cli.alert import keep_issues
 
-    keep_issues(store, repository, suite, where, dry_run=dry_run)
+    keep_issues(store, repository, suite, where)
 
 
 @app.command()

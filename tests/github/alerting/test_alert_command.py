@@ -48,15 +48,6 @@ def test_an_issue_is_opened_and_told(hub: GitHub, tmp_path: Path, warm: Warm) ->
     assert start(hub, tmp_path, warm).out.splitlines()[0].startswith(" AMD EPYC 9654: unchanged ")
 
 
-def test_a_dry_run_asks_github_nothing(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
-    done = start(hub, tmp_path, warm, "--dry-run", GITHUB_TOKEN="", GITHUB_API_URL="http://127.0.0.1:1")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[0] == " AMD EPYC 9654: the issue would be open"
-    assert "titled: perfci: main is over a limit on AMD EPYC 9654" in done.out
-    assert f"/{REPOSITORY}/compare/" in done.out and "perfci bisect" in done.out
-    assert hub.requests == []
-
-
 def test_a_step_on_one_night_is_told_and_no_issue(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
     done = start(hub, tmp_path, warm, nights=SLIPS[:2])
     assert (done.code, hub.issues) == (0, [])
@@ -73,7 +64,7 @@ def test_a_damaged_night_is_named_and_a_store_without_nights_is_an_error(
     done = start(hub, tmp_path, warm, nights=[])
     assert (done.code, hub.issues) == (3, []), "it may be another one than was meant"
     assert "has no night (it is empty): see how the store is called" in done.err
-    start(hub, tmp_path, warm, "--dry-run")
+    start(hub, tmp_path, warm, nights=SLIPS[:2])
     [*_, newest] = sorted((tmp_path / "store").rglob("*.json"))
     newest.write_text("::error::{")
     done = start(hub, tmp_path, warm, nights=[])
@@ -99,11 +90,10 @@ def test_nothing_that_is_printed_is_a_command(hub: GitHub, tmp_path: Path, warm:
     nights = [one.model_copy(deep=True, update={"devices": {"cpu": "evil\n::error::x ##[error]x"}}) for one in SLIPS]
     for one in nights:
         one.points[0].case = "evil\n::error::injected ##[error]injected"
-    for args in ((), ("--dry-run",)):
-        done = start(hub, tmp_path, warm, *args, nights=nights)
-        assert done.code == 0 and "injected" in done.out
-        assert "##[" not in done.out
-        assert not [line for line in done.out.splitlines() if line.lstrip().startswith("::")]
+    done = start(hub, tmp_path, warm, nights=nights)
+    assert done.code == 0 and "injected" in done.out
+    assert "##[" not in done.out
+    assert not [line for line in done.out.splitlines() if line.lstrip().startswith("::")]
 
 
 @pytest.mark.parametrize(
