@@ -46,8 +46,8 @@ def test_calibrate_then_plan(repo: Repo) -> None:
     assert plan.code == 0, plan.err
     assert "unknown: run perfci calibrate" in plan.out
     assert "≈" in plan.out
-    assert "of builds, checks and the like.\nBy a trial of 4 pairs, with a budget of 15.0 min: fits." in plan.out
-    assert not (repo.root / "perfci-out" / "results.json").exists(), "a trial is no comparison"
+    assert "By the schedule alone, with a budget of 15.0 min: fits." in plan.out
+    assert not (repo.root / "perfci-out" / "results.json").exists(), "nothing was measured"
 
     repo.write("kernels/adding.py", "this is not committed, hence not measured")
     run = repo.perfci("calibrate", "--pairs", "8", "--json")

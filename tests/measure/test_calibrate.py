@@ -270,21 +270,10 @@ def test_a_plan_adds_what_a_run_takes_beside_its_pairs_and_the_first_ones_are_de
     found = planned(measured, tmp_path)
     assert (found.rests, found.beside) == ("", None)
     plan = measured.plan.model_copy(update={"exact_pairs": None, "budget": 52.0})
-    asked = []
-
-    def trial():
-        asked.append(1)
-        return ran
-
-    first = forecast(measured.cases, plan, measured.fingerprint, tmp_path, trial)
-    assert (first.rests, first.beside, asked) == ("trial", 10.0, [1])
+    (tmp_path / "results.json").write_text(ran.model_dump_json())
+    first = forecast(measured.cases, plan, measured.fingerprint, tmp_path)
+    assert (first.rests, first.beside) == ("last results", 10.0)
     assert first.seconds == pytest.approx((2 + 1) * (2 * 3 + 6) + 16 * 0.25)
     short = plan.model_copy(update={"budget": first.seconds + 3 - 0.1})
-    late = forecast(measured.cases, short, measured.fingerprint, tmp_path, trial)
+    late = forecast(measured.cases, short, measured.fingerprint, tmp_path)
     assert [one.outlook for one in late.cases] == ["unknown", "unknown"]
-    (tmp_path / "results.json").write_text(ran.model_dump_json())
-    again = forecast(measured.cases, plan, measured.fingerprint, tmp_path, trial)
-    assert (again.rests, again.seconds, len(asked)) == ("last results", first.seconds, 2)
-    more = [*measured.cases, case("new", np.zeros(4))]
-    forecast(more, plan, measured.fingerprint, tmp_path, trial)
-    assert len(asked) == 3, "a case that the results do not hold"

@@ -184,10 +184,7 @@ def list_(
     cases: options.Cases = None,
     plan: Annotated[
         bool,
-        typer.Option(
-            "--plan",
-            help="Say how long a comparison takes and which change each case can show; by a trial, if need be.",
-        ),
+        typer.Option("--plan", help="Say how long a comparison takes and which change each case can show."),
     ] = False,
     device: options.Device = None,
     budget: options.Budget = None,

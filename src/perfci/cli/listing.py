@@ -1,9 +1,7 @@
 """`perfci list`: cases and limits; with `--plan` what a comparison takes and can show."""
 
 import json as jsonlib
-import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,11 @@ from rich.text import Text
 from perfci.cli.measure import read_request
 from perfci.cli.progress import Console, Teller
 from perfci.measure.calibrate.forecast import UNKNOWN_PAIRS, CasePlan, Forecast, forecast
-from perfci.measure.plan import TRIAL_PAIRS
-from perfci.measure.request import OUT, Request
+from perfci.measure.request import OUT
 from perfci.measure.run import Measurement
-from perfci.model.base import PerfciError
 from perfci.model.criteria import Criterion
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, Results
+from perfci.model.results import Case
 from perfci.model.units import limit_percent, noise_percent
 from perfci.system.users import keep_outputs
 
@@ -37,8 +33,7 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
     with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository):
         listing = Measurement(request, teller).listing()
         cases, broken, criteria = listing.cases, listing.broken, [*listing.plan.criteria, *listing.creep]
-        tried = partial(_trial, request, teller)
-        expected = forecast(cases, listing.plan, listing.facts, request.where.out, tried) if plan else None
+        expected = forecast(cases, listing.plan, listing.facts, request.where.out) if plan else None
     if json:
         listed = [_entry(case, criteria) for case in cases]
         entries: dict[str, object] = {"cases": listed, "broken": broken, "notes": listing.notes}
@@ -57,18 +52,6 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
         for line in broken:
             typer.echo(f"perfci: does not import: {line}", err=True)
     raise typer.Exit(3 if broken else 0)
-
-
-def _trial(request: Request, teller: Teller) -> Results | None:
-    """Return results of a few pairs of each case, HEAD against this tree; else None, and tell why."""
-    teller.note(f"no results of all cases are here yet: {TRIAL_PAIRS} pairs of each show what they cost")
-    with tempfile.TemporaryDirectory(prefix="perfci-trial-") as folder:
-        try:
-            asked = request.but(mode="compare", base="HEAD", out=Path(folder), trial=True)
-            return Measurement(asked, teller).measure()
-        except PerfciError as error:
-            teller.note(f"no trial: {error}")
-            return None
 
 
 def _limits(case: Case, asked: Sequence[Criterion]) -> list[str]:
@@ -112,7 +95,6 @@ _OUTLOOK = {
 _RESTS = {
     "calibration": f"{OUT}/calibration",
     "last results": f"{OUT}/results.json",
-    "trial": f"a trial of {TRIAL_PAIRS} pairs",
     "": "the schedule alone",
 }
 

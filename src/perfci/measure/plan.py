@@ -21,8 +21,6 @@ from perfci.model.text import hides_failures, listed
 
 PROFILED_PAIRS = 2
 """Pairs of a profile: times beside what profilers see."""
-TRIAL_PAIRS = 4
-"""Two of the planned schedule, two as `sampling.adapt` makes them."""
 QUICK_BUDGET = 60.0
 QUICK_PAIRS = 16
 """`--quick`: pairs at most."""
@@ -56,7 +54,7 @@ def make_plan(request: Request, place: Place, subjects: Sequence[Subject], decla
         purpose=what.purpose,
         comparisons=what.comparisons,
         budget=how.budget or (QUICK_BUDGET if what.quick and not how.profile else place.limits.budget),
-        max_pairs=TRIAL_PAIRS if how.trial else looks.pairs[-1],
+        max_pairs=looks.pairs[-1],
         precise=what.question is not None and what.question.precise,
         exact_pairs=PROFILED_PAIRS if how.profile else what.exact_pairs,
         judged=not how.profile,

@@ -142,8 +142,6 @@ class How(Document, frozen=True):
     """Judge nothing: after a few workers every case is profiled, and profilers' files are kept in `out`."""
     trace: frozenset[Traced] = frozenset()
     """Of a profile: what commands' timelines hold besides."""
-    trial: bool = False
-    """Take only the pairs that show their cost, and answer nothing."""
 
 
 WRITTEN = {

@@ -222,7 +222,7 @@ class Measurement:
         self._together(run.budget)
 
     def _profile(self, run: _Run) -> None:
-        if run.profilers is None or self.request.how.trial or run.results.budget_needed:
+        if run.profilers is None or run.results.budget_needed:
             return
         with self.costs.phase("profile", whole=True):
             run.results.notes += observe(

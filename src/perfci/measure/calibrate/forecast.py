@@ -1,7 +1,7 @@
-"""What a comparison takes and can show here, from the last results, a calibration, or a trial."""
+"""What a comparison takes and can show here, from the last results or a calibration."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -40,7 +40,7 @@ def noise_metric(metric: str) -> str:
     return "time" if metric in DERIVED else metric
 
 
-Source = Literal["calibration", "last results", "trial", ""]
+Source = Literal["calibration", "last results", ""]
 Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
 UNKNOWN_PAIRS = 8
 """Planned for an unchanged case of unknown noise: `sampling.adapt` makes pairs so large that these decide 99 % of
@@ -139,20 +139,15 @@ def _parts(case: Case) -> list[float]:
     return [math.fsum(pair.seconds.values()) for pair in case.pairs]
 
 
-def forecast(
-    cases: Iterable[Case], plan: Plan, facts: Fingerprint, out: Path, trial: Callable[[], Results | None] = lambda: None
-) -> Forecast:
+def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, out: Path) -> Forecast:
     """Return what a comparison by `plan` can show and takes, from results and calibration in `out`.
 
-    `cases` as discovered, without timing modes. `trial` is asked where no results hold them all.
+    `cases` as discovered, without timing modes.
     """
     cases = [case for case in cases if case.sides["head"].status == "ok"]
     earlier = [*_read(out / RESULTS, "last results", plan, facts)]
     earlier += _read(out / CALIBRATION / RESULTS, "calibration", plan, facts)
-    timed = next((one for one in earlier if all(map(one.of, cases))), None)
-    if timed is None and (tried := trial()) is not None and any(case.pairs for case in tried.cases):
-        timed = Earlier(tried, "trial")
-    timed = timed or next(iter(earlier), None)
+    timed = next((one for one in earlier if all(map(one.of, cases))), None) or next(iter(earlier), None)
     asked: dict[str, list[Criterion]] = {}
     for criterion in plan.timed:
         if criterion.relative:
