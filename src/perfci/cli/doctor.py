@@ -1,7 +1,6 @@
 """`perfci doctor`."""
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,7 +32,10 @@ def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, o
     except UsageError as error:
         lines.append(fail("interpreter", str(error), f"name one in {FILE} or with --python"))
         chosen = python or policy.python or ""
-    caches = Path(tempfile.gettempdir() if _temporary() else "/nonexistent") / f"perfci-doctor-{os.getpid()}"
+    temporary = Path("/nonexistent")  # which a line of its own tells
+    with suppress(FileNotFoundError):
+        temporary = Machine().temporary()
+    caches = temporary / f"perfci-doctor-{os.getpid()}"
     env = side_environment(
         caches, caller=os.environ, policy_env=policy.env, pass_env=policy.pass_env, threads=policy.threads, build=False
     )
@@ -48,14 +50,6 @@ def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, o
     else:
         print_diagnosis(diagnosis, Console())
     raise typer.Exit(diagnosis.exit_code)
-
-
-def _temporary() -> bool:
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _policy(where: Path) -> tuple[Path, Policy, list[Finding]]:
