@@ -456,16 +456,13 @@ def merge(
     shards: Annotated[
         list[Path], typer.Argument(metavar="FOLDER", help="The folder of each shard, or its results.json.")
     ],
-    costs: Annotated[
-        bool, typer.Option("--costs", help="Say where the time went: each phase of the run, and imports that are dear.")
-    ] = False,
     out: options.Out = OUT,
     **asked: Any,
 ) -> None:
     """Judge all shards of a plan as one run (perfci compare --shard)."""
     from perfci.cli.shards import judge_merged
 
-    judge_merged(shards, costs=costs, out=out, **asked)
+    judge_merged(shards, out=out, **asked)
 
 
 @app.command("import", hidden=True)

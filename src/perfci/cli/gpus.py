@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import typer
 
 from perfci.cli.measure import by_times, interrupt, measure_and_report, read_request, refuse_keep, tell_measured
-from perfci.cli.output import write_all
+from perfci.cli.output import tell, write_all
 from perfci.cli.progress import Console, Teller
-from perfci.cli.report import judged, tell_judged
+from perfci.cli.report import judged
 from perfci.cli.shards import keep_samples, read_shards
 from perfci.measure.journal import JOURNAL, gone_on
 from perfci.measure.request import Request
@@ -68,7 +68,7 @@ def compare_on(members: list[Member], request: Request) -> NoReturn:
         report = judged(results, None, strict=strict)
         keep_samples(folders, out)
         files = write_all(out, report, results)
-    tell_judged(report, out, files, costs=False, json=False)
+    tell(report, out, files)
     raise typer.Exit(report.exit_code)
 
 

@@ -50,7 +50,10 @@ def judge_files(
     report = judged(measured, policy, strict=strict)
     folder = _made(out or path.parent)
     files = write_all(folder, report, formats=asked, measured=(measured, path.parent))
-    tell_judged(report, folder, files, costs=costs, json=json)
+    if costs and not json:
+        print_costs(report, Console())
+    else:
+        tell(report, folder, files, json=json)
     raise typer.Exit(report.exit_code)
 
 
@@ -59,14 +62,6 @@ def judged(measured: Results, policy: Path | None, *, strict: bool) -> Report:
     if policy is None:
         return judge(measured, strict=strict)
     return judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
-
-
-def tell_judged(report: Report, folder: Path, files: Sequence[str], *, costs: bool, json: bool) -> None:
-    """Print the report, or where the time went."""
-    if costs and not json:
-        print_costs(report, Console())
-    else:
-        tell(report, folder, files, json=json)
 
 
 def judge_imported(

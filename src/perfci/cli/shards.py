@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, NoReturn
 import typer
 
 from perfci.cli.measure import Finished, interrupt, read_request, refuse_keep, tell_measured
-from perfci.cli.output import LARGEST, LONGEST, made, write_all
+from perfci.cli.output import LARGEST, LONGEST, made, tell, write_all
 from perfci.cli.progress import Console, Teller
-from perfci.cli.report import judged, parse_formats, read_results, tell_judged
+from perfci.cli.report import judged, parse_formats, read_results
 from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL, SAMPLES, begun, gone_on
 from perfci.measure.request import OUT, Request
@@ -221,7 +221,6 @@ def judge_merged(
     *,
     policy: Path | None,
     formats: str | None,
-    costs: bool,
     strict: bool,
     out: Path,
     json: bool,
@@ -241,7 +240,7 @@ def judge_merged(
             one.folder.mkdir(parents=True, exist_ok=True)
         keep_samples(one.shards, one.folder)
         files = write_all(one.folder, reports[-1], one.results, asked)
-        tell_judged(reports[-1], one.folder, files, costs=costs, json=json)
+        tell(reports[-1], one.folder, files, json=json)
     if len(merged) > 1:
         verdicts = [f"{model_of(one.results)} {report.verdict}" for one, report in zip(merged, reports, strict=True)]
         typer.echo(f"\n{len(merged)} models: {' · '.join(verdicts)}")
