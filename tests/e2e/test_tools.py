@@ -102,7 +102,7 @@ def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
             subprocess.run(line, shell=True, cwd=repo.root, env=env, check=True, capture_output=True)
     repo.write("limits.yaml", "version: 1\nlimits: [{regression: 40%}]\n")
     asked = ("--base", "files/base-*.json", "--policy", "limits.yaml")
-    slower = repo.perfci("import", "--head", "files/head-*.json", *asked, "--format", "md,json", "--out", "perfci-out")
+    slower = repo.perfci("import", "--head", "files/head-*.json", *asked, "--out", "perfci-out")
     assert slower.code == 1, slower.out + slower.err
     assert {slower.classes()[case] for case in CASES[tool]} == {"regression"}, slower.out
     assert slower.report["sides"]["base"]["ref"] == "base-0.json … base-11.json"

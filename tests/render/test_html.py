@@ -220,7 +220,7 @@ def test_embedded_data_reads_back_and_cannot_end_its_element(data):
 
 def test_the_html_report_is_among_the_files(small):
     report, recorded = small
-    assert render_all(report, ["html"], recorded) == {"report.html": html.render(report, recorded)}
+    assert render_all(report, recorded)["report.html"] == html.render(report, recorded)
 
 
 def written(folder: Path, recorded: Recorded) -> Path:

@@ -29,7 +29,7 @@ OPEN = r"(?:-|−|\+)\d[^|<>]{0,40}?\(±[^)]*\)[^|\w]{0,12}(?:slower|faster|high
 
 def everywhere(report: Report) -> dict[str, str]:
     """Each way in which people and programs read a report, but the document itself."""
-    files = render_all(report, ["md", "html", "junit", "csv"])
+    files = {name: text for name, text in render_all(report).items() if name != "report.json"}
     shown = {f"terminal {width}": printed(report, width) for width in (0, 80, 120)}
     return files | shown | {"comment": comment.render(publication(report))}
 

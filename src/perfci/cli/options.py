@@ -114,10 +114,6 @@ class Judging:
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Judge by these limits instead (exploratory).")
     ] = None
-    formats: Annotated[
-        str | None,
-        typer.Option("--format", metavar="LIST", help="What to write, such as html,md,junit,csv,json; all by default."),
-    ] = None
     strict: Strict = False
     json: Json = False
 

@@ -1,7 +1,7 @@
 """Writing and telling results and reports."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from perfci.model.base import SIDES, MachineError, Side
 from perfci.model.report import Report
 from perfci.model.results import Pair, Results
 from perfci.model.text import escaped
-from perfci.render import FORMATS, render_all
+from perfci.render import render_all
 from perfci.render.html.recorded import Recorded
 from perfci.render.terminal import print_report
 from perfci.system.bounded import Unread, regular
@@ -47,7 +47,6 @@ def write_all(
     out: Path,
     report: Report,
     results: Results | None = None,
-    formats: Collection[str] = tuple(FORMATS),
     measured: tuple[Results, Path] | None = None,
 ) -> list[str]:
     """Write results (if given) and the report into `out`. Raises MachineError.
@@ -58,8 +57,8 @@ def write_all(
     if results is not None:
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
         measured = results, out
-    recorded = read_recorded(*measured) if measured and "html" in formats else None
-    texts = render_all(report, formats, recorded)
+    recorded = read_recorded(*measured) if measured else None
+    texts = render_all(report, recorded)
     for name, text in texts.items():
         write_atomic(out / name, text)
     beside = _beside(measured[0]) if measured and measured[1] == out else set()

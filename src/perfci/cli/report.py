@@ -24,7 +24,6 @@ from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.report import Report
 from perfci.model.results import Results, Work
 from perfci.model.units import COUNTED, split
-from perfci.render import FORMATS
 from perfci.render.terminal import print_costs
 
 
@@ -32,7 +31,6 @@ def judge_files(
     results: Path,
     *,
     policy: Path | None,
-    formats: str | None,
     costs: bool,
     strict: bool,
     out: Path | None,
@@ -42,14 +40,13 @@ def judge_files(
 
     `costs`: say where the time went instead.
     """
-    asked = parse_formats(formats)
     path = results / "results.json" if results.is_dir() else results
     measured = read_results(path)
     if costs and not measured.costs:
         raise UsageError(f"{path}: does not tell where the time went: --costs is for what perfci measured to its end")
     report = judged(measured, policy, strict=strict)
     folder = _made(out or path.parent)
-    files = write_all(folder, report, formats=asked, measured=(measured, path.parent))
+    files = write_all(folder, report, measured=(measured, path.parent))
     if costs and not json:
         print_costs(report, Console())
     else:
@@ -72,7 +69,6 @@ def judge_imported(
     by: str | None,
     items: Sequence[str],
     policy: Path | None,
-    formats: str | None,
     strict: bool,
     out: Path,
     json: bool,
@@ -81,7 +77,6 @@ def judge_imported(
 
     `head`, `base`: files, folders, patterns.
     """
-    asked = parse_formats(formats)
     files: dict[Side, Sequence[Path]] = {"base": found_files(base)} if base else {}
     files["head"] = found_files(head)
     own = policy or (Path(FILE) if Path(FILE).is_file() else None)
@@ -100,7 +95,7 @@ def judge_imported(
         results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)
     folder = _made(out)
-    tell(report, folder, write_all(folder, report, results, asked), json=json)
+    tell(report, folder, write_all(folder, report, results), json=json)
     raise typer.Exit(report.exit_code)
 
 
@@ -147,15 +142,6 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", str(path)) if part]
-
-
-def parse_formats(text: str | None) -> list[str]:
-    """Return the formats of `--format`, all by default. Raises UsageError."""
-    names = list(FORMATS) if text is None else [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in FORMATS:
-            raise UsageError(f"--format {name}: write some of {','.join(FORMATS)}")
-    return names
 
 
 def _made(folder: Path) -> Path:

@@ -13,7 +13,7 @@ import typer
 from perfci.cli.measure import Finished, interrupt, read_request, refuse_keep, tell_measured
 from perfci.cli.output import LARGEST, LONGEST, made, tell, write_all
 from perfci.cli.progress import Console, Teller
-from perfci.cli.report import judged, parse_formats, read_results
+from perfci.cli.report import judged, read_results
 from perfci.judge.judge import judge
 from perfci.measure.journal import JOURNAL, SAMPLES, begun, gone_on
 from perfci.measure.request import OUT, Request
@@ -220,14 +220,12 @@ def judge_merged(
     paths: Sequence[Path],
     *,
     policy: Path | None,
-    formats: str | None,
     strict: bool,
     out: Path,
     json: bool,
 ) -> NoReturn:
     """Judge the shards in `paths`, folders or results.json each, as one run; of several device models, which share α,
     as a run each. Ends the process with the worst exit code."""
-    asked = parse_formats(formats)
     merged = read_shards(paths, out)
     if json and len(merged) > 1:
         raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")
@@ -239,7 +237,7 @@ def judge_merged(
         with disk_errors("made", one.folder):
             one.folder.mkdir(parents=True, exist_ok=True)
         keep_samples(one.shards, one.folder)
-        files = write_all(one.folder, reports[-1], one.results, asked)
+        files = write_all(one.folder, reports[-1], one.results)
         tell(reports[-1], one.folder, files, json=json)
     if len(merged) > 1:
         verdicts = [f"{model_of(one.results)} {report.verdict}" for one, report in zip(merged, reports, strict=True)]

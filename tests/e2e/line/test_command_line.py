@@ -55,10 +55,6 @@ BAD = {
         ["report", "results.json", "--policy", "nowhere.yaml"],
         "--policy nowhere.yaml: cannot be read",
     ),
-    "no such format": (
-        ["report", "results.json", "--format", "md,pdf"],
-        "--format pdf: write some of md,html,junit,csv,json",
-    ),
     "two results": (["report", "results.json", "more.json"], "more.json"),
     "files of base alone": (["import", "--base", "base.json"], "--head"),
     "nothing to import": (["import", "--head", "*.nothing"], "*.nothing: names no file"),
