@@ -148,10 +148,6 @@ def test_the_distance_to_the_reference_is_told_against_its_limit(level, state):
     assert found.exit_code == (state == "over")
 
 
-def test_creep_in_place_of_the_recorded_limit():
-    assert [one.state for one in checked(nights(wobble(1.02, 20)), creep=0.01).standings] == ["over"]
-
-
 def test_five_changes_of_less_than_two_percent_are_over_a_limit_of_five():
     ratios = [ratio for step in range(6) for ratio in wobble(1.018**step, 15)]
     found = checked(nights(ratios), last=100)
@@ -273,13 +269,11 @@ def test_the_verb_ends_with_what_it_found(tmp_path):
     assert [one["state"] for one in told["standings"]] == ["over"]
 
 
-def test_a_store_without_a_night_and_a_creep_that_is_none_are_refused(tmp_path):
+def test_a_store_without_a_night_is_refused(tmp_path):
     code, _, said = perfci(tmp_path, "history", "check", "--store", ".")
     assert code == 3
     assert said.startswith("perfci: ")
     assert len(said.splitlines()) == 1
-    code, _, said = perfci(tmp_path, "history", "check", "--store", ".", "--creep", "5")
-    assert (code, said) == (2, "perfci: --creep '5' has no known unit: write it like '2%' (%)\n")
 
 
 def test_simulated_nights_are_documents_of_a_history():

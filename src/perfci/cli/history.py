@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Keep what comparisons of main said, night by night, and show it.", rich_markup_mode=None)
 
 StoreName = Annotated[str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH or git:URL#BRANCH.")]
-Creep = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PERCENT",
-        help="How far a metric may stand from the reference on its worse side.",
-        show_default="the limits that were asked about",
-    ),
-]
 
 
 @app.command(hidden=True)
@@ -179,8 +171,6 @@ def alert(
 @app.command()
 def check(
     store: StoreName,
-    creep: Creep = None,
-    last: Annotated[int, typer.Option(metavar="N", min=1, help="Nights of a device whose proposals are told.")] = 30,
     json: options.Json = False,
     where: options.Where = HERE,
 ) -> None:
@@ -192,9 +182,8 @@ def check(
     from perfci.history.check import check
     from perfci.render.changes import render
 
-    limit = _limit_of("--creep", creep)
     devices, left_out = _collected(store, where)
-    found = check(devices, left_out, limit, last)
+    found = check(devices, left_out)
     typer.echo(found.model_dump_json(indent=1) if json else render(found).rstrip("\n"))
     raise typer.Exit(found.exit_code)
 
@@ -203,7 +192,6 @@ def check(
 def html(
     store: StoreName,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The site: index.html, and cases/ with a page of each.")],
-    creep: Creep = None,
     where: options.Where = HERE,
 ) -> None:
     """Write the history as a static site, for GitHub Pages or any folder: an overview, and a page of each case."""
@@ -212,9 +200,8 @@ def html(
     from perfci.render.html.history import site
     from perfci.system.files import write_atomic
 
-    limit = _limit_of("--creep", creep)
     devices, left_out = _collected(store, where)
-    found = check(devices, left_out, limit, last=max(len(device.heads) for device in devices))
+    found = check(devices, left_out, last=max(len(device.heads) for device in devices))
     pages = 0
     for name, text in site(devices, found):
         path = out / name
@@ -235,15 +222,6 @@ def _collected(store: str, where: Path) -> tuple[list["Device"], list["Fault"]]:
 
     opened = open_store(store, where)
     return read(opened), opened.faults
-
-
-def _limit_of(option: str, text: str | None) -> float | None:
-    from perfci.model.units import parse_percent
-
-    try:
-        return None if text is None else parse_percent(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {error}") from None
 
 
 def _slug(name: str) -> str:

@@ -212,14 +212,8 @@ def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
                 yield epoch, key, Found(device.traces[key], told, nights)
 
 
-def check(
-    devices: Iterable[Device], left_out: Iterable[Fault] = (), creep: float | None = None, last: int = LAST
-) -> Checked:
-    """Return what the history says.
-
-    creep: relative limit of the distance to the reference, in place of the nights'. last: nights of a device whose
-    proposals are told.
-    """
+def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int = LAST) -> Checked:
+    """Return what the history says. `last`: nights of a device whose proposals are told."""
     found = Checked(
         nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], over=[], silent=[],
         left_out=[Left(name=fault.name, reason=fault.reason) for fault in left_out],
@@ -239,9 +233,9 @@ def check(
             ]
             if epoch == latest:
                 standing.add(key)
-                _stand(found, device, one.trace, one, creep, nights)
+                _stand(found, device, one.trace, one, nights)
         for key in sorted(device.traces.keys() - standing):
-            _stand(found, device, device.traces[key], None, creep, nights)
+            _stand(found, device, device.traces[key], None, nights)
         found.over += _over(device, device.heads[nights[-RECENT:][0]])
     found.nights = len(runs)
     found.over.sort(key=lambda over: not over.alert)
@@ -282,9 +276,7 @@ def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
     return not trace.values or any(not device.heads[night].error for night in trace.values)
 
 
-def _stand(
-    found: Checked, device: Device, trace: Trace, one: Found | None, creep: float | None, nights: Sequence[int]
-) -> None:
+def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, nights: Sequence[int]) -> None:
     if _is_unasked(device, trace, nights):
         found.unasked += 1
         return
@@ -305,10 +297,9 @@ def _stand(
                 nights=len(since), reason=reason,
             )
         )  # fmt: skip
-    limit = creep if creep is not None else trace.limit
     told = Standing(
         case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
-        reference=device.heads[nights[0]].reference_name, state="silent", limit=limit, reason=reason,
+        reference=device.heads[nights[0]].reference_name, state="silent", limit=trace.limit, reason=reason,
     )  # fmt: skip
     found.standings.append(told)
     if one is None or one.scanned.now is None:
@@ -317,9 +308,9 @@ def _stand(
     told.ratio, told.low, told.high = (math.exp(value) for value in (now.value, now.low, now.high))
     told.nights, told.answered, told.commit = now.nights, head.started, head.commit.sha
     if len(since) < RECENT:
-        told.state = "unlimited" if limit is None else _state(trace.metric, now.low, now.high, limit)
+        told.state = "unlimited" if trace.limit is None else _state(trace.metric, now.low, now.high, trace.limit)
     last = trace.nights.index(answers[-1])
-    if told.state == "within" and _state(trace.metric, trace.low[last], trace.high[last], limit or 0) == "over":
+    if told.state == "within" and _state(trace.metric, trace.low[last], trace.high[last], trace.limit or 0) == "over":
         told.state = "undecided"
 
 
