@@ -1,7 +1,7 @@
 """Options that several verbs take, in groups.
 
-An option with a value is called as its parameter. Properties of the machine are variables: `SETTINGS` of
-cli/measure.py.
+An option with a value is called as its parameter. Properties of the machine are variables: `read_machine` and
+`read_kept` of cli/measure.py.
 """
 
 import inspect

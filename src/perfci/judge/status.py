@@ -197,8 +197,7 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    """Return a limit that waits for another machine says what becomes of its case too: the case is gone there as
-    well."""
+    """Return the effect of a missing case, the worst of its limits, those included that wait for another machine."""
     return min(map(missing, context.criteria.get(case.key, [])), key=EFFECTS.index, default="warn")
 
 
