@@ -285,7 +285,7 @@ def reports() -> dict[str, Report]:
             [slower, *unchanged(1)], "`sdpa/seq=512` is 3.1× slower — this change needs review", REVIEW, profiles=[traced()],
         ),
         "traced-alone": report(
-            [], "Profiled: 1 case, not judged", "`perfci compare --base REF` judges.", mode="run", verdict="undecided",
+            [], "Profiled: 1 case, not judged", "", mode="run", verdict="undecided",
             sides={"head": SideCode(ref="HEAD", commit=HEAD, subject="Wait")}, profiles=[waiting()],
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),
