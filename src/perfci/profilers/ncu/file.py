@@ -43,7 +43,7 @@ def content(
                     text = f"{path.name}: is cut or damaged"
                     return Content(version=version, faults=[fault("unreadable", text, again)])
                 results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
-                return _report(path, size, results, version, ncu, modules, timeout, metrics)
+                return _report(path, results, version, ncu, modules, timeout, metrics)
     except Unread as why:
         return Content(faults=[fault("unreadable", f"{path.name}: {why}", again)])
     except OSError as error:
@@ -56,8 +56,8 @@ def content(
 
 
 def _report(
-    path: Path, size: int, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None,
-    timeout: float, metrics: Sequence[str],
+    path: Path, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None, timeout: float,
+    metrics: Sequence[str],
 ) -> Content:  # fmt: skip
     """Read through the first importable module at least as new as the report, else through ncu."""
     older = []
@@ -65,7 +65,7 @@ def _report(
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:
             older.append(module.version)
             continue
-        content = ncu_module.read(path, size, version, module, timeout, metrics)
+        content = ncu_module.read(path, version, module, metrics)
         if content is not None:
             return _counted(path, content, results)
     if ncu is not None:

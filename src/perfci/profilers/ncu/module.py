@@ -1,22 +1,20 @@
-"""Reads a report of ncu through NVIDIA's `ncu_report`, in a process of its own: see `native`."""
+"""Reads a report of ncu through NVIDIA's `ncu_report`."""
 
+import importlib
 import importlib.metadata
 import importlib.util
-import inspect
-import json
 import math
 import re
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from perfci.model.profile import Rule
 from perfci.model.text import escaped
 from perfci.profilers.ncu import command as ncu_command
-from perfci.profilers.ncu import native as ncu_native
 from perfci.profilers.ncu.launch import (
     BLOCK,
     EMPTY_REMEDY,
@@ -29,16 +27,6 @@ from perfci.profilers.ncu.launch import (
     fault,
     triple_of,
 )
-from perfci.system.bounded import run, unbind
-
-_MEMORY = 384 * 2**20
-"""Bytes of the reader's address space, beside twelve times the file."""
-_ANSWER = 128 * 2**20
-"""Bytes of its answer: MOST_LAUNCHES launches take nearly these."""
-_NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""Raised by a wrong answer."""
-_PROGRAM = inspect.getsource(ncu_native)
-"""The report's user may execute an interpreter, and read nothing else of perfci's."""
 
 
 @dataclass(frozen=True)
@@ -75,40 +63,30 @@ def copies(root: Path = Path("/")) -> list[Module]:
     return found
 
 
-def read(
-    path: Path, size: int, version: str, module: Module, timeout: float, metrics: Sequence[str] = METRICS
-) -> Content | None:
-    """Read `metrics` of a report in a process of its own. None where `ncu_report` cannot be imported."""
-    request = {
-        "folder": str(module.folder.absolute()),
-        "report": str(path.absolute()),
-        "metrics": [*metrics],
-        "most": MOST_LAUNCHES,
-        "memory": _MEMORY + 12 * size,
-        "answer": _ANSWER,
-    }
-    source = f"ncu_report {module.version}".strip()
+def read(path: Path, version: str, module: Module, metrics: Sequence[str] = METRICS) -> Content | None:
+    """Read `metrics` of a report. None where `ncu_report` cannot be imported.
 
-    def unreadable(why: str, remedy: str = "profile again") -> Content:
-        text = f"{path.name}: {source} {why}"
-        return Content(version=version, faults=[fault("unreadable", text, remedy)])
-
-    command = [sys.executable, "-I", "-S", "-c", _PROGRAM]
-    said = run(command, timeout, cwd=Path("/"), stdin=json.dumps(request).encode(), largest=_ANSWER, prepare=unbind)
-    if said.late:
-        return unreadable(f"did not read it within {timeout:g} s", "profile fewer kernels")
-    if said.code in (None, ncu_native.NO_MODULE):
-        return None
-    if not said.fine:
-        told = said.err.strip().splitlines()[-1:] or ["it said nothing"]
-        how = signal.Signals(-said.code).name if said.code < 0 else told[0]
-        return unreadable(f"cannot read it ({how})")
+    It is native code, which a damaged report may crash, hang or take over: call it in a process of its own.
+    """
+    launches: list[Launch] = []
+    dropped = 0
     try:
-        answer = json.loads(said.raw)
-        launches = [_from_native(one) for one in answer["launches"]]
-        ranges, dropped = int(answer["ranges"]), int(answer["dropped"])
-    except _NONSENSE as error:  # a damaged report can have taken it over
-        return unreadable(f"answered nonsense ({type(error).__name__})")
+        library = _imported(module.folder.absolute())
+        if library is None:
+            return None
+        context = library.load_report(str(path.absolute()))
+        ranges = context.num_ranges()
+        for number in range(ranges):
+            actions = context.range_by_idx(number)
+            for index in range(actions.num_actions()):
+                if len(launches) < MOST_LAUNCHES:
+                    launches.append(_launch(actions.action_by_idx(index), metrics))
+                else:
+                    dropped += 1
+    except Exception as error:  # noqa: BLE001 - damage shows as anything
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        text = f"{path.name}: {f'ncu_report {module.version}'.strip()} cannot read it ({why})"
+        return Content(version=version, faults=[fault("unreadable", text, "profile again")])
     faults = []
     if not ranges:
         faults.append(fault("unreadable", f"{path.name}: truncated, or no report of ncu", "profile again"))
@@ -120,23 +98,54 @@ def read(
     return Content(launches, faults, version)
 
 
-def _from_native(told: Mapping[str, Any]) -> Launch:
-    values = {name: (None if value is None else float(value), unit) for name, (value, unit) in told["values"].items()}
+def _imported(folder: Path) -> Any:
+    """Leave no trace of a module that cannot be imported: the next one may be."""
+    if PathFinder.find_spec("ncu_report", [str(folder)]) is None:
+        return None
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("ncu_report")
+    except ImportError:
+        sys.path.remove(str(folder))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "ncu_report"]:
+            del sys.modules[name]
+        return None
+
+
+def _launch(action: Any, metrics: Sequence[str]) -> Launch:
+    rules = getattr(action, "rule_results_as_dicts", list)  # modules before 2024 have none
+    device = action.metric_by_name("device__attribute_display_name")
+    values: dict[str, tuple[float | None, str]] = {}
+    for name in metrics:
+        metric = action.metric_by_name(name)
+        if metric is not None:
+            number = metric.has_value() and metric.kind() != metric.ValueKind_STRING
+            values[name] = (float(metric.as_double()) if number else None, _text(metric.unit()))
     return Launch(
-        name=escaped(told["name"]),
-        nvtx=tuple((domain, name) for domain, name in told["nvtx"]),
+        name=escaped(_text(action.name(action.NameBase_DEMANGLED))),
+        nvtx=_nvtx(action.nvtx_state()),
         values=values,
         capability=capability_of(values),
         grid=triple_of(values, GRID),
         block=triple_of(values, BLOCK),
-        device=escaped(str(told["device"]))[:200],
-        rules=tuple(rule for one in told["rules"] if (rule := _rule(one)) is not None),
+        device="" if device is None or not device.has_value() else escaped(_text(device.as_string()))[:200],
+        rules=tuple(rule for one in rules() if (rule := _rule(one)) is not None),
     )
 
 
-def _clean(text: str) -> str:
-    """Remove lone surrogates, which stand for bytes that are no UTF-8."""
-    return text.encode(errors="replace").decode()
+def _nvtx(state: Any) -> tuple[tuple[str, str], ...]:
+    """The launching thread's ranges, and those of start and end, which hold for all threads."""
+    domains = [] if state is None else [state.domain_by_id(ident) for ident in state.domains()]
+    return tuple(
+        (_text(domain.name()), _text(name))
+        for domain in domains
+        for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())
+    )
+
+
+def _text(value: Any) -> str:
+    """The library returns None in some damaged files, and bytes that are no UTF-8 as lone surrogates."""
+    return "" if value is None else str(value).encode(errors="replace").decode()
 
 
 _LINK = re.compile(r"@(?:url:([^:@]*):[^@]*|(?:section|source|sass):[^:@]*:([^@]*))@")
@@ -152,14 +161,14 @@ def _rule(told: Mapping[str, Any]) -> Rule | None:
     message, estimate = told.get("rule_message"), told.get("speedup_estimation") or {}
     if not isinstance(message, Mapping) or message.get("type", 0) < _OPTIMIZATION or not message.get("message"):
         return None
-    text = _LINK.sub(r"\1\2", " ".join(_clean(str(message["message"])).split()))
+    text = _LINK.sub(r"\1\2", " ".join(_text(message["message"]).split()))
     speedup = float(estimate.get("speedup", math.nan))
     usable = math.isfinite(speedup) and speedup > 0
     if usable and estimate.get("type") == _LOCAL:
         text = f"{text} (up to {speedup:.1f} % of this part alone)"
     title = str(message.get("title") or told.get("name") or told.get("rule_identifier") or "")
     return Rule(
-        name=escaped(_clean(title))[:200],
+        name=escaped(_text(title))[:200],
         message=escaped(text)[:2000],
         speedup=speedup if usable and estimate.get("type") == _GLOBAL else None,
     )

@@ -169,7 +169,7 @@ def counters(
     try:
         size = regular(path, ncu_file.LARGEST)
         bounds = grown(
-            size, MIB, 300, memory=384 * MIB + 2 * size, answer=64 * MIB, written=256 * MIB + 8 * size,
+            size, MIB, 300, memory=768 * MIB + 14 * size, answer=64 * MIB, written=256 * MIB + 8 * size,
             program=ncu_file.MEMORY + 12 * size,
         )  # fmt: skip
         with desk(account) as folder:

@@ -43,7 +43,7 @@ def read(
     perfci's or ncu's names or a set's: every launch must have it; None takes the table's. `own`: ncu's metrics that
     limits need, of a file that perfci did not ask for. `further`: take the table's besides `names`. `most`: ncu's
     `--launch-count`, at which more may be missing. `ncu`: reads the report where no `ncu_report` does; `modules`: those
-    to try, None all. `timeout`: seconds of a native reader.
+    to try, None all. `timeout`: seconds of `ncu`.
 
     Raises UsageError for a name that is no counter of ncu.
     """
