@@ -185,7 +185,7 @@ def test_what_was_read_before_a_bound_counts(tmp_path):
 def test_a_tool_that_cannot_start_is_said(tmp_path):
     (tmp_path / "k.cubin").write_text("")
     found = inspect([tmp_path / "k.cubin"], runner(tmp_path / "none"), (9, 0))
-    assert found.kernels == {} and "cannot be started" in found.left[0]
+    assert found.kernels == {} and "none: not found" in found.left[0]
 
 
 def test_the_tool_is_found_where_wheels_keep_it(tmp_path):

@@ -10,19 +10,16 @@ import functools
 import json
 import os
 import re
-import selectors
 import shutil
-import signal
 import stat
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfci.model.profile import KernelCode, KernelUse
-from perfci.system.bounded import Unread, hollow, unbind
+from perfci.system.bounded import Said, Unread, hollow, run, unbind
 
 TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
 HOMES = ("triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
@@ -36,8 +33,8 @@ LARGEST = 2**30
 MOST_FILES = 2000
 MEMORY, LEAST_MEMORY, MEMORY_OF = 8 * 2**30, 512 * 2**20, 32
 """Bytes of the tool: at most, always, and for each byte of the file."""
-LONGEST_LINE = 2**20
-"""Bytes."""
+LARGEST_TEXT, LONGEST_LINE = 2**31, 2**20
+"""Bytes that the tool prints of a file, and of a line of them."""
 SEARCH_TIME, INSPECTION_TIME = 60.0, 300.0
 """Seconds to find files, and to read them."""
 
@@ -139,52 +136,41 @@ def _holds(path: Path) -> bool:
         return False
 
 
-def runner(tool: Path, seconds: float = 60.0, largest: int = 2 * 2**30) -> Runner:
+def runner(tool: Path, seconds: float = 60.0, largest: int = LARGEST_TEXT) -> Runner:
     """Return a Runner of `tool` with at most `seconds` and `largest` bytes of output a file."""
 
-    def run(path: Path) -> Iterator[str]:
+    def lines(path: Path) -> Iterator[str]:
         try:
-            with _bare(path) as bare:
-                yield from dump(bare)
+            with _bare(path) as bare, tempfile.NamedTemporaryFile() as text:
+                said = dump(bare, text.name)
+                last = ""
+                for line in iter(lambda: text.readline(LONGEST_LINE), b""):
+                    if len(line) == LONGEST_LINE:
+                        raise Unread("it prints a line that has no end")
+                    last = line.decode(errors="replace").strip() or last
+                    yield line.decode(errors="replace").rstrip("\n")
+                size = text.tell()
         except OSError as error:
             raise Unread(f"cannot be read ({error.strerror})") from None
+        if said.late:
+            raise Unread(f"not read within {seconds:g} s")
+        if size >= largest:
+            raise Unread(f"its code is over {largest >> 20} MiB of text: the rest is not read")
+        if "does not contain device code" in last:
+            if path.suffix == CUBIN:
+                raise Unread("no machine code in it: truncated, or for something else")
+        elif not said.fine:
+            raise Unread(f"{tool.name} exited with status {said.code}: {last[:200]}")
 
-    def dump(path: Path) -> Iterator[str]:
+    def dump(path: Path, text: str) -> Said:
         # It starts nvdisasm, which wheels keep beside it.
         env = {"PATH": f"{tool.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}", "LC_ALL": "C"}
-        argv = [str(tool), "-sass", "-res-usage", str(path)]
         memory = min(MEMORY, LEAST_MEMORY + MEMORY_OF * path.stat().st_size)
-        deadline = time.monotonic() + seconds
-        try:
-            process = subprocess.Popen(
-                argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=functools.partial(unbind, memory),  # noqa: PLW1509 - a reader has one thread
-            )  # fmt: skip
-        except OSError as error:
-            raise Unread(f"{tool}: cannot be started ({error.strerror})") from None
-        last = ""
-        try:
-            for line in _lines(process, deadline, largest):
-                last = line.strip() or last
-                yield line
-            code = process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            raise Unread(f"not read within {seconds:g} s") from None
-        finally:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            if process.stdout:
-                process.stdout.close()
-        if "does not contain device code" in last:
-            if path.suffix == ".cubin":
-                raise Unread("no machine code in it: truncated, or for something else")
-        elif code:
-            raise Unread(f"{tool.name} exited with status {code}: {last[:200]}")
+        shell = 'ulimit -f "$1" 2>/dev/null; exec >"$2" 2>&1; shift 2; exec "$@"'
+        argv = ["/bin/sh", "-c", shell, "sh", str(largest // 512), text, str(tool), "-sass", "-res-usage", str(path)]
+        return run(argv, seconds, env=env, prepare=functools.partial(unbind, memory))
 
-    return run
+    return lines
 
 
 @contextlib.contextmanager
@@ -201,30 +187,6 @@ def _bare(path: Path) -> Iterator[Path]:
             bare.flush()
             os.fchmod(bare.fileno(), 0o644)
             yield Path(bare.name)
-
-
-def _lines(process: "subprocess.Popen[bytes]", deadline: float, largest: int) -> Generator[str, None, None]:
-    assert process.stdout is not None
-    rest, read = b"", 0
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not selector.select(remaining):
-                raise subprocess.TimeoutExpired(process.args, 0)
-            block = os.read(process.stdout.fileno(), 2**20)
-            if not block:
-                break
-            read += len(block)
-            if read > largest:
-                raise Unread(f"its code is over {largest >> 20} MiB of text: the rest is not read")
-            *lines, rest = (rest + block).split(b"\n")
-            if len(rest) > LONGEST_LINE:
-                raise Unread("it prints a line that has no end")
-            for line in lines:
-                yield line.decode(errors="replace")
-    if rest:
-        yield rest.decode(errors="replace")
 
 
 def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> tuple[int, int] | None:

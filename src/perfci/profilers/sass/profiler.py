@@ -93,7 +93,9 @@ def code(
     account: Account = SAME,
 ) -> Matched:
     """Return the machine code of `kernels` in `files`. Raises Unread."""
-    bounds = Bounds(seconds=sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY)
+    bounds = Bounds(
+        seconds=sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY, written=sass.LARGEST_TEXT
+    )  # fmt: skip
     with desk(account) as place:
         return call(
             match_files, bounds, place, account, files=list(files), tool=tool.absolute(), capability=capability,
