@@ -100,7 +100,7 @@ def test_a_view_beside_the_tables_that_a_lookup_asks_for(export):
     export.db.execute("CREATE TABLE DIAGNOSTIC_EVENT (text TEXT, severity INTEGER)")
     export.db.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES ('all is well', 1)")
     export.db.commit()
-    assert len(nsys_profiler.traces(export.path, ["a"]).traces["a"].kernels) == 1
+    assert len(nsys_profiler.traces(export.path, ["a"]).seen["a"].kernels) == 1
 
 
 @pytest.mark.slow

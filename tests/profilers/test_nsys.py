@@ -50,9 +50,9 @@ def change(path, *statements):
 def profile_of(reading: Reading, name: str | None) -> Profile:
     """What perfci takes of one case in a trace, or for None of a command."""
     found, key = Profile(reports=1 if name is None else None), name or ""
-    faults = [*([reading.faults[key]] if key in reading.faults else []), *reading.general]
-    if key in reading.traces:
-        take(found, reading.traces[key], faults, (9, 0), True)
+    faults = [*reading.faults.get(key, []), *reading.general]
+    if key in reading.seen:
+        take(found, reading.seen[key], faults, (9, 0), True)
     else:
         found.faults += faults
     return found
@@ -83,7 +83,7 @@ def projections(text):
 def told(reading):
     """The same of a reading. Its times are of one execution, in seconds: to ns they come back exactly."""
     found = {}
-    for name, trace in reading.traces.items():
+    for name, trace in reading.seen.items():
         n = trace.executions
         operations = sum(k.count for k in trace.kernels) + sum(c.count for c in trace.copies) + trace.sets
         found[name] = round(trace.span * n * 1e9), n, round(operations * n)
@@ -99,14 +99,14 @@ def test_the_projection_is_that_of_nvtx_gpu_proj_sum(recorded, side):
     assert told(reading) == {name: (ns, n, ops) for name, (ns, _, n, ops) in golden.items()}
     whole = read(recorded[side], None)
     assert whole.faults == {} and whole.general == []
-    ranges = {r.name: (round(r.device * 1e9), round(r.host * 1e9), r.count) for r in whole.traces[""].ranges}
+    ranges = {r.name: (round(r.device * 1e9), round(r.host * 1e9), r.count) for r in whole.seen[""].ranges}
     assert ranges == {name: (ns, host, n) for name, (ns, host, n, _) in golden.items()}
 
 
 @pytest.mark.nsys
 def test_sums_over_the_whole_capture_are_those_of_the_nsys_at_hand(recorded):
     """Kernels and API calls of the process tree: cuda_gpu_kern_sum and cuda_api_sum."""
-    trace = read(recorded["head"], None).traces[""]
+    trace = read(recorded["head"], None).seen[""]
     sums = {}
     for report, column in (("cuda_gpu_kern_sum", "Instances"), ("cuda_api_sum", "Num Calls")):
         told = rows(nsys_here(), report, recorded["head"])
@@ -121,7 +121,7 @@ def test_sums_over_the_whole_capture_are_those_of_the_nsys_at_hand(recorded):
 
 
 def test_details_of_kernels_copies_and_calls(recorded):
-    base, head = (read(recorded[side], CASES).traces for side in ("base", "head"))
+    base, head = (read(recorded[side], CASES).seen for side in ("base", "head"))
     kernel = base["sdpa-seq512"].kernels[0]
     assert "flash_fwd_kernel" in kernel.name
     assert (kernel.grid, kernel.block, kernel.registers, kernel.dynamic_shared) == ((4, 32, 8), (128, 1, 1), 255, 49152)
@@ -139,9 +139,9 @@ def test_details_of_kernels_copies_and_calls(recorded):
 
 def test_a_name_without_ranges_is_a_fault(recorded):
     reading = read(recorded["base"], [*CASES, "perfci-9-other"])
-    assert list(reading.faults) == ["perfci-9-other"] and len(reading.traces) == 4
-    assert reading.faults["perfci-9-other"].text == "no range of this name among 40 in the trace"
-    assert reading.faults["perfci-9-other"].kind == "empty"
+    assert list(reading.faults) == ["perfci-9-other"] and len(reading.seen) == 4
+    assert only(reading, "perfci-9-other").text == "no range of this name among 40 in the trace"
+    assert only(reading, "perfci-9-other").kind == "empty"
 
 
 # ---------------------------------------------------------------- synthetic traces
@@ -217,7 +217,7 @@ def test_quantities_are_of_one_execution(export):
     export.push("a", 210, 290)
     export.launch("k", 220, 3, start=500, length=50, grid=(2, 1, 1))
     export.push("b", 1000, 1100)
-    trace = (reading := export.read(("a", "b"))).traces["a"]
+    trace = (reading := export.read(("a", "b"))).seen["a"]
     fault = only(reading)
     assert fault.text == "its executions differ: 1 to 2 kernels in one" and reading.general == []
     assert "kernel_launches" in fault.metrics and "copy_bytes" not in fault.metrics
@@ -231,7 +231,7 @@ def test_quantities_are_of_one_execution(export):
     ]
     (call,) = trace.calls
     assert (call.name, call.kind, call.count, round(call.seconds * 1e9, 6)) == ("cudaLaunchKernel", "launch", 1.5, 7.5)
-    host = reading.traces["b"]
+    host = reading.seen["b"]
     assert (host.kernels, host.busy, host.span, round(host.wall * 1e9)) == ([], 0, 0, 100)
 
 
@@ -240,14 +240,14 @@ def test_schemas_old_and_new(tmp_path, old):
     export = Export(tmp_path / "t.sqlite", old=old)
     export.push("a", 100, 200)
     export.launch("k", 110, 1)
-    trace = export.read().traces["a"]
+    trace = export.read().seen["a"]
     assert trace.version == "2022.2.1" and trace.kernels[0].name == "k"
 
 
 def test_columns_that_a_schema_lacks_are_none_and_not_zero(one):
     one.db.execute(f"ALTER TABLE {KERNEL} DROP COLUMN registersPerThread")
     one.db.execute(f"UPDATE {KERNEL} SET localMemoryPerThread = NULL")
-    (kernel,) = one.read().traces["a"].kernels
+    (kernel,) = one.read().seen["a"].kernels
     assert (kernel.registers, kernel.local, kernel.static_shared) == (None, None, 0)
 
 
@@ -255,7 +255,7 @@ def test_names_may_stand_inline(one):
     one.db.execute("UPDATE NVTX_EVENTS SET text = 'a', textId = NULL")
     one.db.execute(f"UPDATE {KERNEL} SET demangledName = 'void f<1>()'")
     one.db.execute(f"UPDATE {RUNTIME} SET nameId = 'cuLaunchKernel'")
-    trace = one.read().traces["a"]
+    trace = one.read().seen["a"]
     assert (trace.kernels[0].name, trace.calls[0].name) == ("void f<1>()", "cuLaunchKernel")
 
 
@@ -272,10 +272,10 @@ def test_processes_are_joined_by_pid_and_threads_by_time(export):
     export.launch("b's", 410, 4)
     reading = export.read(("a", "b"))
     assert only(reading).text == "its executions differ: 1 to 2 kernels in one" and reading.general == []
-    assert {k.name: k.count for k in reading.traces["a"].kernels} == {"forward": 0.5, "elsewhere": 0.5, "backward": 0.5}
-    assert [k.name for k in reading.traces["b"].kernels] == ["b's"]
-    assert reading.traces["a"].executions == 2
-    assert reading.traces["a"].wall * 1e9 == pytest.approx((100 + 1140 - 100) / 2)
+    assert {k.name: k.count for k in reading.seen["a"].kernels} == {"forward": 0.5, "elsewhere": 0.5, "backward": 0.5}
+    assert [k.name for k in reading.seen["b"].kernels] == ["b's"]
+    assert reading.seen["a"].executions == 2
+    assert reading.seen["a"].wall * 1e9 == pytest.approx((100 + 1140 - 100) / 2)
 
 
 def test_ranges_of_the_users_own_nest_and_are_projected(export):
@@ -290,7 +290,7 @@ def test_ranges_of_the_users_own_nest_and_are_projected(export):
     export.launch("k", 120, 1, start=300, length=50)
     export.launch("k", 140, 2, start=600, length=10)
     export.launch("k", 150, 3, tid=TID + 9, start=700, length=5)
-    ranges = export.read().traces["a"].ranges
+    ranges = export.read().seen["a"].ranges
     assert {r.name: (r.count, round(r.host * 1e9), round(r.device * 1e9)) for r in ranges} == {
         "encode": (1, 40, 310), "encode/attention": (1, 20, 50), "loss": (1, 50, 5), "idle": (1, 10, 0),
         "NCCL:all_reduce": (1, 5, 0),
@@ -321,7 +321,7 @@ def test_nested_ranges_are_projected_as_by_the_nsys_at_hand(tmp_path):
 
     for _ in range(20):
         nest(0, TID)
-    trace = export.read(None).traces[""]
+    trace = export.read(None).seen[""]
     command = [nsys_here(), "stats", "--report", "nvtx_gpu_proj_sum", "--format", "csv", str(export.path)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     ours = Counter()
@@ -338,7 +338,7 @@ def test_ranges_of_the_same_name_in_another_domain_are_not_executions(export):
     export.push("a", 100, 200, domain=1)
     export.push("a", 300, 400, domain=2)
     export.push("a", 500, 600, domain=0)
-    assert export.read().traces["a"].executions == 2
+    assert export.read().seen["a"].executions == 2
 
 
 def test_without_ranges_the_capture_is_one_execution(export):
@@ -346,7 +346,7 @@ def test_without_ranges_the_capture_is_one_execution(export):
     export.launch("k", 210, 1, tid=TID + 0x5000000, length=200)
     export.push("step", 100, 500)
     reading = export.read(None)
-    trace = reading.traces[""]
+    trace = reading.seen[""]
     assert reading.faults == {} and trace.executions == 1
     assert (trace.kernels[0].count, round(trace.wall * 1e9), round(trace.busy * 1e9)) == (2, 400, 210)
     assert [(r.name, round(r.device * 1e9)) for r in trace.ranges] == [("step", 10)]
@@ -372,7 +372,7 @@ def test_copies_tell_kind_and_memory(export):
         export.add(COPY, start=200 + corr, end=201 + corr, globalPid=PID, **values)
     reading = export.read()
     assert reading.faults == {} and reading.general == []
-    copies = reading.traces["a"].copies
+    copies = reading.seen["a"].copies
     assert sorted((c.kind, c.source, c.target, c.bytes) for c in copies) == sorted(rows.values())
 
 
@@ -397,14 +397,15 @@ def test_api_calls_by_kind(kind, names):
 
 def only(reading, name="a"):
     assert list(reading.faults) == [name]
-    return reading.faults[name]
+    (fault,) = reading.faults[name]
+    return fault
 
 
 def test_ranges_that_nsys_lost_are_named_with_the_way_round(export):
     """What nsys 2023.4 records of nvtx 0.2.17: its domains, and no range."""
     export.domain("perfci", 1)
     fault = only(reading := export.read())
-    assert reading.traces == {} and (fault.kind, fault.tool) == ("empty", "nsys")
+    assert reading.seen == {} and (fault.kind, fault.tool) == ("empty", "nsys")
     assert fault.text == "no NVTX push/pop range is in the trace" and "nvtx 0.2.11" in fault.remedy
     assert "torch.cuda.nvtx" in fault.remedy
 
@@ -414,7 +415,7 @@ def test_launches_without_kernels_are_no_zero(export):
     export.push("a", 100, 200)
     export.call("cudaLaunchKernel_v7000", 110, 120, 1)
     fault = only(reading := export.read())
-    assert reading.traces == {} and fault.kind == "empty" and "CuptiUseRawGpuTimestamps" in fault.remedy
+    assert reading.seen == {} and fault.kind == "empty" and "CuptiUseRawGpuTimestamps" in fault.remedy
 
 
 def test_a_few_launches_without_kernels_are_told(one):
@@ -424,7 +425,7 @@ def test_a_few_launches_without_kernels_are_told(one):
     one.call("cudaLaunchKernel_v7000", 162, 163, 5)
     one.call("cudaStreamEndCapture_v10000", 164, 165, 6)
     fault = only(reading := one.read())
-    assert reading.traces["a"].kernels[0].count == 1
+    assert reading.seen["a"].kernels[0].count == 1
     assert (fault.kind, fault.text) == ("incomplete", "1 of 2 launches have no device work in the trace")
 
 
@@ -436,7 +437,7 @@ def test_kernels_without_calls_are_told(export, pid):
     if pid != PID:
         export.call("cudaLaunchKernel_v7000", 110, 115, 77, TID + 0x5000000)
     fault = only(reading := export.read())
-    assert fault.kind == "incomplete" and reading.general == [] and not reading.traces["a"].kernels
+    assert fault.kind == "incomplete" and reading.general == [] and not reading.seen["a"].kernels
     assert fault.text.startswith("1 kernels have no call in its executions that launched them")
 
 
@@ -446,7 +447,7 @@ def test_graphs_that_were_traced_as_wholes(export):
     export.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=300, end=400, correlationId=1, globalPid=PID, graphId=1)
     fault = only(reading := export.read())
     assert fault.kind == "incomplete" and "--cuda-graph-trace=node" in fault.remedy
-    trace = reading.traces["a"]
+    trace = reading.seen["a"]
     assert (trace.kernels, round(trace.busy * 1e9), round(trace.wall * 1e9)) == ([], 100, 300)
 
 
@@ -474,10 +475,10 @@ def test_errors_of_nsys_are_told_and_warnings_are_not(one):
 def test_executions_that_the_end_cut_are_left_out(one, ranges):
     one.push("a", 300, 400)
     one.push("a", 500, None)
-    (fault,) = (reading := one.read(ranges)).faults.values()
+    ((fault, *_),) = (reading := one.read(ranges)).faults.values()
     assert fault.kind == "incomplete" and "1 did not end before the capture did" in fault.text
     assert concerns(fault, "device_busy")
-    assert [trace.executions for trace in reading.traces.values()] == [2 if ranges == ("a",) else 1]
+    assert [trace.executions for trace in reading.seen.values()] == [2 if ranges == ("a",) else 1]
 
 
 def test_executions_that_overlap_are_left_out(export):
@@ -485,7 +486,7 @@ def test_executions_that_overlap_are_left_out(export):
     export.push("a", 150, 250, tid=TID + 1)
     export.push("a", 300, 400)
     fault = only(reading := export.read())
-    assert "2 of its executions overlap" in fault.text and reading.traces["a"].executions == 1
+    assert "2 of its executions overlap" in fault.text and reading.seen["a"].executions == 1
 
 
 @pytest.mark.parametrize(
@@ -497,7 +498,7 @@ def test_kernels_with_impossible_values_cost_the_trace(one, column, values):
     for value in values:
         one.db.execute(f"UPDATE {KERNEL} SET {column} = ? WHERE correlationId = 2", (value,))
         fault = only(reading := one.read())
-        assert reading.traces == {} and fault.kind == "incomplete"
+        assert reading.seen == {} and fault.kind == "incomplete"
         assert fault.text.startswith("1 kernels have no usable values")
 
 
@@ -511,7 +512,7 @@ def test_more_launch_configurations_than_can_be_told(export):
     for corr in range(1005):
         export.launch("k", 200 + 10 * corr, corr, grid=(corr + 1, 1, 1), length=1000 - corr // 2)
     fault = only(reading := export.read())
-    assert len(reading.traces["a"].kernels) == 1000
+    assert len(reading.seen["a"].kernels) == 1000
     assert fault.text.startswith("5 further launch configurations, 0.3% of the kernels' time")
 
 
@@ -534,15 +535,15 @@ def test_the_first_executions_of_each_process_are_left_out(export):
             export.push("step", at, at + 400, tid=tid)
             export.launch("warm" if number < 2 else "k", at + 10, number, tid=tid, length=100 if number < 2 else 200)
     export.launch("between", 3500, 9)
-    trace = export.read(Loop("step", 2)).traces[""]
+    trace = export.read(Loop("step", 2)).seen[""]
     assert (trace.within, trace.executions) == ("step", 4)
     assert [(one.name, one.count) for one in trace.kernels] == [("k", 1)]
     assert trace.wall * 1e9 == pytest.approx(400) and trace.busy * 1e9 == pytest.approx(200)
-    every = export.read(Loop("step")).traces[""]
+    every = export.read(Loop("step")).seen[""]
     assert every.executions == 8 and every.busy * 1e9 == pytest.approx(150)
-    (fault,) = export.read(Loop("step", 4)).faults.values()
+    ((fault,),) = export.read(Loop("step", 4)).faults.values()
     assert "not execute it more often than the 4 times that are skipped" in fault.text
-    (fault,) = export.read(Loop("stop", 1)).faults.values()
+    ((fault,),) = export.read(Loop("stop", 1)).faults.values()
     assert "no range of this name among 8" in fault.text
 
 
@@ -553,10 +554,10 @@ def test_a_loop_that_runs_ahead_of_the_device_takes_what_the_device_takes(export
         at = 2000 * number
         export.push("warmup" if number < 5 else "step", at, at + 1000)
         export.launch("k", at + 100, number, start=1000 + 10_000 * number, length=10_000)
-    trace = export.read(Loop("step", 5)).traces[""]
+    trace = export.read(Loop("step", 5)).seen[""]
     assert trace.executions == 10 and trace.wall * 1e9 == pytest.approx(10_000)
     assert trace.busy * 1e9 == pytest.approx(10_000) and trace.launching == 0
-    both = export.read("outermost").traces
+    both = export.read("outermost").seen
     assert both["step"].wall * 1e9 == pytest.approx(10_000) and both["step"].busy == both["step"].wall
     assert both["warmup"].wall * 1e9 == pytest.approx(51_000 / 5) and both["warmup"].busy * 1e9 == pytest.approx(10_000)
     assert both["warmup"].launching * 1e9 == pytest.approx(1)  # 5 ns of the first of 5
@@ -570,7 +571,7 @@ def test_executions_that_lost_their_tail_are_told(tmp_path):
         db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_{table} WHERE start >= ?", begins[10])
     db.commit()
     for reading in (read(path, Loop("step", 3)), read(path, "outermost")):
-        (fault,) = reading.faults.values()
+        ((fault,),) = reading.faults.values()
         assert "10 of its " in fault.text and "events may be lost" in fault.text
         assert concerns(fault, "kernel_launches") and concerns(fault, "device_busy")
 
@@ -598,15 +599,15 @@ def test_a_process_with_too_few_executions_is_told(export):
             export.push("step", 1000 * number, 1000 * number + 400, tid=tid)
             export.launch("k", 1000 * number + 10, number, tid=tid)
     reading = export.read(Loop("step", 3))
-    assert reading.traces[""].executions == 3
-    assert "1 of 2 processes do not execute it more often than the 3 times" in reading.faults[""].text
-    assert concerns(reading.faults[""], "device_busy")
+    assert reading.seen[""].executions == 3
+    assert "1 of 2 processes do not execute it more often than the 3 times" in only(reading, "").text
+    assert concerns(only(reading, ""), "device_busy")
 
 
 def test_the_loop_of_a_program_is_what_plain_sql_says(tmp_path):
     """A program on an H200 that allocates, copies, multiplies and frees, twenty times."""
     path = unpack(tmp_path, "mallocs")
-    trace = read(path, Loop("step", 3)).traces[""]
+    trace = read(path, Loop("step", 3)).seen[""]
     db = sqlite3.connect(path)
     steps = db.execute("SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start").fetchall()[3:]
     work = db.execute(f"SELECT start, end FROM {KERNEL} UNION ALL SELECT start, end FROM {COPY}").fetchall()
@@ -620,7 +621,7 @@ def test_the_loop_of_a_program_is_what_plain_sql_says(tmp_path):
             spent[plain_call(names[name])] += end - start
     told = {call.name: call.seconds * 17e9 for call in trace.calls}
     assert told == {name: pytest.approx(ns, rel=1e-9) for name, ns in spent.items()}
-    whole = read(path, None).traces[""]
+    whole = read(path, None).seen[""]
     assert whole.wall > 2 * 20 * trace.wall and not whole.within
 
 
@@ -644,7 +645,7 @@ def test_files_that_cannot_be_read(recorded, tmp_path):
         path.write_bytes(content)
         for ranges in (["a"], None):
             reading = read(path, ranges)
-            assert reading.traces == {} and list(reading.faults) == (ranges or [""])
+            assert reading.seen == {} and reading.faults == {}
             (fault,) = reading.general
             assert (fault.kind, fault.text) == ("unreadable", f"x.sqlite: {text}") and fault.remedy
     assert read(tmp_path / "none.sqlite", ["a"]).general[0].text == "none.sqlite: there is no such file"
@@ -653,7 +654,8 @@ def test_files_that_cannot_be_read(recorded, tmp_path):
 
 def test_a_missing_column_is_named(one):
     one.db.execute(f"ALTER TABLE {KERNEL} DROP COLUMN correlationId")
-    assert only(one.read()).text == "trace.sqlite: table CUPTI_ACTIVITY_KIND_KERNEL has no column correlationId"
+    (fault,) = one.read().general
+    assert fault.text == "trace.sqlite: table CUPTI_ACTIVITY_KIND_KERNEL has no column correlationId"
 
 
 def test_views_and_time_limits(export):
@@ -661,10 +663,11 @@ def test_views_and_time_limits(export):
     export.push("a", 100, 200)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start, i AS end FROM n"
     export.db.execute(f"CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS {endless}")
-    assert export.read().traces["a"].kernels == []
+    assert export.read().seen["a"].kernels == []
     for corr in range(2000):
         export.call("cudaLaunchKernel", 110, 120, corr)
-    assert only(export.read(limit=0)).text == "trace.sqlite: not read within 0 s"
+    (fault,) = export.read(limit=0).general
+    assert fault.text == "trace.sqlite: not read within 0 s"
 
 
 def test_the_trace_is_not_written_to(recorded, tmp_path):
@@ -672,7 +675,7 @@ def test_the_trace_is_not_written_to(recorded, tmp_path):
     shutil.copy(recorded["base"], path)
     path.chmod(0o400)
     before = path.read_bytes()
-    assert len(read(path, CASES).traces) == 4
+    assert len(read(path, CASES).seen) == 4
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
@@ -741,8 +744,8 @@ def mutate(path, sql, raw):
 
 def judge(reading: Reading, names) -> str:
     """Every name has a trace or a fault; what has no device work though the fixture's cases all have has a fault."""
-    assert set(reading.traces) | set(reading.faults) == set(names)
-    for name, trace in reading.traces.items():
+    assert set(reading.seen) | set(reading.faults) == set(names) or reading.general[0].kind == "unreadable"
+    for name, trace in reading.seen.items():
         type(trace).model_validate(json.loads(trace.model_dump_json()))
         numbers = [trace.wall, trace.busy, trace.span, *(k.seconds for k in trace.kernels)]
         numbers += [copy.bytes for copy in trace.copies]
@@ -751,7 +754,7 @@ def judge(reading: Reading, names) -> str:
             assert name in reading.faults or reading.general, f"silent zero in {name!r}"
     if reading.general and reading.general[0].kind == "unreadable":
         return "unreadable"
-    if not reading.traces:
+    if not reading.seen:
         return "no trace, faults"
     return "traces with faults" if reading.faults or reading.general else "whole traces"
 
@@ -825,9 +828,9 @@ def large(path, launches):
 
 READER = """
 reading = read(Path(sys.argv[1]), [f"case-{number}" for number in range(4)] if sys.argv[2] == "ranges" else None)
-trace = [*reading.traces.values()][-1]
-faults = [fault.text for fault in [*reading.faults.values(), *reading.general]]
-print(json.dumps([faults, len(reading.traces), trace.executions, sum(kernel.count for kernel in trace.kernels)]))
+trace = [*reading.seen.values()][-1]
+faults = [fault.text for fault in [*sum(reading.faults.values(), []), *reading.general]]
+print(json.dumps([faults, len(reading.seen), trace.executions, sum(kernel.count for kernel in trace.kernels)]))
 """
 
 

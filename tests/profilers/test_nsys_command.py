@@ -448,7 +448,7 @@ def test_a_real_capture_finds_the_ranges_and_their_times(nsys, site, tmp_path, d
     assert reading.faults == {} and reading.general == []
     said = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line.startswith("perfci-")}
     for name in NAMES:
-        trace = reading.traces[name]
+        trace = reading.seen[name]
         assert trace.executions == 5 and trace.version == nsys.version and trace.kernels == []
         # The program's clock just within a range and just around it: between them lies what nsys saw, on any machine.
         least, most, inner_least, inner_most = (
@@ -458,8 +458,8 @@ def test_a_real_capture_finds_the_ranges_and_their_times(nsys, site, tmp_path, d
         (inner,) = trace.ranges
         assert (inner.name, inner.count, inner.device) == ("inner", 1, 0)
         assert inner_least <= inner.host <= inner_most
-    (whole,) = read(export, None).traces.values()
-    assert whole.wall >= 5 * sum(trace.wall for trace in reading.traces.values())
+    (whole,) = read(export, None).seen.values()
+    assert whole.wall >= 5 * sum(trace.wall for trace in reading.seen.values())
 
 
 @pytest.mark.slow
@@ -499,7 +499,7 @@ def test_the_canary_of_a_sibling_process_is_in_no_artifact(nsys, site, tmp_path,
                 seen = [] if isolated else ["SIBLING"]
                 assert contains(export, held) == seen and contains(report, held) == seen
             scrub(export, copy := tmp_path / f"scrubbed-{isolated}.sqlite")
-            assert contains(copy, held) == [] and len(read(copy, NAMES).traces) == 2
+            assert contains(copy, held) == [] and len(read(copy, NAMES).seen) == 2
     if not isolation().holds:
         pytest.skip(f"needs a PID namespace for its first half: {isolation().text}")
 

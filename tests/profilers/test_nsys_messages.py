@@ -33,7 +33,7 @@ def losses(reading: Reading) -> list[tuple[str, ...]]:
 def test_a_message_beside_all_launches_and_copies_is_no_loss(trace, message, ranges):
     before = read(trace, ranges)
     after = read(saying(trace, message), ranges)
-    assert losses(after) == [] and after.faults == before.faults and after.traces == before.traces
+    assert losses(after) == [] and after.faults == before.faults and after.seen == before.seen
     (told,) = [one for one in after.general if one not in before.general]
     assert told.aside and told.text == f"nsys says: {message}: each launch and copy has its work, and all work its call"
 

@@ -20,8 +20,8 @@ def same(path: Path, other: Path) -> None:
     for ranges in (CASES, None):
         one, two = (read(file, ranges, executions=None if ranges is None else 10) for file in (path, other))
         assert one.faults == {} and [fault for fault in one.general if not fault.aside] == []
-        assert {name: of_trace(trace) for name, trace in one.traces.items()} == {
-            name: of_trace(trace) for name, trace in two.traces.items()
+        assert {name: of_trace(trace) for name, trace in one.seen.items()} == {
+            name: of_trace(trace) for name, trace in two.seen.items()
         }
 
 
@@ -53,11 +53,11 @@ def test_a_lone_surrogate_in_a_name_neither_ends_reading_nor_takes_the_kernel(tr
     change(trace, *(f"UPDATE StringIds SET value = {text} WHERE id IN ({of})" for of in (kernel, call)))
     told, before = (read(path, CASES, executions=10) for path in (trace, whole))
     assert told.faults == {} and told.general == []
-    names = [kernel.name for name in CASES for kernel in told.traces[name].kernels]
+    names = [kernel.name for name in CASES for kernel in told.seen[name].kernels]
     assert sum("\ufffd" in name for name in names) == 1
     for name in CASES:
-        json.loads(told.traces[name].model_dump_json())
-        assert of_trace(told.traces[name]) == of_trace(before.traces[name])
+        json.loads(told.seen[name].model_dump_json())
+        assert of_trace(told.seen[name]) == of_trace(before.seen[name])
 
 
 def test_a_schema_from_the_future_is_read_by_its_columns_and_told(trace, whole):
@@ -80,7 +80,7 @@ def test_kernels_that_only_look_alike_are_counted(trace, whole):
     other = ", ".join("streamId + 1" if column == "streamId" else f'"{column}"' for column in columns)
     change(trace, f"INSERT INTO {KERNEL} SELECT {other} FROM {KERNEL}")
     for name in (MATMUL, RESAMPLE):
-        counts = [of_trace(read(path, CASES).traces[name])["kernel_launches"] for path in (trace, whole)]
+        counts = [of_trace(read(path, CASES).seen[name])["kernel_launches"] for path in (trace, whole)]
         assert counts[0] == 2 * counts[1]
 
 
@@ -101,7 +101,7 @@ def test_a_call_of_zero_bytes_in_each_execution_is_no_loss(trace, whole, functio
     change(trace, *ask(function, name))
     reading = read(trace, CASES, executions=10)
     assert reading.faults == {} and reading.general == []
-    assert of_trace(reading.traces[name]) == of_trace(read(whole, CASES).traces[name])
+    assert of_trace(reading.seen[name]) == of_trace(read(whole, CASES).seen[name])
 
 
 def test_a_set_of_zero_bytes_in_a_whole_process_is_no_loss(trace):

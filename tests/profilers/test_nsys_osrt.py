@@ -33,7 +33,7 @@ def wait(export, name, start, end, tid=TID, kind=27):
 
 def told(reading, name="a"):
     """Function → (calls, ns, of these on threads that launch) in all executions."""
-    trace = reading.traces[name]
+    trace = reading.seen[name]
     n = trace.executions
     return {
         one.name: (round(one.count * n), round(one.seconds * n * 1e9), round(one.launching * n * 1e9))
@@ -56,7 +56,7 @@ def test_the_whole_capture_is_what_plain_sql_says(tmp_path):
         one[0], one[1], one[2] = one[0] + 1, one[1] + ns, one[2] + ns * (tid in launching)
     assert told(reading, "") == {name: tuple(one) for name, one in expected.items()}
     assert reading.faults == {} and reading.general == []
-    poll = reading.traces[""].os_calls[0]
+    poll = reading.seen[""].os_calls[0]
     assert poll.name == "poll" and poll.seconds > 0.5 and poll.launching == 0, "helper threads wait"
 
 
@@ -87,7 +87,7 @@ def test_sums_are_those_of_the_nsys_at_hand(tmp_path):
 @pytest.mark.parametrize("skip", [0, 3])
 def test_the_share_in_which_the_device_works_is_that_of_the_nsys_at_hand(tmp_path, skip):
     path = unpack(tmp_path, "mallocs")
-    trace = read(path, Loop("step", skip)).traces[""]
+    trace = read(path, Loop("step", skip)).seen[""]
     assert of_trace(trace)["device_busy"] == pytest.approx(device_busy(nsys_here(), path, "step", skip), rel=1e-9)
 
 
@@ -161,12 +161,12 @@ def test_what_cannot_be_told_is_a_line_and_changes_no_value(one):
 @pytest.mark.parametrize("column", ["globalTid", "nameId", "eventClass", "start", "end"])
 def test_a_table_of_another_schema_is_refused(tmp_path, column):
     path = unpack(tmp_path, "mallocs")
-    before = read(path, None).traces[""]
+    before = read(path, None).seen[""]
     change(path, f'ALTER TABLE OSRT_API RENAME COLUMN "{column}" TO other')
     found = read(path, None)
     (fault,) = found.general
     assert fault.aside and fault.text.endswith(f"table OSRT_API has no column {column}")
-    assert found.traces[""] == before.model_copy(update={"os_calls": []})
+    assert found.seen[""] == before.model_copy(update={"os_calls": []})
 
 
 def test_calls_without_times_or_names_are_left_out_and_told(one):

@@ -12,7 +12,7 @@ from .test_nsys import CASES
 
 @pytest.fixture(scope="module")
 def traces(recorded) -> dict[str, dict[str, Trace]]:
-    return {side: nsys.read(path, CASES).traces for side, path in recorded.items()}
+    return {side: nsys.read(path, CASES).seen for side, path in recorded.items()}
 
 
 def test_one_execution_is_told_kernel_by_kernel(traces):
@@ -33,7 +33,7 @@ def test_a_copy_is_told_by_its_kind(traces):
 
 
 def test_a_whole_capture_is_cut(recorded):
-    (trace,) = nsys.read(recorded["head"], None).traces.values()
+    (trace,) = nsys.read(recorded["head"], None).seen.values()
     assert len(trace.slices) == MOST_SLICES
     assert [one.start for one in trace.slices] == sorted(one.start for one in trace.slices)
 

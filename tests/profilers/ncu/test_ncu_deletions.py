@@ -30,7 +30,7 @@ def traced(folder: Path, side: str) -> dict[str, Profile]:
     reading = read_trace(unpack(folder, side), RANGES, executions=10)
     found = {name: Profile() for name in RANGES}
     for name, one in found.items():
-        take(one, reading.traces[name], reading.general, (9, 0), True)
+        take(one, reading.seen[name], reading.general, (9, 0), True)
     return found
 
 

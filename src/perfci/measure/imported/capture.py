@@ -146,7 +146,7 @@ def _exported(path: Path, scratch: Path) -> Path:
 
 def _blank(file: Path) -> list[str]:
     """Return ranges without calls or work: where kernels are cases, only they show that events were lost."""
-    return [name for name, trace in traces(file, "outermost").traces.items() if not trace.calls and not trace.busy]
+    return [name for name, trace in traces(file, "outermost").seen.items() if not trace.calls and not trace.busy]
 
 
 def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) -> Seen:
@@ -162,16 +162,14 @@ def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) ->
         found = captured(file, by)
     else:
         reading = traces(file, "outermost" if by == "range" else None)
-        faults = {name: [fault] for name, fault in reading.faults.items()}
-        general = [one for one in reading.general if one not in reading.faults.values()]
-        version = next((one.version for one in reading.traces.values()), "")
+        version = next((one.version for one in reading.seen.values()), "")
         if why := behind(version, reading.driver):
             blank = _blank(file) if by == "kernel" else []
             of: FaultKind = "incomplete" if blank else "incompatible"
             text = f"version {version}: {why}"
             text += f", and nothing is in {listed(blank, 3)}" if blank else ""
-            general.append(fault("nsys", "trace", of, text, NEWER, aside=not blank))
-        found = Read(reading.traces, faults, general, reading.device, reading.capability)
+            reading.general.append(fault("nsys", "trace", of, text, NEWER, aside=not blank))
+        found = reading
     lost = [one for one in found.general if not one.aside]
     if by == "kernel":
         lost += [one for some in found.faults.values() for one in some]

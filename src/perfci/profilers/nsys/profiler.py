@@ -124,16 +124,16 @@ class Nsys(Profiler[Trace]):
         refused = self._keep(raw, export, keep) if (keep := self.request.keep) else []
         raw.unlink(missing_ok=True)
         export.unlink(missing_ok=True)
-        for name in [name for name, trace in found.traces.items() if self.cuda and _blind(trace)]:
-            del found.traces[name]
-            found.faults[name] = _BLIND_COMMAND if self.whole else _BLIND
+        for name in [name for name, trace in found.seen.items() if self.cuda and _blind(trace)]:
+            del found.seen[name]
+            found.faults[name] = [_BLIND_COMMAND if self.whole else _BLIND]
         general = [
             *([failed] if failed else []),
             *([_cut()] if self.whole and _ran_on(found) else []),
             *refused,
-            *(one for one in found.general if one not in found.faults.values()),
+            *found.general,
         ]
-        return Read(found.traces, {name: [one] for name, one in found.faults.items()}, general)
+        return Read(found.seen, found.faults, general)
 
     def _keep(self, raw: Path, export: Path, keep: Keep) -> list[Fault]:
         """Keep the scrubbed export and a timeline; and, where asked for, the report if a scan of its export finds no
@@ -219,9 +219,7 @@ def traces(
                 executions=executions, asked=asked,
             )  # fmt: skip
     except Unread as why:
-        found = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)
-        lost = [] if names == "outermost" else [""] if names is None or isinstance(names, Loop) else names
-        return nsys_trace.Reading({}, dict.fromkeys(lost, found), [found])
+        return nsys_trace.Reading(general=[fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)])
 
 
 def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:

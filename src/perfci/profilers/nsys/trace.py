@@ -7,11 +7,13 @@ import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perfci.model.policy import Traced
-from perfci.model.profile import Call, Copy, CopyKind, Fault, KernelUse, Memory, OsCall, Trace, concerns
+from perfci.model.profile import Call, Copy, CopyKind, KernelUse, Memory, OsCall, Trace, concerns
+from perfci.profilers.base import Read
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import COPY, KERNEL, SET, SHAPE, Events, slices
@@ -35,17 +37,10 @@ _MEMORY_NUMBERS = ("PAGEABLE", "PINNED", "DEVICE", "ARRAY", "MANAGED", "DEVICE_S
 """ENUM_CUDA_MEM_KIND of nsys, which is not CUPTI's."""
 
 
-class Reading(NamedTuple):
-    """Each range's trace, fault or both."""
+@dataclass
+class Reading(Read[Trace]):
+    """Each range's trace, faults or both, and the capture."""
 
-    traces: dict[str, Trace]
-    faults: dict[str, Fault]
-    """Beside a fault a trace is whole but for what the fault says."""
-    general: list[Fault]
-    device: str = ""
-    """Names of the machine's GPUs; empty where unknown."""
-    capability: tuple[int, int] | None = None
-    """Of all GPUs, where it is one."""
     driver: str = ""
     """The driver's CUDA version, such as `13.0`; empty where unknown."""
     length: float = 0.0
@@ -85,9 +80,10 @@ def read(
     An event that stands twice counts once. Each fault says which metrics it could change. Raises nothing for the file:
     what is absent, truncated, foreign, damaged or takes over `limit` seconds to read is a fault.
     """
-    loop = ranges if isinstance(ranges, Loop) else None
-    names = [""]
-    if not isinstance(ranges, Loop) and ranges is not None:
+    loop, names = None, [""]
+    if isinstance(ranges, Loop):
+        loop, names = ranges, [ranges.name]
+    elif ranges is not None:
         names = [] if ranges == "outermost" else list(dict.fromkeys(ranges))
     try:
         check(path)
@@ -96,7 +92,7 @@ def read(
             open_trace(path, Path(scratch), limit) as db,
         ):
             events = Events(
-                db, [loop.name] if loop else names, whole=ranges is None, executions=executions,
+                db, names, whole=ranges is None, executions=executions,
                 outermost=ranges == "outermost", skip=loop.skip if loop else None,
             )  # fmt: skip
             events.collect()
@@ -110,7 +106,7 @@ def read(
         found = fault("unreadable", f"{path.name}: damaged (it has text that is no UTF-8)", AGAIN)
     except OSError as error:
         found = fault("unreadable", f"{path.name}: cannot be read: {error.strerror}", AGAIN)
-    return Reading({}, dict.fromkeys(names, found), [found])
+    return Reading(general=[found])
 
 
 def _told(events: Events, loop: Loop | None, asked: Sequence[Traced]) -> Reading:
@@ -122,13 +118,16 @@ def _told(events: Events, loop: Loop | None, asked: Sequence[Traced]) -> Reading
     for name, trace in traces.items():
         if traced and not trace.busy and not any(concerns(one, "kernel_launches") for one in events.faults[name]):
             events.note(name, "empty", "nothing ran on the device in its executions")
-    faults = {name: _joined(found) for name, found in events.faults.items() if found}
+    faults = {
+        name: sorted(found, key=lambda one: one.kind != "empty") for name, found in events.faults.items() if found
+    }
     if loop is not None:
         told = traces.get(loop.name)
         traces = {"": told.model_copy(update={"within": loop.name})} if told else {}
         faults = {"": faults[loop.name]} if loop.name in faults else {}
     length = _capture_length(events) * 1e-9
-    return Reading(traces, faults, events.general, *gpus_of(events), driver_cuda(events), length)
+    device, capability = gpus_of(events)
+    return Reading(traces, faults, events.general, device, capability, driver=driver_cuda(events), length=length)
 
 
 def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
@@ -310,15 +309,3 @@ def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
             before = found[index].get(name, (0, 0))
             found[index][short(name, 500)] = before[0] + count, before[1] + ns
     return found
-
-
-def _joined(faults: list[Fault]) -> Fault:
-    """Return the first fault's kind, all texts, and all that they could change."""
-    if len(faults) == 1:
-        return faults[0]
-    worst = next((one for one in faults if one.kind == "empty"), faults[0])
-    texts = [worst.text, *(one.text for one in faults if one is not worst)]
-    metrics = [metric for one in faults for metric in one.metrics] if all(one.metrics for one in faults) else []
-    return worst.model_copy(
-        update={"text": "; ".join(dict.fromkeys(texts))[:1000], "metrics": list(dict.fromkeys(metrics))}
-    )
