@@ -10,102 +10,87 @@ import heapq
 import itertools
 import json
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from perfci.model.profile import Fault
-from perfci.profilers.faults import fault
-from perfci.profilers.nsys.export import harden, real_tables
+from perfci.profilers.nsys.export import Export, Unreadable, fault, open_trace
+from perfci.profilers.nsys.trace import LIMIT, copy_kinds, memories
 
 LONGEST = 2**50
 """ns, 13 days: beyond, floating-point microseconds do not resolve nanoseconds."""
 MOST_EVENTS = 500_000
 """As many as a browser shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
-LONGEST_VALUE = 2**20
-"""Bytes of a name in the export."""
 MOST_LANES = 100
 """Of a thread or stream, for overlapping slices; what needs more is left out."""
 GPU_PROCESS = 2**30
 """First number of a process that stands for a GPU; nsys keeps 24 bits of a process's number."""
 REMEDY = "capture the case again"
 
-# nsys numbers memory other than CUPTI does; its ENUM_ tables say so in exports that have them.
-COPY_KINDS = {
-    1: "host to device", 2: "device to host", 3: "host to array", 4: "array to host", 5: "array to array",
-    6: "array to device", 7: "device to array", 8: "device to device", 9: "host to host", 10: "peer to peer",
-    11: "unified, host to device", 12: "unified, device to host", 13: "unified, device to device",
-}  # fmt: skip
-MEMORY = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device static", 6: "managed static"}
-
 
 @dataclass(frozen=True, slots=True)
 class _Source:
     table: str
     category: str
-    name: str
+    names: tuple[str, ...]
+    """Columns of its name, the first that is none of NULL: text, or a number of StringIds."""
     columns: tuple[str, ...]
-    """Beside start, end and name; NULL where the schema lacks it."""
+    """Beside start, end and name."""
     where: str = ""
 
 
 _SOURCES = (
-    _Source("NVTX_EVENTS", "nvtx", "coalesce(e.text, s.value)", ("globalTid", "textId"), 'e."end" IS NOT NULL'),
-    _Source("CUPTI_ACTIVITY_KIND_RUNTIME", "cuda", "s.value", ("globalTid", "nameId", "correlationId", "returnValue")),
+    _Source("NVTX_EVENTS", "nvtx", ("text", "textId"), ("globalTid",), 'e."end" IS NOT NULL'),
+    _Source("CUPTI_ACTIVITY_KIND_RUNTIME", "cuda", ("nameId",), ("globalTid", "correlationId", "returnValue")),
     _Source(
-        "CUPTI_ACTIVITY_KIND_KERNEL", "kernel", "s.value",
+        "CUPTI_ACTIVITY_KIND_KERNEL", "kernel", ("demangledName",),
         ("globalPid", "deviceId", "streamId", "correlationId", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
-         "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "demangledName"),
+         "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread"),
     ),
     _Source(
-        "CUPTI_ACTIVITY_KIND_MEMCPY", "copy", "NULL",
+        "CUPTI_ACTIVITY_KIND_MEMCPY", "copy", (),
         ("globalPid", "deviceId", "streamId", "correlationId", "bytes", "copyKind", "srcKind", "dstKind"),
     ),
     _Source(
-        "CUPTI_ACTIVITY_KIND_MEMSET", "set", "NULL", ("globalPid", "deviceId", "streamId", "correlationId", "bytes")
+        "CUPTI_ACTIVITY_KIND_MEMSET", "set", (), ("globalPid", "deviceId", "streamId", "correlationId", "bytes")
     ),
     _Source(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph", "NULL",
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph", (),
         ("globalPid", "deviceId", "streamId", "correlationId", "graphId"),
     ),
 )  # fmt: skip
-_STRING_IDS = "StringIds"
-_STRINGS = {
-    "NVTX_EVENTS": "textId", "CUPTI_ACTIVITY_KIND_RUNTIME": "nameId", "CUPTI_ACTIVITY_KIND_KERNEL": "demangledName",
-}  # fmt: skip
 
 _Row = tuple[int, int, _Source, str | None, dict[str, Any]]
 """Start, minus end (of two that begin together the longer is around the other), source, name, columns."""
 
 
-def _tables(database: sqlite3.Connection) -> dict[str, set[str]]:
-    names = real_tables(database)
-    return {
-        table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
-        for table in (*(source.table for source in _SOURCES), _STRING_IDS)
-        if table in names
-    }
-
-
-def _rows(database: sqlite3.Connection, source: _Source, there: set[str], most: int) -> Iterator[_Row]:
+def _rows(trace: Export, source: _Source, most: int) -> Iterator[_Row]:
+    there = trace.columns(source.table)
     columns = [name for name in source.columns if name in there]
     picked = "".join(f', e."{name}"' for name in columns)
-    name, join = source.name, ""
-    if source.table in _STRINGS:
-        join = f"LEFT JOIN {_STRING_IDS} s ON s.id = e.{_STRINGS[source.table]}"
-        if _STRINGS[source.table] not in there:
-            name, join = ("e.text" if source.table == "NVTX_EVENTS" else "NULL"), ""
+    names = [name for name in source.names if name in there]
+    name = f"coalesce({', '.join([*(f'e.{name}' for name in names), 'NULL', 'NULL'])})"
+    if names not in ([], ["text"]):
+        if not {"id", "value"} <= trace.columns("StringIds"):
+            raise Unreadable("no export of nsys: its table StringIds is missing")
+        name = trace.text(name)
+    kind_of, memory_of = copy_kinds(trace), memories(trace)
     # What is sorted is held, so it is cut here; as bytes, since SQLite's own texts end at a NUL.
     name = f"CASE typeof({name}) WHEN 'text' THEN substr(CAST({name} AS BLOB), 1, {4 * LONGEST_NAME}) END"
     where = f"WHERE {source.where}" if source.where else ""
-    query = f'SELECT e.start, e."end", {name}{picked} FROM {source.table} e {join} {where} ORDER BY 1, 2 DESC LIMIT ?'
-    for start, end, title, *rest in database.execute(query, (most,)):
+    query = f'SELECT e.start, e."end", {name}{picked} FROM t.{source.table} e {where} ORDER BY 1, 2 DESC LIMIT ?'
+    for start, end, title, *rest in trace.rows(query, most):
         if isinstance(start, int) and isinstance(end, int) and end >= start:
             told = title.decode(errors="replace")[:LONGEST_NAME] if isinstance(title, bytes) else None
-            yield start, -end, source, told, dict(zip(columns, rest, strict=True))
+            values = dict(zip(columns, rest, strict=True))
+            if source.category == "copy":
+                ends = [memory_of(values.pop(end, None)) for end in ("srcKind", "dstKind")]
+                told = f"copy {kind_of(values.pop('copyKind', None))} ({ends[0]} to {ends[1]})"
+            yield start, -end, source, told, values
 
 
 @dataclass(slots=True)
@@ -152,7 +137,7 @@ def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, di
     _, _, source, title, columns = row
     name = source.category if title is None else title
     details: dict[str, Any] = {key: value for key, value in columns.items() if isinstance(value, int)}
-    for key in ("globalTid", "globalPid", "textId", "nameId", "demangledName", "deviceId", "streamId"):
+    for key in ("globalTid", "globalPid", "deviceId", "streamId"):
         details.pop(key, None)
     if source.category in ("nvtx", "cuda"):
         # A globalTid is | hardware 8 | virtual machine 8 | process 24 | thread 24 | (nsys, "Global identifiers").
@@ -164,10 +149,6 @@ def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, di
             del details["returnValue"]
         return process, f"process {process}", f"thread {thread}", name, details
     process, device = _number(columns.get("globalPid")) >> 24 & 0xFFFFFF, _number(columns.get("deviceId"))
-    if source.category == "copy":
-        kind = COPY_KINDS.get(details.pop("copyKind", -1), "other")
-        memory = [MEMORY.get(details.pop(key, -1), "unknown") for key in ("srcKind", "dstKind")]
-        name = f"copy {kind} ({memory[0]} to {memory[1]})"
     for size in ("grid", "block"):
         parts = [details.pop(f"{size}{axis}", None) for axis in "XYZ"]
         if None not in parts:
@@ -193,13 +174,6 @@ def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Itera
         }  # fmt: skip
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
-    database.text_factory = lambda text: text.decode(errors="replace")
-    harden(database, LONGEST_VALUE)
-    return database
-
-
 def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most: int = MOST_EVENTS) -> Fault | None:
     """Write the timeline of the nsys export (sqlite) to `out`, gzip.
 
@@ -210,29 +184,24 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
     """
     partial = out.with_name(out.name + ".partial")
     try:
-        database = _connect(export)
-        try:
-            tables = _tables(database)
-            counts, first = {}, []
-            for source in _SOURCES:
-                if source.table in tables:
-                    where = f"WHERE {source.where}" if source.where else ""
-                    total, least = database.execute(
-                        f"SELECT count(*), min(e.start) FROM {source.table} e {where}"
-                    ).fetchone()
-                    counts[source.table] = int(total)
-                    if isinstance(least, int):
-                        first.append(least)
-            total = sum(counts.values())
+        with (
+            tempfile.TemporaryDirectory(prefix="perfci-nsys-") as scratch,
+            open_trace(export, Path(scratch), LIMIT) as db,
+        ):
+            trace = Export(db)
+            sources = [source for source in _SOURCES if source.table in trace.tables]
+            if not sources:
+                raise Unreadable("no export of nsys: it has none of its tables")
+            total, first = 0, []
+            for source in sources:
+                where = f"WHERE {source.where}" if source.where else ""
+                number, least = trace.rows(f"SELECT count(*), min(e.start) FROM t.{source.table} e {where}").fetchone()
+                total += number
+                if isinstance(least, int):
+                    first.append(least)
             if not first:
-                text = "no event of CUDA or NVTX" if tables else "no export of nsys: it has none of its tables"
-                return fault("nsys", "trace", "empty" if tables else "unreadable", f"{export.name}: {text}", REMEDY)
-            if not {"id", "value"} <= tables.get(_STRING_IDS, set()) and any(
-                column in tables.get(table, ()) for table, column in _STRINGS.items()
-            ):
-                text = f"{export.name}: no export of nsys: its table {_STRING_IDS} is missing"
-                return fault("nsys", "trace", "unreadable", text, REMEDY)
-            streams = [_rows(database, one, tables[one.table], most) for one in _SOURCES if one.table in tables]
+                return fault("empty", f"{export.name}: no event of CUDA or NVTX", REMEDY)
+            streams = [_rows(trace, source, most) for source in sources]
             merged = heapq.merge(*streams, key=lambda row: (row[0], row[1]))
             with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as target:
                 target.write('{"displayTimeUnit": "ns", "traceEvents": [')
@@ -249,12 +218,11 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
                     )
                 about = {"source": "nsys", "events": total, "shown": shown, "most": most, "origin_ns": min(first)}
                 target.write(f'\n], "otherData": {json.dumps(about)}}}\n')
-        finally:
-            database.close()
         partial.replace(out)
+    except Unreadable as error:
+        return fault("unreadable", f"{export.name}: {error.text}", error.remedy)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-        text = f"{export.name}: cannot be read as an export of nsys ({error})"
-        return fault("nsys", "trace", "unreadable", text, REMEDY)
+        return fault("unreadable", f"{export.name}: cannot be read as an export of nsys ({error})", REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None

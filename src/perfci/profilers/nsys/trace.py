@@ -17,7 +17,7 @@ from perfci.profilers.base import Read
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import COPY, KERNEL, SET, SHAPE, Events, slices
-from perfci.profilers.nsys.export import AGAIN, FAR, Unreadable, check, damage, fault, open_trace
+from perfci.profilers.nsys.export import AGAIN, FAR, Export, Unreadable, check, damage, fault, open_trace
 from perfci.profilers.nsys.memory import memory_use
 from perfci.profilers.nsys.missing import note_missing
 from perfci.profilers.nsys.origin import driver_cuda, gpus_of, version_of
@@ -134,7 +134,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
     version = version_of(events)
     kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
     calls, within = _call_times(events), nested(events)
-    waits, memories = os_calls(events, asked="osrt" in asked), memory_use(events, asked="memory" in asked)
+    waits, used = os_calls(events, asked="osrt" in asked), memory_use(events, asked="memory" in asked)
     span = dict(
         events.rows(
             """SELECT e.name, sum(p.length) FROM (
@@ -148,7 +148,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
         events.lost.add("")
     times = measure(events, length)
     told = {index: _told_kernels(kernels.get(index, []), own.number) for index, own in times.items()}
-    drawn = slices(events, told, _copy_kinds(events))
+    drawn = slices(events, told, copy_kinds(events))
     traces = {}
     for index, (number, wall, busy, launching) in times.items():
         name = events.names[index]
@@ -177,7 +177,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
                 OsCall(name=fn, count=one.number / number, seconds=one.ns * scale, launching=one.launching * scale)
                 for fn, one in waits.get(index, {}).items()
             ],
-            memory=memories.get(index),
+            memory=used.get(index),
             ranges=told_ranges(events, name, within.get(index, {}), number),
             slices=drawn.get(index, []),
         )
@@ -261,36 +261,34 @@ def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], t
     found: dict[int, dict[Any, tuple[int, int, int]]] = defaultdict(dict)
     if (table := events.device.get(COPY)) is None:
         return found
-    kind_of = _copy_kinds(events)
-    memories = _enumeration(events, "ENUM_CUDA_MEM_KIND", "CUDA_MEMOPR_MEMORY_KIND_", _MEMORY_NUMBERS)
+    kind_of, memory_of = copy_kinds(events), memories(events)
     ends = ", ".join(f"x.{end}" if end in table.columns else "NULL" for end in ("srcKind", "dstKind"))
     for index, kind, source, target, *numbers in events.rows(
         f"SELECT e.name, x.copyKind, {ends}, count(*), sum(x.bytes), sum(o.end - o.start) "
         f"FROM ops o CROSS JOIN {table.rows} x ON x.rowid = o.source JOIN execs e ON e.id = o.exec "
         f"WHERE o.kind = {COPY} GROUP BY 1, 2, 3, 4 ORDER BY 7 DESC, 2, 3, 4"
     ):
-        key = (
-            kind_of(kind),
-            memory(memories.get(source, "")),
-            memory(memories.get(target, "")),
-        )
+        key = kind_of(kind), memory_of(source), memory_of(target)
         before = found[index].get(key, (0, 0, 0))
         found[index][key] = before[0] + numbers[0], before[1] + numbers[1], before[2] + numbers[2]
     return found
 
 
-def _copy_kinds(events: Events) -> Callable[[object], CopyKind]:
-    kinds = _enumeration(events, "ENUM_CUDA_MEMCPY_OPER", "CUDA_MEMCPY_KIND_", _COPY_NUMBERS)
+def copy_kinds(export: Export) -> Callable[[object], CopyKind]:
+    """Return nsys's numbers of copies as kinds, by the export, else as nsys has them."""
+    kinds = _enumeration(export, "ENUM_CUDA_MEMCPY_OPER", "CUDA_MEMCPY_KIND_", _COPY_NUMBERS)
     return lambda number: copy_kind(kinds.get(number, ""))
 
 
-def _enumeration(events: Events, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
-    """Return number → name without prefix, by the export, else by nsys's numbers."""
-    known: dict[Any, str] = dict(enumerate(default))
-    if table in events.tables and {"id", "name"} <= events.columns(table):
-        rows = events.rows(f"SELECT id, name FROM t.{table} LIMIT 100")
-        known |= {number: str(name).removeprefix(prefix) for number, name in rows if isinstance(name, str)}
-    return known
+def memories(export: Export) -> Callable[[object], Memory]:
+    """Return nsys's numbers of memory likewise."""
+    kinds = _enumeration(export, "ENUM_CUDA_MEM_KIND", "CUDA_MEMOPR_MEMORY_KIND_", _MEMORY_NUMBERS)
+    return lambda number: memory(kinds.get(number, ""))
+
+
+def _enumeration(export: Export, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
+    told = export.enumeration(table) if table in export.tables else {}
+    return {**dict(enumerate(default)), **{number: name.removeprefix(prefix) for number, name in told.items()}}
 
 
 def _sets(events: Events) -> dict[int, int]:
