@@ -10,7 +10,6 @@ from perfci.model.text import escaped
 Work = Literal["launch", "copy", "set"]
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
-_HIP = re.compile(r"^hip(Ext)?(Module)?(?=[A-Z])")
 _KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
     ("synchronisation", re.compile(r"(cuda|cu)\w*Synchronize")),
     ("launch", re.compile(r"cudaLaunch(?!HostFunc)\w*|cuLaunch(?!HostFunc)\w*|cudaGraphLaunch|cuGraphLaunch")),
@@ -49,15 +48,13 @@ def plain_call(name: str) -> str:
 
 
 def call_kind(name: str) -> CallKind:
-    """Return the kind of a function of CUDA's runtime or driver API, or of HIP, without suffix. Memory sets are
-    `other`."""
-    name = _HIP.sub("cuda", name)
+    """Return the kind of a function of CUDA's runtime or driver API, without suffix. Memory sets are `other`."""
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
 def work(function: str) -> Work | None:
     """Return the work that a successful call of this function puts on the device."""
-    if function.startswith(("cudaMemset", "cuMemset", "hipMemset")):
+    if function.startswith(("cudaMemset", "cuMemset")):
         return "set"
     kind = call_kind(function)
     if kind == "copy":

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from perfci.model.profile import Fault, Trace
+from perfci.model.profile import Trace
 from perfci.profilers.base import Read
 from perfci.profilers.cuda import gpus, work
 from perfci.profilers.faults import fault
@@ -59,10 +59,7 @@ def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
                 raise Bad("incomplete", f"annotations {name[:80]} overlap others", "let one end before the next begins")
             if not whole:
                 raise Bad("incomplete", "it was open before the first call that the trace holds", "record more of them")
-            missing: list[Fault] = []
-            found.seen[name] = trace_of(replace(seen, named=whole, ranges=ranges), name, "cpu", missing=missing)
-            if missing:
-                found.faults[name] = missing
+            found.seen[name] = trace_of(replace(seen, named=whole, ranges=ranges), name, "cpu", apart=True)
         except Bad as bad:
             found.faults[name] = [fault("torch.profiler", "trace", bad.kind, bad.text, bad.remedy or AGAIN)]
         if (cut := len(spans) - len(whole)) and whole:

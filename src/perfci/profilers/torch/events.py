@@ -18,14 +18,8 @@ LONGEST = 10**16
 RANGES = ("user_annotation", "cpu_op")
 CALLS = ("cuda_runtime", "cuda_driver")
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_FORMERLY = {
-    "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
-}  # fmt: skip
-"""Categories up to torch 1.12 → those of today."""
 STEP = re.compile(r"ProfilerStep#\d+")
 
-_TELLING = {"kernel": "grid", "gpu_memcpy": "bytes"}
-"""The field of each work that ROCm tells of its call instead."""
 _COPY = re.compile(r"Memcpy (\S+) \((.+) -> (.+)\)")
 
 
@@ -52,9 +46,8 @@ class Work:
     correlation: int
     external: int
     key: tuple[Any, ...]
-    """Of a kernel: name, grid, block, registers, shared memory; of a copy: kind, source, target. None where not
-    told."""
-    bytes: int | None = 0
+    """Of a kernel: name, grid, block, registers, shared memory; of a copy: kind, source, target."""
+    bytes: int = 0
     stream: int = 0
 
 
@@ -107,30 +100,23 @@ def _work(category: str, name: str, start: int, end: int, args: dict[str, Any]) 
     correlation = _whole(args.get("correlation", 0), f"correlation of {name[:80]}")
     external = _number(args, "External id") or _number(args, "external id")
     stream = _number(args, "stream")
-    size: int | None = 0
+    size = 0
     key: tuple[Any, ...] = ()
     if category == "kernel":
         registers, shared = args.get("registers per thread"), args.get("shared memory")
         key = (
             name,
-            _triple(args["grid"], f"grid of {name[:80]}") if "grid" in args else None,
-            _triple(args.get("block"), f"block of {name[:80]}") if "grid" in args else None,
+            _triple(args.get("grid"), f"grid of {name[:80]}"),
+            _triple(args.get("block"), f"block of {name[:80]}"),
             None if registers is None else _whole(registers, f"registers of {name[:80]}"),
             None if shared is None else _whole(shared, f"shared memory of {name[:80]}"),
         )
     elif category == "gpu_memcpy":
-        size = _whole(args["bytes"], f"bytes of {name[:80]}") if "bytes" in args else None
+        size = _whole(args.get("bytes"), f"bytes of {name[:80]}")
         found = _COPY.fullmatch(name)
         kind, source, target = found.groups() if found else ("", "", "")
         key = (copy_kind(kind), memory(source), memory(target))
     return Work(category, start, end, correlation, external, key, size, stream)
-
-
-def _asked(args: dict[str, Any]) -> dict[str, Any]:
-    """Return what a ROCm call tells of its work, in CUDA's terms."""
-    found: dict[str, Any] = {name: args[name] for name in ("grid", "block", "shared memory") if name in args}
-    size = args.get("size")
-    return {**found, "bytes": int(size)} if isinstance(size, str) and size.isdecimal() and len(size) < 20 else found
 
 
 def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
@@ -140,8 +126,6 @@ def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
     """
     seen = Seen()
     kept = 0
-    bare: list[tuple[Any, ...]] = []
-    of_calls: dict[int, dict[str, Any]] = {}
     for key, event in members:
         if key != "traceEvents":
             seen.header[key] = event
@@ -150,8 +134,7 @@ def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         category = event.get("cat")
-        category = _FORMERLY.get(category, category) if isinstance(category, str) else ""
-        if category not in RANGES and category not in CALLS and category not in WORK:
+        if category not in (*RANGES, *CALLS, *WORK):
             continue
         kept += 1
         if kept > MOST_EVENTS:
@@ -160,22 +143,19 @@ def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
         if not isinstance(title, str):
             raise Bad("incomplete", "an event has no name")
         title = _text(title)
+        if category in CALLS and title.startswith("hip"):
+            raise Bad("incompatible", "is of ROCm, and CUDA's alone are read", "record it on NVIDIA's GPU")
         start = _nanoseconds(event.get("ts"), f"begin of {title[:80]}")
         end = start + _nanoseconds(event.get("dur"), f"duration of {title[:80]}")
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         if category in WORK:
-            if _TELLING.get(category) in (None, *args):
-                seen.work.append(_work(category, title, start, end, args))
-            else:
-                bare.append((category, title, start, end, args))
+            seen.work.append(_work(category, title, start, end, args))
             continue
         where = (str(event.get("pid"))[:80], str(event.get("tid"))[:80])
         if category in CALLS:
             ident = _whole(args.get("correlation", 0), f"correlation of {title[:80]}")
             seen.calls.append(Span(plain_call(title), where, start, end, ident))
-            if "grid" in args or "size" in args:
-                of_calls[ident] = _asked(args)
             continue
         if ident := _number(args, "External id"):
             seen.outer.setdefault(ident, start)
@@ -183,7 +163,4 @@ def collect(members: Iterable[tuple[str, Any]], name: str | None) -> Seen:
             seen.named.append(Span(title, where, start, end))
         elif category == "user_annotation" or STEP.fullmatch(title):
             seen.ranges.append(Span(title, where, start, end))
-    for category, title, start, end, args in bare:
-        known = of_calls.get(_number(args, "correlation"), {})
-        seen.work.append(_work(category, title, start, end, {**known, **args}))
     return seen

@@ -31,11 +31,11 @@ from perfci.model.profile import (
 from perfci.model.text import escaped
 from perfci.profilers.cuda import call_kind, launching
 from perfci.profilers.cuda import work as work_of
-from perfci.profilers.faults import MOVED, fault
+from perfci.profilers.faults import fault
 from perfci.profilers.torch.events import Seen, Span, Work, collect
 from perfci.profilers.torch.json import FOREIGN, REMEDY, Bad, members
 
-_KERNEL_LAUNCH = re.compile(r"(cu(da)?|hip(Ext)?(Module)?)Launch(Cooperative)?Kernel")
+_KERNEL_LAUNCH = re.compile(r"cu(da)?Launch(Cooperative)?Kernel")
 
 
 def _executions(seen: Seen, name: str) -> list[Span]:
@@ -170,11 +170,11 @@ def _launching(seen: Seen, linked: list[tuple[int, Span | None, Work]], place: C
     return launching(sorted(edges))
 
 
-def trace_of(seen: Seen, name: str, device: DeviceKind, *, missing: list[Fault] | None = None) -> Trace:
+def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) -> Trace:
     """Return the trace of one name's executions. Raises Bad.
 
-    `missing`: for a trace that perfci did not make. It takes faults that cost some values alone; and as anything may
-    lie between executions, the wall time is the mean of their own.
+    `apart`: anything may lie between executions, as in a trace that perfci did not make: the wall time is the mean of
+    their own.
     """
     if not seen.events:
         raise Bad("unreadable", FOREIGN)
@@ -194,7 +194,7 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, missing: list[Fault] 
     extents: dict[int, tuple[int, int]] = {}
     kernels: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
     copies: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
-    sets = unsized = 0
+    sets = 0
     for index, _, work in linked:
         reach = max(reach, work.end)
         begin, end = extents.get(index, (work.start, work.end))
@@ -202,22 +202,13 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, missing: list[Fault] 
         if work.category == "kernel":
             kernels[work.key][0] += 1
             kernels[work.key][1] += work.end - work.start
-        elif work.bytes is None:
-            unsized += 1
         elif work.category == "gpu_memcpy":
             for at, value in enumerate((1, work.bytes, work.end - work.start)):
                 copies[work.key][at] += value
         else:
             sets += 1
-    if unsized:
-        text = f"{unsized} copies do not tell their bytes"
-        if missing is None:
-            raise Bad("incomplete", text)
-        missing.append(fault("torch.profiler", "trace", "incomplete", f"{text}: left out", "", MOVED))
-    if shapeless := sum(count for (_, grid, *_), (count, _) in kernels.items() if grid is None):
-        raise Bad("incomplete", f"{shapeless} kernels do not tell their grid")
     wall = reach - starts[0]
-    if missing is not None:
+    if apart:
         wall = sum(
             max(span.end, extents[index][1] if index in extents else span.end) - span.start
             for index, span in enumerate(executions)
