@@ -14,24 +14,8 @@ from perfci.profilers.ncu.launch import fault
 from perfci.system.bounded import run
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 
-_CUDA = {
-    (2022, 3): (11, 8),
-    (2022, 4): (12, 0),
-    (2023, 1): (12, 1),
-    (2023, 2): (12, 2),
-    (2023, 3): (12, 3),
-    (2024, 1): (12, 4),
-    (2024, 2): (12, 5),
-    (2024, 3): (12, 6),
-    (2025, 1): (12, 8),
-    (2025, 2): (12, 9),
-    (2025, 3): (13, 0),
-    (2025, 4): (13, 1),
-    (2026, 1): (13, 2),
-    (2026, 2): (13, 3),
-    (2026, 3): (13, 4),
-}
-"""ncu → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests. A newer ncu needs no older CUDA."""
+_LAST, _NEWEST = {11: (2022, 3), 12: (2025, 2)}, 13
+"""CUDA's major version → its last ncu, from NVIDIA's redistributable manifests; later ones are of the newest."""
 _DRIVERS = {12: "525", 13: "580"}
 """CUDA's major version → the oldest driver for it, from the CUDA release notes."""
 
@@ -105,12 +89,10 @@ def find(
 # ---------------------------------------------------------------- predictions
 
 
-def cuda_of(ncu_version: str) -> tuple[int, int] | None:
-    """Return the CUDA version that ships an ncu, as (13, 0): the newest known for a newer ncu, None for an older
-    one."""
+def cuda_major(ncu_version: str) -> int:
+    """Return the major version of the CUDA that ships an ncu."""
     release = version_numbers(ncu_version)[:2]
-    known = [cuda for ncu, cuda in sorted(_CUDA.items()) if ncu <= release]
-    return known[-1] if known and len(release) == 2 else None
+    return next((major for major, last in _LAST.items() if release <= last), _NEWEST)
 
 
 def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
@@ -119,14 +101,14 @@ def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
     `driver_cuda`: of cuDriverGetVersion (`13.0`), never torch's. Seen in the field: ncu's CUDA major must not exceed
     the driver's; a newer minor works.
     """
-    cuda, driver = cuda_of(ncu_version), version_numbers(driver_cuda)
-    if cuda is None or not driver or cuda[0] <= driver[0]:
+    major, driver = cuda_major(ncu_version), version_numbers(driver_cuda)
+    if not driver or major <= driver[0]:
         return None
-    fitting = max(ncu for ncu, told in _CUDA.items() if told[0] <= driver[0]) if driver[0] >= 11 else (2022, 3)
+    year, number = _LAST.get(driver[0], _LAST[11])
     return fault(
         "incompatible",
-        f"ncu {ncu_version} is of CUDA {cuda[0]}.{cuda[1]} and the driver of CUDA {driver_cuda}: it will refuse it",
-        f"install ncu {fitting[0]}.{fitting[1]}, or a driver from {_DRIVERS.get(cuda[0], 'that CUDA')} on",
+        f"ncu {ncu_version} is of CUDA {major} and the driver of CUDA {driver_cuda}: it will refuse it",
+        f"install ncu {year}.{number}, or a driver from {_DRIVERS.get(major, 'that CUDA')} on",
     )
 
 

@@ -39,17 +39,9 @@ def gpus_of(events: Events) -> tuple[str, tuple[int, int] | None]:
     return gpus(events.rows(f"SELECT x.name, {', '.join(told)} FROM t.TARGET_INFO_GPU x LIMIT 100"))
 
 
-_CUDA = {
-    (2022, 4): (11, 8),
-    (2023, 4): (12, 4),
-    (2025, 1): (12, 9),
-    (2025, 3): (13, 0),
-    (2025, 5): (13, 1),
-    (2025, 6): (13, 2),
-    (2026, 1): (13, 3),
-    (2026, 3): (13, 4),
-}
-"""nsys → the CUDA toolkit that ships it, from NVIDIA's redistributable manifests."""
+_CUDA = {(2022, 4): 11, (2023, 4): 12, (2025, 3): 13}
+"""nsys → the major version of the CUDA toolkits that ship it and later ones, from NVIDIA's redistributable
+manifests."""
 
 
 def behind(version: str, driver_cuda: str) -> str:
@@ -59,8 +51,7 @@ def behind(version: str, driver_cuda: str) -> str:
     that CUDA 12.4 did not have, and drops all that follows.
     """
     release, driver = version_numbers(version)[:2], version_numbers(driver_cuda)
-    known = [cuda for nsys, cuda in sorted(_CUDA.items()) if nsys <= release]
-    if not known or release > max(_CUDA) or not driver or known[-1][0] >= driver[0]:
+    known = [cuda for nsys, cuda in _CUDA.items() if nsys <= release]
+    if not known or not driver or known[-1] >= min(driver[0], max(_CUDA.values())):
         return ""
-    major, minor = known[-1]
-    return f"it is of CUDA {major}.{minor}, older than CUDA {driver_cuda} of the driver: it may lose events"
+    return f"it is of CUDA {known[-1]}, older than CUDA {driver_cuda} of the driver: it may lose events"
