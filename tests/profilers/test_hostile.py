@@ -352,25 +352,25 @@ def inspected(folder, script, *names):
     tool.chmod(0o755)
     (folder / "a.cubin").write_bytes(b"\x7fELF")
     kernels = [KernelUse(name=name, count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1)) for name in names]
-    return sass_profiler.code([folder / "a.cubin"], tool, (9, 0), [kernels, []])
+    return sass_profiler.code([folder], tool, (9, 0), [kernels, []])
 
 
 def test_a_tool_that_prints_without_end(tmp_path):
     """What it prints of a file, in the place of a stranger's kernel."""
-    code = inspected(tmp_path, "exec tr '\\0' x </dev/zero", "k")
-    assert code.codes == [[None], []] and code.left == ["a.cubin: it prints a line that has no end"]
+    found = inspected(tmp_path, "exec tr '\\0' x </dev/zero", "k")
+    assert found == ([[None], []], ["a.cubin: it prints a line that has no end"])
 
 
 def test_a_tool_that_takes_all_memory(tmp_path):
-    code = inspected(tmp_path, "exec python3 -c 'bytearray(2**30)'")
-    assert code.left == ["a.cubin: cuobjdump exited with status 1: MemoryError"]
+    _, left = inspected(tmp_path, "exec python3 -c 'bytearray(2**30)'")
+    assert left == ["a.cubin: cuobjdump exited with status 1: MemoryError"]
 
 
 def test_names_that_a_demangler_dies_of(tmp_path):
     """C++'s own follows a name as deep as it goes: 100 000 pointers end a process, and not this one."""
     script = "printf '\\tFunction : _Z1fI%sivE\\n' $(head -c 300000 /dev/zero | tr '\\0' P)\necho '\t..........'"
     try:
-        assert inspected(tmp_path, script, "_Z1fI" + "P" * 1900 + "ivE").codes == [[None], []]
+        assert inspected(tmp_path, script, "_Z1fI" + "P" * 1900 + "ivE") == ([[None], []], [])
     except Unread as why:
         assert "died" in str(why)
 
@@ -378,5 +378,5 @@ def test_names_that_a_demangler_dies_of(tmp_path):
 def test_libraries_of_holes_are_left(tmp_path):
     for number in range(50):
         holes(tmp_path / f"{number}.so", b"\x7fELF", sass.LARGEST)
-    files, left = sass_profiler.code_files([tmp_path])
-    assert files == [] and left[0].endswith(".so: not read, mostly holes") and len(left) == 50
+    found, left = sass_profiler.code([tmp_path], None, (9, 0), [])
+    assert found == [] and left[0].endswith(".so: not read, mostly holes") and len(left) == 50

@@ -14,6 +14,7 @@ from perfci.system.users import SAME, Account
 
 SEARCH_TIME = 20.0
 MOST_LEFT = 3
+Matched = tuple[list[list[KernelCode | None]] | None, list[str]]
 
 fault = partial(faults.fault, sass.TOOL, "code")
 
@@ -39,20 +40,16 @@ class Sass(Profiler[Code]):
         capability, account = self.request.capability, self.request.account
         if capability is None:
             return Read()
+        note(f"machine code: {built.name}")
         try:
-            files, left = code_files(built.folders, account)
-            if not files and not left:
-                return Read()  # the side has built nothing: its kernels are of libraries
             tool = sass.find(_wheels(built, account))
-            if tool is None:
-                return Read(general=[fault("absent", sass.ABSENT, f"{built.python} {sass.REMEDY}")])
-            note(f"machine code: {built.name} · {len(files)} files")
-            found = code(files, tool, capability, list(kernels.values()), account)
+            found, left = code(built.folders, tool, capability, list(kernels.values()), account)
         except Unread as why:
             return Read(general=[fault("unreadable", f"files of {built.name}: {why}")])
-        left += found.left
+        if found is None:
+            return Read(general=[fault("absent", sass.ABSENT, f"{built.python} {sass.REMEDY}")])
         read: Read[Code] = Read()
-        for name, codes in zip(kernels, found.codes, strict=True):
+        for name, codes in zip(kernels, found, strict=False):  # none where the side has built nothing
             read.seen[name] = list({(one.name, one.registers): one for one in codes if one is not None}.values())
             if left and None in codes:  # one of them may hold what is missing
                 more = f" and {len(left) - MOST_LEFT} more" if len(left) > MOST_LEFT else ""
@@ -66,44 +63,35 @@ def _wheels(built: Built, account: Account) -> list[Path]:
     return sass.wheels(run(command, SEARCH_TIME, env=built.env, cwd=built.cwd).out)
 
 
-# ---------------------------------------------------------------- files, read in processes of their own
-
-
-@dataclass(frozen=True)
-class Matched:
-    """Code of kernels, as `sass.code.match` returns it."""
-
-    codes: list[list[KernelCode | None]]
-    left: list[str]
-    """Unread files and why: one line each."""
-
-
-def code_files(folders: Sequence[Path], account: Account = SAME) -> tuple[list[Path], list[str]]:
-    """Return what `sass.code.code_files` finds. Raises Unread."""
-    bounds = Bounds(seconds=sass.SEARCH_TIME)
-    with desk(account) as place:
-        return call(sass.code_files, bounds, place, account, folders=[folder.absolute() for folder in folders])
-
-
 def code(
-    files: Sequence[Path],
-    tool: Path,
+    folders: Sequence[Path],
+    tool: Path | None,
     capability: tuple[int, int],
     kernels: Sequence[Sequence[KernelUse]],
     account: Account = SAME,
 ) -> Matched:
-    """Return the machine code of `kernels` in `files`. Raises Unread."""
+    """Return what `match_files` does, in a process of its own. Raises Unread."""
     bounds = Bounds(
-        seconds=sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY, written=sass.LARGEST_TEXT
+        seconds=sass.SEARCH_TIME + sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY,
+        written=sass.LARGEST_TEXT,
     )  # fmt: skip
     with desk(account) as place:
         return call(
-            match_files, bounds, place, account, files=list(files), tool=tool.absolute(), capability=capability,
+            match_files, bounds, place, account, folders=[folder.absolute() for folder in folders],
+            tool=None if tool is None else tool.absolute(), capability=capability,
             kernels=[list(one) for one in kernels],
         )  # fmt: skip
 
 
-def match_files(files: list[Path], tool: Path, capability: tuple[int, int], kernels: list[list[KernelUse]]) -> Matched:
-    """Return what `sass.code.inspect` and `sass.code.match` find."""
+def match_files(
+    folders: list[Path], tool: Path | None, capability: tuple[int, int], kernels: list[list[KernelUse]]
+) -> Matched:
+    """Return the machine code of `kernels` in files below `folders`, as `sass.code.match` does, and unread files and
+    why. No list where there is no file, None where there is no tool for those that are there."""
+    files, left = sass.code_files(folders)
+    if not files:
+        return [[None] * len(one) for one in kernels] if left else [], left
+    if tool is None:
+        return None, left
     found = sass.inspect(files, sass.runner(tool), capability)
-    return Matched([sass.match(one, found) for one in kernels], found.left[: sass.MOST_FILES])
+    return [sass.match(one, found) for one in kernels], [*left, *found.left][: sass.MOST_FILES]
