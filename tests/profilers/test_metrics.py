@@ -4,12 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfci.model.metrics import CATALOGUE, combined
 from perfci.model.profile import Counters, KernelCounters, KernelUse, Profile, RangeUse, Trace
-from perfci.profilers.cuda import launching
 from perfci.profilers.metrics import of_counters, of_trace
 
 DATA = Path(__file__).parent.parent / "data" / "profiles"
@@ -85,21 +82,6 @@ def test_occupancy_from_the_launch_configuration():
     assert "occupancy_theoretical" not in found and "registers" not in found
     assert found["device_busy"] == 50 and "launch_overhead" not in found
     assert of_trace(trace.model_copy(update={"launching": 5e-6}))["launch_overhead"] == pytest.approx(25)
-
-
-SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda one: (one[0], sum(one))), max_size=8)
-
-
-@given(SPANS, SPANS)
-def test_launching_is_the_time_in_a_launch_with_an_idle_device(launches, works):
-    edges = [edge for start, end in launches for edge in ((start, 1, 0), (end, -1, 0))]
-    edges += [edge for start, end in works for edge in ((start, 0, 1), (end, 0, -1))]
-
-    def inside(moment, spans):
-        return any(start <= moment < end for start, end in spans)
-
-    expected = sum(inside(moment, launches) and not inside(moment, works) for moment in range(60))
-    assert launching(sorted(edges)) == expected
 
 
 def test_how_counters_combine():

@@ -1,13 +1,18 @@
 """CUDA's names, as CUPTI spells them for nsys and Kineto: API functions, kinds of copies and of memory."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
-from typing import Literal
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal
 
 from perfci.model.profile import CallKind, CopyKind, Memory
 from perfci.model.text import escaped
 
 Work = Literal["launch", "copy", "set"]
+Edge = tuple[Any, int, int | None, int, int, int]
+"""Key, time, name, and the changes in the numbers of open extents, works and launches."""
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 _KINDS: tuple[tuple[CallKind, re.Pattern[str]], ...] = (
@@ -84,14 +89,28 @@ def gpus(told: Iterable[tuple[object, object, object]]) -> tuple[str, tuple[int,
     return ", ".join(names), levels.pop() if alike else None
 
 
-def launching(edges: Iterable[tuple[int, int, int]]) -> int:
-    """Return the time in which a launch runs on the host and no work on the device, in the unit of the edges.
+def sweep(edges: Iterable[Edge]) -> tuple[Counter[int], Counter[int]]:
+    """Return by name the time of its extents in which something works; and that in which a call launches and nothing of
+    the same key works.
 
-    `edges`, by time: the time, and the changes in the numbers of launches and works.
+    `edges`: by key and time; extents of a key do not overlap.
     """
-    total = last = launches = works = 0
-    for time, launch, work in edges:
-        if launches > 0 and works == 0:
-            total += time - last
-        launches, works, last = launches + launch, works + work, time
-    return total
+    busy: Counter[int] = Counter()
+    launching: Counter[int] = Counter()
+    for _, own in groupby(edges, key=itemgetter(0)):
+        inside: int | None = None
+        calling: Counter[int] = Counter()
+        works = last = 0
+        for _, time, name, extent, work, launch in own:
+            if works and inside is not None:
+                busy[inside] += time - last
+            elif not works and calling:
+                launching[next(iter(calling))] += time - last
+            works, last = works + work, time
+            if extent:
+                inside = name if extent > 0 else None
+            if launch and name is not None:
+                calling[name] += launch
+                if not calling[name]:
+                    del calling[name]
+    return busy, launching

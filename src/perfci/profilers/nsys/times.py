@@ -1,16 +1,10 @@
 """Times of executions, and of the device meanwhile."""
 
-from collections import Counter
-from collections.abc import Iterable
-from itertools import groupby
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from perfci.profilers.cuda import sweep
 from perfci.profilers.nsys.events import Events, migrated
 from perfci.profilers.nsys.export import FAR
-
-Edge = tuple[Any, int, int | None, int, int, int]
-"""Key, time, name, and the changes in the numbers of open extents, works and launches."""
 
 
 class Times(NamedTuple):
@@ -72,30 +66,3 @@ def measure(events: Events, length: int) -> dict[int, Times]:
     busy, launching = sweep(events.rows(f"SELECT * FROM ({edges}) ORDER BY 1, 2, 4"))
     numbers = [(0, 1, length)] if events.whole else events.rows(walls)
     return {name: Times(number, wall, busy[name], launching[name]) for name, number, wall in numbers}
-
-
-def sweep(edges: Iterable[Edge]) -> tuple[Counter[int], Counter[int]]:
-    """Return by name the time of its extents in which something works; and that in which a call launches and nothing of
-    the same key works.
-
-    `edges`: by key and time; extents of a key do not overlap.
-    """
-    busy: Counter[int] = Counter()
-    launching: Counter[int] = Counter()
-    for _, own in groupby(edges, key=itemgetter(0)):
-        inside: int | None = None
-        calling: Counter[int] = Counter()
-        works = last = 0
-        for _, time, name, extent, work, launch in own:
-            if works and inside is not None:
-                busy[inside] += time - last
-            elif not works and calling:
-                launching[next(iter(calling))] += time - last
-            works, last = works + work, time
-            if extent:
-                inside = name if extent > 0 else None
-            if launch and name is not None:
-                calling[name] += launch
-                if not calling[name]:
-                    del calling[name]
-    return busy, launching

@@ -10,8 +10,9 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from perfci.model.profile import (
     Trace,
 )
 from perfci.model.text import escaped
-from perfci.profilers.cuda import call_kind, launching
+from perfci.profilers.cuda import Edge, call_kind, sweep
 from perfci.profilers.cuda import work as work_of
 from perfci.profilers.faults import fault
 from perfci.profilers.torch.events import Seen, Span, Work, collect
@@ -53,14 +54,6 @@ def _executions(seen: Seen, name: str) -> list[Span]:
     if wanted is not None and wanted != len(found):
         raise Bad("incomplete", f"{len(found)} of {wanted} ranges {name} arrived")
     return found
-
-
-def _union(spans: Iterable[tuple[int, int]]) -> int:
-    covered, reach = 0, -1
-    for start, end in sorted(spans):
-        covered += max(0, end - max(start, reach))
-        reach = max(reach, end)
-    return covered
 
 
 def _captured(calls: list[Span]) -> set[int]:
@@ -162,12 +155,18 @@ def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any
     ]
 
 
-def _launching(seen: Seen, linked: list[tuple[int, Span | None, Work]], place: Callable[[int], int | None]) -> int:
-    """Return ns in which a launching call runs, and no device work of the executions."""
+def _busy(
+    seen: Seen, linked: list[tuple[int, Span | None, Work]], place: Callable[[int], int | None]
+) -> tuple[int, int]:
+    """Return ns in which device work of the executions runs; and in which a launching call runs, and none of it."""
     calls = [call for call in seen.calls if call_kind(call.name) == "launch" and place(call.start) is not None]
-    edges = [edge for call in calls for edge in ((call.start, 1, 0), (call.end, -1, 0))]
-    edges += [edge for _, _, work in linked for edge in ((work.start, 0, 1), (work.end, 0, -1))]
-    return launching(sorted(edges))
+    edges: list[Edge] = [(0, -1, 0, 1, 0, 0)]
+    for _, _, work in linked:
+        edges += [(0, work.start, None, 0, 1, 0), (0, work.end, None, 0, -1, 0)]
+    for call in calls:
+        edges += [(0, call.start, 0, 0, 0, 1), (0, call.end, 0, 0, 0, -1)]
+    busy, launching = sweep(sorted(edges, key=itemgetter(1)))
+    return busy[0], launching[0]
 
 
 def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) -> Trace:
@@ -222,6 +221,7 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) 
     for what, found in (("kernels", kernels), ("calls", calls), ("ranges", ranges)):
         if len(found) > MOST_USES:
             raise Bad("incomplete", f"more than {MOST_USES} different {what}", "profile fewer shapes in one case")
+    busy, launching = _busy(seen, linked, place)
     said = seen.header.get("perfci")
     longest = sorted(kernels.items(), key=lambda one: (-one[1][1], str(one[0])))
     return Trace(
@@ -229,9 +229,9 @@ def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) 
         version=escaped(said.get("torch", ""))[:80] if isinstance(said, dict) else "",
         executions=n,
         wall=wall * 1e-9 / n,
-        busy=_union((work.start, work.end) for _, _, work in linked) * 1e-9 / n,
+        busy=busy * 1e-9 / n,
         span=sum(end - begin for begin, end in extents.values()) * 1e-9 / n,
-        launching=_launching(seen, linked, place) * 1e-9 / n,
+        launching=launching * 1e-9 / n,
         kernels=[
             KernelUse(
                 name=title[:2000], count=count / n, seconds=time * 1e-9 / n, grid=grid, block=block,
