@@ -1,4 +1,4 @@
-"""A new back end is one file and one line: what follows is the file, and `register(Kprof)` the line."""
+"""A new back end is one file and one line: what follows is the file, and `Kprof` in KINDS the line."""
 
 import json
 import os
@@ -23,7 +23,6 @@ from perfci.model.results import Results
 from perfci.profilers import registry
 from perfci.profilers.base import TRACED, WHOLE, Profiler, Read, trimmed
 from perfci.profilers.faults import fault
-from perfci.profilers.registry import register, registered
 from perfci.render import markdown
 from perfci.system.child import Under
 
@@ -78,8 +77,8 @@ class Kprof(Profiler[Trace]):
 
 @pytest.fixture
 def known(monkeypatch):
-    """The registry without the back ends of this machine, for a test's own."""
-    monkeypatch.setattr(registry, "_KINDS", [])
+    """The registry with Kprof in the place of this machine's back ends."""
+    monkeypatch.setattr(registry, "KINDS", (Kprof,))
 
 
 @pytest.fixture
@@ -125,7 +124,6 @@ def test_what_a_new_profiler_sees_is_judged_and_reported(known, compared, tmp_pa
     (tmp_path / "kprof").write_text(KPROF)
     (tmp_path / "kprof").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    register(Kprof)
     for limit, expected in ((4, "violation"), (5, "unchanged")):
         report = judged(*compared, limit)
         (row,) = [row for row in report.rows if row.metric == "kernel_launches"]
@@ -136,7 +134,6 @@ def test_what_a_new_profiler_sees_is_judged_and_reported(known, compared, tmp_pa
 
 
 def test_why_a_new_profiler_is_missing_is_why_its_limit_is_not_judged(known, compared):
-    register(Kprof)
     report = judged(*compared, 4)
     (row,) = [row for row in report.rows if row.metric == "kernel_launches"]
     assert row.class_ == "invalid"
@@ -144,13 +141,10 @@ def test_why_a_new_profiler_is_missing_is_why_its_limit_is_not_judged(known, com
 
 
 def test_the_order_of_the_registry_is_the_order_of_choice():
-    names = [kind.name for kind in registered()]
+    names = [kind.name for kind in registry.KINDS]
     assert names.index("nsys") < names.index("torch.profiler")
 
 
-def test_a_name_is_registered_once(known):
-    register(Kprof)
-    with pytest.raises(ValueError, match="kprof: a profiler of this name is registered"):
-        register(Kprof)
+def test_a_name_goes_into_paths():
     with pytest.raises(ValueError, match="string_pattern_mismatch"):
         Fault(tool="../kprof", part="trace", kind="absent", text="the name goes into paths")

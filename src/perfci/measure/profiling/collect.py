@@ -22,9 +22,10 @@ from perfci.model.policy import Command, Traced
 from perfci.model.profile import Fault, Part, Profile, source
 from perfci.model.results import Case
 from perfci.model.text import count
+from perfci.profilers import registry
 from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
 from perfci.profilers.metrics import take
-from perfci.profilers.registry import Kind, registered
+from perfci.profilers.registry import Kind
 from perfci.sources.environment import DOWNLOADS
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.gpu import Gpu, cuda_version
@@ -89,7 +90,7 @@ def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
             return fault_of(kind, "forbidden", *UNTRUSTED)
         return kind.find(request)
 
-    return Profilers({kind: find(kind) for kind in registered()}, request.capability)
+    return Profilers({kind: find(kind) for kind in registry.KINDS}, request.capability)
 
 
 def _anew(folder: Path, wanted: bool = True) -> Path | None:
@@ -156,7 +157,7 @@ def observe(
     seconds = budget.profiling(needed) if budget is not None else math.inf
     scratch.mkdir(parents=True, exist_ok=True)
     place.parent.account.show(scratch)
-    for kind in registered():
+    for kind in registry.KINDS:
         for stale in place.runner.logs.glob(f"{kind.name}-*.log"):
             stale.unlink()
     passes: tuple[tuple[Part, Sequence[Case]], ...] = (("trace", traced), ("counters", counted))
@@ -187,7 +188,7 @@ def observe(
     if more and not commands:
         notes.append(f"{' and '.join(sorted(more))} was not traced: of commands alone it is, and none was profiled")
     if withheld := _withheld(place, profilers):
-        under = " and ".join(kind.name for kind in registered() if kind.trims)
+        under = " and ".join(kind.name for kind in registry.KINDS if kind.trims)
         notes.append(f"under {under}, code does without {', '.join(withheld)}: reports hold the environment")
     return notes
 
