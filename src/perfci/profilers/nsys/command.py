@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfci.model.policy import Traced
 from perfci.model.profile import Fault, FaultKind
-from perfci.model.text import escaped
+from perfci.model.text import escaped, version_numbers
 from perfci.profilers.nsys.export import fault
 from perfci.profilers.nsys.privacy import environment
 from perfci.system.bounded import run
@@ -57,7 +57,8 @@ def candidates(environ: Mapping[str, str]) -> list[Path]:
     """Return possible paths: `PATH`, then NVIDIA's folders, newest version first."""
     found = [Path(path)] if (path := shutil.which("nsys", path=environ.get("PATH", os.defpath))) else []
     for place in _PLACES:
-        found += sorted((p for p in Path("/").glob(place[1:]) if os.access(p, os.X_OK)), key=_natural, reverse=True)
+        paths = [path for path in Path("/").glob(place[1:]) if os.access(path, os.X_OK)]
+        found += sorted(paths, key=lambda path: (version_numbers(str(path)), str(path)), reverse=True)
     return list(dict.fromkeys(found))
 
 
@@ -94,10 +95,6 @@ def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
     if not {"trace", "output"} <= flags:
         return fault("incompatible", f"{path} profile --help: lists no options (status {code})", _INSTALL)
     return InstalledNsys(path, version[1], flags)
-
-
-def _natural(path: Path) -> list[tuple[int, int | str]]:
-    return [(1, int(part)) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", str(path))]
 
 
 # ---------------------------------------------------------------- command lines
