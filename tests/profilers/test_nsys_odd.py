@@ -28,21 +28,19 @@ def same(path: Path, other: Path) -> None:
 # ---------------------------------------------------------------- odd, and whole
 
 
-def test_tables_without_rowid(trace, whole):
-    for table in (KERNEL, RUNTIME, COPY, SET, "NVTX_EVENTS", "StringIds"):
-        db = sqlite3.connect(trace)
-        (sql,) = db.execute("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-        made = ", ".join(f'"{row[1]}"' for row in db.execute(f"PRAGMA table_info({table})"))
-        db.close()
-        keyed = table == "StringIds"
-        change(
-            trace,
-            f"ALTER TABLE {table} RENAME TO was",
-            f"{sql if keyed else f'CREATE TABLE {table} (place INTEGER PRIMARY KEY, {made})'} WITHOUT ROWID",
-            f"INSERT INTO {table} SELECT {'' if keyed else 'rowid, '}* FROM was",
-            "DROP TABLE was",
-        )
-    same(trace, whole)
+def test_a_table_that_numbers_no_rows_is_refused(trace):
+    db = sqlite3.connect(trace)
+    made = ", ".join(f'"{row[1]}"' for row in db.execute(f"PRAGMA table_info({KERNEL})"))
+    db.close()
+    change(
+        trace,
+        f"ALTER TABLE {KERNEL} RENAME TO was",
+        f"CREATE TABLE {KERNEL} (place INTEGER PRIMARY KEY, {made}) WITHOUT ROWID",
+        f"INSERT INTO {KERNEL} SELECT rowid, * FROM was",
+        "DROP TABLE was",
+    )
+    (fault,) = read(trace, CASES).general
+    assert fault.kind == "unreadable" and f"table {KERNEL} numbers no rows" in fault.text
 
 
 def test_a_lone_surrogate_in_a_name_neither_ends_reading_nor_takes_the_kernel(trace, whole):

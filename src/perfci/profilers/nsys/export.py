@@ -155,11 +155,17 @@ class Export:
             return None
         columns = self.columns(name)
         needed = ("start", *needs) if moment else ("start", "end", *needs)
+        if "rowid" in {column.lower() for column in columns}:
+            raise Unreadable(f"table {name} has a column rowid, as nsys writes none")
         if missing := [column for column in needed if column not in columns]:
             raise Unreadable(f"table {name} has no column {missing[0]}", NEWER)
         integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in needed)
         times = f"x.start BETWEEN {-FAR} AND {FAR}" + ("" if moment else f" AND x.end BETWEEN x.start AND {FAR}")
-        return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", self._numbered(name, columns))
+        try:
+            self.db.execute(f"SELECT rowid FROM t.{name} LIMIT 0")
+        except sqlite3.OperationalError:
+            raise Unreadable(f"table {name} numbers no rows, as nsys writes none") from None
+        return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", f"t.{name}")
 
     def enumeration(self, table: str) -> dict[Any, str]:
         """Return number → name by a table of the export. Raises Unreadable."""
@@ -176,17 +182,6 @@ class Export:
             return []
         rows = self.rows(f"SELECT name, substr(value, 1, 100) FROM t.{table} WHERE name LIKE ? LIMIT 100", like)
         return [(str(name), str(value)) for name, value in rows if isinstance(value, str | int)]
-
-    def _numbered(self, name: str, columns: frozenset[str]) -> str:
-        """SQL: the table's rows; for WITHOUT ROWID a copy that has one."""
-        if "rowid" in {column.lower() for column in columns}:
-            raise Unreadable(f"table {name} has a column rowid, as nsys writes none")
-        try:
-            self.db.execute(f"SELECT rowid FROM t.{name} LIMIT 0")
-        except sqlite3.OperationalError:
-            self.db.execute(f"CREATE TABLE IF NOT EXISTS main.numbered_{name} AS SELECT * FROM t.{name}")
-            return f"main.numbered_{name}"
-        return f"t.{name}"
 
     def text(self, reference: str) -> str:
         """SQL: a string in a column or, by number, in StringIds."""
