@@ -230,11 +230,6 @@ ENDED = "==ERROR== The application returned an error code (11).\n==WARNING== No 
         (1, "==ERROR== Failed to access the following metrics. When profiling on a MIG instance, it is not possible to "
             "collect metrics from GPU units that are shared with other MIG instances.\n==ERROR== dram__bytes.sum\n"
             "==ERROR== lts__t_sector_hit_rate.pct\n", "incompatible", "MIG"),
-        (1, "==ERROR== Failed to find metric sm__nope.sum\n", "incompatible", "chip"),
-        (1, "==ERROR== Option '--section Nope' did not match any section.\n", "incompatible", "version"),
-        (1, "==ERROR== unrecognised option '--nonsense'. Use --help for further details.\n", "incompatible", "version"),
-        (1, "==ERROR== '/x' does not exist or is not an executable. Please make sure to specify the absolute path.\n",
-            "crash", "absolute"),
         (11, ENDED, "crash", "without ncu"),
         (0, "==PROF== Connected to process 5 (/usr/bin/python3.12)\n==WARNING== No kernels were profiled.\n", "empty",
             "cudaProfilerStart"),

@@ -230,13 +230,21 @@ def raw_page(ncu: Path, report: Path) -> list[str]:
 
 # ---------------------------------------------------------------- failures
 
-_LOG = "read ncu's log"
-_KNOWN: tuple[tuple[str, FaultKind, str, str], ...] = (
-    (r"ERR_NVGPUCTRPERM", "forbidden", "the driver does not let this user count", _PERMIT),
+_LOG = "read ncu's log, and run the program without ncu"
+_Known = tuple[tuple[str, FaultKind, str, str], ...]
+_DRIVER: _Known = (
     (
-        r"ERR_NVCMPGPU", "forbidden", "this GPU is a mining processor, which lets nobody count",
-        "use another GPU, or go without counters",
+        r"stub libcuda|failed to connect to the CUDA driver|driver is a stub|cudaErrorStubLibrary|ERROR_STUB_LIBRARY",
+        "incompatible", "ncu found a stub of libcuda, or no driver",
+        "take cuda/lib64/stubs and cuda/compat off LD_LIBRARY_PATH; in a container pass the GPU on (--gpus all)",
     ),
+    (
+        r"LibraryNotLoaded", "incompatible", "ncu could not load the libraries of the driver that it needs",
+        "run outside of gVisor, with NVIDIA_DRIVER_CAPABILITIES=compute,utility and an ncu as new as the GPU",
+    ),
+)  # fmt: skip
+_KNOWN: _Known = (
+    (r"ERR_NVGPUCTRPERM", "forbidden", "the driver does not let this user count", _PERMIT),
     (
         r"driver resource was unavailable", "busy", "another profiler or monitor holds the counters of the GPU",
         "pause it: `dcgmi profile --pause` for DCGM and its exporter, then `dcgmi profile --resume`",
@@ -245,76 +253,20 @@ _KNOWN: tuple[tuple[str, FaultKind, str, str], ...] = (
         r"[Dd]river is not compatible", "incompatible", "this ncu does not fit the driver",
         "install an ncu whose CUDA major version is the driver's or older, or a newer driver",
     ),
+    *_DRIVER,
     (
-        r"stub libcuda|failed to connect to the CUDA driver", "incompatible",
-        "ncu found a stub of libcuda, or no driver",
-        "take cuda/lib64/stubs and cuda/compat off LD_LIBRARY_PATH; in a container pass the GPU on (--gpus all)",
-    ),
-    (
-        r"LibraryNotLoaded", "incompatible", "ncu could not load the libraries of the driver that it needs",
-        "run outside of gVisor, with NVIDIA_DRIVER_CAPABILITIES=compute,utility and an ncu as new as the GPU",
-    ),
-    (
-        r"Failed to load Nsight Compute CUDA modules|Unsupported GPU|not supported on this (?:device|GPU)|Unknown chip",
-        "incompatible", "this ncu does not support the GPU", "install an ncu that is newer than the GPU",
-    ),
-    (
-        r"CUDA_INJECTION64_PATH", "busy", "another tool is to be injected into the program",
-        "unset CUDA_INJECTION64_PATH",
-    ),
-    (
-        r"Failed to open/create lock file", "forbidden", "ncu's lock file nsight-compute-lock belongs to another user",
-        "remove it, or set TMPDIR to a folder of your own where no other ncu uses this GPU",
-    ),
-    (
-        r"interprocess lock", "busy", "another ncu holds the lock, or the folder of TMPDIR cannot lock files",
-        "wait for the other one, or set TMPDIR to a folder on a local disk",
+        r"Failed to open/create lock file|interprocess lock", "forbidden",
+        "ncu cannot take its lock, which another ncu or user holds, or the folder of TMPDIR cannot lock files",
+        "wait for the other one, or set TMPDIR to a local folder of your own where no other ncu uses this GPU",
     ),
     (
         r"Failed to access the following metrics", "incompatible",
         "ncu cannot collect some metrics, as those of units that a MIG instance shares",
         "ask for others, or use a whole GPU or a MIG instance that shares nothing",
     ),
-    (
-        r"Failed to find metric|did not match any (?:metric|section)|No metrics to collect", "incompatible",
-        "this ncu does not know a metric or section that it was asked for",
-        "ask for what this chip has, or install another version",
-    ),
-    (
-        r"unrecogni[sz]ed option|option .* is ambiguous|Option '.*' is not supported", "incompatible",
-        "this ncu does not know an option", "install a version from 2022.3 on",
-    ),
-    (
-        r"cannot be used as the output log file|Could not open (?:output )?file|No space left", "crash",
-        "ncu could not write its files", "fix the disk or the folder",
-    ),
-    (
-        r"Insufficient memory and disk space|memory or file space to save context", "crash",
-        "ncu had no room to save the memory that a kernel writes", "let the case use less, or give TMPDIR more disk",
-    ),
-    (r"does not exist or is not an executable", "crash", "ncu could not start the program", "name its absolute path"),
-    (
-        r"application returned an error code", "crash", "the program failed under ncu",
-        "run it without ncu; if it works there, leave counters off for it",
-    ),
-    (
-        r"Failed to connect\. The target process|Connection error detected", "crash",
-        "the program ended before ncu could reach it", "run it without ncu; it must use CUDA",
-    ),
-    (
-        r"No kernels were profiled", "empty", "ncu saw no kernel that it was to profile",
-        "see that the case launches kernels, within cudaProfilerStart and cudaProfilerStop, that match `kernels:`",
-    ),
 )  # fmt: skip
-"""Pattern in a line of ncu's → its meaning, most telling first. Words of ncu 2022.3 to 2026.3: from its documentation,
-its binaries and users' reports."""
-
-
-_UNSAID: tuple[tuple[str, str], ...] = (
-    (r"CUDA driver is a stub library|cudaErrorStubLibrary|CUDA_ERROR_STUB_LIBRARY|stub libcuda", "stub libcuda"),
-    (r"LibraryNotLoaded", "LibraryNotLoaded"),
-)
-"""Pattern in the program's output on CUDA where ncu gives no reason → words of _KNOWN."""
+"""Pattern in a line of ncu's → its meaning, most telling first; those of _DRIVER stand in the program's output, too.
+Words of ncu 2022.3 to 2026.3: from its documentation, its binaries and users' reports."""
 
 
 def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
@@ -324,7 +276,9 @@ def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | N
     the program, whose lines count only where ncu knows no reason of a failure. `timed_out`: killed for its time.
     """
     found = _told(exit_code, log_text, timed_out)
-    return found if found is None or found.kind not in ("empty", "crash") else _unsaid(log_text) or found
+    if found is None or found.kind not in ("empty", "crash"):
+        return found
+    return _known(log_text.splitlines(), _DRIVER) or found
 
 
 _REFUSED = re.compile(r"Failed to find metric|Failed to access the following metrics|did not match any metric")
@@ -343,23 +297,19 @@ def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(named or names, _detail(lines, at[0]))
 
 
-def _unsaid(log_text: str) -> Fault | None:
-    for pattern, words in _UNSAID:
-        line = next((line for line in log_text.splitlines() if re.search(pattern, line)), None)
-        if line is not None:
-            kind, text, remedy = next(known[1:] for known in _KNOWN if re.search(known[0], words))
-            return fault(kind, f"{text}: {line.strip()[:500]}", remedy)
+def _known(lines: Sequence[str], known: _Known) -> Fault | None:
+    for pattern, kind, text, remedy in known:
+        at = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
+        if at is not None:
+            return fault(kind, f"{text}: {_detail(lines, at)}", remedy)
     return None
 
 
 def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
-    for pattern, kind, text, remedy in _KNOWN:
-        at = next((index for index, line in enumerate(lines) if re.search(pattern, line)), None)
-        # A time-out leaves no kernels profiled; that is not its reason.
-        if at is not None and not (timed_out and kind in ("empty", "crash")):
-            return fault(kind, f"{text}: {_detail(lines, at)}", remedy)
+    if (found := _known(lines, _KNOWN)) is not None:
+        return found
     if timed_out:
         return fault(
             "timeout",
@@ -369,6 +319,12 @@ def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None
     errors = [index for index, line in enumerate(told) if line.startswith("==ERROR==") and lines[index]]
     if errors:
         return fault("crash", f"ncu failed: {_detail(lines, errors[0])}", _LOG)
+    if any("No kernels were profiled" in line for line in lines):
+        return fault(
+            "empty",
+            "ncu saw no kernel that it was to profile",
+            "see that the case launches kernels, within cudaProfilerStart and cudaProfilerStop, that match `kernels:`",
+        )
     if exit_code is None or exit_code < 0:
         return fault("crash", "ncu was killed" + (f" by signal {-exit_code}" if exit_code else ""), _LOG)
     if exit_code:
