@@ -1,10 +1,12 @@
 """Whether head's own policy would judge otherwise than base's: by what it says, not by how it is written."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from perfci.measure.cases import Found, lost_gpu, redeclared
+from perfci.measure.cases import Found, load, lost_gpu, redeclared
 from perfci.measure.prepare import _told, judged_otherwise
 from perfci.measure.request import What
 from perfci.model.fingerprint import Fingerprint
@@ -138,3 +140,13 @@ def test_a_gpu_that_is_demanded_and_not_there_is_told_with_the_reason(torch: str
     what = What(mode="run", devices=["cuda"])
     facts = Fingerprint(perfci="1", host="h", cpu="c", cores=1, python="3.12", torch=torch, devices={"cpu": "c"})
     assert why in lost_gpu(what, policy(POLICY), "perfci.yaml", facts, "python3")
+
+
+def test_a_side_has_the_modules_of_every_file_that_is_imported_alone() -> None:
+    """As where one file ends the process: a proof must know what each imports."""
+    side: Any = SimpleNamespace(name="head", info=SimpleNamespace(modules={}))
+    for name in ("one", "two"):
+        reply = {"foreign": [], "files": [], "cases": [], "modules": {name: f"tree/{name}.py"}}
+        worker: Any = SimpleNamespace(begin=lambda *_, **__: None, answer=lambda *_, reply=reply: reply)
+        load(side, worker, [f"kernels/{name}.py"], 1.0, [])
+    assert side.info.modules == {"one": "tree/one.py", "two": "tree/two.py"}

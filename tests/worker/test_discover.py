@@ -37,35 +37,6 @@ def errors(found):
     return {entry["file"]: entry["error"] and entry["error"]["text"] for entry in found["files"]}
 
 
-def test_what_a_suite_file_reaches_is_told_however_it_is_imported(tmp_path):
-    """Of what is imported twice, too; what only a function imports is left to a tracer."""
-    tree = tmp_path / "tree"
-    for name, text in {
-        "k/a.py": "import pkg.one\ndef late(): import other\n",
-        "k/b.py": "from pkg import two\nif True:\n    import other\n",
-        "k/c.py": "import json\n",
-        "pkg/__init__.py": "",
-        "pkg/one.py": "from . import deep\n",
-        "pkg/two.py": "from .deep import x\n",
-        "pkg/deep.py": "x = 1\n",
-        "other.py": "",
-    }.items():
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text(text)
-    code = (
-        "import json, sys; sys.path[:0] = sys.argv[1:]\n"
-        "from perfci.worker.discover import discover, reach\n"
-        "discover(sys.argv[1], ['k/*.py']); print(json.dumps(reach(sys.argv[1], sys.argv[1] + '/none')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, tree], capture_output=True, text=True, check=True)
-    package, deep = "tree/pkg/__init__.py", "tree/pkg/deep.py"
-    assert json.loads(done.stdout) == {
-        "k/a.py": [package, deep, "tree/pkg/one.py"],
-        "k/b.py": ["tree/other.py", package, deep, "tree/pkg/two.py"],
-        "k/c.py": [],
-    }
-
-
 def test_files_come_in_the_order_of_patterns_each_once_and_sorted(tree):
     root = tree(
         k__b_py=KERNEL.format(name="b"),

@@ -40,8 +40,6 @@ class Found:
     broken: set[str] = field(default_factory=set)
     imports: dict[str, float] = field(default_factory=dict)
     """`import NAME` → seconds for each worker."""
-    reach: dict[str, list[str]] = field(default_factory=dict)
-    """Suite file → paths of the repository's modules that it imports, below `tree/` and `site/`."""
 
 
 def load(
@@ -55,11 +53,11 @@ def load(
     """Import `suite` in a worker, which `scouting` hears. Raises Died; MachineError when the module-origin check
     fails."""
     asked = None if scouting is None else scouting.differing
-    worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), reach=True, asked=asked)
+    worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), asked=asked)
     reply = worker.answer(timeout, None if scouting is None else scouting.tell)
     require_inside(side, reply["foreign"])
     side.info.modules.update(reply["modules"])  # of files that are imported one by one, too
-    found = Found(reach=reply["reach"])
+    found = Found()
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:

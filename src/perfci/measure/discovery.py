@@ -89,6 +89,5 @@ def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
         whole.files += one.files
         whole.suite += one.suite
         whole.broken |= one.broken
-        whole.reach.update(one.reach)
     side.suite = working
     return whole

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import importlib.machinery
@@ -237,48 +236,6 @@ def repo_modules(root: str, site: str) -> dict[str, str]:
         elif _below(spread[0], (tree,)):
             modules[name] = (Path("tree") / Path(path).relative_to(tree)).as_posix()
     return dict(sorted(modules.items()))
-
-
-def reach(root: str, site: str) -> dict[str, list[str]]:
-    """Return suite file → paths, as in `repo_modules`, of all that its import imports. Read from text, since a
-    module is imported only once."""
-    paths = repo_modules(root, site)
-    asked = {name: _imports(name) for name in paths}
-    found = {}
-    for name in [name for name in sys.modules if name.startswith(SUITE_PREFIX)]:
-        reached, todo = set(), _imports(name)
-        while todo:
-            one = todo.pop()
-            if one in paths and one not in reached:
-                reached.add(one)
-                todo |= asked[one]
-        file = _relative(str(sys.modules[name].__file__), _real(root))
-        if file is not None:
-            found[file] = sorted(paths[one] for one in reached)
-    return found
-
-
-def _imports(name: str) -> set[str]:
-    module = sys.modules[name]
-    file, package = module.__dict__.get("__file__"), module.__dict__.get("__package__") or ""
-    if not isinstance(file, str) or not file.endswith(".py"):
-        return set()
-    names: set[str] = set()
-    try:
-        todo: list[ast.AST] = [ast.parse(Path(file).read_bytes())]
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()  # it was imported all the same, from elsewhere: a tracer will tell
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            names.update("{}.{}".format(base, alias.name) for alias in node.names)
-        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            todo += ast.iter_child_nodes(node)
-    return {one.rsplit(".", less)[0] for one in names for less in range(one.count(".") + 1)}
 
 
 def _real(path: str) -> Path:

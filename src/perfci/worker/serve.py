@@ -240,7 +240,6 @@ class Server:
             "cases": cases,
             "foreign": discover.foreign_modules(root, site, message["forbidden"]),
             "modules": discover.repo_modules(root, site),
-            "reach": discover.reach(root, site) if message.get("reach") else {},
         }
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from perfci.measure.proof.importing import Imported, importing
+from perfci.measure.proof.importing import Imported, closed, importing
 
 SUITE = """
 import perfci
@@ -197,3 +197,21 @@ def test_what_both_sides_do_is_not_known_either(tmp_path: Path) -> None:
     assert said(tmp_path / "b", {"kernels/a.py": ("sum(range(n))", "n")}, only_b) == "", (
         "it imports nothing that differs"
     )
+
+
+def test_what_a_suite_file_reaches_is_known_however_it_is_imported(tmp_path: Path) -> None:
+    """Of what is imported twice, too; what only a function imports is left to a tracer."""
+    files = {
+        "kernels/a.py": "import lib.one\ndef late(): import lib.other\n",
+        "kernels/b.py": "from lib import two\nif True:\n    import lib.other\n",
+        "kernels/c.py": "import json\n",
+        "lib/__init__.py": "",
+        "lib/one.py": "from . import deep\n",
+        "lib/two.py": "from .deep import x\n",
+        "lib/deep.py": "x = 1\n",
+        "lib/other.py": "",
+    }
+    suite = side(tmp_path, files)
+    reached = [{path.removeprefix("tree/") for path in closed(suite, [file])} - {file} for file in suite.suite]
+    package = {"lib/__init__.py", "lib/deep.py"}
+    assert reached == [package | {"lib/one.py"}, package | {"lib/two.py", "lib/other.py"}, set()]

@@ -11,8 +11,8 @@ import builtins
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from perfci.model.text import escaped
 
@@ -72,13 +72,16 @@ _DYNAMIC = {
 NO_PYTHON = "which is no Python"
 
 
-class Imported(NamedTuple):
+@dataclass(frozen=True)
+class Imported:
     """A side's modules that its suite imports, and its suite files."""
 
     folder: Path
     modules: Mapping[str, str]
     """Module → path below the folder."""
     suite: Sequence[str]
+    parsed: "dict[str, _Module | str]" = field(default_factory=dict)
+    """Path → module, or why it is unknown, of those read so far."""
 
     @property
     def paths(self) -> set[str]:
@@ -286,12 +289,12 @@ def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
     """Return why importing the suite files `apart` may affect other cases, as a clause, or empty."""
     asked = []
     for side in (base, head):
-        for path, module in _closed(side, [file for file in side.suite if file in apart]).items():
+        for path, module in closed(side, [file for file in side.suite if file in apart]).items():
             if isinstance(module, str):
                 return f"the suite imports {escaped(path, 200)}, {module}"
             if line := module.line():
                 return f"{escaped(path, 200)}:{line} does more than define as it is imported"
-        whole = [module for module in _closed(side, side.suite).values() if isinstance(module, _Module)]
+        whole = [module for module in closed(side, side.suite).values() if isinstance(module, _Module)]
         asked.append({name for module in whole for name in module.imported})
     own = {*base.modules, *head.modules}
     names = {name for name in asked[0] ^ asked[1] if not _is_known(name, own)}
@@ -305,7 +308,7 @@ def at_work(side: Imported, differs: Collection[str]) -> dict[str, int]:
     Such a module differs, names a file that does, cannot be read, may execute files by other means than import
     statements, or imports another such module.
     """
-    modules = _closed(side, side.suite, anywhere=True)
+    modules = closed(side, side.suite, anywhere=True)
     names = {PurePosixPath(path).name for path in differs if not path.endswith(".py")}
     code = any(path.endswith(".py") for path in differs)
     start: dict[str, int] = {}
@@ -338,31 +341,34 @@ def _is_known(name: str, own: Collection[str]) -> bool:
     return top in sys.stdlib_module_names or top == "perfci" or name in own or name.rpartition(".")[0] in own
 
 
-def _closed(side: Imported, suite: Iterable[str], *, anywhere: bool = False) -> dict[str, _Module | str]:
+def closed(side: Imported, suite: Iterable[str], *, anywhere: bool = False) -> dict[str, _Module | str]:
     """Path → module of suite files and all that they import of the side, or why it is unknown. `anywhere`: also in
     functions."""
-    named = {path: name for name, path in side.modules.items()}
-    own = {name.partition(".")[0] for name in side.modules}
-    found: dict[str, _Module | str] = {}
+    reached: dict[str, _Module | str] = {}
     todo = [f"tree/{file}" for file in suite]
     while todo:
         path = todo.pop()
-        if path in found:
+        if path in reached:
             continue
-        if PurePosixPath(path).suffix != ".py":
-            found[path] = NO_PYTHON
-            continue
-        try:
-            statements = ast.parse((side.folder / path).read_bytes()).body
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            found[path] = "which cannot be read as Python"
-            continue
-        name = named.get(path, "")
-        package = name.split(".") if PurePosixPath(path).name == "__init__.py" else name.split(".")[:-1]
-        module = found[path] = _Module(statements, package, own)
-        parts = {part for target in (module.anywhere if anywhere else module.imported) for part in _parts(target)}
-        todo += [side.modules[part] for part in parts & side.modules.keys()]
-    return found
+        if path not in side.parsed:
+            side.parsed[path] = _parse(side, path)
+        module = reached[path] = side.parsed[path]
+        if isinstance(module, _Module):
+            parts = {part for target in (module.anywhere if anywhere else module.imported) for part in _parts(target)}
+            todo += [side.modules[part] for part in sorted(parts & side.modules.keys())]
+    return reached
+
+
+def _parse(side: Imported, path: str) -> _Module | str:
+    if PurePosixPath(path).suffix != ".py":
+        return NO_PYTHON
+    try:
+        statements = ast.parse((side.folder / path).read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return "which cannot be read as Python"
+    name = next((name for name, file in side.modules.items() if file == path), "")
+    package = name.split(".") if PurePosixPath(path).name == "__init__.py" else name.split(".")[:-1]
+    return _Module(statements, package, {name.partition(".")[0] for name in side.modules})
 
 
 def module_names(folder: Path, path: Sequence[str], files: Iterable[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from perfci.measure.costs import Budget
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache
 from perfci.measure.proof.differing import Differing, differing, unequal
-from perfci.measure.proof.importing import Imported, importing
+from perfci.measure.proof.importing import Imported, closed, importing
 from perfci.measure.proof.trace import Part, Surroundings, Trace, read
 from perfci.measure.request import What
 from perfci.measure.sides.untouched import beside
@@ -78,8 +78,9 @@ def prove(
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
     whole = unequal(base, head)
-    apart = {file: why for one in found.values() for file in one.suite if (why := _hopeless(file, found, differs))}
     ours, theirs = (Imported(side.folder, side.info.modules, found[side.name].suite) for side in (base, head))
+    suite = dict.fromkeys([*ours.suite, *theirs.suite])
+    apart = {file: why for file in suite if (why := _hopeless(file, (ours, theirs), differs))}
     shared = importing(ours, theirs, apart) if apart else ""
     left: dict[DeviceKind, Files] = {}
     for case in sought:
@@ -156,10 +157,10 @@ def draw_audit(cases: Sequence[Case], lot: str) -> None:
         rng.choice(proved).audited = True
 
 
-def _hopeless(file: str, found: Mapping[Side, Found], differs: Differing) -> str:
+def _hopeless(file: str, sides: Sequence[Imported], differs: Differing) -> str:
     """Return why a suite file reads what differs without a trace, or empty."""
-    imported = [path for one in found.values() for path in one.reach.get(file, [])]
-    return next((_reads(path) for path in [f"tree/{file}", *imported] if path in differs.paths), "")
+    paths = (path for side in sides for path in closed(side, [file]))
+    return next((_reads(path) for path in paths if path in differs.paths), "")
 
 
 def _schedule() -> dict[str, Any]:
