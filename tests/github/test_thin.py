@@ -15,7 +15,7 @@ from perfci.cli.measure import Finished
 from perfci.github import artifact, thin
 from perfci.github.artifact import Unfit, parse
 from perfci.github.settings import Settings
-from perfci.github.thin import NOTE, STEPS, fit
+from perfci.github.thin import NOTE, fit
 from perfci.judge.judge import judge
 from perfci.model.plan import Looks
 from perfci.model.profile import Profile
@@ -24,8 +24,6 @@ from perfci.model.timing import Timing
 from tests.github.loopback.scene import measured, replanned
 from tests.judge.build import limit
 from tests.render.h200 import FILE, publication
-
-WORDS = [words for words, _ in STEPS[1:]]
 
 
 @pytest.fixture
@@ -46,32 +44,29 @@ def answers(results: Results, *, strict: bool = False) -> list[Any]:
 
 
 def sizes(results: Results) -> list[int]:
-    """Bytes after each step."""
-    made = []
-    for _, drop in STEPS:
-        drop(results)
-        made.append(len(thin._dumped(results)))
-    return made
+    """Bytes without spaces and defaults; and without what may be left out."""
+    compact = len(thin._dumped(results))
+    thin._leave_out(results)
+    return [compact, len(thin._dumped(results))]
 
 
 def test_what_fits_is_handed_over_as_it_is(recorded: Results) -> None:
-    assert fit(written(recorded)) == (written(recorded), [])
+    assert fit(written(recorded)) == (written(recorded), "")
 
 
 def test_no_more_is_left_out_than_is_too_much(recorded: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of the steps; and rows, sentence and advice stay, word for word."""
+    """Rows, sentence and advice stay, word for word."""
     whole, before = written(recorded), answers(recorded)
     reached = sizes(recorded.model_copy(deep=True))
-    assert reached == sorted(reached, reverse=True) and len(set(reached)) == len(STEPS)
-    for step, size in enumerate(reached):
+    assert reached[1] < 0.7 * reached[0]
+    for size, note in zip(reached, ["", NOTE], strict=True):
         monkeypatch.setattr(artifact, "MEMBER_BYTES", size + 600)  # for the note
         content, left = fit(whole)
-        assert left == WORDS[:step]
+        assert left == note
         found = parse(content)
         assert answers(found) == before
-        told = [f"{NOTE}{'; '.join(left)}"] if step else []
-        assert [note for note in found.notes if note not in recorded.notes] == told
-        if step == 0:
+        assert [text for text in found.notes if text not in recorded.notes] == [note] * bool(note)
+        if not note:
             assert found == recorded, "spaces and defaults"
     monkeypatch.setattr(artifact, "MEMBER_BYTES", reached[-1] - 1)
     with pytest.raises(Unfit, match=r"^has a results\.json of more than "):
@@ -108,7 +103,7 @@ def test_a_step_that_changed_an_answer_would_be_refused(
                 side.profile = None if dropped == "profiles" else side.profile
 
     monkeypatch.setattr(artifact, "MEMBER_BYTES", len(thin._dumped(recorded)) - 100)
-    monkeypatch.setattr(thin, "STEPS", [("what matters", drop)])
+    monkeypatch.setattr(thin, "_leave_out", drop)
     with pytest.raises(Unfit, match="decides"):
         fit(written(recorded))
 
@@ -137,9 +132,9 @@ def test_the_measuring_job_says_what_it_leaves_out(
     assert file.read_bytes() == written(recorded)
     monkeypatch.setattr(artifact, "MEMBER_BYTES", reached[1] + 600)
     assert answer().annotations == []
-    said = f"results.json: left out of what was handed over, of which 16 MiB are read: {WORDS[0]}\n"
+    said = "results.json: left out of what was handed over, of which 16 MiB are read: pictures of pairs"
     assert said in capsys.readouterr().out
-    assert parse(file.read_bytes()).notes[-1] == f"{NOTE}{WORDS[0]}"
+    assert parse(file.read_bytes()).notes[-1] == NOTE
     monkeypatch.setattr(artifact, "MEMBER_BYTES", 1 << 16)
     (told,) = answer().annotations
     said = "no publishing job will take what was measured, which has a results.json of more"
@@ -158,7 +153,7 @@ def test_many_cases_of_three_pairs_are_handed_over(monkeypatch: pytest.MonkeyPat
     assert len(content) > 3 * artifact.MEMBER_BYTES
     thinned, left = fit(content)
     found = parse(thinned)
-    assert left and len(thinned) <= artifact.MEMBER_BYTES and f"{NOTE}{'; '.join(left)}" in found.notes
+    assert left and len(thinned) <= artifact.MEMBER_BYTES and NOTE in found.notes
     assert answers(found) == answers(whole)
 
 

@@ -23,7 +23,7 @@ from perfci.github.artifact import MEMBER, Unfit
 from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
-from perfci.github.thin import NOTE, fit
+from perfci.github.thin import fit
 from perfci.measure.prepare import policy_of
 from perfci.measure.request import ANEW, LOCK_CLOCKS, OUT, WAIT, Request
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
@@ -379,15 +379,15 @@ def _fit(file: Path) -> list[str]:
     with disk_errors("read", file):
         content = file.read_bytes()
     try:
-        fitted, left = fit(content)
+        fitted, note = fit(content)
     except Unfit as why:
         line = f"no publishing job will take what was measured, which {why}: where it is too much, share the cases out"
         typer.echo(f"perfci: {line}")
         return [workflow.annotation("warning", line, title="perfci")]
     if fitted != content:
         write_atomic(file, fitted)
-    if left:
-        typer.echo(f"perfci: {MEMBER}: {NOTE[0].lower()}{NOTE[1:]}{'; '.join(left)}")
+    if note:
+        typer.echo(f"perfci: {MEMBER}: {note[0].lower()}{note[1:]}")
     return []
 
 

@@ -1,38 +1,37 @@
 """Results as an artifact takes them: without what decides nothing where they are too large, which they say."""
 
 import zipfile
-from collections.abc import Callable, Iterator
 from io import BytesIO
 
 from perfci.github import artifact
 from perfci.judge.judge import judge
-from perfci.model.profile import Profile
-from perfci.model.results import Pair, Results
+from perfci.model.results import Results
+
+NOTE = (
+    f"Left out of what was handed over, of which {artifact.MEMBER_BYTES >> 20} MiB are read: pictures of pairs, of "
+    "timelines and of the GPU along the run; calls of the OS, findings of ncu's rules, machine code and what tuners "
+    "chose; the parts of the noise; references that are the same in base and head"
+)
 
 
-def fit(content: bytes) -> tuple[bytes, list[str]]:
-    """Return a `results.json` as publishing jobs read it, and what was left out, a phrase each.
+def fit(content: bytes) -> tuple[bytes, str]:
+    """Return a `results.json` as publishing jobs read it, and a note on what was left out, or empty.
 
-    Takes as few of STEPS as needed. Raises Unfit where all do not suffice, or change the verdict or a row's class.
+    Raises Unfit where that does not suffice, or changes the verdict or a row's class.
     """
     if not _refused(content):
-        return content, []
+        return content, ""
     results = Results.model_validate_json(content)
-    before, left = _answers(results), list[str]()
-    for words, drop in STEPS:
-        drop(results)
-        left += [words] if words else []
-        made = results.model_copy(deep=False)
-        made.notes = [*results.notes, f"{NOTE}{'; '.join(left)}"] if left else results.notes
-        thinned = _dumped(made)
-        if not (why := _refused(thinned)):
-            if _answers(artifact.parse(thinned)) != before:
-                raise artifact.Unfit("is too large, and what it could do without decides its verdict")
-            return thinned, left
-    raise artifact.Unfit(why)
-
-
-NOTE = f"Left out of what was handed over, of which {artifact.MEMBER_BYTES >> 20} MiB are read: "
+    before, thinned, note = _answers(results), _dumped(results), ""
+    if _refused(thinned):
+        _leave_out(results)
+        results.notes, note = [*results.notes, NOTE], NOTE
+        thinned = _dumped(results)
+    if why := _refused(thinned):
+        raise artifact.Unfit(why)
+    if _answers(artifact.parse(thinned)) != before:
+        raise artifact.Unfit("is too large, and what it could do without decides its verdict")
+    return thinned, note
 
 
 def _refused(content: bytes) -> str:
@@ -62,58 +61,20 @@ def _dumped(results: Results) -> bytes:
     return rest[:-1] + b',"cases":[' + cases + b"]}"
 
 
-def _pairs(results: Results) -> Iterator[Pair]:
-    return (pair for case in results.cases for pair in case.pairs)
-
-
-def _profiles(results: Results) -> Iterator[Profile]:
-    return (side.profile for case in results.cases for side in case.sides.values() if side.profile is not None)
-
-
-def _pictured(results: Results) -> None:
+def _leave_out(results: Results) -> None:
+    """What a metric is of stays, and so do a change's causes: without them a wrong one would be named."""
     results.moments = []
-    for pair in _pairs(results):
-        pair.first, pair.samples, pair.seconds, pair.at, pair.blocks = None, {}, {}, None, 0
-    for profile in _profiles(results):
-        if profile.trace is not None:
-            profile.trace.slices = []
-
-
-def _explaining(results: Results) -> None:
-    for pair in _pairs(results):
-        pair.choices = {}
-    for profile in _profiles(results):
-        profile.code, profile.files = [], []
-        if profile.trace is not None:
-            profile.trace.os_calls = []
-        for kernel in profile.counters.kernels if profile.counters is not None else ():
-            kernel.rules = []
-
-
-def _scatter(results: Results) -> None:
-    for pair in _pairs(results):
-        pair.scatter = None
-
-
-def _alike(results: Results) -> None:
     for case in results.cases:
-        sides = list(case.sides.values())
-        checks, timings = [side.check for side in sides], [side.timing for side in sides if side.timing is not None]
-        for owners, field, nothing in (
-            (sides, "inputs", ""), (checks, "sketch", []), (checks, "unredrawn", ""), (timings, "settings", {}),
-        ):  # fmt: skip
-            values = [getattr(owner, field) for owner in owners]
-            if all(value == values[0] for value in values):
-                for owner in owners:
-                    setattr(owner, field, nothing)
-
-
-STEPS: list[tuple[str, Callable[[Results], None]]] = [
-    ("", lambda results: None),  # spaces and defaults
-    ("pictures of pairs, of timelines and of the GPU along the run", _pictured),
-    ("calls of the OS, findings of ncu's rules, machine code and what tuners chose", _explaining),
-    ("the parts of the noise", _scatter),
-    ("inputs, references and settings that are the same in base and head", _alike),
-]
-"""What is left out, least needed first. What a metric is of stays, and so do a change's causes: without them a wrong
-one would be named."""
+        for pair in case.pairs:
+            pair.first, pair.samples, pair.seconds, pair.at, pair.blocks = None, {}, {}, None, 0
+            pair.choices, pair.scatter = {}, None
+        checks = [side.check for side in case.sides.values()]
+        if all(check.sketch == checks[0].sketch for check in checks):
+            for check in checks:
+                check.sketch = []
+        for profile in (side.profile for side in case.sides.values() if side.profile is not None):
+            profile.code, profile.files = [], []
+            if profile.trace is not None:
+                profile.trace.slices, profile.trace.os_calls = [], []
+            for kernel in profile.counters.kernels if profile.counters is not None else ():
+                kernel.rules = []
