@@ -267,3 +267,10 @@ def test_a_limit_on_creep_that_waits_is_told_where_it_is_asked_alone() -> None:
     assert not told(criteria(written, [KERNEL]))
     (line,) = told(criteria(written, [KERNEL], purpose="reference"))
     assert "it is for cuda" in line
+
+
+def test_of_as_many_files_as_github_names_not_all_are_known() -> None:
+    ignoring = Policy(version=1, ignore=["docs/*"])
+    for many, ignored in ((0, False), (299, True), (300, False)):
+        assert ignoring.ignores([f"docs/{n}" for n in range(many)]) is ignored
+    assert not ignoring.ignores(["docs/1", "src/1"])

@@ -23,10 +23,6 @@ from perfci.history.store import Store
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import Results
 
-COMPARED_FILES = 300
-"""As GitHub names in a comparison (GitHub's documentation, "Compare two commits")."""
-MOST_FILES = 3000
-"""As it names of a pull request (GitHub's documentation, "List pull requests files")."""
 MOST_RUNS = 50
 """Runs of a head that are searched for measurements."""
 _OF_BRANCHES = frozenset(MEASURING) - {"pull_request"}
@@ -254,22 +250,12 @@ def retargeted(source: Source, api: Api) -> str:
 
 
 def changed_files(source: Source, api: Api) -> list[File] | None:
-    """Return the files that head changes since it left base; None where GitHub does not name them all. Raises
-    ApiError."""
-    pull, head = source.pull, source.origin.head_sha
+    """Return the files that head changes since it left base, as far as GitHub names them; None where base is unknown.
+    Raises ApiError."""
     base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
     if not base:
         return None
-    files = api.call("changed files", lambda: list(api.repository.compare(base, head).files))
-    if len(files) < COMPARED_FILES:
-        return files
-    if pull is None:
-        return None
-    files = api.call("changed files", lambda: list(pull.get_files()))
-    # They are those of the pull request as it is now: it may have moved, unlike the commits that are compared.
-    now = api.call("the pull request", lambda: api.get(pull.url))
-    moved = (now["head"]["sha"], now["base"]["ref"]) != (head, source.base)
-    return None if moved or len(files) >= MOST_FILES else files
+    return api.call("changed files", lambda: list(api.repository.compare(base, source.origin.head_sha).files))
 
 
 def brings_nothing(source: Source, api: Api) -> str:

@@ -39,6 +39,8 @@ from perfci.model.units import (
 _KINDS: tuple[str, ...] = get_args(DeviceKind)
 Loc = tuple[int | str, ...]
 """Leads to a value: `("limits", 0, "min")`."""
+COMPARED_FILES = 300
+"""As GitHub names in a comparison (GitHub's documentation, "Compare two commits"): more are not known there."""
 KEY = "[key]"
 """Behind a field whose name is wrong, as pydantic writes it."""
 
@@ -364,7 +366,8 @@ class Policy(Document):
 
     def ignores(self, files: Sequence[str]) -> bool:
         """Tell whether a change to these paths need not be measured."""
-        return bool(files) and all(any(matches(glob, file) for glob in self.ignore) for file in files)
+        known = 0 < len(files) < COMPARED_FILES
+        return known and all(any(matches(glob, file) for glob in self.ignore) for file in files)
 
     @model_validator(mode="after")
     def _metrics_known(self) -> "Policy":

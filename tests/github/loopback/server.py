@@ -567,11 +567,6 @@ def _(hub, path, query, body):
     return (200, _pull_json(hub, pull, "whole"), {}) if pull else MISSING
 
 
-@route("GET", "/pulls/{number}/files")
-def _(hub, path, query, body):
-    return Rows(_files(hub)[:3000])
-
-
 @route("GET", "/issues")
 def _(hub, path, query, body):
     rows = [

@@ -34,7 +34,7 @@ OPERATIONS = {
     f"{REPO}/issues/comments/{{comment_id}}": ["patch", "delete"],
     f"{REPO}/pulls": ["get"],
     f"{REPO}/pulls/{{pull_number}}": ["get"],
-    f"{REPO}/pulls/{{pull_number}}/files": ["get"],
+    f"{REPO}/pulls/{{pull_number}}/files": ["get"],  # whose rows are those of a comparison
     f"{REPO}/rules/branches/{{branch}}": ["get"],
 }
 UNREAD = {"description", "summary", "externalDocs", "tags", "x-octokit", "x-github", "headers"}
