@@ -121,7 +121,7 @@ def test_reports_that_cannot_be_removed_stop_the_upload(
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(raw, "remove_tree", refuse)
+    monkeypatch.setattr(raw, "remove", refuse)
     with pytest.raises(MachineError, match="raw: cannot be removed: Permission denied"):
         collect(out, tmp_path / "temp")
 

@@ -16,8 +16,8 @@ from perfci.cli.report import judged
 from perfci.cli.shards import keep_samples, read_shards
 from perfci.measure.journal import JOURNAL, gone_on
 from perfci.measure.request import Request
-from perfci.measure.shards.document import SharedPlan
-from perfci.measure.shards.host import FOLDER, PLAN, Member, measure_host, plan_host
+from perfci.measure.shards.document import PLAN, SharedPlan
+from perfci.measure.shards.host import FOLDER, Member, measure_host, plan_host
 from perfci.model.base import MachineError, UsageError
 from perfci.model.results import Results
 from perfci.system.files import make_scratch

@@ -15,7 +15,7 @@ from perfci.model.text import count, escaped
 from perfci.profilers.scan import held_secrets, secrets
 from perfci.sources.environment import is_secret
 from perfci.system.bounded import MIB, Unread, regular, take
-from perfci.system.files import disk_error, disk_errors, remove_tree
+from perfci.system.files import disk_error, disk_errors, remove
 
 LARGEST = 512 * MIB
 """Bytes of all reports."""
@@ -43,10 +43,7 @@ def clear(out: Path) -> None:
         raise UsageError(f"{escaped(out)}: is a link: remove it")
     folder = out / RAW
     with disk_errors("removed", folder):
-        if folder.is_symlink() or folder.is_file():
-            folder.unlink()
-        else:
-            remove_tree(folder)
+        remove(folder)
 
 
 def collect(out: Path, temporary: Path) -> Reports:

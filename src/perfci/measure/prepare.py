@@ -24,7 +24,7 @@ from perfci.sources.environment import DOWNLOADS, HOMES, OF_HOME, TEMPORARY, sid
 from perfci.sources.git import Commit, Repository, means_itself
 from perfci.sources.snapshot import Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
-from perfci.system.files import disk_errors, end_of, remove_tree
+from perfci.system.files import disk_errors, end_of, remove, remove_tree
 from perfci.system.process import Parent
 from perfci.system.users import Account
 
@@ -364,7 +364,7 @@ def put_back_cache(side: SideWork, copied: Path) -> None:
     with disk_errors("put back", side.cache):
         for path in side.cache.iterdir():
             if path.name not in (*DOWNLOADS, TEMPORARY):
-                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                remove(path)
         for path in copied.iterdir():
             path.rename(side.cache / path.name)
         copied.rmdir()

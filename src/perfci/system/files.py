@@ -281,3 +281,12 @@ def remove_tree(path: Path) -> None:
                 if not inner.is_symlink():
                     inner.chmod(stat.S_IRWXU)
         shutil.rmtree(path)
+
+
+def remove(path: Path) -> None:
+    """Remove whatever stands there: a link, a file, or a folder with its content. Raises OSError."""
+    with suppress(FileNotFoundError):  # another run was faster
+        if stat.S_ISDIR(path.lstat().st_mode):
+            remove_tree(path)
+        else:
+            path.unlink()

@@ -196,7 +196,7 @@ def test_a_disk_that_will_not_drop_what_is_beyond_the_bound_is_told(
 
     kept.keep("0" * 64, side(tmp_path / "one"))
     monkeypatch.setattr(module, "MOST_BYTES", 1.5 * kept_bytes(kept, "0"))
-    monkeypatch.setattr(module, "_drop", refuses)
+    monkeypatch.setattr(module, "remove", refuses)
     kept.keep("1" * 64, side(tmp_path / "two"))
     assert "cannot be removed, and takes room beyond the bound: " in kept.said[-1]
     assert len(list(kept.entries.iterdir())) == 2

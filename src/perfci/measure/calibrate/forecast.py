@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
+from perfci.measure import sampling
 from perfci.measure.request import RESULTS
 from perfci.model.base import DeviceKind
 from perfci.model.criteria import Criterion
@@ -26,8 +27,6 @@ CALIBRATION = "calibration"
 """Below the output folder, so that the last comparison stays."""
 LEAST_PAIRS = 8
 """The standard deviation of 8 is known to a third."""
-PLANNED = 2
-"""Of the planned schedule (`sampling.LEAST_PAIRS`)."""
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
@@ -122,7 +121,7 @@ class Earlier(NamedTuple):
             return None
         total = 0.0
         for parts in map(_parts, of):
-            early, late = parts[:PLANNED], parts[PLANNED:] or parts
+            early, late = parts[: sampling.LEAST_PAIRS], parts[sampling.LEAST_PAIRS :] or parts
             total += math.fsum(early) + max(0.0, pairs - len(early)) * math.fsum(late) / len(late)
         starts = max(0.0, self.results.measuring_seconds - math.fsum(map(math.fsum, told))) / count
         return total / pairs + starts * len(of)

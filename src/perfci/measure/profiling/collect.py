@@ -27,7 +27,7 @@ from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, t
 from perfci.profilers.metrics import take
 from perfci.profilers.registry import Kind
 from perfci.sources.environment import DOWNLOADS
-from perfci.system.files import disk_errors, remove_tree
+from perfci.system.files import disk_errors, remove
 from perfci.system.gpu import Gpu, cuda_version
 from perfci.system.process import Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, SAME, Account, held
@@ -96,9 +96,7 @@ def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
 def _anew(folder: Path, wanted: bool = True) -> Path | None:
     """Empties the folder; None unless wanted. Raises MachineError."""
     with disk_errors("emptied", folder):
-        if folder.is_symlink() or folder.is_file():
-            folder.unlink()
-        remove_tree(folder)
+        remove(folder)
         if wanted:
             folder.mkdir(parents=True)
     return folder if wanted else None

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from perfci.measure.journal import JOURNAL, PREVIOUS, begun
+from perfci.measure.journal import JOURNAL, begun, put_away
 from perfci.measure.place import prepare_sides
 from perfci.measure.request import RESULTS, WRITTEN, Progress, Request, Standing
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import planned, share_out
-from perfci.measure.shards.document import Shard, SharedPlan, read_plan
+from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.comparison import claims, require_same
 from perfci.model.results import Reason, Results
@@ -36,7 +36,6 @@ from perfci.system.users import find_account
 
 FOLDER = "shards"
 """Below the output folder: the plan, and a folder of each process."""
-PLAN = "plan.json"
 LEASE = "several GPUs"
 """Held by every holder of several leases: two of them would wait for each other."""
 GRACE = 60.0
@@ -132,7 +131,9 @@ def _measure_parts(
         folder = request.where.out / FOLDER / f"shard-{number}"
         resume = request.how.resume and bool(begun(folder / JOURNAL))
         if not resume:
-            _clear(folder)
+            with disk_errors("removed", folder):
+                (folder / RESULTS).unlink(missing_ok=True)
+            put_away(folder)
         own = request.but(out=folder, resume=resume, gpu=member.gpu, neighbours=plan.shards - 1)
         asked.append((member, replace(own, planned=planned(Shard(plan, number)))))
     for (member, own), died in zip(asked, measure_together(asked, progress), strict=True):
@@ -143,13 +144,6 @@ def _measure_parts(
     names = [member.name for member, _ in asked]
     shares = f"measured at once on {listed(names, 20)}, which share the power and the memory of the host"
     return [own.where.out for _, own in asked], [shares] if names[1:] else []
-
-
-def _clear(folder: Path) -> None:
-    with disk_errors("removed", folder):
-        (folder / RESULTS).unlink(missing_ok=True)
-        if (folder / JOURNAL).exists():
-            (folder / JOURNAL).replace(folder / PREVIOUS)
 
 
 def _interrupted(path: Path, why: str) -> None:

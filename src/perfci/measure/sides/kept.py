@@ -17,7 +17,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,7 +29,7 @@ from perfci.model.comparison import digest
 from perfci.model.text import escaped
 from perfci.sources.snapshot import file_digests
 from perfci.system.child import Died
-from perfci.system.files import disk_errors, remove_tree, write_atomic
+from perfci.system.files import disk_errors, remove, remove_tree, write_atomic
 from perfci.system.process import Parent
 from perfci.system.users import VARIABLE, Account
 
@@ -89,7 +89,7 @@ class Kept:
             with disk_errors("removed", entry):
                 remove_tree(fresh)
                 if not _is_whole(entry, key):  # else it is this disk that refuses
-                    _drop(entry)
+                    remove(entry)
             return False
         with disk_errors("moved", fresh):
             for part in _PARTS:
@@ -129,7 +129,7 @@ class Kept:
             try:
                 if entry.name.startswith("."):
                     if time.time() - entry.lstat().st_mtime > STALE:
-                        _drop(entry)
+                        remove(entry)
                     continue
                 made = Entry.model_validate_json((entry / "entry.json").read_bytes())
                 found.append((entry.name == newest, (entry / "entry.json").stat().st_mtime, entry.name, made.bytes))
@@ -143,7 +143,7 @@ class Kept:
     def _remove(self, entry: Path) -> None:
         """A disk that refuses makes the folder grow, which is reported."""
         try:
-            _drop(entry)
+            remove(entry)
         except OSError as error:
             self.note(f"{entry} cannot be removed, and takes room beyond the bound: {_words(error)}")
 
@@ -292,15 +292,6 @@ def _digests(folder: Path) -> dict[str, str]:
             elif not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
                 raise ValueError("it holds what is neither file, folder nor link")
     return found
-
-
-def _drop(path: Path) -> None:
-    """Removes whatever stands there. Raises OSError."""
-    with suppress(FileNotFoundError):  # another run was faster
-        if stat.S_ISDIR(path.lstat().st_mode):
-            remove_tree(path)
-        else:
-            path.unlink()
 
 
 def _words(error: Exception) -> str:
