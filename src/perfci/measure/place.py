@@ -35,10 +35,8 @@ from perfci.model.policy import Policy
 from perfci.model.text import escaped, listed
 from perfci.sources.environment import HOMES
 from perfci.system.child import Arena, Died
-from perfci.system.clocks import parse
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
-from perfci.system.gpu import Gpu
 from perfci.system.process import Parent
 from perfci.system.users import Account, find_account
 
@@ -89,7 +87,6 @@ def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: C
     begun = time.time()
     if not request.where.prepared:
         sources = find_sources(request)
-        _require_clock(request, sources.policies[sources.policy_from])
     account = find_account()
     account.adopt()
     for path in sweep_scratch():
@@ -140,17 +137,6 @@ def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: C
         sources.notes.extend(taken)
     _require_base(sides, request.where.out)
     return _Built(sources, limits, seed, sides, parent, begun, time.monotonic())
-
-
-def _require_clock(request: Request, limits: Policy) -> None:
-    """Raise UsageError for an unholdable clock, before building or waiting."""
-    if request.what.lock_clocks is None or request.where.prepare is not None:
-        return
-    parse(request.what.lock_clocks)
-    gpu, why = Gpu.open(0)
-    if "cuda" not in choose_devices(request.what, limits, gpu is not None):
-        because = f" ({why})" if gpu is None else ""
-        raise UsageError(f"PERFCI_LOCK_CLOCKS: no case is measured on a GPU here{because}: leave it out")
 
 
 def _home(request: Request, scratch: Path, account: Account) -> Path:
