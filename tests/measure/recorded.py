@@ -115,5 +115,5 @@ def calibrations() -> dict[str, Calibration]:
     return {
         "quiet": conclude(quiet),
         "planted": conclude(planted, notes=["changes that are not committed were left out"]),
-        "loud": conclude(loud, whole=False),
+        "loud": conclude(loud),
     }

@@ -142,7 +142,7 @@ def calibrate_machine(pairs: int | None, *, json: bool, **asked: Any) -> None:
                 raise MachineError("interrupted: go on with --resume") from None
         outputs.require()  # nothing of the code under test runs any more
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
-        calibration = conclude(results, whole=not request.what.cases, notes=notes)
+        calibration = conclude(results, notes=notes)
         write_atomic(out / "calibration.json", calibration.model_dump_json(indent=1) + "\n")
         write_atomic(out / "calibration.md", rendered.render(calibration))
     if json:

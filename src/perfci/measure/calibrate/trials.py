@@ -79,11 +79,9 @@ class _Replayed:
     """Of `RUNS` runs of its pairs."""
 
 
-def conclude(results: Results, *, whole: bool = True, notes: Iterable[str] = ()) -> Calibration:
-    """Return the calibration of results of HEAD against itself. Pure.
-
-    `whole`: all cases of the suite were asked for. Raises MachineError where no case has enough pairs.
-    """
+def conclude(results: Results, *, notes: Iterable[str] = ()) -> Calibration:
+    """Return the calibration of results of HEAD against itself. Pure. Raises MachineError where no case has enough
+    pairs."""
     plan = results.plan
     measured, lacking = _measured(results, plan)
     if not measured:
@@ -118,7 +116,7 @@ def conclude(results: Results, *, whole: bool = True, notes: Iterable[str] = ())
         sentence=_sentence(cases, results, failing),
         warnings=warnings,
         notes=[*notes, *results.notes],
-        limits=proposed(cases, whole=whole),
+        limits=proposed(cases),
         exit_code=1 if broken or too_many or any(_matters(case) for case in effects) else 0,
     )
 
@@ -316,26 +314,12 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailR
 # The policy that it proposes
 
 
-def proposed(cases: Sequence[CaseCalibration], *, whole: bool) -> list[str]:
-    """Return lines of YAML for `limits:`: the smallest readable limits that the cases can hold.
-
-    A glob names a kernel whose cases all hold the same limit, if the `whole` suite was calibrated. A case that holds
-    none gets a comment.
-    """
+def proposed(cases: Iterable[CaseCalibration]) -> list[str]:
+    """Return lines of YAML for `limits:`: the smallest readable limits that the cases can hold. A case that holds none
+    gets a comment."""
     steps: dict[tuple[str, str, float | None], list[str]] = {}
-    kernels: dict[tuple[str, str, str], dict[str, float | None]] = {}
-    for case in cases:
-        kernel = case.case.split("/", maxsplit=1)[0]
-        kernels.setdefault((case.device, case.metric, kernel), {})[case.case] = _promised(case)[1]
-    for (device, metric, kernel), own in sorted(kernels.items()):
-        alike = len(set(own.values())) == 1 and len(own) > 1 and whole
-        patterns = (
-            [f"{kernel.translate(_GLOB)}/*"]
-            if alike and kernel not in own
-            else [i.translate(_GLOB) for i in sorted(own)]
-        )
-        for pattern, ident in zip(patterns, sorted(own), strict=False):
-            steps.setdefault((device, metric, own[ident]), []).append(pattern)
+    for case in sorted(cases, key=lambda case: case.case):
+        steps.setdefault((case.device, case.metric, _promised(case)[1]), []).append(case.case.translate(_GLOB))
     lines = []
     for (device, metric, step), patterns in sorted(steps.items(), key=lambda item: (item[0][:2], item[0][2] or 99)):
         named = json.dumps(patterns, ensure_ascii=False)
