@@ -177,9 +177,8 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
         env["NVIDIA_VISIBLE_DEVICES"] = "void"  # else an engine whose runtime is NVIDIA's gives all of them
     env[COMMAND] = shlex.join(job.command)
     env[docs.VARIABLE] = docs.page("").removesuffix("/")  # this one's: what the image has is not to be read here
-    if job.request.what.measure_all:  # the caller's variable says so, too
-        env[MEASURE_ALL] = "1"
-    settings = {LOCK_CLOCKS: job.request.what.lock_clocks, SEED: job.request.what.seed}
+    what = job.request.what
+    settings = {LOCK_CLOCKS: what.lock_clocks, SEED: what.seed, MEASURE_ALL: int(what.measure_all) or None}
     env |= {WAIT: f"{job.request.how.wait:g}s"} | {
         name: str(value) for name, value in settings.items() if value is not None
     }
