@@ -432,7 +432,7 @@ def plan_(
     committed: options.Committed = False,
     python: options.Pythons = None,
     env: options.Variables = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The plan's file.")] = Path("plan.json"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The plan's file.")] = OUT / "plan.json",
     where: options.Where = HERE,
     prepared: options.Prepared = None,
     json: options.Json = False,

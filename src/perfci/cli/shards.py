@@ -19,7 +19,7 @@ from perfci.measure.journal import JOURNAL, SAMPLES, begun, gone_on
 from perfci.measure.request import OUT, Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import planned, share_out
-from perfci.measure.shards.document import Shard, SharedPlan, read_plan
+from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import merge_models, model_of
 from perfci.model.base import PolicyError, UsageError
 from perfci.model.comparison import claims
@@ -46,7 +46,9 @@ def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) 
             raise UsageError(f"{name} {number}: write a number from 1 to {most}")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder: name the file, such as plan.json")
-    if not out.parent.is_dir():
+    if out == Path(OUT, PLAN):
+        out = asked["where"] / out
+    elif not out.parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
     request = read_request("compare", keeps=True, out=Path(OUT), **asked).but(
         models=models, keep=None, lock_clocks=None

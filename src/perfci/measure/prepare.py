@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.request import Progress, Request
-from perfci.measure.shards.document import is_plan
 from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError, Side, UsageError
 from perfci.model.metrics import resolve
@@ -173,7 +172,7 @@ def _require_change(request: Request, repo: Repository, head: Commit, base: Comm
     """Raise UsageError where HEAD would be compared with itself unasked."""
     if request.what.base is not None and means_itself(request.what.base, head.sha):
         return
-    dirty = repo.is_dirty(exclude=_own(request, repo))
+    dirty = repo.is_dirty(exclude=_own(request))
     if dirty and not request.what.committed:
         return
     name = escaped(base.ref, 300)
@@ -187,12 +186,10 @@ def _require_change(request: Request, repo: Repository, head: Commit, base: Comm
     raise UsageError(f"HEAD is {name if same else f'an ancestor of {name}'}: nothing to compare: {todo}")
 
 
-def _own(request: Request, repo: Repository | None) -> list[Path]:
-    """Return what perfci writes, which is no part of head: this run's folders and plan, and untracked files that are
-    whole, unchanged plans."""
+def _own(request: Request) -> list[Path]:
+    """Return what perfci writes, which is no part of head: this run's folders and plan."""
     where = request.where
-    here = [where.out, *filter(None, [where.prepare, where.prepared, where.cache, where.plan_file])]
-    return [*here, *(path for path in repo.untracked() if is_plan(path))] if repo else here
+    return [where.out, *filter(None, [where.prepare, where.prepared, where.cache, where.plan_file])]
 
 
 def judged_otherwise(base: Policy, head: Policy) -> list[str]:
@@ -278,7 +275,7 @@ def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) 
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target, suite))
     if repo and sources.head and what.committed:
         return _info(sources.head, snapshot_commit(repo, sources.head.sha, target, suite))
-    exclude = _own(request, repo)
+    exclude = _own(request)
     if repo:
         info = _info(sources.head, snapshot_worktree(repo, target, exclude=exclude))
         info.dirty = repo.is_dirty(exclude=exclude)

@@ -287,11 +287,6 @@ class Repository:
         config = () if shutil.which("git-lfs") else LFS_OFF
         return bool(self.git(*args, config=config).stdout)
 
-    def untracked(self) -> list[Path]:
-        """Return the files that git neither tracks nor ignores."""
-        names = self.git("ls-files", "--others", "--exclude-standard", "-z").stdout.split(b"\0")
-        return [self.root / os.fsdecode(name) for name in names if name]
-
     def parents(self, sha: str) -> list[str]:
         """Return the full hashes of a commit's parents, also those that a shallow clone lacks."""
         # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.

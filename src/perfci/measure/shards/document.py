@@ -103,23 +103,6 @@ def read_plan(path: Path) -> SharedPlan:
     return plan
 
 
-_BEGIN = b'{\n "version": 1,\n "run": "'
-"""As a plan is written: other files are not read for it."""
-
-
-def is_plan(path: Path) -> bool:
-    """Tell whether a file is a plan, whole and as it was made."""
-    try:
-        regular(path, LARGEST)
-        with path.open("rb") as file:
-            content = file.read(len(_BEGIN))
-            content += file.read() if content == _BEGIN else b""
-        plan = SharedPlan.model_validate_json(content)
-    except (Unread, OSError, ValidationError):
-        return False
-    return plan.digest == plan._digest()
-
-
 @dataclass(frozen=True)
 class Shard:
     """One part of a plan, which one machine measures."""
