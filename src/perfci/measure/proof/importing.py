@@ -366,7 +366,7 @@ def _parse(side: Imported, path: str) -> _Module | str:
         statements = ast.parse((side.folder / path).read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return "which cannot be read as Python"
-    name = next((name for name, file in side.modules.items() if file == path), "")
+    name = {file: name for name, file in side.modules.items()}.get(path, "")
     package = name.split(".") if PurePosixPath(path).name == "__init__.py" else name.split(".")[:-1]
     return _Module(statements, package, {name.partition(".")[0] for name in side.modules})
 
