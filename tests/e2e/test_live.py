@@ -157,7 +157,7 @@ def test_a_terminal_that_cannot_change_a_line_gets_lines(env: dict[str, str]) ->
     teller.console.file.close()
     assert terminal.read().split("\r\n") == [
         "perfci: checking",
-        "perfci: pair 8 done · 3 of 5 cases decided · 20 s of at most 60 s, about 1 min 27 s more",
+        "perfci: pair 8 done · 3 of 5 cases decided · 20 s of at most 60 s, about 1 min 30 s more",
         "",
     ]
 
@@ -176,8 +176,8 @@ def test_whatever_is_told_the_changing_line_is_one(columns: int) -> None:
     drawn = terminal.read()
     assert "\n" not in drawn.replace("perfci: \\x1b[2Jdone\r\n", "", 1).removesuffix("\r\n\x1b[?25h\r\x1b[1A\x1b[2K")
     assert not re.search(r"\x1b\[2J|\x07|\u202e|\x1b\[(3|4|9)\d", drawn)
-    whole = "3 of 5 cases decided · about 1 min 27 s more · measuring, pair 8 done"
-    assert (whole if columns == 100 else "3 of 5 cases decided · about 1 min 27…") in drawn
+    whole = "3 of 5 cases decided · about 1 min 30 s more · measuring, pair 8 done"
+    assert (whole if columns == 100 else "3 of 5 cases decided · about 1 min 30…") in drawn
     assert terminal.clean
 
 
@@ -186,14 +186,14 @@ def test_whatever_is_told_the_changing_line_is_one(columns: int) -> None:
     [
         (None, None),
         (0.0, None),
-        (0.2, "0.20 s"),
-        (42.0, "42 s"),
-        (58.0, "58 s"),
-        (101.0, "1 min 41 s"),
+        (0.2, "5 s"),
+        (42.0, "40 s"),
+        (58.0, "1 min"),
+        (101.0, "1 min 30 s"),
         (4000, "1 h 7 min"),
     ],
 )
-def test_an_estimate_that_is_not_known_is_not_told(expected: float | None, words: str | None) -> None:
+def test_an_estimate_is_rough_and_one_that_is_not_known_is_not_there(expected: float | None, words: str | None) -> None:
     said = StringIO()
     Teller(Console(file=said, _environ={})).pair(STANDING._replace(expected=expected))
     more = f", about {words} more" if words else ""

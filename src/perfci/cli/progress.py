@@ -19,6 +19,8 @@ QUIET_SECONDS = 15.0
 """Seconds between lines of progress without a terminal."""
 _REDRAWN = 4
 """Times a second: it moves, and takes little of the measured machine."""
+_STEPS = ((60, 5), (600, 30))
+"""Seconds below which an estimate has this step; else a minute."""
 
 
 class Console(rich.console.Console):
@@ -85,7 +87,7 @@ class Teller:
     def pair(self, standing: Standing) -> None:
         """Tell of a worker pair."""
         decided = f"{standing.decided} of {count(standing.cases, 'case')} decided"
-        more = f"about {duration(standing.expected)} more" if standing.expected else ""
+        more = f"about {_about(standing.expected)} more" if standing.expected else ""
         done = f"pair {standing.pairs} done"
         if self._live:
             # A narrow terminal has no room for what comes last.
@@ -99,3 +101,10 @@ class Teller:
         """Show decided cases on a terminal; elsewhere the report has them soon."""
         if self._live and self.judged:
             print_decided(self.judged(results), self.console)
+
+
+def _about(seconds: float) -> str:
+    """`40 s`, `2 min 30 s`."""
+    step = next((step for below, step in _STEPS if seconds < below), 60)
+    whole = max(1, round(seconds / step)) * step
+    return f"{whole} s" if whole < 60 else duration(whole)
