@@ -73,22 +73,50 @@ def traces(
 
     `keep`: folder for browser timelines. Raises OSError where it cannot be written to.
     """
+    sizes: dict[str, int] = {}
     found: dict[str, Seen] = {}
     for case, path in paths.items():
         try:
-            size = regular(path, LARGEST_TRACE)
-            bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth
-            with desk(account) as folder:
-                found[case] = call(
-                    read_kineto, bounds, folder, account, path=path.absolute(), name=name, device=device,
-                    folder=None if keep is None else folder,
-                )  # fmt: skip
-                account.reclaim(folder)
-                if keep is not None and (made := _timeline(folder, path)).exists():
-                    take(made, _timeline(keep, path), LARGEST_TIMELINE)
+            sizes[case] = regular(path, LARGEST_TRACE)
         except Unread as why:
-            text = f"{path.name}: {why}"
-            found[case] = None, [fault("torch.profiler", "trace", "unreadable", text, kineto_json.REMEDY)]
+            found[case] = _no_trace(path, why)
+    asked = {case: paths[case] for case in sizes}
+    try:
+        return found | _kineto(asked, sum(sizes.values()), name, device, account, keep)
+    except Unread as why:
+        if len(asked) == 1:
+            return found | {case: _no_trace(path, why) for case, path in asked.items()}
+    for case, path in asked.items():  # each for itself: one of them broke the reader of all
+        try:
+            found |= _kineto({case: path}, sizes[case], name, device, account, keep)
+        except Unread as why:
+            found[case] = _no_trace(path, why)
+    return found
+
+
+def _no_trace(path: Path, why: Unread) -> Seen:
+    return None, [fault("torch.profiler", "trace", "unreadable", f"{path.name}: {why}", kineto_json.REMEDY)]
+
+
+def _kineto(
+    paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
+) -> dict[str, Seen]:
+    """Raises Unread."""
+    if not paths:
+        return {}
+    bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth
+    with desk(account) as folder:
+        found = call(
+            read_kineto, bounds, folder, account, paths={case: path.absolute() for case, path in paths.items()},
+            name=name, device=device, folder=None if keep is None else folder,
+        )  # fmt: skip
+        account.reclaim(folder)
+        if found.keys() != paths.keys():
+            raise Unread("its reader answered for other cases")
+        for path in paths.values() if keep is not None else ():
+            assert keep is not None
+            if (made := _timeline(folder, path)).exists():
+                take(made, _timeline(keep, path), LARGEST_TIMELINE)
     return found
 
 
@@ -107,9 +135,13 @@ def _timeline(folder: Path, path: Path) -> Path:
     return folder / f"{path.name.removesuffix('.gz').removesuffix('.json')}.timeline.json.gz"
 
 
-def read_kineto(path: Path, name: str, device: DeviceKind, folder: Path | None) -> Seen:
-    """Read a trace; publish it where `folder` is given."""
-    found = kineto_trace.read(path, name, device)
-    refused = None if folder is None else kineto_trace.publish(path, _timeline(folder, path))
-    refused = refused.model_copy(update={"aside": True}) if refused else None  # a picture, and no value
-    return found if isinstance(found, Trace) else None, [one for one in (found, refused) if isinstance(one, Fault)]
+def read_kineto(paths: dict[str, Path], name: str, device: DeviceKind, folder: Path | None) -> dict[str, Seen]:
+    """Read each trace; publish it where `folder` is given."""
+    told: dict[str, Seen] = {}
+    for case, path in paths.items():
+        found = kineto_trace.read(path, name, device)
+        refused = None if folder is None else kineto_trace.publish(path, _timeline(folder, path))
+        refused = refused.model_copy(update={"aside": True}) if refused else None  # a picture, and no value
+        seen = found if isinstance(found, Trace) else None
+        told[case] = seen, [one for one in (found, refused) if isinstance(one, Fault)]
+    return told
