@@ -612,5 +612,5 @@ def test_mutated_reports(report, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mutated_reports(report, tmp_path):
-    came = fuzz_reports(tmp_path, 600, seed=5)
-    assert min(came["whole"], came["in part"], came["none"]) > 10
+    came = fuzz_reports(tmp_path, 200, seed=5)
+    assert min(came["whole"], came["in part"], came["none"]) > 3
