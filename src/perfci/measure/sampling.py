@@ -27,7 +27,8 @@ TELLING = 4
 """Placements of a single pair that tell what they contribute, and most of a first one that others follow by scatter."""
 KNOWN = 7
 """Degrees of freedom of placements before which a pair has two or more, where a single pair told: with 3 of them
-nothing is seen in 30 % of cases that scatter as much from placements as from blocks, and would never be."""
+nothing is seen in 30 % of cases that scatter as much from placements as from blocks (F of 3 and 4 below 1/2), and would
+never be."""
 CALM = 4
 """Pairs that scatter by the margin over this are calm enough: 8 show unchanged code to be within the limit in over 99 %
 of runs."""
