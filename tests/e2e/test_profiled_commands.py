@@ -29,7 +29,9 @@ def test_a_command_on_the_cpu_is_profiled_in_both_sides(repo: Repo, nsys: str) -
     run = repo.perfci("profile", "app", "--base", "HEAD")
     assert run.code == 0, run.out + run.err
     (case,) = run.results["cases"]
-    traces = {name: side["profile"]["trace"] for name, side in case["sides"].items()}
+    profiles = {name: side["profile"] for name, side in case["sides"].items()}
+    assert not any(profile["faults"] for profile in profiles.values()), profiles
+    traces = {name: profile["trace"] for name, profile in profiles.items()}
     assert {name: trace["version"] for name, trace in traces.items()} == {"base": nsys, "head": nsys}
     assert {name: [(one["name"], one["count"]) for one in trace["ranges"]] for name, trace in traces.items()} == {
         "base": [("step", 3)],
