@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.github.event import Context, context, load, of_default_branch, require_own, stranger
+from perfci.github.event import Context, context, load, of_default_branch, require_own, why_stranger
 from perfci.model.base import UsageError
 
 EVENTS = Path(__file__).parents[1] / "data" / "github" / "events"
@@ -162,7 +162,7 @@ def test_one_job_takes_no_code_that_may_be_a_strangers() -> None:
             require_own(found)
         except UsageError as error:
             refused[case] = str(error)
-        assert bool(stranger(found)) is (case in refused)
+        assert bool(why_stranger(found)) is (case in refused)
     assert refused.keys() == REFUSED
     assert all(text.startswith("publish: here: ") and "publish from workflow_run" in text for text in refused.values())
 

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from perfci.judge import judge
-from perfci.measure import costs as measure_costs
+from perfci.measure import budget as measure_budget
 from perfci.measure import loop as measure_loop
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.budget import Budget
+from perfci.measure.costs import Costs
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.base import SIDES
@@ -89,7 +90,7 @@ class Replayed:
         self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
         self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
         monkeypatch.setattr(measure_loop, "time", self.clock)
-        monkeypatch.setattr(measure_costs, "time", self.clock)
+        monkeypatch.setattr(measure_budget, "time", self.clock)
         monkeypatch.setattr(measure_loop, "run_round", self.round)
         if not chooses:
             monkeypatch.setattr(Loop, "_in_turn", lambda loop, cases: cases)

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from perfci.measure import costs as module
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.budget import Budget
+from perfci.measure.costs import Costs
 
 
 @pytest.fixture

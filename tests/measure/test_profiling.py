@@ -16,23 +16,16 @@ import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import request as measure_request
+from perfci.measure.budget import Budget
 from perfci.measure.cases import merge
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.costs import Costs
 from perfci.measure.discovery import discover
 from perfci.measure.place import Place, open_place
-from perfci.measure.profiling import kernels
+from perfci.measure.profiling import turns as profilers_turns
+from perfci.measure.profiling.choose import LAST, UNDECIDED, rank, wanted
 from perfci.measure.profiling.collect import Profilers, asked_alike, observe
-from perfci.measure.profiling.kernels import (
-    LAST,
-    UNDECIDED,
-    Observation,
-    Turn,
-    Turns,
-    profile_cases,
-    range_name,
-    rank,
-    wanted,
-)  # fmt: skip
+from perfci.measure.profiling.kernels import Observation, profile_cases, range_name
+from perfci.measure.profiling.turns import Turn, Turns
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Profile, Trace
@@ -385,7 +378,7 @@ def test_what_a_limit_needs_is_always_taken_and_nothing_on_the_cpu():
 
 def test_the_profilers_time_is_shared_among_the_starts_that_are_left(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(kernels.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(profilers_turns.time, "monotonic", lambda: now[0])
     turns = Turns(100, 4)
     turns.skip(1)
     first = turns.next()

@@ -51,7 +51,7 @@ def test_rotating_rotates_past_the_l2(seconds: float, footprint: int) -> None:
     setup, said = settle("auto", {"head": gpu_probe(seconds, footprint)}, H200, 1)
     assert setup.mode == "rotating"
     assert setup.batch % setup.sets == 0
-    assert 1 <= setup.sets <= MOST_SETS
+    assert 1 <= setup.sets <= MOST_SETS <= serve.SETS_APART
     assert setup.sets == MOST_SETS or setup.sets * footprint >= (ROTATION - 0.5 * (setup.sets > 1)) * H200.l2_bytes
     assert setup.batch * seconds >= REPLAY / 2 or setup.batch > 512
     assert "may stay" in said["head"].cache or setup.sets * footprint >= ROTATION * H200.l2_bytes

@@ -35,10 +35,10 @@ def test_what_is_no_counter_is_never_averaged(name: str, near: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_every_timeline_metric_says_what_it_follows() -> None:
+def test_every_timeline_metric_says_what_spoils_it() -> None:
     """Else a fault of the timeline would leave it standing."""
     for name, one in CATALOGUE.items():
-        assert bool(one.follows) == ("trace" in one.sources), name
+        assert bool(one.spoiled_by) == ("trace" in one.sources), name
     assert following("sets") == ("device_busy", "launch_overhead", "range:*")
     assert "range:*" not in following("calls")
 

@@ -309,7 +309,7 @@ def _reports(out: Path, temporary: Path) -> Path | None:
 
 
 def _request(settings: Settings, context: event.Context, out: Path, compared: Compared | None) -> Request:
-    stranger = event.stranger(context) if settings.raw == "true" else ""
+    stranger = event.why_stranger(context) if settings.raw == "true" else ""
     if stranger:
         typer.echo(f"perfci: raw: reports of profilers are not handed on: {stranger}")
     machine = read_machine({name: os.environ[name] for name in (WAIT, LOCK_CLOCKS) if name in os.environ})

@@ -155,7 +155,7 @@ class Context:
     """The event carries the base repository's rights: a pull request's code must not run."""
     default: str = ""
     """The default branch; empty where unknown."""
-    left: str = ""
+    previous_head: str = ""
     """The pull request's head until this push; empty for any other event."""
 
 
@@ -185,7 +185,7 @@ def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Co
     return reader(name, payload, _read(Surroundings, env, "environment"))
 
 
-def stranger(context: Context) -> str:
+def why_stranger(context: Context) -> str:
     """Tell why the code's author may have no write access; empty where all have it.
 
     Stricter than `trusted`: a merge queue's commit may hold a fork's pull request, and the event does not tell.
@@ -200,7 +200,7 @@ def stranger(context: Context) -> str:
 
 def require_own(context: Context) -> None:
     """Raise UsageError unless the code's authors may write to the repository."""
-    if why := stranger(context):
+    if why := why_stranger(context):
         raise UsageError(
             f"publish: here: {why}, and a stranger's code must not run beside a token that may write: measure it with "
             'publish: "true" in a workflow of its own, and publish from workflow_run: docs/github.md, "One job"'

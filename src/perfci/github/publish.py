@@ -110,7 +110,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
     )
     publication = outcome.publication
     if outcome.waiting:
-        _conclude(outcome, context.left, api)  # what it leaves it holds up no longer
+        _conclude(outcome, context.previous_head, api)  # what it leaves it holds up no longer
         _conclude(outcome, context.origin.head_sha, api)
         return outcome
     try:

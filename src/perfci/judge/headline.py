@@ -53,16 +53,16 @@ def headline(
         return Headline("fail", sentence + ending, todo)
     if context.starved:
         return Headline("error", starved.sentence(results, context), starved.advice(short))
-    silent = any(row.effect == "undecided" for row in rows)
-    unasked = not silent and not any(answers(row) for row in rows)
-    if not silent and not unasked:
+    some_open = any(row.effect == "undecided" for row in rows)
+    none_answered = not some_open and not any(answers(row) for row in rows)
+    if not some_open and not none_answered:
         todo = _advice(rows, "warn", short, on_main=on_main)
         return Headline("pass", _passing(worst, context.compared), todo)
     # Without a base there may be nothing to ask: that is not the change's fault.
-    wanted = results.plan.judged and context.compared and context.unanswered() == "fail"
-    unlimited, limits = _unlimited(results, context, sum(map(_measured, cases)))
-    todo = _advice(rows, "undecided", short) or limits or _advice(rows, "warn", short)
-    return Headline("fail" if unasked and wanted else "undecided", _undecided(worst, unlimited), todo)
+    must_answer = results.plan.judged and context.compared and context.unanswered() == "fail"
+    no_limit, limits_advice = _unlimited(results, context, sum(map(_measured, cases)))
+    todo = _advice(rows, "undecided", short) or limits_advice or _advice(rows, "warn", short)
+    return Headline("fail" if none_answered and must_answer else "undecided", _undecided(worst, no_limit), todo)
 
 
 def answers(row: Row) -> bool:

@@ -7,7 +7,6 @@ from typing import Any, assert_never
 
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
-from perfci.judge.explain.thresholds import BYTES, POINTS
 from perfci.judge.status import Context, about, about_criterion, judged, missing
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
@@ -21,6 +20,9 @@ from perfci.model.units import limit_percent, show
 
 CAPTURES = "let the profiler trace it (docs/import.md#captures)"
 _BANDWIDTH = "copy_bandwidth"
+SCATTER, SCATTER_POINTS = 0.10, 5.0
+"""By how much a profiler's value that is not exact may differ between runs of the same code: a share, and percentage
+points. An L2's contents differ by a tenth of the traffic."""
 TMA = ("gh", "gb")
 """Chips with the Tensor Memory Accelerator: Hopper's, Blackwell's."""
 
@@ -161,7 +163,7 @@ def _already_broken(
     elif (known := known_metric(criterion.metric)) is not None and known.exact:
         allowed = known.scatter * abs(base)
     else:
-        allowed = POINTS if criterion.unit == "%" else abs(base) * BYTES
+        allowed = SCATTER_POINTS if criterion.unit == "%" else abs(base) * SCATTER
     if criterion.worse(head, base) and abs(head - base) > allowed:
         reason = still_worse(broken, was, base, head, metric=criterion.metric)
         return context.effect("violation", criterion), reason

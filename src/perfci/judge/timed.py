@@ -65,11 +65,11 @@ def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
         return judged("changed", context.unanswered(case), f"no speed-up to hold head to: {why}")
     refused = next((pair.refused for pair in case.pairs if pair.refused), "")
     if refused:
-        return judged("invalid", context.unanswered(case), f"not measured: {_against(case)} failed: {refused}")
+        return judged("invalid", context.unanswered(case), f"not measured: {_alternative_name(case)} failed: {refused}")
     return None
 
 
-def _against(case: Case) -> str:
+def _alternative_name(case: Case) -> str:
     head = case.sides.get("head")
     return head.versus.name if head is not None and head.versus is not None else ""
 
@@ -236,7 +236,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
     head, base, decision = centre(found.head), centre(found.base), found.decision
     bound, value = show(found.limit, criterion.unit), show(head, criterion.unit)
     if criterion.metric == "speedup":
-        value += f" against {_against(case)}"
+        value += f" against {_alternative_name(case)}"
     bounds = Interval(**interval(found.head, LEVEL)._asdict())
     broken = f"{value} is {criterion.beyond} the limit of {bound}"
     class_: Class

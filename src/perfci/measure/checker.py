@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 
 from perfci.measure.bench import Bench, Checked, Refusal, case_fields
+from perfci.measure.budget import Budget
 from perfci.measure.cases import Found
-from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
 from perfci.measure.timing import Probe
 from perfci.model.base import Document, Side

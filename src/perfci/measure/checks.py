@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from perfci.measure.bench import Bench
+from perfci.measure.budget import Budget
 from perfci.measure.cases import Found, timing_of
 from perfci.measure.checker import LATE, Checker, unchecked
-from perfci.measure.costs import Budget
 from perfci.measure.journal import Journal
 from perfci.measure.place import Place
 from perfci.measure.sides.untouched import beside

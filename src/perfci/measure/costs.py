@@ -1,46 +1,10 @@
-"""A run's account: each second belongs to one phase, and those after the builds to the budget."""
+"""A run's account: each second belongs to one phase."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from perfci.model.results import Phase
-
-PROFILED = 0.2
-"""Share of the budget that profilers may take, and by which a run may pass its end."""
-
-
-class Budget:
-    """Seconds for checks, pairs and profilers, once base and head are built."""
-
-    def __init__(self, seconds: float, began: float) -> None:
-        """`began`: monotonic clock."""
-        self.seconds, self.end = seconds, began + seconds
-
-    @property
-    def left(self) -> float:
-        """Seconds until its end, at least 0."""
-        return max(0.0, self.end - time.monotonic())
-
-    @property
-    def spent(self) -> float:
-        """Seconds since its begin."""
-        return self.seconds - self.end + time.monotonic()
-
-    def outside(self, wait: Callable[[], None]) -> None:
-        """Call `wait` without counting its seconds."""
-        begun = time.monotonic()
-        wait()
-        self.end += time.monotonic() - begun
-
-    def profiling(self, needed: bool) -> float:
-        """Return profilers' seconds from here on: a fifth of the budget; where limits have them `needed`, all that is
-        left if that is more."""
-        return max(PROFILED * self.seconds, self.left if needed else 0.0)
-
-    def patience(self, seconds: float) -> float:
-        """Return how long to wait for a step of `seconds`: at most a fifth of the budget past its end."""
-        return min(seconds, self.left + PROFILED * self.seconds)
 
 
 class Costs:

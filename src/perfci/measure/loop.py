@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from perfci.measure.bench import Bench
+from perfci.measure.budget import Budget
 from perfci.measure.commands.runner import Runner
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.request import Progress, Standing

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
+from perfci.measure.budget import Budget
 from perfci.measure.cases import Found, mains, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, settle_all, unredrawn
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.discovery import discover
 from perfci.measure.journal import Journal, begun_with, earlier, put_away

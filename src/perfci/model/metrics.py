@@ -146,7 +146,7 @@ class Metric(Quantity):
     """Over time, which it derives from."""
     of_commands: bool = True
     """Profilers can tell it of a whole command, whose start and end they record."""
-    follows: tuple[Event, ...] = ()
+    spoiled_by: tuple[Event, ...] = ()
     """Events that change it where a timeline lacks some."""
     overall: bool = False
     """Its change explains a case whose kernels cannot be compared one by one."""
@@ -154,11 +154,11 @@ class Metric(Quantity):
     @property
     def of_host(self) -> bool:
         """It hangs on what the host does besides giving the GPU work."""
-        return "calls" in self.follows or self.name == "device_busy"
+        return "calls" in self.spoiled_by or self.name == "device_busy"
 
 
 _timing = partial(Metric, tier="timing", sources=("worker",))
-_static = partial(Metric, tier="static", sources=("trace", "counters"), follows=("kernels",))
+_static = partial(Metric, tier="static", sources=("trace", "counters"), spoiled_by=("kernels",))
 _trace = partial(Metric, tier="trace", sources=("trace",))
 _counter = partial(Metric, tier="counters", sources=("counters",))
 _dram = partial(_counter, lacking="an integrated GPU shares the memory of the host and has no DRAM counters of its own")
@@ -208,7 +208,7 @@ TABLE: dict[str, Quantity] = table(
         better="higher", alone=True),
     # Launch configurations and memory
     _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides; of a command all "
-        "that it holds at most", better="lower", exact=True, sources=("checks", "trace"), follows=("calls",)),
+        "that it holds at most", better="lower", exact=True, sources=("checks", "trace"), spoiled_by=("calls",)),
     _static("registers", "", "a thread, of the kernel that needs most", better="lower", exact=True, aggregate="maximum",
         ncu=_ncu("launch__registers_per_thread"), overall=True),
     # Without what the driver adds.
@@ -224,21 +224,21 @@ TABLE: dict[str, Quantity] = table(
     _static("warps_per_sm", "", "warps of these blocks", better="higher", sources=("trace",)),
     _static("threads_per_sm", "", "threads of these blocks", better="higher", sources=("trace",)),
     # A timeline
-    _trace("kernel_launches", "", "kernels launched", better="lower", exact=True, follows=_RAN, overall=True),
-    _trace("copy_bytes", "B", "bytes copied between memories", better="lower", exact=True, follows=("copies",)),
-    _trace("sync_count", "", "calls that wait for the device", better="lower", exact=True, follows=("calls",)),
-    _trace("alloc_count", "", "calls that allocate or free memory", better="lower", exact=True, follows=("calls",)),
-    _trace("device_time", "s", "device time of all kernels", better="lower", follows=_RAN),
-    _trace("device_busy", "%", "share of the wall time in which the device works", better="higher", follows=_DEVICE,
+    _trace("kernel_launches", "", "kernels launched", better="lower", exact=True, spoiled_by=_RAN, overall=True),
+    _trace("copy_bytes", "B", "bytes copied between memories", better="lower", exact=True, spoiled_by=("copies",)),
+    _trace("sync_count", "", "calls that wait for the device", better="lower", exact=True, spoiled_by=("calls",)),
+    _trace("alloc_count", "", "calls that allocate or free memory", better="lower", exact=True, spoiled_by=("calls",)),
+    _trace("device_time", "s", "device time of all kernels", better="lower", spoiled_by=_RAN),
+    _trace("device_busy", "%", "share of the wall time in which the device works", better="higher", spoiled_by=_DEVICE,
         of_commands=False),
     _trace("launch_overhead", "%", "share of the wall time in which the host launches and the device idles",
-        better="lower", follows=(*_DEVICE, "calls"), of_commands=False),
-    _trace("alloc_time", "s", "host time in calls that allocate or free memory", better="lower", follows=("calls",)),
-    _trace("copy_time", "s", "device time of copies", better="lower", follows=("copies",)),
+        better="lower", spoiled_by=(*_DEVICE, "calls"), of_commands=False),
+    _trace("alloc_time", "s", "host time in calls that allocate or free memory", better="lower", spoiled_by=("calls",)),
+    _trace("copy_time", "s", "device time of copies", better="lower", spoiled_by=("copies",)),
     _trace("copy_bandwidth_h2d", "B/s", "bytes over device time of copies to the device", better="higher",
-        follows=("copies",)),
+        spoiled_by=("copies",)),
     _trace("copy_bandwidth_d2h", "B/s", "bytes over device time of copies to the host", better="higher",
-        follows=("copies",)),
+        spoiled_by=("copies",)),
     # Hardware counters
     _counter("sm_throughput", "%", "of the SMs' peak", better="higher", aggregate="mean",
         ncu=_ncu("sm__throughput.avg.pct_of_peak_sustained_elapsed"), deep=True),
@@ -317,7 +317,7 @@ ALL_RANGES = "range:*"
 
 def following(event: Event) -> tuple[str, ...]:
     """Return what changes where some `event` is missing, ALL_RANGES last where ranges do."""
-    names = tuple(name for name, entry in CATALOGUE.items() if event in entry.follows)
+    names = tuple(name for name, entry in CATALOGUE.items() if event in entry.spoiled_by)
     return (*names, ALL_RANGES) if event in _DEVICE else names
 
 
@@ -359,7 +359,7 @@ def of_ncu(name: str) -> Metric | None:
         if any(source.metrics == alone.metrics for source in entry.ncu):
             return replace(
                 entry, name=name, tier="counters", sources=("counters",), ncu=(alone,), ncu_also=(), lacking="",
-                deep=False, follows=(), overall=False,
+                deep=False, spoiled_by=(), overall=False,
             )  # fmt: skip
     return _counter(name, _unit_of_ncu(match), "a metric of ncu's own", better=None, aggregate=_kernels_of_ncu(match),
         ncu=(alone,))  # fmt: skip
@@ -409,7 +409,7 @@ def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
     if name in CATALOGUE:
         return CATALOGUE[name]
     if RANGE.fullmatch(name):
-        return _trace(name, "s", "device time of an NVTX range", better="lower", follows=_DEVICE)
+        return _trace(name, "s", "device time of an NVTX range", better="lower", spoiled_by=_DEVICE)
     if name not in custom and (found := of_ncu(name)) is not None:
         return found
     own = custom[name]

@@ -23,7 +23,7 @@ _NO_BREAK = "\u00a0"
 
 def page(template: str, **values: Any) -> str:
     """Return a whole page from a template; values are escaped unless Safe."""
-    return environment().get_template(template).render(values).rstrip() + "\n"
+    return jinja().get_template(template).render(values).rstrip() + "\n"
 
 
 def folds(shown: View) -> list[Fold]:
@@ -109,11 +109,11 @@ def _rest(rows: Sequence[Row]) -> str:
 
 
 def _macro(name: str, *arguments: Any) -> str:
-    return str(getattr(environment().get_template("sections.md.j2").module, name)(*arguments))
+    return str(getattr(jinja().get_template("sections.md.j2").module, name)(*arguments))
 
 
 @cache
-def environment() -> Environment:
+def jinja() -> Environment:
     """Return the templates, and what they may call."""
     # HTML is not the target: `_finalize` escapes for Markdown
     found = templates(Path(__file__).with_name("templates"), _finalize, autoescape=False, keep_trailing_newline=True)

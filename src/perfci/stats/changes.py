@@ -22,7 +22,8 @@ estimated from nights up to the one that asks:
 - A mean of n nights then has the variance of independent ones times 1 + 2 r Σ (1 - j/n) ρ^(j-1), j < n.
 
 Residuals are winsorised (Huber, Robust Statistics, 1981, 3.2) so that two nights, however far out, propose nothing by
-themselves, and three can. `THRESHOLD` is calibrated by simulation: benchmarks/history has figures and command.
+themselves, and three can. Nor is a change below `LEAST`. These constants stand
+in `segments`; `THRESHOLD` is calibrated by simulation: benchmarks/history has figures and command.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Arithmetic of segments: series of nights, right-aligned, whose noise differs, and resembles that of the night before.
+"""Thresholds of changes, and arithmetic of segments: series of nights, right-aligned, whose noise differs, and
+resembles that of the night before.
 
 The statistics of `changes`, which says where they come from. Shapes are (series, MEMORY) unless said otherwise; places
 before a segment are NaN.
@@ -15,6 +16,7 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 THRESHOLD = 4.5
+"""Normal deviate from which on a change is proposed."""
 CLIP = 0.75
 """Of the threshold, for a residual: two such nights and a third that is as before do not reach it below √3/2, three do
 above 1/√3."""

@@ -28,8 +28,8 @@ from .work.driver import Unreadable
 from .work.images import Images
 from .work.record import Record, displace_heap
 
-MOST_SETS = 256
-"""Of one placement."""
+SETS_APART = 256
+"""Between the numbers of two placements' first sets: at least `MOST_SETS` of measure/timing.py."""
 CHECKED_SHARE = 0.02
 """Of the GPU's memory, up to which freed memory is kept where several check at once."""
 TEXT_LIMIT = 400
@@ -303,12 +303,9 @@ class Server:
             _forget_peak(device)
             known = tuners.told() if device == "cuda" else ""
         before = allocated(device)
-        for number in range(message["sets"]):
-            self.prepared.append(
-                bench.prepare(
-                    kernel, message["params"], device, message["seed"], message["placement"] * MOST_SETS + number, False
-                )
-            )
+        first = message["placement"] * SETS_APART
+        for number in range(first, first + message["sets"]):
+            self.prepared.append(bench.prepare(kernel, message["params"], device, message["seed"], number, False))
         tuners.find()
         made = self.prepared[0].bench
         said: dict[str, Any] = {}
@@ -421,7 +418,7 @@ class Server:
             draws = message["draws"]
             for placement, seed in enumerate(draws):
                 with self.images.listened():
-                    for number in range(placement * MOST_SETS, placement * MOST_SETS + message["sets"]):
+                    for number in range(placement * SETS_APART, placement * SETS_APART + message["sets"]):
                         made.append(bench.prepare(kernel, message["params"], message["device"], seed, number, False))
                 record.add([one.fn for one in made], message["batch"], last=placement == len(draws) - 1)
                 self._release(made)

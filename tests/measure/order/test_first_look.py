@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.judge import judge
-from perfci.measure import costs as measure_costs
+from perfci.measure import budget as measure_budget
 from perfci.measure import loop as measure_loop
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.budget import Budget
+from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
 from perfci.measure.loop import ROOM, Loop
 from perfci.measure.rounds import PairOutcome
@@ -95,7 +96,7 @@ class Machine:
         watch: Any = WATCH
         with patch.context() as patched:
             patched.setattr(measure_loop, "time", self.clock)
-            patched.setattr(measure_costs, "time", self.clock)
+            patched.setattr(measure_budget, "time", self.clock)
             patched.setattr(measure_loop, "run_round", self.round)
             self.most = most
             budget = Budget(self.budget, self.clock.now)

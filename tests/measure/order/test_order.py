@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.budget import Budget
+from perfci.measure.costs import Costs
 from perfci.measure.loop import Loop
 from perfci.measure.request import Standing
 from perfci.measure.sampling import next_batch, pair_cost, pairs_left

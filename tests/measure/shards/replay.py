@@ -14,7 +14,8 @@ from unittest.mock import patch
 import numpy as np
 
 from perfci.measure import loop as measure_loop
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.budget import Budget
+from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
 from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
-from perfci.measure.costs import Budget
+from perfci.measure.budget import Budget
 from perfci.measure.request import WRITTEN, Question, Request, Standing, What
 from perfci.measure.run import Measurement
 from perfci.measure.shards import host

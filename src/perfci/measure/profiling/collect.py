@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.costs import PROFILED, Budget
+from perfci.measure.budget import PROFILERS, Budget
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
+from perfci.measure.profiling.choose import wanted
 from perfci.measure.profiling.commands import profile_command
-from perfci.measure.profiling.kernels import Observation, Turns, fault_of, profile_cases, unaffordable, wanted
+from perfci.measure.profiling.kernels import Observation, fault_of, profile_cases, unaffordable
+from perfci.measure.profiling.turns import Turns
 from perfci.measure.request import RAW, How
 from perfci.model.base import DeviceKind, Side
 from perfci.model.metrics import CATALOGUE, CHECKED
@@ -142,7 +144,7 @@ def observe(
     other process on this host runs code of these sides.
     """
     start = time.monotonic()
-    room = budget is None or budget.left >= PROFILED * budget.seconds
+    room = budget is None or budget.left >= PROFILERS * budget.seconds
     traced, counted = wanted(cases, plan, place.limits.profile, room=room)
     if not plan.judged:
         traced = [case for case in cases if case.sides["head"].status == "ok"]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfci.measure.commands.runner import Runner, repeats
-from perfci.measure.profiling.kernels import FINISH, UNBOUNDED, Observation, Turn, died_of, fault_of, observed, too_late
+from perfci.measure.profiling.kernels import FINISH, Observation, died_of, fault_of, observed, too_late
+from perfci.measure.profiling.turns import UNBOUNDED, Turn
 from perfci.model.base import Side
 from perfci.model.policy import Command
 from perfci.model.results import Case

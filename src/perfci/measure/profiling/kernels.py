@@ -1,6 +1,5 @@
 """The profiling pass over kernels: one start of a profiler for all cases of a side."""
 
-import math
 import re
 import shutil
 import time
@@ -9,77 +8,22 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 from perfci.measure.bench import Bench, case_fields
+from perfci.measure.profiling.turns import UNBOUNDED, Turn
 from perfci.model.base import Side
-from perfci.model.metrics import CHECKED
-from perfci.model.plan import Plan
-from perfci.model.policy import When
 from perfci.model.profile import Fault, FaultKind, Trace
 from perfci.model.results import Case
 from perfci.profilers.base import Profiler, Read, Seen
 from perfci.profilers.faults import fault
 from perfci.profilers.registry import Kind
-from perfci.stats.answer import answer
-from perfci.stats.decide import margin
-from perfci.stats.walsh import hodges_lehmann
 from perfci.system.child import Died, Exit
 from perfci.system.files import unused
 
-SLOWER, FASTER = 1.03, 0.90
-"""Ratios of time from which on a profile is worth its seconds, whatever the limit."""
-UNDECIDED, LAST = 2, 3
-"""Ranks: no answer and beyond its limit; behind all."""
 SESSIONS = 3
 """Starts of a tool per side: a case that brings it down costs one."""
 FINISH = 180.0
 """Seconds for a tool to write its report after the worker."""
 WRITTEN, WRITING = 60.0, 0.2
 """Seconds that a worker waits at most for a tool to write its report, and between checks."""
-
-
-BEGUN = 0.7
-"""Share of the profilers' time in which cases begin: the rest is for reports."""
-
-
-class Turn(NamedTuple):
-    """Times of one start of a tool, monotonic clock."""
-
-    begin: float = math.inf
-    end: float = math.inf
-
-    @property
-    def over(self) -> bool:
-        """No further case begins."""
-        return time.monotonic() >= self.begin
-
-    def patience(self, seconds: float) -> float:
-        """Return how long to wait for `seconds`: until the end, at least a second."""
-        return max(1.0, min(seconds, self.end - time.monotonic()))
-
-
-UNBOUNDED = Turn()
-
-
-class Turns:
-    """The profilers' time, shared evenly among remaining starts, so that head is seen as base is."""
-
-    def __init__(self, seconds: float, starts: int) -> None:
-        now = time.monotonic()
-        self.begin, self.end, self.starts = now + BEGUN * seconds, now + seconds, starts
-
-    def skip(self, starts: int) -> None:
-        """Leave the time of these to the others."""
-        self.starts -= starts
-
-    @property
-    def share(self) -> float:
-        """Seconds for the next start to begin cases."""
-        return (self.begin - time.monotonic()) / max(1, self.starts)
-
-    def next(self) -> Turn:
-        """Return the times of the next start."""
-        turn = Turn(time.monotonic() + self.share, self.end)
-        self.starts -= 1
-        return turn
 
 
 class Observation(NamedTuple, Generic[Seen]):
@@ -92,52 +36,6 @@ class Observation(NamedTuple, Generic[Seen]):
 def range_name(number: int, case: Case) -> str:
     """Return a name without operators of a tool's filters: letters, digits, `_` and `-`."""
     return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
-
-
-def rank(case: Case, plan: Plan) -> int:
-    """Return how much a case asks for a profile: 0 for a regression, 1 for an improvement or a large change within its
-    limit, UNDECIDED, or LAST where it is not worth it."""
-    ranks = [LAST]
-    for criterion in plan.timed:
-        if criterion.case_key != case.key or not criterion.relative:
-            continue
-        found = answer(case, criterion, plan.looks, plan.m, ended=True)
-        if found.decision.status in ("regression", "clock"):
-            return 0
-        if found.ratios is None:
-            continue
-        change = hodges_lehmann(found.ratios.x)
-        if found.decision.status == "inconclusive":
-            worse = change if criterion.better == "lower" else -change
-            ranks += [UNDECIDED] if worse > margin(found.limit, criterion.better) else []
-        large = criterion.metric == "time" and not math.log(FASTER) < change < math.log(SLOWER)
-        if found.decision.status == "improvement" or (found.decision.status == "unchanged" and large):
-            ranks.append(1)
-    return min(ranks)
-
-
-def wanted(cases: Sequence[Case], plan: Plan, when: When, *, room: bool = True) -> tuple[list[Case], list[Case]]:
-    """Return cases to trace, and to count, for limits and by `when`, by rank.
-
-    `room`: budget is left for undecided cases. Counted cases are traced too: the timeline weighs kernels, and has the
-    launches where counting is refused.
-    """
-    traced, counted = [], []
-    ranks: dict[str, int] = {}
-    for case in cases:
-        if case.device != "cuda" or case.sides["head"].status != "ok":
-            continue
-        ranks[case.key] = rank(case, plan) if case.pairs and case.stopped != "hopeless" else LAST
-        asked = when == "always" or (when == "on_change" and ranks[case.key] < (LAST if room else UNDECIDED))
-        own = [one for one in plan.observed if one.case_key == case.key]
-        tiers = {one.tier for one in own if one.metric not in CHECKED or case.origin == "command"}
-        if asked or tiers:
-            traced.append(case)
-        if asked or "counters" in tiers:
-            counted.append(case)
-    traced.sort(key=lambda case: ranks[case.key])
-    counted.sort(key=lambda case: ranks[case.key])
-    return traced, counted
 
 
 def profile_cases(

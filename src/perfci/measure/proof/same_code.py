@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.bench import Bench, Executed, case_fields
+from perfci.measure.budget import Budget
 from perfci.measure.cases import Found
-from perfci.measure.costs import Budget
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache
 from perfci.measure.proof.differing import Differing, differing, unequal

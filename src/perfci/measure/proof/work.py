@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from perfci.measure.bench import Refusal, case_fields
+from perfci.measure.budget import Budget
 from perfci.measure.cases import merge, require_some
 from perfci.measure.checks import lanes, most_lanes
-from perfci.measure.costs import Budget, Costs
+from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything
 from perfci.measure.discovery import discover
 from perfci.measure.journal import Journal

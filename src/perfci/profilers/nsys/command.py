@@ -18,7 +18,7 @@ from perfci.system.bounded import run
 DURATION = 60
 """Seconds of a command that are recorded."""
 SIZE = 2**30
-"""Bytes from which on a report is not exported: the export is four to eight times as large."""
+"""Bytes of a report from which on nsys is ended, and nothing is exported: that is four to eight times as large."""
 PROBE_TIMEOUT = 60.0
 """Seconds for `nsys --version` and `--help`; the first start from a cold disk takes seconds."""
 

@@ -44,7 +44,7 @@ def render(report: Report, recorded: Recorded | None = None) -> str:
     shown = View(report)
     cases = _cases(shown)
     data = plots.page(report, recorded, [(case.case, case.device) for case in cases])
-    page = environment().get_template("page.html.j2")
+    page = jinja().get_template("page.html.j2")
     return page.render(
         view=shown,
         report=report,
@@ -140,7 +140,7 @@ def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
 
 
 @cache
-def environment() -> Environment:
+def jinja() -> Environment:
     """Return the template, and what it may call."""
     found = templates(_HERE, _finalize, autoescape=True)
     found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}

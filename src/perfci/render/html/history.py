@@ -20,7 +20,7 @@ from perfci.model.text import shell, shorten
 from perfci.model.units import limit_percent, show, show_span
 from perfci.render import changes as words
 from perfci.render.escape import visible
-from perfci.render.html import asset, environment, policy
+from perfci.render.html import asset, jinja, policy
 from perfci.render.html.plots import embed
 
 MOST_NIGHTS = 2000
@@ -118,7 +118,7 @@ def _entries(devices: Sequence[Device], found: Checked) -> list[Entry]:
 
 
 def _page(name: str, title: str, data: Any, **values: Any) -> str:
-    return environment().get_template(name).render(
+    return jinja().get_template(name).render(
         title=title, policy=policy(_SCRIPTS, _STYLES), data=Markup(embed(data)),
         styles=[Markup(asset(one)) for one in _STYLES], scripts=[Markup(asset(one)) for one in _SCRIPTS], **values,
     )  # fmt: skip
