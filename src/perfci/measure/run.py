@@ -77,9 +77,22 @@ class Cases:
         return subjects(self.all, self.found, self.devices, first=self.first)
 
 
+@dataclass
+class _Planned:
+    """What is known before the journal: which cases are asked what, within which budget."""
+
+    cases: Cases
+    plan: Plan
+    budget: Budget
+    run: str = ""
+    """The run's identifier."""
+    unproved: list[str] = field(default_factory=list)
+    """Notes on why nothing could be proved."""
+
+
 @dataclass(frozen=True)
 class _Run:
-    """What a run's stages share once its plan stands."""
+    """What a run's stages share once it is written down."""
 
     place: Place
     cases: Cases
@@ -112,7 +125,11 @@ class Measurement:
             watch = Watch(place)
             watch.read()  # while nothing of ours is on the GPU
             lock = hold_clock(place, self.request.what.lock_clocks, stack)
-            run = self._begin(place, self._discover(place), watch, lock, stack)
+            planned = self._plan(place, self._discover(place))
+            if not self.request.how.resume:
+                put_away(self.request.where.out)
+            self._prove_code(place, planned)
+            run = self._begin(place, planned, watch, lock, stack)
             self._check(run)
             self._prove_work(run)
             self._time(run)
@@ -148,25 +165,50 @@ class Measurement:
         idle = self._covered(place, found)
         return Cases(cases, found, known, idle, place.facts.devices, "head" if what.head_judges else "base")
 
-    def _plan(self, place: Place, cases: Cases) -> tuple[Plan, Budget]:
+    def _plan(self, place: Place, cases: Cases) -> _Planned:
         planned = self.request.planned
         plan = make_plan(self.request, place, cases.subjects(), cases.known) if planned is None else planned.plan
         plan.budget = self.request.how.budget or plan.budget
-        return plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0))
+        return _Planned(cases, plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0)))
 
-    def _begin(self, place: Place, cases: Cases, watch: Watch, lock: Lock | None, stack: ExitStack) -> _Run:
-        """Plans, proves, and writes down what is known before the first check."""
+    def _prove_code(self, place: Place, planned: _Planned) -> None:
+        """Find cases whose code did not change: they are measured only as an audit, and share no α.
+
+        The run's identifier decides on audits, and is drawn once head's code has run.
+        """
+        what, cases, plan = self.request.what, planned.cases.all, planned.plan
+        if self.request.planned is not None:  # proved, and drawn, as it was planned
+            planned.run = self.request.planned.run
+            for case in cases:
+                case.proof = self.request.planned.proofs[case.key]
+            return
+        known = earlier(self.request.where.out) if self.request.how.resume else None
+        seeks = seeks_proof(what, place, plan)
+        if seeks and known is None:
+            self.progress.stage("proving what did not change")
+            with self.costs.phase("prove", whole=True):
+                planned.unproved = prove(
+                    cases, place, planned.cases.found, plan, planned.budget, self.progress.stage, fuzz=not what.quick
+                )
+        planned.run = _new_run()
+        if known is None and (lot := self._lot(planned.run)):
+            draw_audit(cases, lot)
+        elif known is not None and seeks:
+            for case in cases:
+                case.proof = known.get(case.key)
+        plan.m = shared(plan.criteria, what, {case.key for case in cases if case.code_proved})
+        plan.looks = fitted(plan.m, what)
+
+    def _begin(self, place: Place, planned: _Planned, watch: Watch, lock: Lock | None, stack: ExitStack) -> _Run:
+        """Write down what is known before the first check."""
         what, how, limits = self.request.what, self.request.how, place.limits
-        plan, budget = self._plan(place, cases)
+        cases, plan, budget = planned.cases, planned.plan, planned.budget
         if plan.judged:
             cases.idle += [] if what.head_judges else redeclared(cases.all, cases.found, limits)
             cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
-        if not how.resume:
-            put_away(self.request.where.out)
-        run, unproved = self._prove(place, cases, plan, budget)
         begun = begun_with(self.request, place.sources.base, cases.all)
         claims = identity(self.request, place, plan, cases.all)
-        journal = Journal(self.request.where.out, claims, run, how.resume, begun)
+        journal = Journal(self.request.where.out, claims, planned.run, how.resume, begun)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.fail_on = limits.fail_on
@@ -174,7 +216,7 @@ class Measurement:
         results.cases = cases.all
         results.files = [failure for one in cases.found.values() for failure in one.files]
         results.imports = cases.found["head"].imports
-        results.notes = [*place.sources.notes, *unproved, *cases.idle, *remarks(what, plan, place.sides)]
+        results.notes = [*place.sources.notes, *planned.unproved, *cases.idle, *remarks(what, plan, place.sides)]
         explained = what.question is None or what.question.explained
         profiled = cases.open and explained and ("cuda" in place.benches or not plan.judged)
         profilers = find_profilers(place, plan, how, self.request.where.out) if profiled else None
@@ -257,36 +299,12 @@ class Measurement:
         with ExitStack() as stack:
             place = self._open(stack)
             cases = self._discover(place)
-            plan, budget = self._plan(place, cases)
-            run, unproved = self._prove(place, cases, plan, budget)
+            planned = self._plan(place, cases)
+            self._prove_code(place, planned)
             require_untouched(place)
-            for line in [*unproved, *cases.idle, *told(plan.criteria)]:
+            for line in [*planned.unproved, *cases.idle, *told(planned.plan.criteria)]:
                 self.progress.note(line)
-            return place, cases.all, plan, run
-
-    def _prove(self, place: Place, cases: Cases, plan: Plan, budget: Budget) -> tuple[str, list[str]]:
-        """Finds cases that need no measurement and share no α. Returns the run's identifier, drawn once head's code has
-        run, since it decides what is audited; and notes."""
-        what, notes = self.request.what, list[str]()
-        if self.request.planned is not None:  # proved, and drawn, as it was planned
-            for case in cases.all:
-                case.proof = self.request.planned.proofs[case.key]
-            return self.request.planned.run, notes
-        known = earlier(self.request.where.out) if self.request.how.resume else None
-        seeks = seeks_proof(what, place, plan)
-        if seeks and known is None:
-            self.progress.stage("proving what did not change")
-            with self.costs.phase("prove", whole=True):
-                notes = prove(cases.all, place, cases.found, plan, budget, self.progress.stage, fuzz=not what.quick)
-        run = _new_run()
-        if known is None and (lot := self._lot(run)):
-            draw_audit(cases.all, lot)
-        elif known is not None and seeks:
-            for case in cases.all:
-                case.proof = known.get(case.key)
-        plan.m = shared(plan.criteria, what, {case.key for case in cases.all if case.code_proved})
-        plan.looks = fitted(plan.m, what)
-        return run, notes
+            return place, cases.all, planned.plan, planned.run
 
     def _lot(self, run: str) -> str:
         """Decides which proved cases are audited; empty for none."""
