@@ -30,15 +30,7 @@ def changed(repo: Repo, policy: str) -> None:
     repo.commit("other limits")
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("list",),
-        pytest.param(("run", *QUICK), marks=pytest.mark.slow),
-        ("compare", "--base", "HEAD", *QUICK),
-        pytest.param(("run", "adding", *QUICK), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("args", [("list",), ("run", "adding", *QUICK), ("compare", "--base", "HEAD", *QUICK)])
 def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
     """Whichever cases were asked for: nothing is measured, and the nearest name is told."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n  - {cases: ['adding', 'ading*'], regression: 9%}\n")
@@ -58,31 +50,13 @@ def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
     run = repo.perfci("compare", "--base", "HEAD", *QUICK)
     assert run.code == 2
     assert "limits[0].cases: 'serve/btch=8' matches no case: did you mean 'serve/batch=8'?" in last(run)
+    project(repo, "metrics: {p99: {unit: s}}\n" + command + "limits:\n  - {cases: 'serve/*', metric: p99, max: 1s}\n")
+    assert "no case that serve/* matches reports p99: they report time" in last(repo.perfci("run", *QUICK))
     project(repo, command)
     asked = ("adding", "serve/btch=8")  # one that is there does not hide one that is not
     assert repo.perfci("list", *asked).code == 0
     run = repo.perfci("run", *asked, *QUICK)
     assert (run.code, last(run)) == (2, "perfci: serve/btch=8: matches no case: did you mean 'serve/batch=8'?")
-
-
-@pytest.mark.slow
-def test_a_limit_on_what_no_case_reports(repo: Repo) -> None:
-    """A custom metric of kernels, and the time of a command that reports none."""
-    metrics = "metrics: {p99: {unit: s}, size: {unit: B}}\n"
-    project(repo, metrics + "limits:\n  - {cases: 'add*', metric: p99, max: 20ms}\n")
-    for verb in (("list",), ("run", *QUICK)):
-        run = repo.perfci(*verb)
-        assert (run.code, last(run).count("no case that add* matches reports p99: they report time")) == (2, 1)
-    line = '{"metric": "size", "value": 12, "unit": "B"}'
-    command = f"commands:\n  - {{name: pack, run: 'echo ''{line}'' > $PERFCI_METRICS', reads: perfci}}\n"
-    changed(repo, metrics + command + "limits:\n  - {cases: pack, metric: time, max: 20ms}\n")
-    run = repo.perfci("run", *QUICK)
-    assert run.code == 2
-    assert "limits[0]: no case that pack matches reports time: they report size" in last(run)
-    changed(repo, metrics + command + "limits:\n  - {cases: pack, metric: time, max: 20ms, fail_on: broken}\n")
-    run = repo.perfci("run", "pack", *QUICK)
-    assert run.code == 0, run.err
-    assert run.report["rows"][0]["reason"].startswith("not measured: head has no time")
 
 
 def test_a_limit_for_a_device_that_is_not_here_is_no_typo(repo: Repo) -> None:
@@ -139,22 +113,6 @@ def test_heads_typo_is_heads_and_bases_is_bases(repo: Repo) -> None:
     assert again.code == 3 and "PASS" not in again.out and "'ading' matches no case" in again.out
 
 
-@pytest.mark.parametrize(
-    ("limit", "fix"),
-    [
-        ("metric: sm_throughput, min: 0.85", "limits[0].min: 0.85 has no unit: write 85%"),
-        ("metric: dram_bandwidth, min: 2000", "limits[0].min: 2000 has no unit: write it with its unit, like '2TB/s'"),
-    ],
-)
-def test_a_bound_without_a_unit(repo: Repo, limit: str, fix: str) -> None:
-    project(repo, f"limits:\n  - {{cases: '*', {limit}}}\n")
-    for args in (("list",), ("run", *QUICK), ("compare", "--base", "HEAD", *QUICK)):
-        run = repo.perfci(*args)
-        assert run.code == 2
-        assert run.err.startswith("perfci.yaml:6: ") and fix in run.err
-        assert run.err.count("\n") == 1
-
-
 def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Repo) -> None:
     project(repo, TIME)
     own = adding(n=2000).replace('["cpu"]', '["cuda"], limits=[{"metric": "sm_throughput", "min": 0.85}]')
@@ -163,28 +121,6 @@ def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Re
     assert run.code == 2
     assert last(run).startswith("perfci: kernels/other.py:")
     assert "limits[0].min: 0.85 has no unit: write 85%" in last(run)
-
-
-@NO_GPU
-@pytest.mark.parametrize("devices", ["cuda", "cuda, cpu"])
-@pytest.mark.slow
-def test_a_policy_that_demands_a_gpu_where_there_is_none(repo: Repo, devices: str) -> None:
-    repo.write("perfci.yaml", f"version: 1\nsuite: [kernels/*.py]\npython: {PLAIN_PYTHON}\ndevices: [{devices}]\n")
-    repo.write("kernels/adding.py", adding(n=2000))
-    base = repo.commit()
-    for args in (("run", *QUICK), ("compare", "--base", "HEAD", *QUICK)):
-        run = repo.perfci(*args)
-        where = f"{base[:10]}:perfci.yaml" if args[0] == "compare" else "perfci.yaml"
-        assert run.code == 3
-        assert last(run).startswith(
-            f"{'perfci: ' if args[0] == 'compare' else ''}{where}: devices: [{devices}]: there is no GPU that torch can use here: {PLAIN_PYTHON} has no torch"
-        )
-        assert "measure on the CPU alone with --device cpu" in last(run)
-        assert run.out == ""
-    listed = repo.perfci("list")
-    assert listed.code == 0
-    assert "adding\tcpu\t" in listed.out and "there is no GPU that torch can use here" in listed.err
-    assert repo.perfci("run", "--device", "cpu", *QUICK).code == 0
 
 
 COUNTERS = "limits:\n  - {cases: '*', metric: dram_throughput, min: 80%}\n"
@@ -215,16 +151,10 @@ def test_counters_of_a_case_on_the_cpu(repo: Repo) -> None:
     tried = repo.perfci("report", "--policy", "perfci.yaml", "--json")
     assert [row["class"] for row in json.loads(tried.out)["rows"]] == ["invalid"]
     assert told in json.loads(tried.out)["notes"]
-
-
-@pytest.mark.slow
-@NO_GPU
-def test_counters_beside_a_limit_that_is_judged_are_told(repo: Repo) -> None:
-    project(repo, COUNTERS + "  - {cases: '*', metric: time, max: 10s}\n")
-    run = repo.perfci("run", *QUICK)
-    assert run.code == 0
-    assert run.classes() == {"adding": "unchanged"}
-    assert "limits[0]: dram_throughput of adding is not judged here" in "".join(run.report["notes"])
+    # Beside a limit that is judged it is only told.
+    repo.policy(COUNTERS + "  - {cases: '*', metric: time, max: 10s}\n")
+    beside = json.loads(repo.perfci("report", "--policy", "perfci.yaml", "--json").out)
+    assert beside["rows"] and "invalid" not in {row["class"] for row in beside["rows"]} and told in beside["notes"]
 
 
 @NO_GPU
@@ -236,29 +166,6 @@ def test_a_case_that_is_gone_is_missing_though_its_limits_wait_for_another_machi
     repo.commit("another one")
     run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
     assert (run.code, run.classes()) == (1, {"adding": "missing"}), run.out + run.err
-
-
-def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
-    project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, fail_on: broken}\n")
-    repo.git("mv", "kernels/adding.py", "kernels/summing.py")
-    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
-    repo.commit("another one")
-    run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
-    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
-    assert run.classes() == {"adding": "missing"}
-    assert run.report["sentence"] == "Undecided: nothing was measured: `adding` is missing in head"
-    assert run.report["advice"].startswith("Bring the case or metric back")
-
-
-@pytest.mark.slow
-@NO_GPU
-def test_a_limit_for_another_machine(repo: Repo) -> None:
-    project(repo, "limits:\n  - {cases: 'adding', metric: time, max: 10s, devices: ['*H100*']}\n")
-    run = repo.perfci("compare", "--base", "HEAD", *QUICK)
-    (row,) = run.report["rows"]
-    assert (row["class"], row["limit_source"]) == ("invalid", "limits[0]")
-    assert "limits[0] on time: it is for *H100*, and this is " in row["reason"]
-    assert repo.perfci("compare", "--base", "HEAD", "--strict", *QUICK).code == 1
 
 
 @pytest.mark.slow
@@ -328,15 +235,7 @@ def test_a_command_whose_crash_a_pipe_hides_is_told(repo: Repo) -> None:
     assert "command safe" not in said and "command plain" not in said
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        ("list",),
-        pytest.param(("run", *QUICK), marks=pytest.mark.slow),
-        ("compare", "--base", "HEAD", *QUICK),
-        pytest.param(("compare", "--base", "HEAD~1", *QUICK), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("args", [("list",), ("compare", "--base", "HEAD", *QUICK)])
 def test_a_command_with_the_name_of_a_kernel(repo: Repo, args: tuple[str, ...]) -> None:
     """Of either side, and whatever its cases are called: results could not tell which of both an id names."""
     project(repo, TIME)
@@ -349,3 +248,15 @@ def test_a_command_with_the_name_of_a_kernel(repo: Repo, args: tuple[str, ...]) 
     assert run.code == 2, run.out + run.err
     assert last(run) == "perfci.yaml: commands: adding is a kernel's name, too: rename one of them"
     assert not (repo.root / "perfci-out/report.json").exists()
+
+
+def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
+    project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, fail_on: broken}\n")
+    repo.git("mv", "kernels/adding.py", "kernels/summing.py")
+    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    repo.commit("another one")
+    run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
+    assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
+    assert run.classes() == {"adding": "missing"}
+    assert run.report["sentence"] == "Undecided: nothing was measured: `adding` is missing in head"
+    assert run.report["advice"].startswith("Bring the case or metric back")
