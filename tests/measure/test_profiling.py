@@ -24,7 +24,7 @@ from perfci.measure.place import Place, open_place
 from perfci.measure.profiling import turns as profilers_turns
 from perfci.measure.profiling.choose import LAST, UNDECIDED, rank, wanted
 from perfci.measure.profiling.collect import Profilers, asked_alike, observe
-from perfci.measure.profiling.kernels import Observation, profile_cases, range_name
+from perfci.measure.profiling.kernels import Observation, profile_cases
 from perfci.measure.profiling.turns import Turn, Turns
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
@@ -439,7 +439,3 @@ def test_commands_on_a_gpu_are_profiled_as_kernels_are():
     case = measured("app", 1.05).model_copy(update={"origin": "command"})
     assert wanted([case], plan("app"), "on_change") == ([case], [case])
     assert wanted([case], plan("app"), "never") == ([], [])
-
-
-def test_range_names_are_plain():
-    assert range_name(7, measured("matmul/n=1024/dtype=bf16", 1)) == "perfci-7-matmul-n-1024-dtype-bf16"

@@ -1,6 +1,7 @@
 """Comparing: nothing wrong or NaN may pass, and the text says what and where."""
 
 import array
+import collections
 import math
 import re
 from typing import NamedTuple
@@ -164,10 +165,16 @@ def test_texts_say_what_and_where(out, ref, says):
         (np.ones(4)[::-2], torch.ones(4)[::2]),
         (10**400, 10**400),
         (complex(1, inf), complex(1, inf)),
+        ({1, "a"}, frozenset({"a", 1})),
+        ({"a": {1}}, {"a": {1.0}}),
+        (True, 1),
+        (None, None),
+        (collections.OrderedDict(a=1), {"a": 1}),
+        (collections.defaultdict(list, a=[1]), {"a": [1]}),
     ],
 )
 def test_equal_values_of_other_types_are_equal(out, ref):
-    assert compare(out, ref, 0, 0).ok
+    assert compare(out, ref, 0, 0).ok and compare(ref, out, 0, 0).ok
 
 
 @pytest.mark.parametrize(
@@ -178,11 +185,15 @@ def test_equal_values_of_other_types_are_equal(out, ref):
         (torch.tensor([complex(1, 2)]), torch.tensor([complex(1, -2)])),
         (torch.tensor([complex(inf, 1)]), torch.tensor([complex(inf, 2)])),
         ({1}, {2}),
+        ({1}, [1]),
+        (1, "1"),
+        ("a", b"a"),
+        (None, 0),
         (torch.tensor([True]), torch.tensor([False])),
     ],
 )
 def test_different_values_are_different(out, ref):
-    assert not compare(out, ref, 0, 0).ok
+    assert not compare(out, ref, 0, 0).ok and not compare(ref, out, 0, 0).ok
     assert not compare(out, ref, 1e-3, 1e-3).ok
 
 

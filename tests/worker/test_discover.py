@@ -152,19 +152,20 @@ print(json.dumps([foreign_modules(root, site, forbidden), repo_modules(root, sit
 
 
 class World:
-    """A tree, its overlay, and a checkout that must not be measured."""
+    """A tree, its overlay, a checkout that must not be measured, and installed packages."""
 
     def __init__(self, folder):
-        self.root, self.site, self.checkout = (str(folder / name) for name in ("tree", "site", "checkout"))
-        for path in (self.root, self.site, self.checkout):
+        self.root, self.site, self.checkout, self.installed = (
+            str(folder / name) for name in ("tree", "site", "checkout", "installed")
+        )
+        for path in (self.root, self.site, self.checkout, self.installed):
             Path(path).mkdir()
 
-    def write(self, where, *files):
-        for file in files:
+    def write(self, where, files):
+        for file in files.split():
             path = Path(where, file)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
-        return where
 
     def probe(self, path, modules, forbidden=None):
         arguments = [self.root, self.site, [self.checkout] if forbidden is None else forbidden, path, modules]
@@ -181,8 +182,8 @@ def world(tmp_path):
 
 
 def test_own_modules_of_tree_and_overlay_are_recorded_and_not_foreign(world):
-    world.write(world.root, "src/mylib/__init__.py", "helpers.py", "spread/part.py")
-    world.write(world.site, "built/__init__.py", "built/_c.py")
+    world.write(world.root, "src/mylib/__init__.py helpers.py spread/part.py")
+    world.write(world.site, "built/__init__.py built/_c.py")
     foreign, own = world.probe(
         [world.site, world.root, f"{world.root}/src"],
         ["mylib", "helpers", "built._c", "spread.part", "numpy", "xml.dom", "email.message"],
@@ -198,44 +199,34 @@ def test_own_modules_of_tree_and_overlay_are_recorded_and_not_foreign(world):
     }
 
 
-@pytest.mark.parametrize("provider", ["src/mylib/__init__.py", "mylib/__init__.py", "mylib.py", "mylib.abi3.so"])
-def test_a_package_of_the_tree_that_came_from_an_installed_copy_is_foreign(world, tmp_path, provider):
-    """Base and head would measure the installed copy."""
-    world.write(world.root, provider)
-    world.write(str(tmp_path / "installed"), "mylib/__init__.py", "mylib/ops.py")
-    assert world.probe([str(tmp_path / "installed")], ["mylib.ops"], [])[0] == ["mylib", "mylib.ops"]
+LIB = "mylib/__init__.py mylib/ops.py"
+FOREIGN = {
+    # Files of the tree, of the overlay and of what is installed; the path; what is imported; what of it is foreign.
+    # Base and head would measure the installed copy of what the repository has, too.
+    "src": ("src/mylib/__init__.py", "", LIB, "installed", "mylib.ops", "mylib mylib.ops"),
+    "package": ("mylib/__init__.py", "", LIB, "installed", "mylib.ops", "mylib mylib.ops"),
+    "file": ("mylib.py", "", LIB, "installed", "mylib.ops", "mylib mylib.ops"),
+    "extension": ("mylib.abi3.so", "", LIB, "installed", "mylib.ops", "mylib mylib.ops"),
+    "overlay": ("", "mylib/__init__.py", LIB, "installed", "mylib", "mylib"),
+    "namespace elsewhere": ("ns/mine.py", "", "ns/theirs.py", "installed", "ns.theirs", "ns ns.theirs"),
+    "namespace here, too": ("ns/mine.py", "", "ns/theirs.py", "root installed", "ns.mine", ""),
+    "folders of scripts": (
+        "packaging/build.py docs/conf.py setup.py conftest.py", "", "packaging/__init__.py setup.py conftest.py",
+        "installed", "packaging setup conftest", "",
+    ),
+    "named like the standard library's": (
+        "json/__init__.py random.py src/platform/__init__.py", "", "", "", "json random platform", "",
+    ),
+}  # fmt: skip
 
 
-def test_a_package_of_the_overlay_that_came_from_elsewhere_is_foreign(world, tmp_path):
-    world.write(world.site, "mylib/__init__.py")
-    world.write(str(tmp_path / "installed"), "mylib/__init__.py")
-    assert world.probe([str(tmp_path / "installed")], ["mylib"], [])[0] == ["mylib"]
-
-
-def test_a_namespace_package_is_foreign_when_all_of_it_lies_elsewhere(world, tmp_path):
-    elsewhere = str(tmp_path / "installed")
-    world.write(world.root, "ns/mine.py")
-    world.write(elsewhere, "ns/theirs.py")
-    assert world.probe([elsewhere], ["ns.theirs"], [])[0] == ["ns", "ns.theirs"]
-    assert world.probe([world.root, elsewhere], ["ns.mine"], [])[0] == []
-
-
-def test_a_folder_of_scripts_does_not_claim_the_name_of_an_installed_package(world, tmp_path):
-    world.write(world.root, "packaging/build.py", "docs/conf.py")
-    world.write(str(tmp_path / "installed"), "packaging/__init__.py", "setup.py", "conftest.py")
-    world.write(world.root, "setup.py", "conftest.py")
-    assert world.probe([str(tmp_path / "installed")], ["packaging", "setup", "conftest"], [])[0] == []
-
-
-def test_a_file_named_like_a_module_of_the_standard_library_does_not_claim_it(world):
-    world.write(world.root, "json/__init__.py", "random.py", "src/platform/__init__.py")
-    assert world.probe([], ["json", "random", "platform"])[0] == []
-
-
-def test_modules_of_the_checkout_and_of_the_other_side_are_foreign(world):
-    world.write(world.checkout, "anything.py")
-    world.write(world.root, "other.py")
-    assert world.probe([world.checkout, world.root], ["anything", "other"])[0] == ["anything"]
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_the_repository_has_and_came_from_elsewhere_is_foreign(world, name):
+    root, site, installed, path, modules, foreign = FOREIGN[name]
+    world.write(world.root, root)
+    world.write(world.site, site)
+    world.write(world.installed, installed)
+    assert world.probe([getattr(world, one) for one in path.split()], modules.split(), [])[0] == foreign.split()
 
 
 def test_links_are_followed_on_both_sides(world, tmp_path):

@@ -226,32 +226,3 @@ def test_on_a_gpu_honest_kernels_are_not_accused(make):
     for _ in range(3):
         fn()
     assert guard.work_elsewhere(fn, 0.0, 0.0) is None
-
-
-@gpu
-@pytest.mark.gpu
-def test_on_a_gpu_a_side_stream_is_told():
-    # 0.5 ms an execution: in a virtual machine, queueing one takes up to 50 µs, and counts twice as an explanation.
-    x, stream = torch.randn(2**28, device="cuda"), torch.cuda.Stream()
-
-    def run():
-        with torch.cuda.stream(stream):
-            return x * 2
-
-    for _ in range(3):
-        run()
-    assert "another stream" in str(guard.work_elsewhere(run, 2e-6, 10e-6))
-
-
-@gpu
-@pytest.mark.gpu
-def test_on_a_gpu_l2_is_set_aside_and_given_back():
-    torch.zeros(1, device="cuda")
-    guard.forbid_persisting_l2()
-    if guard.persisting_l2_bytes() is None:
-        pytest.skip("needs a GPU that can set L2 aside")
-    assert guard.persisting_l2() is None
-    ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(6, ctypes.c_size_t(2**22))
-    assert "of the L2" in guard.persisting_l2()
-    guard.forbid_persisting_l2()
-    assert guard.persisting_l2() is None

@@ -7,36 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.worker.bench import Bench, prepare
-from perfci.worker.checks.check import check_case, verify, verify_replay
+from perfci.worker.bench import Bench
+from perfci.worker.checks.check import verify_replay
 from perfci.worker.checks.outputs import spoil
 from perfci.worker.checks.plain import Refused, plain
-from perfci.worker.declare import collecting, kernel
+
+from .made import outcomes, prepared
 
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
 
-def case(fn):
-    with collecting() as kernels:
-        kernel()(fn)
-    return kernels[0]
-
-
-def prepared(fn):
-    return prepare(case(fn), {}, "cpu", 0, 0)
+# ---------------------------------------------------------------- cached outputs
 
 
 def both(fn):
-    """Return the outcomes of the checks before and after timing."""
-    first = check_case(case(fn), [{}], "cpu", 0)
-    made = prepared(fn)
-    made.fn()
-    after = verify(made)
+    """Whether, of which kind and in which words the checks before and after timing fail."""
+    first, after = outcomes(fn)
     return (first["ok"], first["kind"], first["text"]), (after.ok, after.kind, after.text)
-
-
-# ---------------------------------------------------------------- cached outputs
 
 
 def caching(make):
@@ -146,13 +134,6 @@ def honest(fn):
 
 
 @honest
-def out_buffer_of_its_own(bench):
-    x, out = bench.randn(100), torch.empty(100)
-    bench.reference(lambda: x * 2)
-    return lambda: torch.mul(x, 2, out=out)
-
-
-@honest
 def out_buffer_of_the_bench(bench):
     x, out = bench.randn(100), bench.empty(100)
     bench.reference(lambda: x * 2)
@@ -160,29 +141,10 @@ def out_buffer_of_the_bench(bench):
 
 
 @honest
-def input_in_place(bench):
-    x = bench.randn(100)
-    bench.reference(lambda: x.double() + 1, atol=1e-3)
-    return lambda: x.add_(1)
-
-
-@honest
 def input_of_its_own_in_place(bench):
     x = torch.zeros(100)
     bench.reference(lambda: x.double() + 1, atol=1e-3)
     return lambda: x.add_(1)
-
-
-@honest
-def its_own_list_in_place(bench):
-    data = [3, 1, 2]
-    bench.reference(lambda: sorted(data))
-
-    def run():
-        data.sort()
-        return data
-
-    return run
 
 
 @honest
@@ -207,20 +169,6 @@ def state_of_the_bench_rewritten_in_part(bench):
     def run():
         cache[3] = x
         return cache
-
-    return run
-
-
-@honest
-def gradients(bench):
-    weight, x = torch.nn.Parameter(torch.ones(5)), bench.randn(5)
-    bench.reference(lambda: (x * 2, x))
-
-    def run():
-        weight.grad = None
-        y = weight * x
-        y.sum().backward()
-        return y.detach() * 2, weight.grad
 
     return run
 
@@ -257,23 +205,6 @@ def test_reusing_a_buffer_or_working_in_place_is_no_caching(name):
     assert both(HONEST[name]) == ((True, None, ""), (True, None, ""))
 
 
-def test_a_wrong_result_stays_wrong_whatever_was_overwritten():
-    def wrong(bench):
-        x, calls = bench.randn(50), []
-        bench.reference(lambda: x * 2)
-
-        def run():
-            calls.append(1)
-            return x * (2 if len(calls) < 3 else 3)
-
-        return run
-
-    made = prepared(wrong)
-    assert made.fn() is not None
-    outcome = verify(made)
-    assert outcome.kind == "wrong" and "cached" not in outcome.text
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(
@@ -308,9 +239,9 @@ def test_a_replay_computes_what_is_compared(skips):
         bench.reference(lambda: x * 2)
         return lambda: x * 2
 
-    prepared = prepare(case(declared), {}, "cpu", 0, 0)
-    out = prepared.fn()
-    outcome = verify_replay(prepared, out, lambda: None if skips else out.copy_(prepared.fn()))
+    made = prepared(declared)
+    out = made.fn()
+    outcome = verify_replay(made, out, lambda: None if skips else out.copy_(made.fn()))
     assert outcome.ok is not skips and ("cached" in outcome.text) is skips
 
 
@@ -430,46 +361,3 @@ def test_without_a_reference_what_cannot_be_compared_is_left_alone():
 
 
 # ---------------------------------------------------------------- on a GPU
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("skips", [False, True])
-def test_on_a_gpu_a_graph_that_skips_an_input_set_is_found(skips):
-    def declared(bench):
-        x, out = bench.randn(1000), bench.empty(1000)
-        bench.reference(lambda: x * 2)
-        return lambda: torch.mul(x, 2, out=out)
-
-    prepared = prepare(case(declared), {}, "cuda", 0, 0)
-    out = prepared.fn()
-    torch.cuda.synchronize()
-    graph, trifle = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
-    with torch.cuda.graph(graph):
-        trifle.add_(1)
-        if not skips:
-            prepared.fn()
-    outcome = verify_replay(prepared, out, graph.replay)
-    assert outcome.ok is not skips, outcome.text
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_a_gpu_a_cached_result_is_found_and_a_computed_one_passes():
-    for stores in (True, False):
-
-        def declared(bench, stores=stores):
-            x, stored = bench.randn(1000), []
-            bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
-
-            def run():
-                if not stored or not stores:
-                    stored[:] = [x.exp()]
-                return stored[0]
-
-            return run
-
-        with collecting() as kernels:
-            kernel(name="cached")(lambda bench: declared(bench))
-        result = check_case(kernels[0], [{}], "cuda", 0)
-        assert result["ok"] is not stores, result["text"]

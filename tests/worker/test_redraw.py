@@ -11,27 +11,12 @@ import types
 import numpy as np
 import pytest
 
-from perfci.worker.bench import prepare
 from perfci.worker.checks import check, kinds, redraw
 from perfci.worker.checks.check import check_case, verify, verify_redrawn_replay
-from perfci.worker.declare import collecting, kernel
+
+from .made import case, outcomes, prepared
 
 torch = pytest.importorskip("torch")
-
-
-def case(fn):
-    with collecting() as kernels:
-        kernel()(fn)
-    return kernels[0]
-
-
-def found(fn):
-    """Return the outcomes of the checks before and after timing."""
-    first = check_case(case(fn), [{}], "cpu", 0)
-    made = prepare(case(fn), {}, "cpu", 0, 0)
-    made.fn()
-    after = verify(made)
-    return first, after
 
 
 # ---------------------------------------------------------------- memos
@@ -162,7 +147,7 @@ MEMOS = {
 
 @pytest.mark.parametrize("name", MEMOS)
 def test_a_memo_that_returns_copies_is_found_before_and_after_timing(name):
-    first, after = found(MEMOS[name])
+    first, after = outcomes(MEMOS[name])
     assert (first["ok"], first["kind"], first["unredrawn"]) == (False, "wrong", "")
     # A memo by shape is filled by the case's other set-up: then the plain comparison finds it.
     assert "its result is remembered, not computed" in first["text"] or name == "shape"
@@ -184,7 +169,7 @@ def test_a_memo_that_begins_once_it_is_timed_is_found_after_timing():
         return run
 
     assert check_case(case(declared), [{}], "cpu", 0)["ok"]
-    made = prepare(case(declared), {}, "cpu", 0, 0)
+    made = prepared(declared)
     for _ in range(60):
         made.fn()
     assert verify(made, redraw=False).ok, "nothing else finds it"
@@ -195,7 +180,7 @@ def test_a_memo_that_begins_once_it_is_timed_is_found_after_timing():
 @pytest.mark.parametrize("copies", [True, False])
 def test_a_replay_is_checked_with_its_inputs_redrawn_by_calling_the_function_where_the_graph_cannot_read_them(copies):
     """On the CPU, where no replay reads what is redrawn, the function itself is called."""
-    made = prepare(case(closure if copies else HONEST["derived"]), {}, "cpu", 0, 0)
+    made = prepared(closure if copies else HONEST["derived"])
     out, replays = made.fn(), []
     outcome = verify_redrawn_replay(made, out, lambda: replays.append(1))
     assert outcome.ok is not copies and not replays
@@ -461,7 +446,7 @@ def defaults(bench):
 
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_kernel_is_checked_with_other_values_and_passes(name):
-    first, after = found(HONEST[name])
+    first, after = outcomes(HONEST[name])
     assert (first["ok"], first["text"], first["unredrawn"]) == (True, "", "")
     assert (after.ok, after.text) == (True, "")
 
@@ -510,7 +495,7 @@ def test_what_cannot_be_paired_is_said_and_not_accused(name):
         bench.reference(lambda: x * 2)
         return lambda: (kept, x * 2)[1]
 
-    first, after = found(declared)
+    first, after = outcomes(declared)
     assert first["ok"] and after.ok
     assert words in first["unredrawn"] and "\n" not in first["unredrawn"]
 
@@ -524,13 +509,13 @@ def test_inputs_that_never_change_and_cases_without_a_reference_say_so():
     def free(bench):
         return bench.randn(5).exp
 
-    assert found(constant)[0]["unredrawn"] == "its inputs are the same in every draw"
-    assert found(free)[0]["unredrawn"] == ""
+    assert outcomes(constant)[0]["unredrawn"] == "its inputs are the same in every draw"
+    assert outcomes(free)[0]["unredrawn"] == ""
 
 
 def test_large_host_inputs_are_not_drawn_three_times(monkeypatch):
     monkeypatch.setattr(redraw, "HOST_BYTES", 100)
-    first, after = found(closure)
+    first, after = outcomes(closure)
     assert first["ok"] and after.ok
     assert first["unredrawn"] == "it draws more than 0 MiB on the host"
 
@@ -546,13 +531,13 @@ def test_a_result_that_is_wrong_for_other_values_only_is_found():
 
         return run
 
-    first, after = found(wrong)
+    first, after = outcomes(wrong)
     for ok, text in ((first["ok"], first["text"]), (after.ok, after.text)):
         assert not ok and "with its inputs redrawn in place: result[" in text
 
 
 def test_neither_addresses_nor_versions_tell_of_a_redraw():
-    made = prepare(case(HONEST["kinds_of_tensors"]), {}, "cpu", 0, 0)
+    made = prepared(HONEST["kinds_of_tensors"])
     pairs = redraw.set_up(made)
     assert pairs.changes and not pairs.on_device
     tensor = made.bench._drawn[0].tensor
@@ -570,13 +555,12 @@ def test_an_error_over_nan_says_that_outputs_are_poisoned_and_what_to_give_a_ker
         bench.reference(lambda: a.double() @ b.double(), rtol=1e-4, atol=1e-4)
         return lambda: a @ b + 0.0 * c
 
-    with collecting() as kernels:
-        kernel(params={"output": ["empty", "zeros"]})(gemm)
-    result = check_case(kernels[0], [{"output": "empty"}], "cpu", 0)
+    kernel = case(gemm, params={"output": ["empty", "zeros"]})
+    result = check_case(kernel, [{"output": "empty"}], "cpu", 0)
     assert result["kind"] == "nan"
     assert "memory that was not written holds NaN while results are checked" in result["text"]
     assert "as beta * C does, must be given one of bench.zeros(), not of bench.empty()" in result["text"]
-    assert check_case(kernels[0], [{"output": "zeros"}], "cpu", 0)["ok"]
+    assert check_case(kernel, [{"output": "zeros"}], "cpu", 0)["ok"]
 
 
 def test_kinds_of_objects_are_told_apart():
@@ -590,40 +574,7 @@ def test_kinds_of_objects_are_told_apart():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-@pytest.mark.parametrize("copies", [True, False])
-def test_on_a_gpu_a_graph_that_copies_a_memo_is_found(copies):
-    """The graph copies what was computed before: overwriting the copy does not tell."""
-
-    def declared(bench):
-        x, kept = bench.randn(1000), []
-        bench.reference(lambda: x.double().exp(), rtol=1e-5, atol=1e-6)
-
-        def run():
-            if not kept or not copies:
-                kept[:] = [x.exp()]
-            return kept[0].clone()
-
-        return run
-
-    made = prepare(case(declared), {}, "cuda", 0, 0)
-    for _ in range(3):
-        made.fn()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = made.fn()
-    assert check.verify_replay(made, out, graph.replay).ok
-    outcome = verify_redrawn_replay(made, out, graph.replay)
-    assert outcome.ok is not copies and (outcome.ok or "remembered" in outcome.text)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_on_a_gpu_memos_are_found_and_redrawing_leaves_the_peak_of_memory_alone():
-    for key in (lambda x: x.data_ptr(), lambda x: (x.data_ptr(), x._version)):
-        result = check_case(case(keyed(key)), [{}], "cuda", 0)
-        assert not result["ok"] and "remembered, not computed" in result["text"]
-
+def test_on_a_gpu_redrawing_leaves_the_peak_of_memory_alone(monkeypatch):
     def large(bench):
         x = bench.randn(2**26)
         bench.reference(lambda: x)
@@ -633,12 +584,8 @@ def test_on_a_gpu_memos_are_found_and_redrawing_leaves_the_peak_of_memory_alone(
     check.highest_before = 0
     assert check_case(case(large), [{}], "cuda", 0)["unredrawn"] == ""
     before = max(check.highest_before, torch.cuda.max_memory_allocated())
-    monkey = redraw.HOST_BYTES
-    try:
-        redraw.HOST_BYTES = -1
-        torch.cuda.reset_peak_memory_stats()
-        check.highest_before = 0
-        check_case(case(large), [{}], "cuda", 0)
-    finally:
-        redraw.HOST_BYTES = monkey
+    monkeypatch.setattr(redraw, "HOST_BYTES", -1)
+    torch.cuda.reset_peak_memory_stats()
+    check.highest_before = 0
+    check_case(case(large), [{}], "cuda", 0)
     assert max(check.highest_before, torch.cuda.max_memory_allocated()) >= 0.95 * before

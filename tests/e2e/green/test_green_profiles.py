@@ -1,7 +1,6 @@
 """Never green on what a profiler lost: damaged reports of an H200, read as perfci reads them, judged by a real process."""
 
 import shutil
-import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from perfci.profilers.ncu import report as ncu
 from tests.e2e.conftest import Repo, Run
 from tests.judge import build
 from tests.profilers.ncu.test_ncu import CSV, file, rows, text
-from tests.profilers.test_nsys import profiled, unpack
+from tests.profilers.test_nsys import change, profiled, unpack
 
 RESAMPLE, MATMUL = "trajectory_resample-batch32", "matmul-n4096"
 """Five kernels in an execution; one, and a memory set."""
@@ -44,10 +43,7 @@ def counted(path: Path, found: Profile) -> Profile:
 
 def damaged(source: Path, folder: Path, statements: Sequence[str]) -> Path:
     path = Path(shutil.copy(source, folder / "part.sqlite"))
-    db = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
+    change(path, *statements)
     return path
 
 

@@ -244,12 +244,6 @@ def test_files_that_do_not_fit_together(tmp_path, base, head, says):
         import_files(files, Policy(version=1))
 
 
-def test_a_file_of_no_tool_is_named(tmp_path):
-    (tmp_path / "x.json").write_text('{"a": 1}')
-    with pytest.raises(UsageError, match=r"import: .*x\.json: is no result of a tool that perfci reads"):
-        import_files({"head": [tmp_path / "x.json"]}, Policy(version=1))
-
-
 def test_a_bound_holds_for_a_metric_that_heads_files_alone_have(tmp_path):
     def grown(root: Any) -> None:
         for one in root["benchmarks"]:

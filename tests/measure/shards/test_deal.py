@@ -14,7 +14,6 @@ from perfci.measure.request import Request, What
 from perfci.measure.run import Measurement
 from perfci.measure.shards.deal import deal, planned
 from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan, read_plan
-from perfci.measure.sides.planned import require_planned
 from perfci.model.base import UsageError
 from perfci.model.comparison import claims
 from tests.judge.build import case, limit, results
@@ -115,15 +114,6 @@ def test_no_file_and_no_ordinary_file_are_refused(tmp_path: Path) -> None:
 def test_what_is_no_shard_of_the_plan_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--shard"):
         Shard.parse(plan(), text)
-
-
-def test_what_is_another_is_refused_by_its_name() -> None:
-    then = plan().sources
-    require_planned(then, {"the code of head": "a" * 64})
-    with pytest.raises(UsageError, match=r"the code of head is not that of the plan \(aaaaaaaaaa, here bbbbbbbbbb\)"):
-        require_planned(then, {"the code of head": "b" * 64})
-    with pytest.raises(UsageError, match="the interpreter of head is not that of the plan"):
-        require_planned(then, {"the interpreter of head": "/usr/bin/python3"})
 
 
 def test_a_shard_does_what_was_planned_and_draws_its_audit_like_a_run_that_is_alone(tmp_path: Path) -> None:

@@ -50,13 +50,6 @@ def refused(found: list[tuple[str, Results]], kind: type[PerfciError] = UsageErr
     return str(error.value)
 
 
-def test_a_merged_run_is_judged_as_one() -> None:
-    report = judge(merge(three()))
-    assert (report.verdict, report.exit_code) == ("fail", 1)
-    assert report.counts == {"regression": 1, "unchanged": 5}
-    assert "k/n=4" in report.sentence
-
-
 @pytest.mark.parametrize("gone", [[1], [2, 3]])
 def test_a_missing_shard_is_no_pass(gone: list[int]) -> None:
     said = refused([one for one in three() if one[1].part and one[1].part.shards[0] not in gone], MachineError)
@@ -197,14 +190,6 @@ def test_shards_of_another_policy_are_refused(field: str) -> None:
     metric = CustomMetric(unit="s", better="lower")
     found = three(setting(field, others.get(field, {"mine": metric})))
     assert "shard-2: the policy is not that of shard-1: merge" in refused(found)
-
-
-def test_what_differs_of_shards_is_told() -> None:
-    found = three(OF_PLAN["the model of cuda"])
-    for _, one in found:
-        one.plan.devices = ["cuda"]
-        one.fingerprint.devices = one.fingerprint.devices or {"cuda": "NVIDIA H200"}
-    assert "shard-2: the model of cuda is not that of shard-1 (NVIDIA H200, here NVIDIA H100): " in refused(found)
 
 
 def test_no_folder_at_all_is_refused() -> None:

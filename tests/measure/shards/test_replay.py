@@ -16,9 +16,7 @@ from perfci.model.results import Results
 from perfci.stats.lag import lag
 from tests.judge.build import pairs
 
-from .replay import Killed, judged, measure, part_of, planned, series
-
-FACTORS = st.dictionaries(st.integers(0, 11), st.sampled_from([0.9, 1.005, 1.01, 1.02, 1.03, 1.2]), max_size=4)
+from .replay import Killed, measure, part_of, planned, series
 
 
 def dealt(plan: Results, numbers: list[int]) -> dict[str, int]:
@@ -34,27 +32,6 @@ def shards(plan: Results, deal: dict[str, int]) -> list[Results]:
 def merged(parts: list[Results]) -> Results:
     """Through their text, as they come from elsewhere."""
     return merge([(f"shard-{i}", Results.model_validate_json(one.model_dump_json())) for i, one in enumerate(parts, 1)])
-
-
-@given(
-    seed=st.integers(0, 2**16),
-    numbers=st.integers(1, 12).flatmap(lambda n: st.lists(st.integers(1, 16), min_size=n, max_size=n)),
-    factors=FACTORS,
-    strict=st.booleans(),
-)
-@settings(max_examples=40, deadline=None)
-def test_any_deal_gives_the_verdict_of_one_machine(
-    seed: int, numbers: list[int], factors: dict[int, float], strict: bool
-) -> None:
-    source = series(seed, len(numbers), factors)
-    alone = planned(source)
-    parts = shards(planned(source), dealt(alone, numbers))
-    for one in [alone, *parts]:
-        measure(one, source)
-    whole = merged(parts)
-    assert whole.plan == alone.plan
-    assert [case.key for case in whole.cases] == [case.key for case in alone.cases]
-    assert judged(judge(whole, strict=strict)) == judged(judge(alone, strict=strict))
 
 
 @given(

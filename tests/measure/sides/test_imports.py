@@ -115,13 +115,25 @@ def works(bench):
 """
 
 
-def through(boot: str, top: str = "import size\nimport boot") -> tuple[dict[str, str], dict[str, str]]:
+Files = dict[str, str]
+SMALL, LARGE = "import flags\nflags.size = 1000\n", "import flags\nflags.size = 50_000\n"
+SIZES = {"lib/size.py": "SIZE = 1000\n"}, {"lib/size.py": "SIZE = 50_000\n"}
+
+
+def suite(before: str, top: str = "import engine", inside: str = "pass") -> Files:
+    return {"kernels/u.py": USES.format(before=before, top=top, inside=inside)}
+
+
+def through(boot: str) -> tuple[Files, Files]:
     """A number of `lib/size.py` that `lib/boot.py` sets in a package."""
-    suite = USES.format(before=top, top="import engine", inside="pass")
-    return (
-        {"lib/size.py": "SIZE = 1000\n", "lib/boot.py": f"import flags\n{boot}\n", "kernels/u.py": suite},
-        {"lib/size.py": "SIZE = 50_000\n"},
-    )
+    return SIZES[0] | {"lib/boot.py": f"import flags\n{boot}\n"} | suite("import size\nimport boot"), SIZES[1]
+
+
+def linked(path: str, small: str, large: str, links: Files, before: str) -> tuple[Files, Files]:
+    """A file in two folders; head has the first of the links lead into the large one."""
+    link = next(iter(links))
+    files = {f"small/{path}": small, f"large/{path}": large, **links}
+    return files | suite(before), {link: links[link].replace("small", "large")}
 
 
 SLOWER = {
@@ -134,114 +146,61 @@ SLOWER = {
         "import size\nwords = {}\nexec(open(size.__file__).read(), words)\nflags.size = words['SIZE']"
     ),
     "by a decorator": (
-        {
-            "kernels/u.py": USES.format(
-                before="import flags", top="@flags.sized(1000)\ndef f(): pass\nimport engine", inside="pass"
-            )
-        },
-        {
-            "kernels/u.py": USES.format(
-                before="import flags", top="@flags.sized(50_000)\ndef f(): pass\nimport engine", inside="pass"
-            )
-        },
+        suite("import flags", "@flags.sized(1000)\ndef f(): pass\nimport engine"),
+        suite("import flags", "@flags.sized(50_000)\ndef f(): pass\nimport engine"),
     ),
     "by a module that fails": (
         {
-            "lib/fails.py": "import flags\nflags.size = 1000\nraise ImportError\n",
-            "kernels/u.py": USES.format(
-                before="try:\n    import fails\nexcept ImportError:\n    pass", top="import engine", inside="pass"
-            ),
+            "lib/fails.py": SMALL + "raise ImportError\n",
+            **suite("try:\n    import fails\nexcept ImportError:\n    pass"),
         },
-        {"lib/fails.py": "import flags\nflags.size = 50_000\nraise ImportError\n"},
+        {"lib/fails.py": LARGE + "raise ImportError\n"},
     ),
     "by a thread": (
-        {
-            "conf/size": "1000",
-            "kernels/u.py": USES.format(
-                before="import flags, glob, concurrent.futures as c\n"
-                "flags.size = int(next(c.ThreadPoolExecutor().map(flags.read, glob.glob('conf/*'))))",
-                top="import engine",
-                inside="pass",
-            ),
-        },
+        {"conf/size": "1000"}
+        | suite(
+            "import flags, glob, concurrent.futures as c\n"
+            "flags.size = int(next(c.ThreadPoolExecutor().map(flags.read, glob.glob('conf/*'))))"
+        ),
         {"conf/size": "50_000"},
     ),
-    "code sets what a package reads as it is imported": (
-        {"kernels/u.py": USES.format(before="import flags; flags.size = 1000", top="import engine", inside="pass")},
-        {"kernels/u.py": USES.format(before="import flags; flags.size = 50_000", top="import engine", inside="pass")},
-    ),
+    "code sets what a package reads as it is imported": (suite(SMALL), suite(LARGE)),
     "the same by a module that others read": (
-        {
-            "lib/size.py": "SIZE = 1000\n",
-            "lib/uses.py": "import flags\nfrom size import SIZE\nflags.size = SIZE\nimport engine\n",
-            "kernels/u.py": USES.format(before="import uses", top="import engine", inside="pass"),
-        },
-        {"lib/size.py": "SIZE = 50_000\n"},
+        SIZES[0]
+        | {"lib/uses.py": "import flags\nfrom size import SIZE\nflags.size = SIZE\nimport engine\n"}
+        | suite("import uses"),
+        SIZES[1],
     ),
     "the same as a case is executed": (
-        {"kernels/u.py": USES.format(before="import flags", top="", inside="flags.size = 1000")},
-        {"kernels/u.py": USES.format(before="import flags", top="", inside="flags.size = 50_000")},
+        suite("import flags", "", "flags.size = 1000"),
+        suite("import flags", "", "flags.size = 50_000"),
     ),
     "the same by a file that code reads": (
-        {
-            "size": "1000",
-            "kernels/u.py": USES.format(
-                before="import flags; flags.size = int(open('size').read())", top="import engine", inside="pass"
-            ),
-        },
+        {"size": "1000", **suite("import flags; flags.size = int(open('size').read())")},
         {"size": "50_000"},
     ),
-    "a package reads a file of the repository": (
-        {"size.cfg": "1000", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
-        {"size.cfg": "50_000"},
+    "a package reads a file of the repository": ({"size.cfg": "1000", **suite("")}, {"size.cfg": "50_000"}),
+    "a package lists a folder of the repository": ({"parts/plain.py": "", **suite("")}, {"parts/fast.py": ""}),
+    "code reads a file through a link": linked(
+        "size",
+        "1000",
+        "50_000",
+        {"sizes": "-> small", "conf": "-> sizes"},
+        "import flags; flags.size = int(open('conf/size').read())",
     ),
-    "a package lists a folder of the repository": (
-        {"parts/plain.py": "", "kernels/u.py": USES.format(before="", top="import engine", inside="pass")},
-        {"parts/fast.py": ""},
+    "code imports a module that is a link": linked(
+        "boot.py", SMALL, LARGE, {"lib/boot.py": "-> ../small/boot.py"}, "import boot"
     ),
-    "code reads a file through a link": (
-        {
-            "small/size": "1000",
-            "large/size": "50_000",
-            "sizes": "-> small",
-            "conf": "-> sizes",
-            "kernels/u.py": USES.format(
-                before="import flags; flags.size = int(open('conf/size').read())", top="import engine", inside="pass"
-            ),
-        },
-        {"sizes": "-> large"},
+    "code enters a folder through a link": linked(
+        "deep/size",
+        "1000",
+        "50_000",
+        {"conf": "-> small"},
+        "import flags, os\nhere = os.getcwd()\nos.chdir('conf/deep')\n"
+        "flags.size = int(open('size').read())\nos.chdir(here)",
     ),
-    "code imports a module that is a link": (
-        {
-            "small/boot.py": "import flags\nflags.size = 1000\n",
-            "large/boot.py": "import flags\nflags.size = 50_000\n",
-            "lib/boot.py": "-> ../small/boot.py",
-            "kernels/u.py": USES.format(before="import boot", top="import engine", inside="pass"),
-        },
-        {"lib/boot.py": "-> ../large/boot.py"},
-    ),
-    "code enters a folder through a link": (
-        {
-            "small/deep/size": "1000",
-            "large/deep/size": "50_000",
-            "conf": "-> small",
-            "kernels/u.py": USES.format(
-                before="import flags, os\nhere = os.getcwd()\nos.chdir('conf/deep')\n"
-                "flags.size = int(open('size').read())\nos.chdir(here)",
-                top="import engine",
-                inside="pass",
-            ),
-        },
-        {"conf": "-> large"},
-    ),
-    "code imports a module through a link": (
-        {
-            "small/boot.py": "import flags\nflags.size = 1000\n",
-            "large/boot.py": "import flags\nflags.size = 50_000\n",
-            "lib/sizes": "-> ../small",
-            "kernels/u.py": USES.format(before="import sizes.boot", top="import engine", inside="pass"),
-        },
-        {"lib/sizes": "-> ../large"},
+    "code imports a module through a link": linked(
+        "boot.py", SMALL, LARGE, {"lib/sizes": "-> ../small"}, "import sizes.boot"
     ),
 }
 
@@ -303,15 +262,6 @@ def test_what_both_ask_for_after_the_same_others_is_shared(ours, theirs, shared)
     assert list(_alike(*asked)) == shared.split()
     asked[0]["last"], asked[1]["last"] = "these", "others"
     assert "last" not in _alike(*asked), "with other settings"
-
-
-@pytest.mark.slow
-def test_after_other_modules_than_the_other_side_nothing_is_shared(repository):
-    (repository.parent / "packages/more.py").write_text("")
-    (repository / "kernels/total.py").write_text("import json\nimport more\n" + SUITE)
-    assert "0 modules imported once" in measured(repository, 1)[1]
-    (repository / "kernels/total.py").write_text("import colorsys\n" + SUITE)
-    assert "1 module imported once" in measured(repository, 1)[1], "Python's own configure no packages"
 
 
 @pytest.mark.slow

@@ -218,59 +218,41 @@ class Executes:
 
 
 @pytest.mark.slow
-def test_the_key_holds_all_that_a_build_is_known_to_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = tmp_path / "tools"
+def test_the_key_holds_what_compilers_say_and_which_packages_the_interpreter_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each other fact: test_identity.py."""
+    tools, venv, parent = tmp_path / "tools", tmp_path / "venv", Executes()
     tools.mkdir()
     monkeypatch.setenv("PATH", f"{tools}:/usr/bin:/bin")
+    subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", str(venv)], check=True)  # type: ignore[attr-defined]
+    package = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    torch = package / "torch-2.9.dist-info" / "METADATA"
+    torch.parent.mkdir(parents=True)
 
     def installed(name: str, version: str) -> None:
         (tools / name).write_text(f"#!/bin/sh\necho {name} {version}\n")
         (tools / name).chmod(0o755)
 
-    installed("nvcc", "12.8")
-    installed("mycc", "1")
-
-    def key(name: str = "base", tree: str = "t", python: str = sys.executable, **policy) -> str:
-        made = SideWork(
-            "base", SideCode(tree=tree), Policy(version=1, suite=["k.py"], **policy), tmp_path / name, python
-        )
+    def key(python: str = str(venv / "bin/python")) -> str | None:
+        made = SideWork("base", SideCode(), Policy(version=1, suite=["k.py"]), tmp_path / "base", python)
         made.tree.mkdir(parents=True, exist_ok=True)
-        found = key_of(made, Executes(), tmp_path / "tools.log")  # type: ignore[arg-type]  # a stand-in
-        assert found is not None, (tmp_path / "tools.log").read_text()
-        return found
+        return key_of(made, parent, tmp_path / "tools.log")  # type: ignore[arg-type]  # a stand-in
 
-    first = key(build=["make"])
-    assert first == key(build=["make"])
-    venv = tmp_path / "venv"
-    subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", str(venv)], check=True)  # type: ignore[attr-defined]
-    others = [
-        key(build=["make all"]),
-        key(build=["make"], tree="u"),
-        key("elsewhere", build=["make"]),
-        key(build=["make"], env={"ARCH": "90"}),
-        key(build=["make"], python=str(venv / "bin/python")),
-    ]
-    installed("nvcc", "12.9")
-    others.append(key(build=["make"]))
-    monkeypatch.setenv("CC", "mycc")
-    others.append(key(build=["make"]))
-    installed("mycc", "2")
-    others.append(key(build=["make"]))
-    package = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (package / "torch-2.9.dist-info").mkdir(parents=True)
-    (package / "torch-2.9.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.9\n")
-    before = key(build=["make"], python=str(venv / "bin/python"))
-    (package / "torch-2.9.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.10\n")
-    others += [before, key(build=["make"], python=str(venv / "bin/python"))]
-    assert len({first, *others}) == len(others) + 1
-    assert (
-        key_of(
-            SideWork("base", SideCode(), Policy(version=1, suite=["k"]), tmp_path / "base", "/no/python"),
-            Executes(),
-            tmp_path / "l",
-        )
-        is None
-    )  # type: ignore[arg-type]  # a stand-in
+    keys = []
+    for change in (
+        lambda: installed("nvcc", "12.8"),
+        lambda: installed("nvcc", "12.9"),
+        lambda: installed("mycc", "1") or monkeypatch.setenv("CC", "mycc"),
+        lambda: installed("mycc", "2"),
+        lambda: torch.write_text("Name: torch\nVersion: 2.9\n"),
+        lambda: torch.write_text("Name: torch\nVersion: 2.10\n"),
+    ):
+        change()
+        keys.append(key())
+        assert keys[-1] == key() is not None, (tmp_path / "tools.log").read_text()
+    assert len(set(keys)) == len(keys)
+    assert key("/no/python") is None
 
 
 def test_where_the_code_under_test_runs_as_this_user_nothing_is_kept(tmp_path: Path) -> None:

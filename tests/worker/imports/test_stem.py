@@ -278,16 +278,6 @@ def test_what_imports_do_to_the_environment_reaches_the_workers(made):
         assert place.told("import setter", ["setter"], value, side=side) == {"setter": True, "value": ["1", None]}
 
 
-@pytest.mark.parametrize("where", ["own.py", "own/__init__.py"])
-def test_no_module_is_taken_from_elsewhere_that_the_side_has(made, where):
-    place = made({"asks.py": "try:\n    import own\nexcept ImportError:\n    own = None\n"})
-    file = place.root / "head/site" / where
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("")
-    assert place.fault("own", "own.part") is None, "the side's own are left to it"
-    assert place.fault("asks") == ("asks", "looks for own, which the repository may provide")
-
-
 def test_a_folder_of_the_side_is_found_as_a_worker_finds_it(made):
     """transformers asks for a package `kernels`, as the folder of a suite is often called, and 5.17 imports it."""
     place = made(
@@ -316,13 +306,14 @@ def test_a_folder_called_as_a_module_of_the_interpreter_takes_nothing_away(made)
     assert told == {"keeps": True, "value": True}
 
 
-@pytest.mark.parametrize("name", ["own.py", "own/code.py"])
+@pytest.mark.parametrize("name", ["own.py", "own/__init__.py", "own/code.py"])
 @pytest.mark.parametrize("side", ["base", "head"])
 def test_no_module_is_taken_from_elsewhere_that_one_side_alone_has(made, side, name):
     place = made({"asks.py": "try:\n    import own\nexcept ImportError:\n    own = None\n"})
     file = place.root / side / "site" / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("")
+    assert side == "base" or name == "own/code.py" or place.fault("own", "own.part") is None, "that is left to the side"
     assert place.fault("asks") == ("asks", "looks for own, which the repository may provide")
 
 
@@ -371,23 +362,19 @@ def test_a_handler_that_takes_the_wakeup_descriptor_away_loses_no_exit(made):
     assert place.told("import dear", ["dear"])["dear"] is True
 
 
-def test_all_that_was_started_ends_with_the_run(made):
+@pytest.mark.parametrize("killed", ["the run", "the stem"])
+def test_all_that_was_started_ends_with_the_run_and_with_the_stem(made, killed):
     place = made({"one.py": ""})
     stem, _ = place.stem("one")
     worker = place.worker("import one", [])
     worker.ask("load", 60, seed=0, suite=["kernels/*.py"], forbidden=[])
-    place.parent.control.close()
+    if killed == "the run":
+        place.parent.control.close()
+    else:
+        os.kill(stem.pid, signal.SIGKILL)
     _ended(worker.pid)
-    _ended(stem.pid)
-
-
-def test_the_death_of_a_stem_ends_its_workers(made):
-    place = made({"one.py": ""})
-    stem, _ = place.stem("one")
-    worker = place.worker("import one", [])
-    worker.ask("load", 60, seed=0, suite=["kernels/*.py"], forbidden=[])
-    os.kill(stem.pid, signal.SIGKILL)
-    _ended(worker.pid)
+    if killed == "the run":
+        _ended(stem.pid)
 
 
 def _ended(pid: int) -> None:
