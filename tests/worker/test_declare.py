@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import perfci
 from perfci.worker.declare import CaseSpec, case_id, collecting, kernel
 
 
@@ -161,19 +160,6 @@ def test_mistakes_are_one_line_with_place_and_remedy(arguments, fn, says):
     assert kernels == []
 
 
-def test_a_name_serves_one_kernel_of_a_file():
-    with (
-        collecting(),
-        pytest.raises(ValueError, match=r"kernel 'only_bench' is declared already in line \d+"),
-    ):
-        kernel()(only_bench)
-        kernel()(only_bench)
-
-
 def test_only_functions_are_declared():
     with pytest.raises(TypeError, match="not before a int"):
         kernel(params={"n": [1]})(5)
-
-
-def test_the_public_name_is_the_decorator():
-    assert perfci.kernel is kernel
