@@ -1,7 +1,7 @@
 """Checks of several kernels at once: the same answers as one after the other, and each alone where memory is short."""
 
 import json
-import subprocess
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +21,7 @@ from perfci.model.base import SIDES
 from perfci.model.fingerprint import GpuFacts
 from perfci.model.results import Case, CaseSide, Reason, Results
 from perfci.system.child import Died
+from tests.e2e.conftest import Repo
 
 SUITE = """
 import os
@@ -61,15 +62,13 @@ def kernel_{number}(bench):
 
 def repository(tmp_path: Path) -> Path:
     """A suite of five kernels: 2 is wrong, 3 has no memory beside many others."""
-    repo, notes = tmp_path / "repo", tmp_path / "notes"
-    (repo / "kernels").mkdir(parents=True)
+    repo, notes = Repo(tmp_path / "repo", dict(os.environ)), tmp_path / "notes"
     notes.mkdir()
     kernels = "".join(KERNEL.format(number=number) for number in range(5))
-    (repo / "kernels/k.py").write_text(SUITE.format(notes=str(notes), kernels=kernels))
-    (repo / "perfci.yaml").write_text("version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "suite"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=repo, check=True)
-    return repo
+    repo.write("kernels/k.py", SUITE.format(notes=str(notes), kernels=kernels))
+    repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
+    repo.commit()
+    return repo.root
 
 
 def case(kernel: str, number: int) -> Case:

@@ -1,6 +1,6 @@
 """What a run takes of the machine: the leases of its devices, and what these do at most."""
 
-import subprocess
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -20,6 +20,7 @@ from perfci.measure.run import Measurement
 from perfci.model.base import MachineError
 from perfci.system.child import Arena
 from perfci.system.lease import Lease
+from tests.e2e.conftest import Repo
 
 
 def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(
@@ -42,12 +43,12 @@ def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(
 
 
 def test_ceilings_are_measured_with_nothing_of_base_and_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "repo"
-    root.mkdir()
-    (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=root, check=True)
-    request = Request.of("compare", root, tmp_path / "out", base="HEAD", devices=["cpu"], python=sys._base_executable)
+    repo = Repo(tmp_path / "repo", dict(os.environ))
+    repo.write("perfci.yaml", "version: 1\ncommands: [{name: app, run: 'true'}]\n")
+    repo.commit()
+    request = Request.of(
+        "compare", repo.root, tmp_path / "out", base="HEAD", devices=["cpu"], python=sys._base_executable
+    )
     with ExitStack() as stack:
         place = open_place(request, Quiet(), stack, Costs())
         seen, start = list[Arena](), place.parent.worker

@@ -4,8 +4,8 @@ Each table names all facts: one that is new needs its line here.
 """
 
 import json
+import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,6 +34,7 @@ from perfci.model.policy import Policy
 from perfci.model.results import Case, SideCode
 from perfci.sources.git import Commit
 from perfci.system.child import Exit
+from tests.e2e.conftest import Repo
 from tests.judge.build import case, limit, results
 
 ENVIRONMENTS = Environments(interpreters={})
@@ -244,20 +245,13 @@ def test_no_shard_is_measured_where_one_case_is_not_that_of_the_plan() -> None:
 # ---------------------------------------------------------------- sides that were prepared
 
 
-def git(folder: Path, *words: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
-
-
 @dataclass
 class Built:
     """A repository of two commits, and its sides in a folder."""
 
+    repo: Repo
     request: Request
     folder: Path
-
-    def edit(self, path: str, text: str) -> None:
-        (self.request.where.repository / path).write_text(text)
 
     def document(self, change: Callable[[dict[str, Any]], object]) -> None:
         file = self.folder / prepared.MANIFEST
@@ -268,22 +262,19 @@ class Built:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Built:
-    where, folder = tmp_path / "repo", tmp_path / "prepared"
-    where.mkdir()
+    repo, folder = Repo(tmp_path / "repo", dict(os.environ)), tmp_path / "prepared"
     folder.mkdir()
-    git(where, "init", "-q", "-b", "main")
     for number in (1, 2):
-        (where / "perfci.yaml").write_text(f"version: 1\nsuite: [k.py]\nbudget: {number}m\n")
-        (where / "k.py").write_text(f"# {number}\n")
-        git(where, "add", "-A")
-        git(where, "commit", "-q", "-m", str(number))
-    request = Request.of("compare", where, tmp_path / "out", base="main~1", python=sys.executable)
+        repo.write("perfci.yaml", f"version: 1\nsuite: [k.py]\nbudget: {number}m\n")
+        repo.write("k.py", f"# {number}\n")
+        repo.commit()
+    request = Request.of("compare", repo.root, tmp_path / "out", base="main~1", python=sys.executable)
     sources = find_sources(request)
     made = materialise(request, sources, folder, Quiet(), 0)
     for side in made.values():
         (side.site / "it.so").write_text("built")
     prepared.write(request, sources, made, 0.0, folder)
-    return Built(request, folder)
+    return Built(repo, request, folder)
 
 
 def asking(**more: object) -> Callable[[Built], None]:
@@ -298,13 +289,13 @@ def moved(of: Built) -> None:
 
 
 def committed(of: Built) -> None:
-    git(of.request.where.repository, "commit", "-q", "--allow-empty", "-m", "more")
+    of.repo.commit("more")
     of.request = of.request.but(base="main~2")
     of.document(lambda told: told["asked"].update(claims({"--base": "main~2"})))
 
 
 def committed_base(of: Built) -> None:
-    git(of.request.where.repository, "tag", "v1", "main~1")
+    of.repo.git("tag", "v1", "main~1")
     of.document(lambda told: told["sides"]["base"]["info"].update(commit="4" * 40))
 
 
@@ -325,8 +316,8 @@ OF_PREPARED: dict[str, Callable[[Built], object]] = {
     "the policy of base": lambda of: of.document(
         lambda told: told["sides"]["base"].update(policy="version: 1\nsuite: [k.py]\n")
     ),
-    "the policy of head": lambda of: of.edit("perfci.yaml", "version: 1\nsuite: [k.py]\nbudget: 9m\n"),
-    "the working tree": lambda of: of.edit("new.py", ""),
+    "the policy of head": lambda of: of.repo.write("perfci.yaml", "version: 1\nsuite: [k.py]\nbudget: 9m\n"),
+    "the working tree": lambda of: of.repo.write("new.py", ""),
 }
 
 

@@ -253,6 +253,7 @@ def test_what_a_package_does_not_read_leaves_it_shared(repository):
     [
         ("a json b c d", "a c b json d", "a json d"),
         ("a b", "x a b", ""),
+        ("x a b", "y a b", ""),
         ("a json b", "a b", "a b"),
         ("a b c", "b a", ""),
     ],
