@@ -31,8 +31,11 @@ TOOLS = Path(__file__).parents[1] / "data" / "import"
 """As the tools wrote them; the README there says how."""
 GOOGLE, PYTEST, HYPERFINE = (TOOLS / f"{name}.json" for name in ("google-benchmark", "pytest-benchmark", "hyperfine"))
 READERS = {
-    RECORDED: read_nvbench, GOOGLE: read_google_benchmark, PYTEST: read_pytest_benchmark, HYPERFINE: read_hyperfine,
-}  # fmt: skip
+    RECORDED: read_nvbench,
+    GOOGLE: read_google_benchmark,
+    PYTEST: read_pytest_benchmark,
+    HYPERFINE: read_hyperfine,
+}
 
 DECLARED = {"turns": CustomMetric(), "comparisons": CustomMetric(), "user": CustomMetric(unit="s")}
 

@@ -211,13 +211,23 @@ FOREIGN = {
     "namespace elsewhere": ("ns/mine.py", "", "ns/theirs.py", "installed", "ns.theirs", "ns ns.theirs"),
     "namespace here, too": ("ns/mine.py", "", "ns/theirs.py", "root installed", "ns.mine", ""),
     "folders of scripts": (
-        "packaging/build.py docs/conf.py setup.py conftest.py", "", "packaging/__init__.py setup.py conftest.py",
-        "installed", "packaging setup conftest", "",
+        "packaging/build.py docs/conf.py",
+        "",
+        "packaging/__init__.py",
+        "installed",
+        "packaging",
+        "",
     ),
-    "named like the standard library's": (
-        "json/__init__.py random.py src/platform/__init__.py", "", "", "", "json random platform", "",
+    "scripts": ("setup.py conftest.py", "", "setup.py conftest.py", "installed", "setup conftest", ""),
+    "the standard library's": (
+        "json/__init__.py random.py src/platform/__init__.py",
+        "",
+        "",
+        "",
+        "json random platform",
+        "",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FOREIGN)
