@@ -1,5 +1,4 @@
-"""The protocol of profilers. A back end is a class that derives from `Profiler` and a line in `registry.py`, whose
-order is the order of choice."""
+"""The protocol of profilers: a back end derives from `Profiler` and has a line in `registry.py`."""
 
 import re
 from abc import ABC, abstractmethod
@@ -23,7 +22,7 @@ TRACED = 3
 LOG_END = 200_000
 """Bytes of a log that are searched for an error."""
 LARGEST_TIMELINE = 128 * MIB
-"""Bytes of a timeline for a browser: nsys.perfetto.MOST_EVENTS take a tenth."""
+"""Bytes; nsys.perfetto.MOST_EVENTS take a tenth."""
 SMALLER = "let it do less: fewer steps, or fewer shapes"
 WHOLE = ""
 """The range that is a whole command."""
@@ -39,12 +38,11 @@ class Read(Generic[Seen]):
 
     seen: dict[str, Seen] = field(default_factory=dict)
     faults: dict[str, list[Fault]] = field(default_factory=dict)
-    """By range. Beside a fault all is whole but for what the fault says."""
+    """Beside a fault all is whole but for what the fault says."""
     general: list[Fault] = field(default_factory=list)
     device: str = ""
     """Of a report that perfci did not ask for; empty where unknown."""
     capability: tuple[int, int] | None = None
-    """Likewise."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Metrics added by `asking` that kept the profiler from counting at all → its reason."""
 
@@ -54,9 +52,9 @@ class Keep:
     """Folders for what profilers wrote."""
 
     folder: Path | None = None
-    """Of exports and timelines without data of the machine; None keeps none."""
+    """Of exports and timelines without data of the machine."""
     raw: Path | None = None
-    """Of the profilers' own reports, once a scan finds no secret; None keeps none."""
+    """Of the profilers' own reports, once a scan finds no secret."""
     handed_on: bool = False
     """The reports leave the machine: none is kept of a profiler that sees what others run on it."""
 
@@ -69,14 +67,13 @@ class Request:
     """Seconds of a case without a profiler."""
     gpu: bool = False
     driver_cuda: str = ""
-    """Of the driver, such as `12.8`; empty where unknown."""
+    """Such as `12.8`; empty where unknown."""
     capability: tuple[int, int] | None = None
     counters: CounterSet | Sequence[str] = "default"
-    """The policy's set of counters, or further sections of the profiler."""
     metrics: tuple[str, ...] = ()
     """Further counters, which limits need."""
     written_env: frozenset[tuple[str, str]] = frozenset()
-    """Names and values that the policies set."""
+    """Of the policies."""
     keep: Keep | None = None
     account: Account = SAME
 
@@ -105,8 +102,7 @@ class Profiler(ABC, Generic[Seen]):
     executions: ClassVar[int] = 10
     """Of each case."""
     window: ClassVar[bool | None] = None
-    """True: each case opens the profiler's window. False: it is open from the first case to the last. None: there is
-    none."""
+    """Opened by each case, or (False) from the first case to the last; None: there is none."""
     seconds: float
     """For a case, or for the command."""
 
@@ -116,11 +112,11 @@ class Profiler(ABC, Generic[Seen]):
         """Return the profiler on this machine, or why it cannot be used."""
 
     def for_cases(self, device: DeviceKind) -> "Profiler[Seen]":
-        """Return the profiler for cases of a device in a worker."""
+        """Return the profiler for cases of a device."""
         return self
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Profiler[Seen]":
-        """Return the profiler for a command of at most `timeout` seconds without a profiler.
+        """Return the profiler for a command of at most `timeout` seconds without it.
 
         `asked`: base's `kernels`, `range`, `skip` and `trace`, where base has the command.
         """
@@ -131,23 +127,23 @@ class Profiler(ABC, Generic[Seen]):
         return self
 
     def without(self, refused: Mapping[str, str]) -> "Profiler[Seen]":
-        """Return the profiler without `refused`, whose reasons are faults of all that it reads."""
+        """Return the profiler without `refused`, whose reasons are faults of what it reads."""
         return self
 
     def lacking(self) -> Mapping[str, str]:
-        """Return metrics that were requested and cannot be had here → why."""
+        """Return requested metrics that cannot be had here → why."""
         return {}
 
     def under(self, report: Path) -> Under | None:
-        """Return how a process is started under it, to write to `report`; None for a profiler inside the worker."""
+        """Return how a process is started under it; None for a profiler inside the worker."""
         return None
 
     def path(self, report: Path, name: str) -> str | None:
-        """Return where torch's profiler inside the worker writes a case; None for any other."""
+        """Return where a profiler inside the worker writes a case; None for any other."""
         return None
 
     def excess(self, report: Path) -> Reason | None:
-        """Return why it is to be ended; asked while a command runs."""
+        """Return why a running command is to be ended."""
         return None
 
     def written(self, report: Path) -> bool:
@@ -155,11 +151,11 @@ class Profiler(ABC, Generic[Seen]):
         return True
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Seen]:
-        """Read the report once the profiler has ended; `ended` is None where it was killed for its time.
+        """Read the report; `ended` is None where the profiler was killed for its time.
 
         `names`: of the ranges of cases, or WHOLE. What goes wrong is a fault, never an exception. Code under test can
-        write any file in the place of a report: read it in a process of its own (`system.bounded.call`), within bounds,
-        as the user of that code (`Request.account`).
+        write any file in its place: read it in a process of its own (`system.bounded.call`), within bounds, as the user
+        of that code (`Request.account`).
         """
         raise NotImplementedError(f"{self.name} is put around nothing")  # it writes no report: `inspect` is asked
 
@@ -191,11 +187,8 @@ _PERFCI = re.compile(
 
 
 def trimmed(env: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return the part of `env` that a profiled process gets: what a worker gets unasked, caches, and names and values
-    `written` in a policy, which are no secrets in its repository. Likely secrets are left out.
-
-    Compiled kernels must be found again, or the profile is one of compilation.
-    """
+    """Return what a profiled process gets of `env`: what a worker gets unasked, caches (else the profile is one of
+    compilation), and names and values `written` in a policy; no likely secrets."""
     return {
         name: value
         for name, value in env.items()

@@ -1,4 +1,4 @@
-"""CUDA's names, as CUPTI spells them for nsys and Kineto: API functions, kinds of copies and of memory."""
+"""CUDA's names, as CUPTI spells them for nsys and Kineto."""
 
 import re
 from collections import Counter
@@ -48,17 +48,17 @@ _MEMORIES: dict[str, Memory] = {
 
 
 def plain_call(name: str) -> str:
-    """Return a CUDA API function's name without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
+    """Return a function's name without suffixes such as `_v3020`, `_v2`, `_ptsz`."""
     return _SUFFIX.sub("", name)
 
 
 def call_kind(name: str) -> CallKind:
-    """Return the kind of a function of CUDA's runtime or driver API, without suffix. Memory sets are `other`."""
+    """Return the kind of a function of CUDA's runtime or driver API, without suffix."""
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 
 def work(function: str) -> Work | None:
-    """Return the work that a successful call of this function puts on the device."""
+    """Return the work that a successful call puts on the device."""
     if function.startswith(("cudaMemset", "cuMemset")):
         return "set"
     kind = call_kind(function)
@@ -68,12 +68,12 @@ def work(function: str) -> Work | None:
 
 
 def copy_kind(name: str) -> CopyKind:
-    """Return the kind of a copy: CUPTI's `HTOD`, Kineto's `HtoD`."""
+    """Return the kind of CUPTI's `HTOD`, Kineto's `HtoD`."""
     return _COPIES.get(name.upper(), "other")
 
 
 def memory(name: str) -> Memory:
-    """Return the kind of a memory: CUPTI's `DEVICE_STATIC`, Kineto's `Device Static`."""
+    """Return the kind of CUPTI's `DEVICE_STATIC`, Kineto's `Device Static`."""
     return _MEMORIES.get(name.upper().replace(" ", "_"), "unknown")
 
 

@@ -1,4 +1,4 @@
-"""Faults, by which readers of profilers' files say what is missing."""
+"""Faults of profilers' files, and the metrics that each changes."""
 
 from collections.abc import Iterable
 
@@ -29,7 +29,7 @@ def fault(
     *,
     aside: bool = False,
 ) -> Fault:
-    """Return a fault, its text and remedy each in one line and cut to LONGEST.
+    """Return a fault, its text and remedy each in one line.
 
     `metrics`: those that it could change; empty for all. `aside`: it changes none.
     """

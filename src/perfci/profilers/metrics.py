@@ -1,4 +1,4 @@
-"""From what profilers saw to the catalogue's metrics of one execution of a case."""
+"""From what profilers saw to metrics of one execution."""
 
 import math
 from collections import Counter
@@ -26,11 +26,7 @@ DOWNLOAD: CopyKind = "device to host"
 
 
 def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[str, float]:
-    """Return metrics of the trace and static tiers, in the catalogue's units, without what the trace cannot tell.
-
-    `device_busy` is busy / wall, `launch_overhead` launching / wall, in percent. `capability`: None leaves occupancy
-    out.
-    """
+    """Return metrics of the trace and static tiers, in the catalogue's units; without `capability` no occupancy."""
     found = {
         "kernel_launches": math.fsum(kernel.count for kernel in trace.kernels),
         "device_time": math.fsum(kernel.seconds for kernel in trace.kernels),
@@ -70,11 +66,8 @@ def of_trace(trace: Trace, capability: tuple[int, int] | None = None) -> dict[st
 def take(
     profile: Profile, seen: Trace | Counters, faults: Iterable[Fault], capability: tuple[int, int] | None, gpu: bool
 ) -> None:
-    """Put what a tool saw into `profile`, with its faults and the metrics that no fault could have changed.
-
-    A second trace replaces the first, as do second counters. Fewer launches counted than a whole trace has are a fault,
-    but not of a command, whose kernels may be selected. `gpu`: False gives no metrics.
-    """
+    """Put what a tool saw into `profile`, in the place of an earlier trace or counters, with its faults and the metrics
+    that no fault could have changed; without `gpu` none."""
     profile.faults += faults
     part: Part = "trace" if isinstance(seen, Trace) else "counters"
     if (before := getattr(profile, part)) is not None:
@@ -103,10 +96,8 @@ def _stands(profile: Profile, part: Part, name: str) -> bool:
 
 
 def uncounted(profile: Profile) -> Fault | None:
-    """Return a fault where fewer launches were counted than an execution in the trace has, which is whole.
-
-    By grid and block: the tools spell names differently.
-    """
+    """Return a fault where fewer launches were counted than a whole trace has: by grid and block, as the tools spell
+    names differently."""
     trace, counters = profile.trace, profile.counters
     if trace is None or counters is None:
         return None
@@ -141,7 +132,7 @@ def _apart(counters: Counters) -> Iterator[Fault]:
 
 
 def _held(kernel: KernelUse, capability: tuple[int, int] | None) -> tuple[float, float, float, float] | None:
-    """Return blocks, warps, threads that an SM holds at once, percent of its warps."""
+    """Blocks, warps, threads that an SM holds, percent of its warps."""
     told = OF_KERNELS["shared_memory"](kernel)
     shared = kernel.shared if told is None else told
     if capability is None or kernel.registers is None or shared is None:

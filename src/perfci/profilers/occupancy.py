@@ -1,8 +1,8 @@
 """Theoretical occupancy.
 
-The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h`, version 12.1, of CUDA 13); the sizes of an SM
-are the CUDA C++ Programming Guide's "Technical Specifications per Compute Capability", as `cuda/__device/arch_traits.h`
-of CCCL 3.3 has them. Clusters and named barriers, which no launch configuration tells, can lower it further.
+The rules are those of NVIDIA's occupancy calculator (`cuda_occupancy.h` 12.1, of CUDA 13); the sizes are the CUDA C++
+Programming Guide's "Technical Specifications per Compute Capability", as in `cuda/__device/arch_traits.h` of CCCL 3.3.
+Clusters and named barriers can lower it further.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MOST_REGISTERS = 255
 MOST_THREADS = 1024
 """Of a block."""
 REGISTER_UNIT = 256
-"""Per warp, registers are allocated in this unit."""
+"""Of allocation, for a warp."""
 PARTITIONS = 4
 """Register files of an SM."""
 
@@ -49,7 +49,7 @@ CHIPS = {
     (12, 0): _Chip(48, 24, 100 * _KIB),
     (12, 1): _Chip(48, 24, 100 * _KIB),
 }
-"""By compute capability. 10.7 is left out: the sources contradict each other about its shared memory."""
+"""10.7 is left out: the sources contradict each other about its shared memory."""
 
 
 def _up(value: int, unit: int) -> int:

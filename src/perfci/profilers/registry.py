@@ -1,4 +1,4 @@
-"""The profilers that perfci knows, in the order of choice."""
+"""The profilers, in the order of choice."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Profilers' own reports: each is searched for the secrets of this environment before it is kept."""
+"""The search of profilers' own reports for secrets of this environment."""
 
 import bz2
 import gzip
@@ -18,12 +18,12 @@ from perfci.system.files import unused
 _NSYS = ".nsys-rep"
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _WINDOW = 8
-"""Bytes of a secret to search for in a compressed report: LZ4 cuts text where a part of it occurred before."""
+"""Bytes of a secret to search for: LZ4 cuts text where a part of it occurred before."""
 _WIDE = ("utf-16-le", "utf-16-be", "utf-32-le")
-"""Encodings beside UTF-8 that are searched: `wchar_t`, which NVTX names may have, and Windows'."""
+"""Encodings of `wchar_t`, which NVTX names may have, and of Windows."""
 _TOKEN = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+/_=.:~%-]{20,}")
 _TOLD = frozenset({"HOSTNAME"})
-"""Variables whose value every report tells."""
+"""In every report."""
 
 
 def keep_report(
@@ -32,7 +32,7 @@ def keep_report(
     """Copy `report` into `folder` where `searched`, itself or its export, holds no secret of this environment; else
     return why, as a `fault` that costs no value.
 
-    `most`: bytes of the report and of `searched` at most.
+    `most`: bytes of `report` and of `searched`.
     """
     try:
         held = held_secrets(searched, secrets(dict(os.environ)), most[1])
@@ -53,7 +53,7 @@ def keep_report(
 
 
 def held_secrets(path: Path, secrets: Mapping[str, str], largest: int) -> list[str]:
-    """Return what `contains` tells, in a process of this user, whose secrets they are. Raises Unread."""
+    """Call `contains` in a process of this user, whose secrets they are. Raises Unread."""
     size = regular(path, largest)
     with desk() as place:
         return call(contains, grown(size, 4 * MIB, 600), place, path=path.absolute(), secrets=dict(secrets))
@@ -61,7 +61,7 @@ def held_secrets(path: Path, secrets: Mapping[str, str], largest: int) -> list[s
 
 def secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """Return variables whose values must not be published: likely secrets, and long values of letters and digits that
-    profiled processes do not get. Values under 6 characters are found everywhere, and left out."""
+    profiled processes do not get. Values under 6 characters are found everywhere."""
     allowed = trimmed(environ)
     found = {}
     for name, value in environ.items():
@@ -78,9 +78,8 @@ def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
     """Return the names of those `secrets` whose values the file holds as UTF-8, UTF-16 or UTF-32, in constant memory.
 
     Files that are gzip, xz or bzip2 as a whole are also searched unpacked. NVIDIA's LZ4 framing of a `.nsys-rep` cuts
-    strings: any 8 successive bytes with a letter and a digit count (any 8 of a value that has none), which catches
-    nearly every random value and some innocent ones; only a scan of its unscrubbed export is sure. Not found: base64,
-    parts of a file that are compressed, values in pieces. Raises OSError where the file cannot be read.
+    strings: any 8 successive bytes with a letter and a digit count (any 8 of a value that has none); only a scan of its
+    unscrubbed export is sure. Not found: base64, parts of a file that are compressed, values in pieces. Raises OSError.
     """
     given = {name: value for name, value in secrets.items() if value}
     with path.open("rb") as handle:

@@ -23,9 +23,8 @@ Dtype = Any  # torch.dtype, or a name such as "bf16" or "float32"
 
 SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 FLOATS, INTEGERS = ("float32", "float64"), ("int64", "int32", "int16", "int8", "uint8")
-"""Types that generators draw themselves."""
 LINE = 64
-"""Bytes of a cache line, which is also torch's alignment on the CPU."""
+"""Bytes, which is also torch's alignment on the CPU."""
 PAGE = 4096
 """Bytes within which the begin of a tensor on the CPU is drawn."""
 SMALLEST_PAD, LARGEST_PAD = 64 * 2**10, 16 * 2**20
@@ -46,7 +45,7 @@ SUMMED = 2**26
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference of a case: the result must satisfy |out - ref| <= atol + rtol · |ref|."""
+    """What the result must satisfy: |out - ref| <= atol + rtol · |ref|."""
 
     fn: Callable[[], Any]
     rtol: Tolerance
@@ -55,7 +54,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One tensor that a case drew."""
+    """A drawn tensor."""
 
     method: str
     tensor: Tensor
@@ -69,9 +68,9 @@ class Drawn:
 class Bench:
     """The inputs of one case in one placement.
 
-    Values depend on `seed`, `placement` and the number of the draw, so base and head have the same; where tensors and
-    other allocations lie in memory is drawn anew with every placement, for both alike. `device` is "cuda", "cuda:1" or
-    "cpu". With `poison`, `empty` is filled with NaN, so that an element that is never written shows.
+    Values depend on `seed`, `placement` and the number of the draw, so base and head have the same; where tensors lie
+    in memory is drawn anew with every placement, for both alike. `device` is "cuda", "cuda:1" or "cpu". With `poison`,
+    `empty` is filled with NaN, so that an unwritten element shows.
 
     Every `dtype` is a torch.dtype or its name: "bf16", "fp16", "fp32", "fp64", or as torch calls it.
     """
@@ -118,7 +117,7 @@ class Bench:
         return found
 
     def seed_everything(self) -> None:
-        """Seed the global generators of random, and of torch and numpy where they are loaded."""
+        """Call `seed_generators`."""
         seed_generators(self._integer("global"))
 
     # ---------------------------------------------------------------- inputs
@@ -205,8 +204,8 @@ class Bench:
         """Declare what the result must be: `fn()`, within atol + rtol · |reference|; exactly, by default.
 
         `rtol` and `atol`: a number, or a mapping of outputs to numbers: by position in a tuple or list, by key of a
-        dict, by field of a named tuple, and "*" for all others. `fn` is called only when the result is checked, before
-        the kernel runs. Raises TypeError where it cannot be called, ValueError for a tolerance that is negative or not
+        dict, by field of a named tuple, and "*" for all others. `fn` is called before the kernel runs, when the result
+        is checked. Raises TypeError where it cannot be called, ValueError for a tolerance that is negative or not
         finite, and on a second call.
         """
         if self._reference is not None:
@@ -232,28 +231,28 @@ class Bench:
     # ---------------------------------------------------------------- what perfci asks
 
     def declared_work(self) -> dict[str, Any]:
-        """Return flops, read, written (bytes), items as floats, and item; zeros where nothing was declared."""
+        """Return flops, read, written (bytes), items as floats, and item; else zeros."""
         return dict(self._work or {"flops": 0.0, "read": 0.0, "written": 0.0, "items": 0.0, "item": "items"})
 
     def declared_reference(self) -> Optional[Reference]:
-        """Return the reference, if declared."""
+        """Return the reference."""
         return self._reference
 
     def declared_versus(self) -> Optional[Versus]:
-        """Return the alternative, if declared."""
+        """Return the alternative."""
         return self._versus
 
     def shapes(self) -> list[str]:
-        """Return method, type and shape of every tensor drawn, in order: `randn float16[32, 8, 128, 64]`."""
+        """Return `Drawn.shape` of every tensor drawn, in order."""
         return [drawn.shape for drawn in self._drawn]
 
     def device_bytes(self) -> int:
-        """Return the bytes of the tensors that lie where the case runs, without `host` and `pinned` ones."""
+        """Return the bytes of drawn tensors without `host` and `pinned` ones."""
         drawn = (one.tensor for one in self._drawn)
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
 
     def main_dtype(self) -> str:
-        """Return the type of most bytes drawn, such as `bfloat16`; empty if none were."""
+        """Return the type of most bytes drawn, such as `bfloat16`, or empty."""
         sizes: dict[str, int] = {}
         for one in self._drawn:
             name = str(one.tensor.dtype).rpartition(".")[2]
@@ -266,7 +265,7 @@ class Bench:
         return any(one.tensor.untyped_storage().data_ptr() == memory for one in self._drawn)
 
     def release(self) -> None:
-        """Free tensors, padding and reference, although functions refer to this."""
+        """Free what it drew, although functions refer to this."""
         self._drawn.clear()
         self._pads.clear()
         self._reference = self._versus = None
@@ -276,7 +275,7 @@ class Bench:
         runs.
 
         Each tensor gives up to 65536 evenly spaced elements, and the sum of its bytes as int32 (uint8 where the size is
-        no multiple of four), which wraps around and so does not depend on the order. `empty` gives no values.
+        no multiple of four), which does not depend on the order. `empty` gives no values.
         """
         digest = hashlib.sha256()
         for drawn in self._drawn:
@@ -290,14 +289,14 @@ class Bench:
     # ---------------------------------------------------------------- placing
 
     def _integer(self, purpose: str) -> int:
-        """Return 63 bits; hash() would differ between processes."""
+        """hash() would differ between processes."""
         return int.from_bytes(hashlib.sha256(f"{self._seed}/{purpose}".encode()).digest()[:8], "big") >> 1
 
     def _stream(self, purpose: str) -> Random:
         return Random(self._integer(purpose))
 
     def _displace_heap(self) -> None:
-        """Allocate before the blocks of the last placement are freed, for new ones to lie elsewhere."""
+        """Before the blocks of the last placement are freed: new ones lie elsewhere."""
         heap = self._stream("heap")
         _ballast[:] = [bytearray(int(GRAIN * 2 ** heap.uniform(0, 7)) + 1) for _ in range(BALLAST)]
 
@@ -305,7 +304,7 @@ class Bench:
         return _torch().Generator(device).manual_seed(self._integer(str(len(self._drawn))))
 
     def _fill(self, method: str, out: Tensor, native: Sequence[str], draw: Callable[[Tensor, Any], Tensor]) -> Tensor:
-        """Fill by `draw(tensor, generator)`, through the first `native` type where its own is none."""
+        """Through the first `native` type where its own is none."""
         torch = _torch()
         types = [getattr(torch, name) for name in native]
         # On the case's own device, for host memory too: a GPU draws 64 MB in a fraction of a millisecond.
@@ -319,7 +318,7 @@ class Bench:
         return self._take(method, out)
 
     def _place(self, shape: tuple[Any, ...], dtype: Dtype, host: bool, pinned: bool) -> Tensor:
-        """Return uninitialised memory behind random padding; on the CPU at a random cache line of a page."""
+        """Uninitialised, behind random padding; on the CPU at a random cache line of a page."""
         torch = _torch()
         if len(shape) == 1 and not isinstance(shape[0], int):
             shape = tuple(shape[0])
@@ -347,7 +346,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case that is ready to run."""
+    """A case, ready to run."""
 
     fn: Callable[[], Any]
     """What is timed."""
@@ -396,8 +395,7 @@ def seed_generators(seed: int) -> None:
 
 
 def _seed_torch(torch: Any, seed: int) -> None:
-    """Seed CPU and GPUs. torch.manual_seed keeps a stack trace for each kind of absent device: half the time of
-    drawing a small case."""
+    """torch.manual_seed keeps a stack trace for each kind of absent device: half the time of drawing a small case."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         for generator in torch.cuda.default_generators:
@@ -434,7 +432,6 @@ def _described(value: Any) -> str:
 
 
 def _fingerprint(tensor: Tensor) -> bytes:
-    """Return sum and sample of a tensor's bytes, computed in place."""
     torch = _torch()
     flat = tensor.detach().contiguous().reshape(-1)
     raw = flat.view(torch.uint8) if flat.dtype != torch.bool else flat.to(torch.uint8)

@@ -1,7 +1,6 @@
 """Finds bytecode that is not that of its source: `python -I -S -B bytecode.py FILE`, in the side's interpreter.
 
-FILE holds a JSON list of paths; the last line printed lists the faulty ones. Bytecode that would not be loaded (other
-version, no source, older than its source) is not faulty.
+FILE holds a JSON list of paths; the last line printed lists the faulty ones.
 """
 
 import importlib.util

@@ -1,8 +1,5 @@
-"""The most that this device does, measured: bytes and floating-point operations per second.
-
-They give the speed of light, beyond which a time is not believed (perfci/judge/speed_of_light.py). Takes half a second
-on a GPU.
-"""
+"""The most that this device does, measured: the speed of light, beyond which a time is not believed
+(perfci/judge/speed_of_light.py). Takes half a second on a GPU."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import time
 from typing import Any, Callable
 
 GPU_BYTES = 2**30
-"""Bytes: twenty times the largest L2, half a millisecond at 4 TB/s."""
+"""Twenty times the largest L2, half a millisecond at 4 TB/s."""
 GPU_MATMUL = 8192
-"""Rows and columns: cuBLAS reaches its best from some 4096 on."""
+"""cuBLAS reaches its best from some 4096 on."""
 HOST_BYTES = 64 * 2**20
 CPU_BYTES = 256 * 2**20
-"""Bytes, more than the last cache of a CPU."""
+"""More than the last cache of a CPU."""
 CPU_MATMUL = 512
 REPEATS = 7
 LONG = 10e-3
@@ -30,7 +27,7 @@ Rate = dict[str, Any]
 
 
 def measure(device: str) -> dict[str, Any]:
-    """Measure the ceilings of `device` ("cuda" or "cpu", with torch's current threads), without code under test.
+    """Measure the ceilings of `device` ("cuda" or "cpu", with torch's current threads).
 
     Returns `{"device", "read", "copied", "matmul": {dtype: …}, "to_device", "to_host", "seconds"}`. A rate is
     `{"value": float, "how": str}` in bytes or floating-point operations per second, or `{"value": None, "reason":
@@ -71,7 +68,7 @@ def _cpu(torch: Any) -> dict[str, Any]:
 
 
 def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Measure bandwidths; reading at least as fast as the copy, which reads while it writes."""
+    """Reading is at least as fast as the copy, which reads while it writes."""
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         target = torch.empty_like(source)
@@ -90,7 +87,7 @@ def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]
 
 
 def _matmuls(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Measure products of n×n matrices, 2n³ operations. Restores torch's settings."""
+    """Measure products of n×n matrices, 2n³ operations."""
     flops = 2.0 * size**3
     found: dict[str, Rate] = {}
     on_gpu = device == "cuda"
@@ -173,7 +170,7 @@ def _line(error: BaseException) -> str:
 
 
 def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
-    """Return the fastest seconds after two executions that warm up."""
+    """Return the fastest seconds, warm."""
     fn()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -191,7 +188,7 @@ def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
 
 
 def _best_of_calls(fn: Callable[[], Any]) -> float:
-    """Likewise on the CPU. What takes LONG when warm is done in software: once is enough."""
+    """What takes LONG when warm is done in software: once is enough."""
     fn()
     times: list[float] = []
     while len(times) < REPEATS and not (times and times[0] > 5 * LONG):

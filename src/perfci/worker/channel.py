@@ -14,7 +14,7 @@ from typing import Any, Optional
 LARGEST_MESSAGE = 64 * 2**20
 """Bytes."""
 LONGEST_PATH = 103
-"""Bytes of a socket's path that both Linux (107) and macOS (103) take."""
+"""Bytes that both Linux (107) and macOS (103) take."""
 
 
 class Garbage(Exception):
@@ -45,7 +45,7 @@ class Channel:
         self._sock.sendall(data)
 
     def file(self) -> int:
-        """Return the open file of the message just received; such messages are dealt with in turn."""
+        """Return the file of the message just received; such messages are dealt with in turn."""
         return self._files.pop(0)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[dict[str, Any]]:
@@ -95,7 +95,7 @@ class Channel:
         return b"\n" in self._buffer
 
     def close(self) -> None:
-        """Close it."""
+        """Close."""
         self._sock.close()
 
 

@@ -1,7 +1,7 @@
 """The SM clock, measured: the SMs' cycle counters against the GPU's timer, before and after what is timed.
 
 The method is NVBench's (nvbench/detail/timestamps_kernel.cu), a thread that stores `%globaltimer` and `%clock64`, but
-on all SMs instead of SM 0, for they need not run alike.
+on all SMs instead of SM 0.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ done:
 }
 """
 MOST_SMS = 1024
-"""Rows of a stamp: SMs are numbered below %nsmid, which may exceed their count."""
+"""SMs are numbered below %nsmid, which may exceed their count."""
 SHORTEST = 100_000
 """Nanoseconds of a block: the GPU's timer ticks in 32 ns to 1 µs, then under 1 %."""
 TICKS = 100
-"""Ticks of the GPU's timer in a window, on average, for the same reason."""
+"""Of the GPU's timer in a window, on average, for the same reason."""
 
 
 class SmClock:
     """Stamps time and cycles on the current device and stream.
 
     Window 0 is the whole block, others lie around one sample each: within a flush the SMs run faster than within a
-    kernel at the power limit (H200, cold matmul 4096: by 4 % on average over the block), and the kernel's clock is
-    wanted.
+    kernel at the power limit (H200, cold matmul 4096: by 4 % on average over the block).
     """
 
     def __init__(self, torch: Any) -> None:
@@ -72,7 +71,7 @@ class SmClock:
             raise RuntimeError("{} failed with CUDA error {}".format(name, status))
 
     def forget(self, windows: int) -> None:
-        """Clear the stamps of up to `windows` windows, with the block itself."""
+        """Clear the stamps of `windows` windows, with the block itself."""
         if windows > len(self._stamps):
             self._stamps = self._torch.zeros(windows, 2, MOST_SMS, 2, dtype=self._torch.int64, device="cuda")
         self._stamps.zero_()

@@ -28,10 +28,9 @@ class CpuSampler:
         self.hertz = None
         self.clocks = None
         self.drained = False
-        """The CPU has no queue."""
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that the numbers depend on besides the case."""
+        """Return what the numbers depend on besides the case."""
         kept = os.environ.get("MALLOC_MMAP_MAX_") == "0"  # the run's setting, unless the policy has another
         return {"timer": "perf_counter_ns", "allocator": "keeps freed memory" if kept else "as found"}
 
@@ -95,7 +94,7 @@ class CpuSampler:
         return None
 
     def verify(self, prepared: Any, given: Given) -> None:
-        """Return None: the function that is timed was already checked."""
+        """Return None: what is timed was already checked."""
 
     def finish(self) -> None:
-        """Do nothing: nothing is pending on the CPU."""
+        """Do nothing."""

@@ -62,7 +62,7 @@ class Kernel:
     """The suite file whose import declares it; `file` may be another."""
 
     def cases(self, device: str) -> list[CaseSpec]:
-        """Return the cases on `device` ("cuda" or "cpu") in the order declared; none for an unnamed device."""
+        """Return the cases on `device` in the order declared."""
         variant = self.devices.get(device)
         return [
             CaseSpec(case_id(self.name, params), self.name, params, device, self.file, self.line)
@@ -86,7 +86,7 @@ def product(values: Mapping[str, Sequence[Any]]) -> list[Params]:
 
 
 def case_id(name: str, params: Params) -> str:
-    """Return the id of a case: `name/param=value/…`, values by str() with all but [A-Za-z0-9_.+-] as `_`."""
+    """Return `name/param=value/…`, values by str() with all but [A-Za-z0-9_.+-] as `_`."""
     return "/".join([name, *(f"{key}={NOT_IN_IDS.sub('_', str(value))}" for key, value in params.items())])
 
 
@@ -121,17 +121,15 @@ def kernel(
         @perfci.kernel(params={"n": [1024, 4096]}, devices={"cuda": None, "cpu": {"params": {"n": [256]}}})
         def scale(bench, n):
             x = bench.randn(n, n)
-            bench.work(read=x.nbytes, written=x.nbytes)
             bench.reference(lambda: x.double() * 2, rtol=1e-6)
             return lambda: x * 2
 
-    `params`: name → list of str, int, float or bool; every combination is a case. `devices`: names out of
-    "cuda" and "cpu", or a mapping from these to None or to what differs there: under "params" lists that
-    replace those of the same name, under "fuzz" all of `fuzz`. `fuzz`: name → list; every combination, over
-    the case's own parameters, is checked for correctness and never timed. `limits`: mappings such as
-    `{"metric": "time", "regression": "5%"}`, as in the policy but without `cases`. `timing`: how it
-    is timed on a GPU, "rotating", "cold", "hot" or "auto"; by default as the policy says. `name`: the function's own by
-    default.
+    `params`: name → list of str, int, float or bool; every combination is a case. `devices`: names out of "cuda" and
+    "cpu", or a mapping from these to None or to what differs there: under "params" lists that replace those of the same
+    name, under "fuzz" all of `fuzz`. `fuzz`: name → list; every combination, over the case's own parameters, is checked
+    and never timed. `limits`: mappings such as `{"metric": "time", "regression": "5%"}`, as in the policy but without
+    `cases`. `timing`: on a GPU, "rotating", "cold", "hot" or "auto"; by default as the policy says. `name`: the
+    function's own by default.
 
     Raises TypeError and ValueError with one line that begins with the place of the function.
     """

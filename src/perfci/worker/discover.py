@@ -31,9 +31,9 @@ PACKAGES = frozenset({"site-packages", "dist-packages"})
 def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
     """Import the files below `root` that match `patterns` (pathlib globs, `**` allowed) and collect kernels.
 
-    Returns `{"files": [{"file", "error"}], "kernels": [Kernel]}`, paths relative to `root`, sorted within each pattern.
-    A file that fails costs only its own kernels: "error" is `{"kind": "import", "text": one line}`, else None; kind
-    "absent" is for a pattern without files.
+    Returns `{"files": [{"file", "error"}], "kernels": [Kernel]}`, paths relative to `root`. A file that fails costs
+    only its own kernels: "error" is `{"kind": "import", "text": one line}`, else None; kind "absent" is for a pattern
+    without files.
     """
     top = Path(root).resolve()
     files: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> lis
 
     Their top-level name is provided by the tree at `root` (or `root/src`, or an entry of sys.path inside it) or `site`,
     but they came from elsewhere; or they lie below `forbidden_roots` (the user's checkout, the other side). The
-    interpreter's packages, which may lie in a virtual environment there, and perfci are allowed.
+    interpreter's packages and perfci are allowed.
     """
     own = (os.path.realpath(root), os.path.realpath(site))
     library = tuple(os.path.realpath(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))

@@ -1,4 +1,4 @@
-"""Timing on a GPU: event pairs, a GPU that is held back until a block is queued, the SM clock."""
+"""Timing on a GPU: event pairs, and a GPU that is held back until a block is queued."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .checks.tolerance import Given
 
 FLUSH_FACTOR = 2
-"""The flush writes this many times the size of the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
+"""The flush writes this many times the L2 (FlashInfer and pygpubench use 2, NVBench 1)."""
 WARM_CALLS = 3
 AHEAD = 1.5
 """The hold, in times that the CPU needs to queue a block."""
@@ -26,9 +26,9 @@ ATTEMPTS = 3
 HOLD_LIMIT = 0.1
 """Seconds: a case that synchronises cannot be queued ahead."""
 EMPTY_PAIRS = 100
-"""Pairs with nothing between them, for the reported median (pygpubench)."""
+"""For the reported median (pygpubench)."""
 KEPT_SHARE = 0.1
-"""Share of the GPU's memory up to which a worker keeps freed memory."""
+"""Of the GPU's memory, up to which a worker keeps freed memory."""
 EMPTY_HOLD = 10e-3
 """Seconds; queueing them takes 1 to 2 ms."""
 
@@ -36,7 +36,7 @@ Events = list[tuple[Any, Any]]
 
 
 class Rig:
-    """What all placements of a worker share, made before the suite is imported, with torch's own functions."""
+    """What all placements of a worker share, made before the suite is imported."""
 
     def __init__(self) -> None:
         import torch
@@ -48,7 +48,7 @@ class Rig:
 
     @functools.cached_property
     def properties(self) -> Any:
-        """Properties of the current device."""
+        """Of the current device."""
         return self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
 
     @functools.cached_property
@@ -58,7 +58,7 @@ class Rig:
 
     @functools.cached_property
     def flush_seconds(self) -> float:
-        """Seconds of a flush."""
+        """Of a flush."""
         begin, end = self.event(), self.event()
         self.flush.zero_()
         begin.record()
@@ -69,12 +69,12 @@ class Rig:
 
     @functools.cached_property
     def clock(self) -> Any:
-        """The SM clock; None where it cannot be measured."""
+        """None where it cannot be measured."""
         return sm_clock(self.torch)
 
     @functools.cached_property
     def stream(self) -> Any:
-        """The stream for captures, which cannot begin on the default stream."""
+        """For captures, which cannot begin on the default stream."""
         return self.torch.cuda.Stream()
 
     @functools.cached_property
@@ -90,7 +90,7 @@ class Rig:
         return pool
 
     def forget_pool(self) -> None:
-        """Give the next graph memory of its own, placed independently of earlier graphs."""
+        """Give the next graph memory placed independently of earlier graphs."""
         self.__dict__.pop("pool", None)
         self.keeper = None
 
@@ -124,7 +124,7 @@ class Rig:
 
 @functools.lru_cache(maxsize=1)
 def rig() -> Rig:
-    """Return the rig of this process."""
+    """Return the process's rig."""
     return Rig()
 
 
@@ -133,13 +133,13 @@ class Learned:
 
     def __init__(self) -> None:
         self.queue_seconds = 0.0
-        """Seconds for the CPU to queue one sample."""
+        """For the CPU to queue one sample."""
         self.synchronises = False
         """It outlasted the longest hold, so holding is in vain."""
 
 
 class GpuSampler(abc.ABC):
-    """Times blocks of samples on the current device and stream; subclasses define a sample in `_queue`."""
+    """Times blocks of samples on the current device and stream."""
 
     windows = False
     """Stamp the clock around every sample: something else lies between them."""
@@ -150,7 +150,6 @@ class GpuSampler(abc.ABC):
         self.drained = False
         """The GPU waited for the CPU: the last block's samples hold launch gaps."""
         self.hertz: Optional[float] = None
-        """Of the last block; None if not measured."""
         self.doubts: list[Optional[str]] = []
         """For each block, how the GPU's own timer contradicts its events."""
 
@@ -224,7 +223,7 @@ class GpuSampler(abc.ABC):
         return "as found" if self.rig.clock is None else "as found, measured"
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that the numbers depend on besides the case."""
+        """Return what the numbers depend on besides the case."""
         return self.rig.settings()
 
     def verify(self, prepared: Any, given: Given) -> Any:
@@ -245,7 +244,7 @@ class ColdSampler(GpuSampler):
     """Timing mode `cold`: one execution a sample, the L2 flushed before it.
 
     A case that synchronises has its core in its times: on a shared host some are slower by a third for minutes (an
-    H200's virtual machine). Blocks stay on a core drawn from `seed`, the same for base and head.
+    H200's virtual machine). Blocks stay on a core drawn from `seed`, for base and head alike.
     """
 
     windows = True
@@ -256,7 +255,7 @@ class ColdSampler(GpuSampler):
         self.core = drawn_core(seed)
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
-        """See GpuSampler; on the sampler's core."""
+        """See GpuSampler."""
         with on_core(self.core):
             return super().block(batch, samples, bracket)
 
@@ -298,7 +297,7 @@ class ColdSampler(GpuSampler):
         self.estimate()
 
     def estimate(self) -> float:
-        """Warm up, then return the median seconds of five samples; sets `queue_seconds`."""
+        """Warm up, then return the median seconds of five samples."""
         for _ in range(WARM_CALLS):
             self.fn()
         self._forget(5)
@@ -312,7 +311,7 @@ class ColdSampler(GpuSampler):
 
 
 def allocated(device: str) -> int:
-    """Return the device bytes that tensors of this process hold."""
+    """Return the device bytes of this process's tensors."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.memory_allocated()) if torch is not None and device.startswith("cuda") else 0
 

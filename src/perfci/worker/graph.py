@@ -24,7 +24,7 @@ WORKING = (KERNEL, COPY, MEMSET, CHILD, CONDITIONAL)
 
 
 class NothingCaptured(RuntimeError):
-    """The graph of a case has no node that does work on the device."""
+    """No node of a case's graph works on the device."""
 
 
 class GraphSampler(GpuSampler):
@@ -96,7 +96,7 @@ class GraphSampler(GpuSampler):
             graph.capture_end()
 
     def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
-        """Take a block as GpuSampler does, over a graph of its own.
+        """See GpuSampler.
 
         `bracket`: the first replay of a block of 0.3 ms takes up to 2 % longer (H200), and the last ends microseconds
         early without work behind it; long replays need none.

@@ -57,19 +57,19 @@ NOT_OURS = ("boot", "bytecode", "parent")
 
 LONGER = 1.5
 LATER = 30e-6
-"""Work elsewhere is reported when the device is busy for LONGER times and LATER seconds more than events and
-queueing explain: an idle GPU synchronises within some 10 µs."""
+"""Work elsewhere is reported when the device is busy for LONGER times and LATER seconds more than events and queueing
+explain: an idle GPU synchronises within some 10 µs."""
 BATCH_SECONDS = 2e-3
-"""Seconds between synchronisations, at most BATCH executions."""
+"""Seconds between synchronisations."""
 BATCH = 20
 BATCHES = 5
 ENOUGH = 0.25
-"""Seconds for all batches."""
+"""Seconds."""
 
 CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6  # CUlimit of cuda.h
 CUDA_ERROR_UNSUPPORTED_LIMIT = 215
 AGREEMENT = 0.75
-"""Least share. The clocks of events and stamps agree within 1 %; the rest is for launch gaps."""
+"""The clocks of events and stamps agree within 1 %; the rest is for launch gaps."""
 GRANULARITY = 50e-6
 """Seconds: two stamp kernels and their launch gaps."""
 
@@ -174,7 +174,7 @@ def forbid_persisting_l2() -> None:
 
 
 def persisting_l2_bytes() -> Optional[int]:
-    """Return the bytes of L2 set aside for persisting accesses; None on GPUs without this."""
+    """Return the bytes of L2 set aside for persisting accesses, or None."""
     driver = _driver()
     if driver is None:
         return None
@@ -184,7 +184,7 @@ def persisting_l2_bytes() -> Optional[int]:
 
 
 def persisting_l2() -> Optional[str]:
-    """Return one line if code under test set L2 aside, else None."""
+    """Return one line if code under test set L2 aside."""
     size = persisting_l2_bytes()
     if not size:
         return None
@@ -197,9 +197,9 @@ def persisting_l2() -> Optional[str]:
 def work_elsewhere(fn: Callable[[], Any], event_seconds: float, queue_seconds: float) -> Optional[str]:
     """Return one line where `fn` still works once the current stream is done, as on a stream that nothing waits for.
 
-    `event_seconds`: one execution by events on the current stream; `queue_seconds`: the CPU's time to queue one,
-    roughly. A kernel that works where it is timed leaves the device idle within their sum; the best of several batches
-    counts. Warm up before. Raises what `fn` and the device raise.
+    `event_seconds`: one execution by events on the current stream; `queue_seconds`: the CPU's time to queue one. A
+    kernel that works where it is timed leaves the device idle within their sum; the best of several batches counts.
+    Warm up before. Raises what `fn` and the device raise.
     """
     torch = sys.modules["torch"]
     event, synchronize = torch.cuda.Event, torch.cuda.synchronize

@@ -1,6 +1,6 @@
 """The inventory of the interpreter of the code under test, for `perfci doctor`: runs there by `python -c`.
 
-One JSON object a line, `{"topic": …}`, flushed at once: a crash leaves its own topic and those before.
+One JSON object a line, `{"topic": …}`, flushed at once: a crash leaves those before.
 """
 
 import json
@@ -47,7 +47,6 @@ def _torch() -> Any:
 
 
 def _cuda(torch: Any) -> None:
-    """Tried with one addition."""
     _say("begin", what="torch.cuda")
     facts: "dict[str, Any]" = {"error": "", "ran": False}
     try:

@@ -29,9 +29,8 @@ STARTING = 20.0
 class Template:
     """A fork of the parent in which nothing happens but forks, so that all of them find memory alike.
 
-    The parent's memory changes with each request and exit: its forks would lay out the same allocations up to 22 KiB
-    apart, where 2 KiB were 8 to 12 % of the time of examples/extension. The child of a fork that ends at once becomes
-    the parent's, a subreaper (prctl(2)).
+    Forks of the parent would lay out the same allocations up to 22 KiB apart, where 2 KiB were 8 to 12 % of the time of
+    examples/extension. The child of a fork that ends at once becomes the parent's, a subreaper (prctl(2)).
     """
 
     def __init__(self, close: Callable[[], None], begin: Callable[[dict[str, Any], int], None]) -> None:
@@ -71,7 +70,7 @@ class Template:
 
 
 def _forks(wake: int, sock: socket.socket) -> tuple[dict[str, Any], int]:
-    """In the template: fork with each byte; return request and log, in a fork. Nothing here may allocate what stays."""
+    """Fork with each byte; return request and log, in a fork. Nothing here may allocate what stays."""
     while os.read(wake, 1):
         middle = os.fork()
         if middle:
@@ -94,10 +93,10 @@ def _forks(wake: int, sock: socket.socket) -> tuple[dict[str, Any], int]:
 
 
 class Parent:
-    """The loop of the parent process: serves the run, and reports exits of children."""
+    """The loop of the parent process."""
 
     def __init__(self, channel: Channel, enter_stem: Callable[[dict[str, Any], int], None]) -> None:
-        """`enter_stem`: turns a fork into a stem, which is a parent itself."""
+        """`enter_stem`: turns a fork into a stem."""
         self.channel, self.enter_stem = channel, enter_stem
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
         self.stems: dict[int, tuple[int, float]] = {}  # likewise, of those that stay
@@ -235,7 +234,7 @@ class Parent:
         return [pid for pid in descendants(os.getpid(), table) if pid not in kept]
 
     def leave(self) -> None:
-        """Kill everything below us, then end."""
+        """Kill everything below, then end."""
         end_all(all_below)
         os._exit(0)
 

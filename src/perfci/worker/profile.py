@@ -32,7 +32,7 @@ def marker(threads: bool = False) -> tuple[str, Callable[[str], Any], Callable[[
     """Return functions that open and close NVTX ranges; closing takes what opening returned.
 
     They are the package nvtx's, if the nsys at hand records its ranges, else torch's with CUDA; the first member tells
-    what replaces the package, and why, or "". `threads`: ranges of the whole process, with other threads' work, such as
+    what replaces the package, and why. `threads`: ranges of the whole process, with other threads' work, such as
     autograd's.
     """
     package: Any = None
@@ -103,9 +103,8 @@ NAME = "perfci-execution"
 def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> None:
     """Run `executions` executions of a warm case on `device` (`cuda`, `cpu`), each in a range NAME; write the trace.
 
-    One goes before without a range, for the profiler's first steps. The device is synchronised once, at the end.
-    `path`: of the Chrome JSON, ending in `.gz` for torch to compress it. It holds the host's name, which
-    `perfci.profilers.torch.trace.publish` leaves out.
+    One goes before without a range, for the profiler's first steps. `path`: of the Chrome JSON, ending in `.gz` for
+    torch to compress it.
 
     Raises what `fn` raises, RuntimeError where the profiler does not start, OSError.
     """

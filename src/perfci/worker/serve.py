@@ -106,7 +106,7 @@ def ballast(seed: int) -> list[bytes]:
     workers, alike within a pair.
 
     Else what a comment in head moves would lie there in all pairs, faster or slower for good. Some 700 pieces of up to
-    32 KiB, small ones as often as large ones, 2 MB in all, shift each size class of the allocator.
+    32 KiB, 2 MB in all, shift each size class of the allocator.
     """
     drawn = random.Random(seed)
     return [bytes(drawn.randrange(1 << drawn.randrange(4, 16))) for _ in range(drawn.randrange(500, 1000))]
@@ -173,7 +173,7 @@ class Server:
         return False
 
     def do_facts(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return interpreter, torch and GPU as this process sees them."""
+        """Return interpreter, torch and GPU of this process."""
         none = dict.fromkeys(("torch", "cuda", "name", "uuid", "gpu"))
         facts: dict[str, Any] = {"python": sys.version.split()[0], **none}
         facts["packages"] = discover.packages() if message.get("packages") else []
@@ -243,7 +243,7 @@ class Server:
         }
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Check one case at its own and its fuzzed parameters."""
+        """Check one case."""
         kernel = self.kernels[message["kernel"]]
         device, params = message["device"], message["params"]
         tuners.begin()
@@ -280,20 +280,20 @@ class Server:
         return {}
 
     def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Let this user's processes trace this one, and look names up one by one, for the tracer to see."""
+        """Let this user's processes trace this one, and look names up one by one."""
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
         discover.find_without_listing(self.setup["path"])
         return {}
 
     def do_prove(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Do for a tracer what a timed process does: see `proof.steps.prove`."""
+        """See `proof.steps.prove`."""
         return prove(self, message)
 
     def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Draw and place a case's inputs anew and warm it up.
 
         `sets`: input sets, each with values of its own. `describe`: return the inputs' digest, declared work, device
-        bytes of one set, and tuners' work since the check. `warm`: seconds after the draw.
+        bytes of one set, and tuners' work since the check.
         """
         self.prepared = []
         self.sampler = None
@@ -333,7 +333,7 @@ class Server:
         return said
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return whether a CUDA graph can capture the open case, and the time of an execution in it."""
+        """Return whether a CUDA graph can capture the open case, and an execution's time in it."""
         try:
             return {"refused": "", "seconds": probe(self._fns(bool(message.get("versus")))[0])}
         except Exception as error:
@@ -375,8 +375,7 @@ class Server:
     def do_profile(self, message: dict[str, Any]) -> dict[str, Any]:
         """Execute a case for a profiler: warm, then `executions` times in NVTX ranges called `name`.
 
-        `window`: the profiler records these alone. `path`: torch's own profiler writes its trace there. `marked`: from
-        `profile.marker`.
+        `window`: the profiler records these alone. `path`: torch's own profiler writes its trace there.
         """
         kernel, device, window = self.kernels[message["kernel"]], message["device"], message["window"]
         cuda = device == "cuda"
@@ -403,8 +402,7 @@ class Server:
         """Write into `folder` the GPU work of a graph of `batch` executions over `sets` input sets, for each seed in
         `draws`.
 
-        `refused` says why it is unknown. With `unseen` libraries' choices cannot be told, so nothing may wait for the
-        GPU, as tuners do.
+        `refused` says why it is unknown. With `unseen` libraries nothing may wait for the GPU, as tuners do.
         """
         if self.images is None:
             return {"refused": self.unreadable}
@@ -440,10 +438,7 @@ class Server:
         sys.modules["torch"].cuda.empty_cache()
 
     def do_close(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Check the result once more, after timing, and drop the case.
-
-        `tuner` and `chosen` are as of `tuners`.
-        """
+        """Check the result once more, after timing, and drop the case."""
         outcome: Optional[Any] = None
         tuner: Optional[str] = None
         try:

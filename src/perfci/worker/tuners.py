@@ -1,11 +1,10 @@
 """Traces of tuners: code that times kernels and picks one, so that processes of the same code may differ.
 
 Where two choices are close, all processes of base may fall into one and those of head into the other: pairs that agree
-then show nothing, and what assumes scatter about one value is not asked (`stats/obvious.py`).
+then show nothing (`stats/obvious.py`).
 
-Traces are Triton's autotuner, `torch.backends.cudnn.benchmark`, TunableOp, and Python code that waits for the GPU or
-reads its events. C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor
-NVIDIA's counts as well. A random choice, or one by the CPU's clock without a wait through `torch.cuda`, is not seen.
+C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor NVIDIA's counts as
+well. A random choice, or one by the CPU's clock without a wait through `torch.cuda`, is not seen.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ NVIDIA = re.compile(
 )
 """They choose by heuristics, without measurements unless asked to tune."""
 KNOWN = ("torch", "torchaudio", "torchvision", "triton", "cuda.bindings")
-"""Packages whose libraries count likewise: PyTorch's choose nothing by measuring; the last is torch's way to the
-driver."""
+"""PyTorch's choose nothing by measuring; the last is torch's way to the driver."""
 OTHERS = ("numba.cuda", "cuda.core", "cutlass", "helion", "tilelang", "jax", "warp")
 """Packages that may time GPU work without a library that shows it."""
 WORKS = (b"LaunchKernel", b"cudaEvent", b"cuEvent")
@@ -35,7 +33,6 @@ ELSEWHERE = ("autotune_in_subproc", "pipeline_max_autotune_gemm", "distributed_m
 """Settings of `torch._inductor.config` by which it tunes in another process."""
 
 UNSEEN = "works on the GPU, and what it chooses cannot be told"
-"""Of libraries of which nothing else is known."""
 
 _before: Optional[set[str]] = None
 """torch's libraries; None where nothing is watched."""
@@ -46,7 +43,6 @@ _here = ""
 _ever = ""
 """A trace of the open case whose choice later cases of this process may share."""
 _earlier = ""
-"""Such a trace of an earlier case."""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
 """Ids of tuner and configuration → kernel and configuration of the open case, by first use."""
 MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80
@@ -156,7 +152,6 @@ def told(known: str = "") -> str:
 
 
 def _standing() -> str:
-    """Return one line on what may do so for any case of this process."""
     torch = sys.modules.get("torch")
     if torch is None or _before is None:
         return "torch was not there before the suite, so that nothing was watched"
@@ -200,7 +195,6 @@ def _libraries() -> set[str]:
 
 @functools.lru_cache(maxsize=None)
 def _works(path: str) -> bool:
-    """Tell whether a library launches or times GPU work; True if unreadable."""
     try:
         with open(path, "rb") as file:
             content = file.read()

@@ -1,4 +1,4 @@
-"""Another implementation of a case, timed beside it in the same process: `bench.versus`."""
+"""Another implementation of a case, timed beside it in the same process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ class Versus:
     fn: Callable[[], Any]
 
     def told(self) -> dict[str, str]:
-        """Return its name, a digest of its own code, and the Python whose bytecode that is.
-
-        What it calls or closes over is left out.
-        """
+        """Return its name, a digest of its own code, not of what it calls, and the Python whose bytecode that is."""
         return {"name": self.name, "code": _digest(self.fn), "python": "{}.{}".format(*sys.version_info)}
 
 
@@ -36,7 +33,7 @@ def _digest(fn: Callable[[], Any]) -> str:
 
 
 def _plain(code: CodeType) -> str:
-    """Return the code without lines: a comment above it changes nothing."""
+    """A comment above changes nothing."""
     return repr((code.co_code, code.co_names, code.co_freevars, [_constant(one) for one in code.co_consts]))
 
 
@@ -51,7 +48,7 @@ def _constant(value: Any) -> str:
 def in_turns(own: Any, other: Any, message: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """Take blocks of the case and of its alternative in the order of `turns`, with two samplers of one timing mode.
 
-    Returns the seconds of each sample, by block, of `own` and of `other`.
+    Return the seconds of each sample, by block, of `own` and of `other`.
     """
     samplers = {"own": own, "other": other}
     times: dict[str, list[list[float]]] = {"own": [], "other": []}

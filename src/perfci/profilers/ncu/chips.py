@@ -1,4 +1,4 @@
-"""ncu's metrics on each chip for the table's counters."""
+"""ncu's metrics for the table's counters, by chip."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,7 +19,7 @@ _COMPUTE = {
     (12, 1): "gb20b",
 }
 TIME = "gpu__time_duration.sum"
-"""Always collected: the weight of a launch."""
+"""The weight of a launch."""
 COUNTED = {name: one for name, one in COUNTERS.items() if one.ncu}
 SETS: dict[str, tuple[str, ...]] = {
     "default": tuple(name for name, one in COUNTED.items() if not one.deep),
@@ -33,13 +33,13 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "deep": ("LaunchStats", "Occupancy", "SpeedOfLight", "WarpStateStats"),
     "full": (),
 }
-"""ncu's sections with each set's rules; `default`'s take no further pass, `full` has ncu's."""
+"""With each set's rules; `default`'s take no further pass, `full` has ncu's."""
 FULL = "full"
 """ncu's own set of that name is collected besides."""
 
 
 def chip_of(major: int, minor: int) -> str | None:
-    """Return the chip of a compute capability, such as `gh100`: the first of its family."""
+    """Return the first chip of a compute capability's family, such as `gh100`."""
     return _COMPUTE.get((major, minor))
 
 
@@ -50,7 +50,7 @@ def family(chip: str) -> str | None:
 
 
 def expand(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Return counters by perfci's or ncu's names; `names` may be a set's. Raises UsageError for an unknown name."""
+    """Return counters by perfci's or ncu's names, or those of a set. Raises UsageError for an unknown name."""
     if isinstance(names, str):
         names = SETS.get(names, (names,))
     wanted = tuple(dict.fromkeys(names))
@@ -60,7 +60,7 @@ def expand(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def counted(name: str) -> Quantity:
-    """Return what ncu counts under a name, perfci's or ncu's. Raises UsageError for any other."""
+    """Return the quantity of a name, perfci's or ncu's. Raises UsageError for any other."""
     found = COUNTED.get(name) or of_ncu(name)
     if found is None:
         raise unknown(name, "counter", COUNTED)
@@ -69,8 +69,8 @@ def counted(name: str) -> Quantity:
 
 @lru_cache(maxsize=1024)
 def source(name: str, chip: str) -> NcuSum | None:
-    """Return the source of `name` on a chip, None where there is none; on an unknown chip a source that all known chips
-    share. Raises UsageError for an unknown name."""
+    """Return the source of `name` on a chip, or None; on an unknown chip one that all known chips share. Raises
+    UsageError."""
     where = family(chip)
     for one in counted(name).ncu:
         if where in one.families or (where is None and len(one.families) == len(FAMILIES)):
@@ -95,7 +95,7 @@ def metrics_for(names: str | Iterable[str], chip: str) -> list[str]:
 
 
 def unavailable(names: str | Iterable[str], chip: str) -> dict[str, str]:
-    """Return counter → why `chip` cannot give it, in one line. Raises UsageError."""
+    """Return counter → why `chip` cannot give it. Raises UsageError."""
     missing = [name for name in expand(names) if source(name, chip) is None]
     if family(chip) is None:
         why = f"ncu's metric for it differs by chip, and perfci does not know {chip or 'this one'}"

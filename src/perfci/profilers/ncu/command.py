@@ -1,4 +1,4 @@
-"""Finding, checking and calling ncu, and classifying its failures."""
+"""Finding and calling ncu, and classifying its failures."""
 
 import os
 import re
@@ -15,9 +15,9 @@ from perfci.system.bounded import run
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, held
 
 _LAST, _NEWEST = {11: (2022, 3), 12: (2025, 2)}, 13
-"""CUDA's major version → its last ncu, from NVIDIA's redistributable manifests; later ones are of the newest."""
+"""CUDA's major version → its last ncu (NVIDIA's redistributable manifests)."""
 _DRIVERS = {12: "525", 13: "580"}
-"""CUDA's major version → the oldest driver for it, from the CUDA release notes."""
+"""CUDA's major version → the oldest driver for it (CUDA release notes)."""
 
 PERFMON_DRIVER = 565
 """The first driver that takes CAP_PERFMON for CAP_SYS_ADMIN."""
@@ -36,7 +36,7 @@ class InstalledNcu:
 
 
 def installations(root: Path = Path("/")) -> list[Path]:
-    """Return folders of Nsight Compute from NVIDIA's packages and toolkits, newest first."""
+    """Return folders of Nsight Compute, newest first."""
     found = {
         folder.resolve()
         for pattern in ("opt/nvidia/nsight-compute/*", "usr/local/cuda*/nsight-compute-*")
@@ -55,7 +55,7 @@ def candidates(path: str | None = None, root: Path = Path("/")) -> list[Path]:
 
 
 def version(ncu: Path, timeout: float = 30.0) -> str | Fault:
-    """Return ncu's version, such as `2025.3.1`, or why it tells none."""
+    """Return ncu's version, or why it tells none."""
     remedy = "install Nsight Compute anew"
     answer = run([str(ncu), "--version"], timeout)
     if answer.problem:
@@ -72,7 +72,7 @@ def find(
 ) -> InstalledNcu | Fault:
     """Return the first of `candidates` that runs and fits the driver, or why there is none.
 
-    `driver_cuda`: such as `12.8`; where it is empty any ncu fits.
+    `driver_cuda`: such as `12.8`; empty for any ncu.
     """
     first: Fault | None = None
     for one in candidates(path, root):
@@ -123,9 +123,9 @@ _RUNTIME = "use a machine whose containers run under runc, or go without counter
 def may_count(root: Path = Path("/")) -> Fault | None:
     """Return why this process may not count, where that is known.
 
-    gVisor has no such interface. Else the driver asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does) where its
-    parameter RmProfilingAdminOnly is 1; most containers' root lacks it. Where code under test runs as another user, ncu
-    gets those of the two that this process has. Under WSL a setting of Windows decides, which cannot be seen from here.
+    The driver asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does) where its parameter RmProfilingAdminOnly is 1.
+    Where code under test runs as another user, ncu gets those of the two that this process has. Under WSL a setting of
+    Windows decides.
     """
     if gvisor(root):
         return fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)
@@ -180,13 +180,13 @@ def command(
 ) -> list[str]:
     """Return the command line that profiles `target`.
 
-    `report`: ends with `.ncu-rep`. `log`: takes ncu's messages once the target runs; earlier ones (a bad option, a stub
-    libcuda) go to stdout and stderr. `metrics`: from `chips.metrics_for`. `set_name`: ncu's own set, besides
-    `sections`. `launches`: the most to profile. `kernels`: a regular expression searched in function names without
-    arguments. `capture`: only between cudaProfilerStart and cudaProfilerStop, which perfci's worker calls.
+    `report`: ends with `.ncu-rep`. `log`: takes ncu's messages once the target runs; earlier ones go to stdout and
+    stderr. `metrics`: from `chips.metrics_for`. `set_name`: ncu's own set. `launches`: the most to profile. `kernels`:
+    a regular expression searched in function names without arguments. `capture`: only between cudaProfilerStart and
+    cudaProfilerStop.
 
-    Caches are flushed between passes; clocks are left alone, so that a failure leaves nothing to reset. A configuration
-    file of ncu's, which a repository could hold, is not read.
+    Clocks are left alone, so that a failure leaves nothing to reset. A configuration file, which a repository could
+    hold, is not read.
 
     Raises ValueError for a `target` that ncu would take for an option, and for `launches` below 1.
     """
@@ -266,14 +266,14 @@ _KNOWN: _Known = (
     ),
 )  # fmt: skip
 """Pattern in a line of ncu's → its meaning, most telling first; those of _DRIVER stand in the program's output, too.
-Words of ncu 2022.3 to 2026.3: from its documentation, its binaries and users' reports."""
+Words of ncu 2022.3 to 2026.3: documentation, binaries, users' reports."""
 
 
 def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
-    """Return what went wrong with a run of ncu; None is no proof of a result: require kernels of the report.
+    """Return what went wrong with a run of ncu; None is no proof of a result.
 
-    `exit_code`: ncu's; None or negative where a signal ended it. `log_text`: its log, and stdout and stderr of it and
-    the program, whose lines count only where ncu knows no reason of a failure. `timed_out`: killed for its time.
+    `exit_code`: None or negative where a signal ended it. `log_text`: ncu's log, and what it and the program printed,
+    which counts only where ncu knows no reason of a failure.
     """
     found = _told(exit_code, log_text, timed_out)
     if found is None or found.kind not in ("empty", "crash"):
@@ -285,8 +285,7 @@ _REFUSED = re.compile(r"Failed to find metric|Failed to access the following met
 
 
 def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
-    """Return those of `names`, ncu's own, that it says it cannot collect → its words; all where it names none of
-    them."""
+    """Return those of `names`, ncu's own, that it says it cannot collect → its words; all where it names none."""
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
     at = [index for index, line in enumerate(lines) if _REFUSED.search(line)]

@@ -1,4 +1,4 @@
-"""Reads ncu's CSV: the raw page has a row for each launch, the details one for each metric."""
+"""Reads ncu's CSV: the raw page, and the details with a row for each metric."""
 
 import csv
 import math
@@ -54,7 +54,7 @@ _SURE = re.compile(
     r"[-+]?(?:\d+\.(?:\d{0,2}|\d{4,})|(?:0|\d{4,})\.\d{3}|\d{1,3}(?:,\d{3})+\.\d*|\d{1,3}(?:,\d{3}){2,}"
     r"|\d+\.\d*[eE][-+]?\d+)"
 )
-"""Matches what can only be a number with a decimal point; `3,456` and `3.456` can be either."""
+"""Matches only a number with a decimal point; `3,456` and `3.456` can be either."""
 _SWAPPED = str.maketrans(",.", ".,")
 _CLEARLY = 10
 """Sure numbers of a page for one decimal mark to those for the other, at least."""
@@ -132,19 +132,17 @@ class _Page:
         return column in _TOLD or column in self.metrics or any(one in column for one in _RANGES)
 
     def _metric(self, label: str, unit: str) -> str:
-        """Return the metric of a row of details; empty where it is not read."""
         if label == "Memory Throughput":
             return _SHARE if unit == "%" else _RATE
         return LABELS.get(label, label if label in self.metrics else "")
 
 
 def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
-    """Read `metrics` of a page: a row of names, then one of units and one for each launch, or one for each metric of
-    each launch; ncu's own lines around them.
+    """Read `metrics` of a page, which may have ncu's own lines around it.
 
     A fault tells of a file that ends within a row, and of launches left out between others; missing last launches
     cannot be seen. A launch that stands twice counts once. ncu writes numbers in its user's locale: whether `3,456` has
-    decimals must show in the page's other numbers, else it is no number. `name`: the file in faults.
+    decimals must show in the page's other numbers, else it is no number.
     """
     again = "ncu --import REPORT --page raw --csv --print-units base"
     faults: list[Fault] = []
@@ -188,7 +186,7 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
 
 
 def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
-    """Return each launch once, and what the numbers say is missing: ncu counts launches from 0."""
+    """Return each launch once, and what the numbers, which begin at 0, say is missing."""
     told: list[_Row] = []
     by_number: dict[str, _Row] = {}
     differ = 0
@@ -208,10 +206,8 @@ def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
 
 
 def _records(file: Iterable[str]) -> Iterator[str]:
-    """Yield lines of the table, without ncu's own (`==PROF== …`), NUL and empty ones; the last one must end.
-
-    ncu quotes every field and writes no line break into a field: a line is a row.
-    """
+    """Yield lines of the table, without ncu's own (`==PROF== …`), NUL and empty ones: ncu writes no line break into a
+    field."""
     for line in file:
         if line.strip() and not line.startswith("=="):
             yield line.replace("\0", "�")
@@ -235,12 +231,12 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str, metr
 
 
 def _number(cell: str) -> str:
-    """`1,243,749.33`, `3.88`; of `38 (1; 2; 3)` what stands before the instances."""
+    """Of `38 (1; 2; 3)` what stands before the instances."""
     return cell.split(" (", 1)[0].strip()
 
 
 def _parse(cell: str, mark: str) -> float | None:
-    """None for `n/a`, `nan`, `inf`, anything else, and what may mean two numbers. `mark`: the page's decimal mark."""
+    """None for `n/a`, `nan`, `inf`, anything else, and what may mean two numbers."""
     text = _number(cell)
     if not mark and not text.isdigit():
         if _SURE.fullmatch(text):
@@ -270,8 +266,8 @@ _NOTHING = re.compile(r"([^:]*):(.+?)(?::none){6}")
 
 
 def _nvtx(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield domain and name of `1112 "perfci:NAME:none:none:RGB:0xff:REGISTERED:NAME" `, a quoted text for each range,
-    with type and value of payload, colour and message behind."""
+    """Yield domain and name of `1112 "perfci:NAME:none:none:RGB:0xff:REGISTERED:NAME" `: type and value of payload,
+    colour and message are behind."""
     for column, cell in cells.items():
         if any(one in column for one in _RANGES):
             for text in re.findall(r'"([^"]*)"', cell):

@@ -1,4 +1,4 @@
-"""Reads ncu's files: a report through `ncu_report` or ncu itself, or the raw page as CSV."""
+"""Reads ncu's files: a report through `ncu_report` or ncu itself, or CSV."""
 
 import subprocess
 import tempfile
@@ -27,8 +27,7 @@ def content(
     timeout: float,
     metrics: Sequence[str] = METRICS,
 ) -> Content:
-    """Return the launches in a file with those of `metrics` that they have, and what it lacks. Never raises for its
-    content.
+    """Return the launches in a file with `metrics`, and what it lacks. Never raises for its content.
 
     `ncu`, `modules`, `timeout`: as in `perfci.profilers.ncu.report.read`.
     """
@@ -77,7 +76,7 @@ def _report(
 
 
 def _counted(path: Path, content: Content, results: int) -> Content:
-    """Add a fault for fewer launches than announced: `ncu_report` is silent on damage."""
+    """`ncu_report` is silent on damage."""
     if content.faults or len(content.launches) >= results:
         return content
     text = f"{path.name}: announces {results} launches and gives {len(content.launches)}"

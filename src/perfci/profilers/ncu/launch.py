@@ -37,7 +37,7 @@ METRICS = tuple(
         ]
     )
 )
-"""All metrics that are read, beside those asked for by ncu's names."""
+"""All that are read, beside those asked for by ncu's names."""
 
 Values = Mapping[str, tuple[float | None, str]]
 """Metric → value and unit; None for what is no number."""
@@ -91,7 +91,7 @@ _BYTES = {
 }  # fmt: skip
 _RATES = {f"{prefix}byte/{per}": factor for prefix, factor in _PREFIXES.items() for per in ("s", "second")}
 _UNITS = {"s": _SECONDS, "B": _BYTES, "B/s": _RATES, "%": {"%": 1.0}}
-"""Unit of perfci → ncu's, in CSV of any version and of `ncu_report` → factor."""
+"""Unit of perfci → ncu's, in CSV and `ncu_report` → factor."""
 _COUNT = re.compile(r"(?P<prefix>[KMGTP]?)(?P<what>%|SM|CTA|Hz|[a-z]+)(?:/(?P<per>[a-z]+))?")
 """A counted unit, such as `Kinst`, `sector/request`, `%/register`, `cycle/nsecond`."""
 _PHYSICAL = frozenset({"byte", "hz", "%", *_SECONDS})
@@ -99,8 +99,8 @@ _PHYSICAL = frozenset({"byte", "hz", "%", *_SECONDS})
 
 @lru_cache(maxsize=1024)
 def factor(unit: str, told: str) -> float | None:
-    """Return the factor from ncu's unit `told` to perfci's `unit`; None where there is none. Counts and ratios (no
-    unit) take any word that is no physical quantity."""
+    """Return the factor from ncu's unit `told` to perfci's `unit`, or None. Counts and ratios (no unit) take any word
+    that is no physical quantity."""
     if unit in _UNITS:
         return _UNITS[unit].get(told)
     match = _COUNT.fullmatch(told)

@@ -1,7 +1,5 @@
-"""The layout of a report of ncu (`.ncu-rep`): a magic, then protobuf headers with payloads behind them.
-
-See extras/FileFormat/ProfilerReport.proto of Nsight Compute.
-"""
+"""The layout of ncu's report: a magic, then protobuf headers with payloads behind them
+(extras/FileFormat/ProfilerReport.proto of Nsight Compute)."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from perfci.system.bounded import Unread
 
 MAGIC = b"NVR\0"
 LAYOUT = 7
-"""Version of the file format, as of ncu 2025.3."""
+"""Version of the format, as of ncu 2025.3."""
 RESULTS, PAYLOAD = (2, 7, 8, 9), 5
 """Fields of BlockHeader: results of kernels, ranges, command lines and graphs; bytes of payload."""
 MOST_BLOCKS = 200_000
@@ -35,10 +33,10 @@ class Block:
 
 
 def blocks(file: BinaryIO, size: int) -> list[Block] | None:
-    """Return the file header and the blocks of a report of `size` bytes, in order; None where it was cut.
+    """Return the file header and the blocks of a report of `size` bytes; None where it was cut.
 
-    After the magic come a FileHeader and blocks: the header's size in 4 bytes, the header, a payload, which is passed
-    over. Of an unknown layout only the file header is read. Raises Unread for too many blocks.
+    A header has its size in 4 bytes before it. Of an unknown layout only the file header is read. Raises Unread for too
+    many blocks.
     """
     found: list[Block] = []
     at = len(MAGIC)
@@ -61,8 +59,7 @@ def blocks(file: BinaryIO, size: int) -> list[Block] | None:
 
 
 def written_by(file: BinaryIO) -> str:
-    """Return the version of the ncu that wrote the report, such as `2025.3.1`; empty where its first part does not
-    tell."""
+    """Return the version of the ncu that wrote the report; empty where its first part does not tell."""
     file.seek(0)
     match = _WRITTEN_BY.search(file.read(SEARCHED))
     return "" if match is None else ".".join(match[1].decode().split(".")[:3])

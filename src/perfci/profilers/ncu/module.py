@@ -53,7 +53,7 @@ def modules(root: Path = Path("/")) -> list[Module]:
 
 
 def copies(root: Path = Path("/")) -> list[Module]:
-    """Return the copies of `ncu_report` beside installed Nsight Computes, newest first."""
+    """Return those beside installed Nsight Computes, newest first."""
     found = []
     for folder in ncu_command.installations(root):
         python = folder / "extras" / "python"
@@ -99,7 +99,7 @@ def read(path: Path, version: str, module: Module, metrics: Sequence[str] = METR
 
 
 def _imported(folder: Path) -> Any:
-    """Leave no trace of a module that cannot be imported: the next one may be."""
+    """A module that cannot be imported leaves no trace: the next one may be."""
     if PathFinder.find_spec("ncu_report", [str(folder)]) is None:
         return None
     sys.path.insert(0, str(folder))
@@ -144,7 +144,7 @@ def _nvtx(state: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: Any) -> str:
-    """The library returns None in some damaged files, and bytes that are no UTF-8 as lone surrogates."""
+    """Some damaged files give None, or bytes that are no UTF-8 as lone surrogates."""
     return "" if value is None else str(value).encode(errors="replace").decode()
 
 

@@ -22,9 +22,9 @@ from perfci.system.files import end_of
 from perfci.system.users import SAME, Account
 
 LAUNCHES = 5000
-"""Launches that ncu profiles in one start around cases, each executed once."""
+"""Of one start around cases, each executed once."""
 COMMAND_LAUNCHES = 1000
-"""The same around a command: tens of milliseconds each."""
+"""Around a command: tens of milliseconds each."""
 SLOWER, SLOWEST = 10, 40
 """Times its time-out that a case may take, as ncu replays each kernel and saves its memory; the latter for ncu's full
 set or a section."""
@@ -32,7 +32,7 @@ set or a section."""
 
 @dataclass(frozen=True)
 class Ncu(Profiler[Counters]):
-    """Nsight Compute around a worker, one start for a side's cases, one execution each; or around a command."""
+    """Nsight Compute around a worker, one start for a side's cases; or around a command."""
 
     installed: InstalledNcu
     request: Request
@@ -46,14 +46,14 @@ class Ncu(Profiler[Counters]):
     further: bool = False
     """Sections may hold more of the table than was asked for."""
     whole: bool = False
-    """All launches of the process count, under the name ""."""
+    """All launches count, under the name ""."""
     kernels: str | None = None
-    """A regular expression for profiled functions."""
+    """A regular expression for functions."""
     launches: int = LAUNCHES
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Requested counter → why this chip cannot give it."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """ncu's metric, not asked for again → ncu's words."""
+    """ncu's metric → its words."""
     name = "ncu"
     part = "counters"
     scopes = frozenset({"case", "command"})
@@ -87,7 +87,7 @@ class Ncu(Profiler[Counters]):
         return SLOWEST if self.full or self.further else SLOWER
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Ncu":
-        """Return the same around a command, counting `kernels`."""
+        """Return the same around a command."""
         seconds = self.slower * timeout
         return replace(self, whole=True, kernels=asked.kernels, launches=COMMAND_LAUNCHES, seconds=seconds)
 
@@ -124,7 +124,7 @@ class Ncu(Profiler[Counters]):
         return Under(command, lambda env: trimmed(env, self.request.written_env))
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Counters]:
-        """Read the report; what ncu said goes to the log of the worker."""
+        """Read the report; ncu's words go to the worker's log."""
         self.request.account.reclaim(report.parent)
         own, raw = report.with_suffix(".log"), report.with_suffix(".ncu-rep")
         if own.is_file():
@@ -165,7 +165,7 @@ def counters(
     further: bool = False,
     account: Account = SAME,
 ) -> Read[Counters]:
-    """Read a report in a process of its own, as `report.read` does."""
+    """Call `report.read` in a process of its own."""
     try:
         size = regular(path, ncu_file.LARGEST)
         bounds = grown(

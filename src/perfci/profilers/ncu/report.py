@@ -1,8 +1,7 @@
-"""Reads what ncu counted: a report (`.ncu-rep`) through NVIDIA's `ncu_report`, or the raw page as CSV.
+"""Reads what ncu counted: a report (`.ncu-rep`), or the raw page as CSV, which has two decimals and no rules.
 
-Both give the same values, but the CSV has two decimals and no rules. An absent, infinite or negative value is a fault,
-never a number. Neither tells how often a range was pushed, nor of kernels that were never written; these show where
-`most` is reached and by comparison with a trace.
+An absent, infinite or negative value is a fault. Kernels that were never written show where `most` is reached, and by
+comparison with a trace.
 """
 
 import math
@@ -39,11 +38,10 @@ def read(
     """Return each range's counters in a report or raw CSV. Never raises for a file's content.
 
     `ranges`: the cases'; a launch belongs to the first that is open around it, and a range without a launch is a fault.
-    None: to the outermost range in DOMAINS. `whole`: every launch belongs to "". `names`: what ncu was asked for,
-    perfci's or ncu's names or a set's: every launch must have it; None takes the table's. `own`: ncu's metrics that
-    limits need, of a file that perfci did not ask for. `further`: take the table's besides `names`. `most`: ncu's
-    `--launch-count`, at which more may be missing. `ncu`: reads the report where no `ncu_report` does; `modules`: those
-    to try, None all. `timeout`: seconds of `ncu`.
+    None: to the outermost range in DOMAINS. `whole`: every launch belongs to "". `names`: what every launch must have,
+    perfci's or ncu's names or a set's; None takes the table's. `own`: ncu's metrics that limits need, of a file that
+    perfci did not ask for. `further`: take the table's besides `names`. `most`: ncu's `--launch-count`. `ncu`: reads
+    the report where no `ncu_report` does; `modules`: those to try, None all. `timeout`: seconds of `ncu`.
 
     Raises UsageError for a name that is no counter of ncu.
     """
@@ -103,7 +101,6 @@ def _range(launch: Launch, ranges: Collection[str] | None) -> str | None:
 def _count(
     launches: Sequence[Launch], wanted: tuple[str, ...] | None, own: tuple[str, ...], further: bool, version: str
 ) -> tuple[Counters, list[Fault]]:
-    """Group launches by name and configuration, and name what they lack."""
     capability = next((one.capability for one in launches if one.capability), None)
     chip = (capability and chips.chip_of(*capability)) or ""
     told = _told(launches, chip) if wanted is None or further else ()
@@ -182,7 +179,6 @@ def _without(launches: Sequence[Launch], missing: Mapping[str, Sequence[int]], c
 
 
 def _absent(name: str, chip: str, *, asked: bool) -> Fault:
-    """`asked`: ncu was to count it."""
     if not asked:
         return fault("incomplete", f"no launch has {name}", f"capture it too: ncu --metrics {name}", [name])
     of = f" --chips {chip}" if chip else ""
@@ -200,14 +196,14 @@ def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
 
 
 def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
-    """Return the source that a launch holds; the first where it holds none."""
+    """Return the source that a launch holds, else the first."""
     known = chips.sources(name, chip)
     held = (one for one in known if all(metric in launch.values for metric in one.metrics))
     return next(held, next(iter(known), None))
 
 
 def _value(launch: Launch, name: str, chip: str) -> float | None:
-    """Return a quantity in perfci's unit; None where a part is absent or infinite, or the sum more than it can be."""
+    """Return a quantity in perfci's unit; None where a part is absent, or the sum more than it can be."""
     source, counter = _source(launch, name, chip), chips.counted(name)
     total = 0.0
     for metric, factor in source.metrics.items() if source else ():
@@ -229,7 +225,7 @@ def _launch(launches: Sequence[Launch], number: int) -> str:
 
 
 def _group(members: Sequence[tuple[Launch, Mapping[str, float | None]]]) -> KernelCounters:
-    """A quantity that one launch lacks, the group lacks."""
+    """What one launch lacks, the group lacks."""
     first, names = members[0]
     values = {name: combined(name, [(held[name], _seconds(launch)) for launch, held in members]) for name in names}
     assert first.grid is not None and first.block is not None

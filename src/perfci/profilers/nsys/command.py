@@ -20,7 +20,7 @@ DURATION = 60
 SIZE = 2**30
 """Bytes of a report from which on nsys is ended, and nothing is exported: that is four to eight times as large."""
 PROBE_TIMEOUT = 60.0
-"""Seconds for `nsys --version` and `--help`; the first start from a cold disk takes seconds."""
+"""Seconds; the first start from a cold disk takes some."""
 
 _PLACES = (
     "/opt/nvidia/nsight-systems*/bin/nsys",
@@ -63,7 +63,7 @@ def candidates(environ: Mapping[str, str]) -> list[Path]:
 
 
 def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
-    """Return the first nsys that runs; else the first fault, or that there is none."""
+    """Return the first nsys that runs; else the first fault."""
     environ = os.environ if environ is None else environ
     faults = []
     for path in candidates(environ):
@@ -75,7 +75,7 @@ def find(environ: Mapping[str, str] | None = None) -> InstalledNsys | Fault:
 
 
 def probe(path: Path, environ: Mapping[str, str]) -> InstalledNsys | Fault:
-    """Return the nsys at `path` with its version and options."""
+    """Return the nsys at `path`."""
     env = environment(environ)
     answers = []
     for arguments in (["--version"], ["profile", "--help"]):
@@ -112,9 +112,9 @@ def profile_command(
 ) -> list[str]:
     """Return the command line that records `argv` into `output` (`.nsys-rep`), without options that this nsys lacks.
 
-    `cuda`: there is a GPU to trace. `capture_range`: record only between cudaProfilerStart and cudaProfilerStop;
-    ignored without CUDA, where that range never opens. `duration`: seconds after which recording ends, the program
-    running on. `more`: further traces. Raises ValueError for an empty `argv`.
+    `capture_range`: record only between cudaProfilerStart and cudaProfilerStop; ignored without CUDA, where that never
+    opens. `duration`: seconds after which recording ends, the program running on. Raises ValueError for an empty
+    `argv`.
     """
     if not argv:
         raise ValueError("nothing to profile")
@@ -153,7 +153,7 @@ def export_command(nsys: InstalledNsys, report: Path, output: Path) -> list[str]
 
 
 def used(folder: Path) -> int:
-    """Return bytes below `folder`, nsys's own TMPDIR, to be ended above SIZE."""
+    """Return bytes below `folder`, nsys's own TMPDIR."""
     total = 0
     for top, _, files in os.walk(folder):
         for name in files:
@@ -190,8 +190,8 @@ def classify(
 ) -> Fault | None:
     """Return what is wrong after a run of nsys that should have written `output`.
 
-    `code`: its exit status, None where `signal` ended it; nsys hands on the program's status, 128 + n for signal n. A
-    failed run that left an output is a fault: it recorded less than the whole case.
+    `code`: None where `signal` ended it; nsys hands on the program's status, 128 + n for signal n. A failed run that
+    left an output recorded less than the whole case.
     """
     written = output.is_file() and output.stat().st_size > 0
     if timed_out:
@@ -224,7 +224,6 @@ def _saying(log: str) -> str:
 
 
 def _last(log: str) -> str:
-    """Progress bars are left out."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", log)]
     telling = [
         line

@@ -1,10 +1,10 @@
 """Events of an nsys export, joined: the calls and device work of each execution.
 
-Joins and sorts live in a temporary database on disk, so that memory does not grow with the trace.
+Joins and sorts live on disk, so that memory does not grow with the trace.
 
-To an execution belong API calls of its process that begin while its range is open, on any thread (autograd launches the
-backward pass from its own threads), on the range's thread only those that also end in it; and the device work they
-launched, whenever it ran. They are joined by process and correlation, which is unique within a process only.
+To an execution belong API calls of its process that begin while its range is open, on any thread (autograd launches
+from its own), on the range's thread only those that also end in it; and the device work they launched, whenever it ran.
+They are joined by process and correlation, which is unique within a process only.
 """
 
 import sqlite3
@@ -43,7 +43,7 @@ DEVICE = (
 """Tables of device work and what they hold, by their number in `ops`."""
 KERNEL, COPY, SET, GRAPH = range(4)
 MOST_NAMES = 1000
-"""Different names of outermost ranges, of a foreign capture."""
+"""Of outermost ranges, of a foreign capture."""
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 CHANGED = (KERNELS, COPIES, SETS, (*KERNELS, *COPIES))
 
@@ -58,7 +58,7 @@ class Events(Export):
 
     `execs` (`name` is an index into `names`; whole captures have one execution), `calls` (within executions), `working`
     (functions' work by `cuda`), `ops` (device work: kind, row, launching call), `launched` (first start and last end of
-    a call's work), in ns. `faults` are by name; names in `lost` have no sum worth telling.
+    a call's work), in ns. Names in `lost` have no sum worth telling.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Events(Export):
         self.device: dict[int, Table] = {}
 
     def note(self, name: str, kind: FaultKind, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
-        """Add a fault of a name. `metrics`: those that it could change, empty for all."""
+        """Add a fault of a name. `metrics`: empty for all."""
         self.faults[name].append(fault(kind, text, remedy, metrics))
 
     def everywhere(self, text: str, remedy: str = AGAIN, metrics: Iterable[str] = ()) -> None:
@@ -118,7 +118,7 @@ class Events(Export):
         self.operations()
 
     def executions(self) -> None:
-        """Fill `execs` with whole ranges of the names; note what is wrong with others."""
+        """Fill `execs` with whole ranges of the names."""
         if self.nvtx is None:
             for name in self.names:
                 self.note(name, "empty", "no NVTX range is in the trace", _LOST_RANGES)
@@ -150,7 +150,7 @@ class Events(Export):
         self.count_executions()
 
     def push_pop(self, nvtx: Table) -> None:
-        """Fill `pushed` with push/pop ranges of the default domain and perfci's, and whether their times are usable."""
+        """Fill `pushed` with push/pop ranges of the default domain and perfci's."""
         spoken = [self.text(f"x.{column}") for column in ("text", "textId") if column in nvtx.columns]
         if not spoken:
             raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
@@ -269,7 +269,7 @@ class Events(Export):
         )
 
     def calls(self) -> None:
-        """Fill `calls`, and `link` with what their work is found by."""
+        """Fill `calls`, and `link`, by which their work is found."""
         for name in CALLING:
             table = self.table(name, ("globalTid",))
             if table is None:
@@ -380,8 +380,7 @@ class Events(Export):
         )
 
     def twins(self) -> None:
-        """Count device work that stands twice, equal in every column, once: a stream runs one thing after the other,
-        and streams have numbers."""
+        """Count device work that stands twice, equal in every column, once: a stream runs one thing after the other."""
         self.db.execute(
             "CREATE TABLE twins AS SELECT o.rowid AS id, o.kind AS kind, o.source AS source FROM (SELECT exec, start "
             "FROM ops GROUP BY exec, start HAVING count(*) > 1) c CROSS JOIN ops o ON o.exec = c.exec AND "
@@ -396,7 +395,7 @@ class Events(Export):
             )
 
     def linked(self, table: Table) -> str:
-        """SQL: the rows `x` of device work, with the launching call `l`; NULL for none within."""
+        """SQL: the rows `x` of device work, with the launching call `l`, or NULL."""
         pid = self.process_of(table)
         return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
 

@@ -22,7 +22,6 @@ LARGEST = 8 * 2**30
 LONGEST = 2**26
 """Bytes of a value, such as the traced program's output."""
 MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-"""Allocations and frees of memory."""
 _LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 NEWER = "use an nsys of 2022 or later"
@@ -32,7 +31,7 @@ fault = partial(any_fault, "nsys", "trace")
 
 
 class Unreadable(Exception):
-    """`text` is one line for people."""
+    """Why an export cannot be read, in one line."""
 
     def __init__(self, text: str, remedy: str = AGAIN) -> None:
         super().__init__(text)
@@ -127,7 +126,7 @@ class Table(NamedTuple):
     columns: frozenset[str]
     good: str
     rows: str
-    """SQL: its rows, each with a `rowid`."""
+    """SQL, each with a `rowid`."""
 
 
 class Export:
@@ -147,7 +146,7 @@ class Export:
         return found
 
     def table(self, name: str, needs: Sequence[str], more: str = "1", *, moment: bool = False) -> Table | None:
-        """Return the event table, None without it. Raises Unreadable where it lacks a column.
+        """Return the event table, or None. Raises Unreadable where it lacks a column.
 
         `more`: SQL for usable rows. `moment`: its events have no end.
         """
@@ -177,7 +176,7 @@ class Export:
         return {number: name for number, name in rows if isinstance(name, str)}
 
     def facts(self, table: str, like: str) -> list[tuple[str, str]]:
-        """Return names and values of a table of facts whose names match `like`; none without the table."""
+        """Return names and values of a table of facts whose names match `like`."""
         if not {"name", "value"} <= self.columns(table):
             return []
         rows = self.rows(f"SELECT name, substr(value, 1, 100) FROM t.{table} WHERE name LIKE ? LIMIT 100", like)

@@ -1,7 +1,6 @@
 """Device memory in an nsys export (`--cuda-memory-usage=true`): the most that is held, and what is at the end.
 
-Levels are of what the process tree has allocated since the capture began, inside executions and outside. Processes add
-up on a GPU of one number.
+Levels are of what the process tree has allocated since the capture began. Processes add up on a GPU of one number.
 """
 
 import re
@@ -23,10 +22,9 @@ _AGAIN = "capture the whole process, from its start"
 
 
 def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
-    """Return by name what its executions hold; empty where it was not traced. What is missing is a fault of
-    `peak_memory` alone.
+    """Return by name what its executions hold. What is missing is a fault of `peak_memory` alone.
 
-    `asked`: the capture was to hold it, else it is no fault.
+    `asked`: its absence is a fault.
     """
     traced = events.facts("META_DATA_CAPTURE", "%COLLECT_GPU_MEMORY_USAGE")
     if MEMORY not in events.tables and "true" not in [value for _, value in traced]:
@@ -45,7 +43,7 @@ def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
 
 def _fill(events: Events) -> None:
     """Fill `allocations` with allocations (op 1) and frees (-1) in order, and `moves` with what was at the address
-    before. Raises Unreadable for a missing column or an unknown number."""
+    before. Raises Unreadable."""
     events.db.executescript("""
         CREATE TABLE sites (pid INT, corr INT, site TEXT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
         CREATE TABLE allocations (id INTEGER PRIMARY KEY, pid INT, device INT, kind TEXT, op INT, address INT,
@@ -98,7 +96,7 @@ def _insert(events: Events, table: Table) -> None:
 
 
 def _fill_sites(events: Events) -> None:
-    """Fill `sites` with allocating calls, by what their memory is found by."""
+    """Fill `sites` with allocating calls."""
     for name in CALLING:
         table = events.table(name, ("globalTid",))
         if table is None:
@@ -155,7 +153,6 @@ def _gpus(events: Events) -> int | None:
 
 
 def _told(events: Events) -> dict[int, MemoryUse]:
-    """Sweep in the order of time; memory is that of processes and names."""
     names = [index for (index,) in events.rows("SELECT DISTINCT name FROM execs")]
     peaks, finals = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     levels: dict[int, int] = defaultdict(int)

@@ -57,7 +57,7 @@ _HARMLESS = re.compile(
 
 
 def note_missing(events: Events) -> None:
-    """Note in `events` what is missing once they are collected."""
+    """Note in `events` what is missing."""
     _unlaunched(events)
     _graphs(events)
     _silent(events)
@@ -70,7 +70,7 @@ def _unlaunched(events: Events) -> None:
     """Note device work during an execution that no call of it launched, and work behind it whose call is lost.
 
     A synchronisation keeps cases apart: such work is of a thread that works on between executions, of another process,
-    where the executions launch none, or its call is missing or has wrong times.
+    or its call is missing or has wrong times.
     """
     unlinked = {kind: events.unlinked(kind, table) for kind, table in events.device.items()}
     if not any(events.one(f"SELECT EXISTS ({rows})") for rows in unlinked.values()):
@@ -111,7 +111,6 @@ def _call_ids(events: Events) -> None:
 
 
 def _graphs(events: Events) -> None:
-    """Note graphs whose kernels are not in the trace."""
     for index, count in events.rows(
         f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {GRAPH} GROUP BY 1"
     ):
@@ -123,8 +122,8 @@ def _graphs(events: Events) -> None:
 def _silent(events: Events) -> None:
     """Note launches and copies whose device work is missing.
 
-    A launch has a kernel, or it failed, or was captured. A copy or memory set of zero bytes has no work, and no trace
-    tells a call's bytes: what lacks its work in every execution counts as one, if there is other work of the kind.
+    A copy or memory set of zero bytes has no work, and no trace tells a call's bytes: what lacks its work in every
+    execution counts as one, if there is other work of the kind.
     """
     # What is captured into a graph does not run then.
     events.db.execute("CREATE TABLE captures (tid INT, start INT, begins INT)")
@@ -175,7 +174,6 @@ def _silent(events: Events) -> None:
 
 
 def _in_a_range(events: Events) -> bool:
-    """Tell whether a memory set without device work lies within a range of the user's."""
     if events.nvtx is None:
         return False
     return bool(
@@ -190,8 +188,7 @@ def _in_a_range(events: Events) -> bool:
 def _uneven(events: Events) -> None:
     """Note what differs between executions of one name: some of it may be lost, call and work.
 
-    Unified memory moves when it likes. Executions that nobody asked to be equal are compared only in whether they do
-    anything, within a process.
+    Executions that nobody asked to be equal are compared only in whether they do anything, within a process.
     """
     events.db.execute("CREATE INDEX calls_of ON calls (exec, fn)")
     work = "SELECT count(*) FROM ops o WHERE o.exec = e.id AND o.call IS NOT NULL AND o.kind = "
@@ -222,7 +219,6 @@ def _uneven(events: Events) -> None:
 
 
 def _diagnostics(events: Events) -> None:
-    """Note what nsys itself says was lost."""
     told: dict[str, bool] = {}
     like = " OR ".join(["x.text LIKE ?"] * len(LOSSES))
     if "DIAGNOSTIC_EVENT" in events.tables and {"text", "severity"} <= events.columns("DIAGNOSTIC_EVENT"):
@@ -254,8 +250,8 @@ def _diagnostics(events: Events) -> None:
 def _costs(events: Events, text: str) -> Sequence[str] | None:
     """Return metrics that a message's loss could change, empty for all; None without a loss.
 
-    Two messages stand in whole traces, too: what they speak of is there where each launch, copy and set has its work
-    and all work its call. How much work a call for several has no trace tells.
+    Two messages stand in whole traces, too: nothing is lost where each launch, copy and set has its work and all work
+    its call. How much work a call for several has no trace tells.
     """
     migrations, records = _MIGRATIONS.search(text), _RECORDS.search(text)
     if not (migrations or records) or events.one("SELECT EXISTS (SELECT 1 FROM asked WHERE silent)"):
@@ -272,8 +268,7 @@ def _costs(events: Events, text: str) -> Sequence[str] | None:
 
 
 def _lost(text: str, *, said: bool) -> bool:
-    """Tell whether a message says that CUDA or NVTX events are missing. `said`: its words are known to mean missing
-    events."""
+    """Tell whether a message says that CUDA or NVTX events are missing. `said`: its words are known to mean that."""
     elsewhere = _ELSEWHERE.search(text) is not None
     if said:
         return not elsewhere or _TRACED.search(text) is not None

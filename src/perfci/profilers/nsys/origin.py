@@ -1,4 +1,4 @@
-"""The nsys, driver and GPUs of an export, and whether they suit."""
+"""The nsys, driver and GPUs of an export."""
 
 from perfci.model.text import escaped, version_numbers
 from perfci.profilers.cuda import gpus
@@ -6,11 +6,11 @@ from perfci.profilers.nsys.events import Events
 from perfci.profilers.nsys.export import fault
 
 SCHEMA = 3
-"""The newest major version of nsys' tables that was tried: nsys 2022.4 to 2025.6."""
+"""The newest major version that was tried: nsys 2022.4 to 2025.6."""
 
 
 def version_of(events: Events) -> str:
-    """Return the exporting nsys's version; note an unknown schema, which is read by its columns."""
+    """Return the exporting nsys's version; note an unknown schema."""
     facts = [events.facts(table, "EXPORT_%_VERSION") for table in ("EXPORT_META_DATA", "META_DATA_EXPORT")]
     said = {name: escaped(value) for own in facts for name, value in own}
     schema = said.get("EXPORT_SCHEMA_VERSION", "")
@@ -22,7 +22,7 @@ def version_of(events: Events) -> str:
 
 
 def driver_cuda(events: Events) -> str:
-    """Return the traced driver's CUDA version, such as `13.0`; empty where unknown."""
+    """Return the traced driver's CUDA version, such as `13.0`, or empty."""
     found = next((value for _, value in events.facts("TARGET_INFO_SYSTEM_ENV", "CudaDriverVersion")), "")
     if not (found.isascii() and found.isdigit() and len(found) < 8):
         return ""
@@ -31,7 +31,7 @@ def driver_cuda(events: Events) -> str:
 
 
 def gpus_of(events: Events) -> tuple[str, tuple[int, int] | None]:
-    """Return the names of the GPUs, each once, and the compute capability that all have."""
+    """Return what `cuda.gpus` tells."""
     has = events.columns("TARGET_INFO_GPU")
     if "name" not in has:
         return "", None
@@ -40,12 +40,11 @@ def gpus_of(events: Events) -> tuple[str, tuple[int, int] | None]:
 
 
 _CUDA = {(2022, 4): 11, (2023, 4): 12, (2025, 3): 13}
-"""nsys → the major version of the CUDA toolkits that ship it and later ones, from NVIDIA's redistributable
-manifests."""
+"""nsys → the major version of the CUDA toolkits that ship it and later ones (NVIDIA's redistributable manifests)."""
 
 
 def behind(version: str, driver_cuda: str) -> str:
-    """Return in one line why an nsys may lose events of a driver; empty where nothing is known.
+    """Return in one line why an nsys may lose events of a driver, or empty.
 
     `driver_cuda`: such as `13.0`, or empty. Seen with nsys 2023.4 on a driver of CUDA 13: its importer meets a function
     that CUDA 12.4 did not have, and drops all that follows.

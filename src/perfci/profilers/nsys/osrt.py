@@ -1,7 +1,7 @@
-"""Calls of the OS runtime in an nsys export: time that threads spend in poll, read, pthread_cond_wait and the like.
+"""Calls of the OS runtime in an nsys export.
 
 Times are summed over threads and levels of nesting, as `nsys stats --report osrt_sum` does. A call counts in each
-execution that it overlaps, with the overlap's time: a thread may wait from before the loop until after it.
+execution that it overlaps, with the overlap's time.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ class Spent(NamedTuple):
 def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
     """Return by name: function → calls and times, longest first. What cannot be told is a fault that changes no value.
 
-    `asked`: the capture was to hold them, else their absence is no fault.
+    `asked`: their absence is a fault.
     """
     if TABLE not in events.tables:
         if asked and not events.facts("META_DATA_CAPTURE", "OS_RUNTIME_OPTIONS:%"):

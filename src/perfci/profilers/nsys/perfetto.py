@@ -1,8 +1,8 @@
-"""A timeline for the browser (ui.perfetto.dev, chrome://tracing), from an nsys export.
+"""A timeline for the browser (ui.perfetto.dev, chrome://tracing), from an nsys export, in Chrome's "Trace Event
+Format".
 
 An allow-list: names, times and configurations of NVTX ranges, CUDA calls, kernels, copies and sets; numbers of
-processes, threads, devices and streams. The machine, its environment and command lines are not read. The format is
-Chrome's "Trace Event Format": complete events (`ph` X), in microseconds from the first event on.
+processes, threads, devices and streams.
 """
 
 import gzip
@@ -26,7 +26,7 @@ MOST_EVENTS = 500_000
 """As many as a browser shows fluently; about 10 MB compressed."""
 LONGEST_NAME = 1000
 MOST_LANES = 100
-"""Of a thread or stream, for overlapping slices; what needs more is left out."""
+"""Of a thread or stream, for overlapping slices."""
 GPU_PROCESS = 2**30
 """First number of a process that stands for a GPU; nsys keeps 24 bits of a process's number."""
 REMEDY = "capture the case again"
@@ -39,7 +39,6 @@ class _Source:
     names: tuple[str, ...]
     """Columns of its name, the first that is none of NULL: text, or a number of StringIds."""
     columns: tuple[str, ...]
-    """Beside start, end and name."""
     where: str = ""
 
 
@@ -95,7 +94,7 @@ def _rows(trace: Export, source: _Source, most: int) -> Iterator[_Row]:
 
 @dataclass(slots=True)
 class _Tracks:
-    """Numbers the timeline's processes and threads, and opens a further lane where slices would not nest."""
+    """Numbers processes and threads, and opens a further lane where slices would not nest."""
 
     lanes: dict[tuple[int, str], list[tuple[int, list[int]]]] = field(default_factory=dict)
     """By process and title: the lanes' numbers, each with the ends of open slices."""
@@ -105,7 +104,7 @@ class _Tracks:
     def place(
         self, process: int, label: str, title: str, start: int, end: int
     ) -> tuple[int | None, list[dict[str, Any]]]:
-        """Return the lane for a slice, None where all MOST_LANES are taken, and its metadata events."""
+        """Return the lane for a slice, None where all are taken, and its metadata events."""
         told: list[dict[str, Any]] = []
         if process not in self.processes:
             self.processes.add(process)
@@ -177,8 +176,8 @@ def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Itera
 def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most: int = MOST_EVENTS) -> Fault | None:
     """Write the timeline of the nsys export (sqlite) to `out`, gzip.
 
-    `ranges`: NVTX range → name to show, such as a case's identifier. The first `most` events by begin are written;
-    `otherData` says how many of how many, as does an event at the end.
+    `ranges`: NVTX range → name to show. The first `most` events by begin are written; an event at the end says of how
+    many.
 
     A fault, and no `out`, where `export` is none of nsys or has no event. Raises OSError where `out` cannot be written.
     """

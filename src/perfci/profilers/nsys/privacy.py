@@ -1,10 +1,6 @@
-"""Privacy under nsys: what it sees of this machine, and what of its exports may be kept.
-
-nsys stores the environment of every process that it can see, in four places of the SQLite export: META_DATA_CAPTURE and
-TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (as root, of every process on
-the machine, and the program's output). Hence a PID namespace, an environment by allow-list, a scrub of exports, and a
-scan of reports (`profilers/scan.py`).
-"""
+"""Privacy under nsys, which stores the environment of every process that it can see in four places of the SQLite
+export: META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams
+(as root, of every process on the machine, and the program's output)."""
 
 import functools
 import re
@@ -26,7 +22,7 @@ from perfci.system.files import disk_error
 
 
 def environment(base: Mapping[str, str], written: Collection[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return the part of `base` that a process under nsys gets: as `trimmed`."""
+    """Return what a process under nsys gets of `base`, as `trimmed`."""
     # Else nsys takes only registered strings for the names of ranges that open a capture.
     return trimmed(base, written) | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
@@ -40,13 +36,12 @@ class Isolation:
     holds: bool
     """It sees no process but its own."""
     text: str
-    """One line for people."""
 
 
 @functools.cache
 def isolation(user: tuple[str, ...] = ()) -> Isolation:
-    """Return the isolation that works here, tried once: a PID namespace, as root or in a user namespace, which dies
-    with its first process, daemons included.
+    """Return the isolation that works here: a PID namespace, as root or in a user namespace, which dies with its first
+    process, daemons included.
 
     `user`: words that start a command as nsys's user, where that is another.
     """
@@ -68,12 +63,11 @@ def isolation(user: tuple[str, ...] = ()) -> Isolation:
 
 
 def isolate(argv: Sequence[str], user: tuple[str, ...] = ()) -> list[str]:
-    """Return `argv` in a PID namespace, where `isolation` can have one."""
+    """Return `argv` in a PID namespace, where there can be one."""
     return [*isolation(user).prefix, *argv]
 
 
 def _alone(prefix: Sequence[str]) -> bool:
-    """Tell whether a process behind `prefix` is process 1 of its own /proc."""
     script = 'read -r name </proc/1/comm && [ "$$" = 1 ] && [ "$name" = sh ]'
     return run([*prefix, "/bin/sh", "-c", script], 20).fine
 
@@ -82,10 +76,10 @@ def _alone(prefix: Sequence[str]) -> bool:
 
 
 def scrub(sqlite: Path, copy: Path) -> None:
-    """Write a copy of an export without what it tells of the machine beyond the trace.
+    """Write a copy of an export without environment, arguments, user, host and paths; the program's output; strings
+    that no event refers to; names of untraced processes and threads.
 
-    Removed: environment, arguments, user, host and paths; the program's output; strings that no event refers to; names
-    of untraced processes and threads. Raises MachineError, and leaves no copy, where that fails.
+    Raises MachineError, and leaves no copy, where that fails.
     """
     try:
         try:
@@ -141,7 +135,7 @@ def _scrub(path: Path) -> None:
 
 
 def _scrub_processes(db: sqlite3.Connection, columns: Mapping[str, set[str]]) -> None:
-    """Keep names of processes and threads with events only."""
+    """But for those with events."""
     db.execute("CREATE TEMP TABLE traced (pid INTEGER PRIMARY KEY)")
     for table, has in columns.items():
         if table.startswith(("CUPTI_", "NVTX_")):
@@ -158,7 +152,7 @@ def _scrub_processes(db: sqlite3.Connection, columns: Mapping[str, set[str]]) ->
 
 
 def _scrub_strings(db: sqlite3.Connection, tables: Mapping[str, str], columns: Mapping[str, set[str]]) -> None:
-    """Delete strings that no event refers to, but for nsys's messages of lost events."""
+    """But for those that events refer to, and nsys's messages of lost events."""
     db.execute("CREATE TEMP TABLE kept (id INTEGER PRIMARY KEY)")
     for table, sql in tables.items():
         if table == "StringIds":

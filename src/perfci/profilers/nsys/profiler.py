@@ -27,7 +27,7 @@ from perfci.system.users import SAME, Account
 from perfci.worker.profile import NSYS
 
 EXPORT_TIMEOUT = 300.0
-"""Seconds to export a report."""
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Nsys(Profiler[Trace]):
         return cls(found, request, TRACED * request.timeout)
 
     def for_cases(self, device: DeviceKind) -> "Nsys":
-        """Return the same for a device: on the CPU no capture range opens, and no CUDA call is missed."""
+        """On the CPU no capture range opens, and no CUDA call is missed."""
         return replace(self, cuda=device == "cuda")
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Nsys":
-        """Return the same around a command, for all of its kernels or those of a range."""
+        """Return the same around a command."""
         loop = Loop(asked.range, asked.skip) if asked.range is not None else None
         more = frozenset(one for one in asked.trace if device == "cuda" or one != "memory")
         return replace(self, cuda=device == "cuda", whole=True, loop=loop, more=more, seconds=TRACED * timeout)
@@ -104,7 +104,7 @@ class Nsys(Profiler[Trace]):
         return not self.cuda or report.with_suffix(".nsys-rep").is_file()
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
-        """Export and read the report; an error is a fault of all ranges."""
+        """Export and read the report."""
         raw, export = report.with_suffix(".nsys-rep"), report.with_suffix(".sqlite")
         code, killer = (ended.code, ended.signal) if ended else (None, None)
         failed = nsys_command.classify(code, said(log), raw, signal=killer, timed_out=ended is None)
@@ -136,8 +136,6 @@ class Nsys(Profiler[Trace]):
         return Read(found.seen, found.faults, general)
 
     def _keep(self, raw: Path, export: Path, keep: Keep) -> list[Fault]:
-        """Keep the scrubbed export and a timeline; and, where asked for, the report if a scan of its export finds no
-        secret."""
         account, refused = self.request.account, list[Fault]()
         if keep.folder is not None and export.is_file():
             refused += keep_export(export, keep.folder, account)
@@ -152,7 +150,7 @@ class Nsys(Profiler[Trace]):
 
 
 def export_report(argv: Sequence[str], folder: Path, log: Path) -> bool:
-    """Run nsys' reader, bounded in what it writes. Tell whether it finished."""
+    """Run nsys' reader. Tell whether it finished."""
     bounded = [
         "/bin/sh",
         "-c",
@@ -184,7 +182,7 @@ def _too_large(what: str, size: int) -> str:
 
 
 def _ran_on(reading: nsys_trace.Reading) -> bool:
-    """Tell whether recording ended before the process. A duration is kept to the millisecond (seen with 2023.4)."""
+    """A duration is kept to the millisecond (seen with 2023.4)."""
     return reading.length >= 0.99 * nsys_command.DURATION
 
 
@@ -194,7 +192,7 @@ def _cut() -> Fault:
 
 
 def _blind(trace: Trace) -> bool:
-    """Tell whether no CUDA was recorded: a GPU case calls its API at least."""
+    """A GPU case calls CUDA's API at least."""
     return not (trace.kernels or trace.copies or trace.sets or trace.calls)
 
 
@@ -208,7 +206,7 @@ def traces(
     executions: int | None = None,
     asked: Sequence[Traced] = (),
 ) -> nsys_trace.Reading:
-    """Read an export in a process of its own, as `trace.read` does."""
+    """Call `trace.read` in a process of its own."""
     try:
         # A file that is refused before it is opened is described by `nsys_trace.read`.
         size = export.lstat().st_size if export.is_file() else 0
@@ -223,8 +221,7 @@ def traces(
 
 
 def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:
-    """Write the scrubbed export and a timeline into `folder`; return faults, which cost no value. Raises OSError where
-    `folder` cannot be written to."""
+    """Write the scrubbed export and a timeline into `folder`; return faults, which cost no value. Raises OSError."""
     try:
         size = regular(export, nsys_export.LARGEST)
         bounds = grown(size, 2 * MIB, nsys_trace.LIMIT, written=256 * MIB + 4 * size)
@@ -245,7 +242,6 @@ def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fau
 
 
 def _scrub(export: Path, copy: Path) -> Fault | None:
-    """Scrub in a process of its own."""
     try:
         nsys_privacy.scrub(export, copy)
     except MachineError as error:

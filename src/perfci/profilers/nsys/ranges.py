@@ -54,7 +54,6 @@ def nested(events: Events) -> dict[int, dict[str, list[int]]]:
     open_: list[_Mark] = []
 
     def close(before: int | None) -> None:
-        """Count the open ranges that end before this time; None: all."""
         for mark in [mark for mark in open_ if before is None or mark.end < before]:
             open_.remove(mark)
             paths = found[mark.name]
@@ -97,8 +96,8 @@ def nested(events: Events) -> dict[int, dict[str, list[int]]]:
 
 
 def told_ranges(events: Events, name: str, found: dict[str, list[int]], number: int) -> list[RangeUse]:
-    """Return a name's ranges in one of its `number` executions, longest on the host first; note what is left out, and
-    what executions do not share."""
+    """Return a name's ranges in one of its `number` executions, longest on the host first; note what is left out or
+    differs."""
     if len(found) > MOST:
         text = f"{len(found) - MOST} nested ranges with the least host time are left out"
         events.note(name, "incomplete", text, "give ranges names without numbers", [ALL_RANGES])
@@ -115,7 +114,7 @@ def told_ranges(events: Events, name: str, found: dict[str, list[int]], number: 
 
 
 class _Mark:
-    """An open NVTX range: first start and last end, in ns, of device work launched within."""
+    """An open range: first start and last end, in ns, of device work launched within."""
 
     __slots__ = ("end", "first", "last", "name", "path", "start")
 

@@ -21,8 +21,8 @@ def measure(events: Events, length: int) -> dict[int, Times]:
     """Return the times by name's index. `length`: of the capture, ns.
 
     Where anything may lie between executions each runs from its begin, or the end of all work launched before it, to
-    the end of its own: time of earlier queued work is not its own. The device then works for the process, whoever
-    launched there. Else they are one stretch of their process, and its work is theirs.
+    the end of its own, and the device works for the process, whoever launched there. Else they are one stretch of their
+    process, and its work is theirs.
     """
     ended = "LEFT JOIN (SELECT exec, max(end) AS ended FROM ops GROUP BY exec) p ON p.exec = e.id"
     if events.apart:

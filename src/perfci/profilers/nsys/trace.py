@@ -1,7 +1,4 @@
-"""Reads the SQLite export of Nsight Systems: each case's execution; see `events` for what belongs to it.
-
-Own SQL, because `nsys stats` exits 0 where it finds nothing.
-"""
+"""Reads the SQLite export of Nsight Systems; own SQL, because `nsys stats` exits 0 where it finds nothing."""
 
 import sqlite3
 import tempfile
@@ -26,7 +23,7 @@ from perfci.profilers.nsys.ranges import MOST, nested, short, told_ranges
 from perfci.profilers.nsys.times import measure
 
 LIMIT = 600.0
-"""Seconds to read."""
+"""Seconds."""
 
 _COPY_NUMBERS = (
     "UNKNOWN", "HTOD", "DTOH", "HTOA", "ATOH", "ATOA", "ATOD", "DTOA", "DTOD", "HTOH", "PTOP", "UVM_HTOD", "UVM_DTOH",
@@ -42,13 +39,13 @@ class Reading(Read[Trace]):
     """Each range's trace, faults or both, and the capture."""
 
     driver: str = ""
-    """The driver's CUDA version, such as `13.0`; empty where unknown."""
+    """The driver's CUDA version, such as `13.0`, or empty."""
     length: float = 0.0
     """Seconds of the capture."""
 
 
 class Loop(NamedTuple):
-    """A command's executions that are told."""
+    """The told executions of a command."""
 
     name: str
     """Of their NVTX range."""
@@ -66,19 +63,19 @@ def read(
 ) -> Reading:
     """Return the traces in an export: one per name in `ranges`, or of the whole process tree under the key "".
 
-    An execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times and counts are
-    means over them. `outermost`: of every range that lies in no other of its process. None: the whole capture is one
-    execution. Loop: its executions are those of one trace under the key "". Times are in seconds, sizes in bytes.
-    `wall` runs from the first execution's begin to the last one's end or the end of its last device work, divided by
-    their number; with `outermost` and a Loop as `measure` tells it. `span` is the mean of what `nvtx_gpu_proj_sum`
-    calls projected time; `busy` the union of device work's intervals, divided likewise. The user's ranges are projected
-    as `nvtx_gpu_proj_sum` does: over the calls of the same thread.
+    An execution is an NVTX push/pop range of that name, in the default domain or in `perfci`; times (s), sizes (bytes)
+    and counts are means over them. `outermost`: of every range that lies in no other of its process. None: the whole
+    capture is one execution. Loop: its executions are those of one trace under the key "". `wall` runs from the first
+    execution's begin to the last one's end or the end of its last device work, divided by their number; with
+    `outermost` and a Loop as `measure` tells it. `span` is the mean of what `nvtx_gpu_proj_sum` calls projected time;
+    `busy` the union of device work's intervals, divided likewise. The user's ranges are projected over the calls of the
+    same thread.
 
-    `executions`: of each name, where known; other numbers are a fault. `asked`: further traces of nsys, which are a
-    fault where missing, and are read in any case.
+    `executions`: of each name, where known; other numbers are a fault. `asked`: further traces of nsys, a fault where
+    missing.
 
-    An event that stands twice counts once. Each fault says which metrics it could change. Raises nothing for the file:
-    what is absent, truncated, foreign, damaged or takes over `limit` seconds to read is a fault.
+    An event that stands twice counts once. What is absent, truncated, foreign, damaged or takes over `limit` seconds to
+    read is a fault.
     """
     loop, names = None, [""]
     if isinstance(ranges, Loop):

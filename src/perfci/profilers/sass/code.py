@@ -23,18 +23,18 @@ from perfci.system.bounded import Said, Unread, hollow, run, unbind
 
 TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
 HOMES = ("triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
-"""Folders of wheels, below one of `sys.path`."""
+"""In wheels."""
 PLACE = "usr/local/cuda/bin"
 ABSENT = f"there is no {TOOL} with its {DISASSEMBLER}"
 REMEDY = f"-m pip install nvidia-cuda-{TOOL} nvidia-cuda-{DISASSEMBLER}"
 SEARCH = "import json, sys; print(json.dumps(sys.path))"
 LARGEST = 2**30
-"""Bytes of a file: torch's own libraries are larger, and take tens of minutes."""
+"""Bytes: torch's own libraries are larger, and take tens of minutes."""
 MOST_FILES = 2000
 MEMORY, LEAST_MEMORY, MEMORY_OF = 8 * 2**30, 512 * 2**20, 32
 """Bytes of the tool: at most, always, and for each byte of the file."""
 LARGEST_TEXT, LONGEST_LINE = 2**31, 2**20
-"""Bytes that the tool prints of a file, and of a line of them."""
+"""Bytes that the tool prints of a file, and of a line."""
 SEARCH_TIME, INSPECTION_TIME = 60.0, 300.0
 """Seconds to find files, and to read them."""
 
@@ -55,7 +55,7 @@ class Inspected:
     kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
     """By the name in the code, mangled for C++: a cache holds many of one name."""
     left: list[str] = field(default_factory=list)
-    """Files that were not read to their end, and why: one line each."""
+    """Files that were not read to their end, and why."""
 
 
 Runner = Callable[[Path], Iterator[str]]
@@ -124,7 +124,6 @@ def _may_hold(name: str, mode: int) -> bool:
 
 
 def _holds(path: Path) -> bool:
-    """Tell whether it has the section that nvcc and clang put device code into."""
     with path.open("rb") as file:
         if file.read(4) != _ELF:
             return False
@@ -190,7 +189,7 @@ def _bare(path: Path) -> Iterator[Path]:
 
 
 def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> tuple[int, int] | None:
-    """Return how well code fits a chip, larger is better; None where it cannot run there.
+    """Return how well code fits a chip, larger is better, or None.
 
     Code runs on chips of its major number and an equal or higher minor one; so does a family's (`f`); an architecture's
     (`a`) runs on it alone (CUDA C++ Programming Guide, "Feature Set Compiler Targets").
@@ -325,10 +324,8 @@ def normal(name: str) -> str:
 
 
 def match(kernels: Iterable[KernelUse], inspected: Inspected) -> list[KernelCode | None]:
-    """Return the code of each kernel, in order, by name, and by registers where both tell them.
-
-    None where no file holds it, and where the candidates differ.
-    """
+    """Return the code of each kernel by name, and by registers where both tell them; None where no file holds it, and
+    where candidates differ."""
     spelled: dict[str, list[KernelCode]] = {}
     for name, codes in inspected.kernels.items():
         spelled.setdefault(normal(name), []).extend(codes)

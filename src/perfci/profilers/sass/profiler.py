@@ -30,7 +30,7 @@ class Sass(Profiler[Code]):
 
     @classmethod
     def find(cls, request: Request) -> "Sass":
-        """Return the reader; a side without cuobjdump says so when its files are read."""
+        """Return the reader: a side without cuobjdump says so later."""
         return cls(request)
 
     def inspect(
@@ -70,7 +70,7 @@ def code(
     kernels: Sequence[Sequence[KernelUse]],
     account: Account = SAME,
 ) -> Matched:
-    """Return what `match_files` does, in a process of its own. Raises Unread."""
+    """Call `match_files` in a process of its own. Raises Unread."""
     bounds = Bounds(
         seconds=sass.SEARCH_TIME + sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY,
         written=sass.LARGEST_TEXT,
@@ -86,8 +86,8 @@ def code(
 def match_files(
     folders: list[Path], tool: Path | None, capability: tuple[int, int], kernels: list[list[KernelUse]]
 ) -> Matched:
-    """Return the machine code of `kernels` in files below `folders`, as `sass.code.match` does, and unread files and
-    why. No list where there is no file, None where there is no tool for those that are there."""
+    """Return the code of `kernels` in files below `folders`, as `sass.code.match` does, and unread files and why. No
+    list where there is no file, None where there is no tool for those that are there."""
     files, left = sass.code_files(folders)
     if not files:
         return [[None] * len(one) for one in kernels] if left else [], left

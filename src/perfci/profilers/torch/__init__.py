@@ -1,1 +1,1 @@
-"""torch's own profiler (Kineto): timelines where nsys cannot be used."""
+"""Kineto, torch's own profiler: timelines without nsys."""

@@ -1,4 +1,4 @@
-"""Reads a trace of torch.profiler that perfci did not make: of its annotations, or of its kernels."""
+"""Reads a trace of torch.profiler that perfci did not make."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ from perfci.profilers.torch.trace import trace_of
 
 MOST_NAMES = 200
 STEPS = "ProfilerStep"
-"""All steps of torch.profiler's schedule, which numbers them."""
+"""All steps of torch.profiler's schedule."""
 AGAIN = "record it again"
 _ON_CPU = "record it where a GPU is, with ProfilerActivity.CUDA among its activities"
 
 
 def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
-    """Return the traces of annotations (`record_function`) that lie in no other of their process, or of all work under
-    the key "". An annotation's trace is a mean over its executions, each from its begin to the end of its last work.
-    What goes wrong is a fault, never an exception."""
+    """Return the traces of annotations (`record_function`) that lie in no other of their process, each a mean over
+    executions to the end of their last work; or of all work under the key "". What goes wrong is a fault, never an
+    exception."""
     found: Read[Trace] = Read()
     try:
         seen = collect(members(path), None)
@@ -87,8 +87,8 @@ def outermost(spans: Iterable[Span]) -> tuple[dict[str, list[Span]], set[str]]:
 
 
 def before(seen: Seen) -> tuple[list[Work], int]:
-    """Remove from `seen` the work that was launched before its first call, queued when recording began. Return it, and
-    the time at which that call had begun.
+    """Remove from `seen` the work launched before its first call, queued when recording began. Return it, and the time
+    at which that call had begun.
 
     CUDA numbers calls in order: where each thread's numbers rise, a smaller number is older.
     """

@@ -1,4 +1,4 @@
-"""Kineto's events of ranges, CUDA calls and device work, checked and in nanoseconds."""
+"""Kineto's events, checked and in nanoseconds."""
 
 import re
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from perfci.profilers.cuda import copy_kind, memory, plain_call
 from perfci.profilers.torch.json import Bad
 
 MOST_EVENTS = 500_000
-"""Events that are kept: some hundred bytes each."""
+"""Some hundred bytes each."""
 LONGEST_NAME = 2000
 LONGEST = 10**16
-"""Microseconds of a timestamp or duration, three hundred years: an epoch is below."""
+"""Microseconds, three hundred years: an epoch is below."""
 
 RANGES = ("user_annotation", "cpu_op")
 CALLS = ("cuda_runtime", "cuda_driver")
@@ -68,7 +68,7 @@ class Seen:
 
 
 def _text(name: str) -> str:
-    """Lone surrogates go: JSON can hold them, perfci's documents cannot."""
+    """JSON can hold lone surrogates, perfci's documents cannot."""
     return name[:LONGEST_NAME].encode(errors="replace").decode()
 
 

@@ -14,7 +14,7 @@ from perfci.model.profile import FaultKind
 
 CHUNK = 2**20
 LONGEST_VALUE = 4 * 2**20
-"""Characters of a JSON value: Kineto's have some hundred."""
+"""Characters: Kineto's have some hundred."""
 MOST_RATIO, LEAST_UNPACKED = 100, 64 * 2**20
 """Characters of a packed trace for each byte, and those always allowed: Kineto's shrink to a tenth."""
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -23,8 +23,7 @@ REMEDY = "profile the case again; where it stays so, install nsys"
 
 
 class Bad(Exception):
-    """Why a trace cannot be used: `text` is one line for people; `remedy` is empty unless it differs from recording
-    again."""
+    """Why a trace cannot be used; `remedy` is empty for recording again."""
 
     def __init__(self, kind: FaultKind, text: str, remedy: str = "") -> None:
         super().__init__(text)
@@ -117,10 +116,7 @@ def _open(path: Path) -> TextIOWrapper:
 
 
 def members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield keys and values of the object in a plain or gzip file; each trace event by itself.
-
-    Raises Bad for a file that cannot be read or holds anything else.
-    """
+    """Yield keys and values of the object in a plain or gzip file; each trace event by itself. Raises Bad."""
     try:
         with _open(path) as text:
             yield from _Json(text, max(LEAST_UNPACKED, MOST_RATIO * path.stat().st_size)).members()

@@ -71,7 +71,7 @@ def traces(
 ) -> dict[str, Seen]:
     """Return each case's executions in ranges `name`, and what is missing.
 
-    `keep`: folder for browser timelines. Raises OSError where it cannot be written to.
+    `keep`: folder for timelines. Raises OSError where it cannot be written to.
     """
     sizes: dict[str, int] = {}
     found: dict[str, Seen] = {}
@@ -101,7 +101,6 @@ def _no_trace(path: Path, why: Unread) -> Seen:
 def _kineto(
     paths: Mapping[str, Path], size: int, name: str, device: DeviceKind, account: Account, keep: Path | None
 ) -> dict[str, Seen]:
-    """Raises Unread."""
     if not paths:
         return {}
     bounds = grown(size, MIB / 8, 300, written=256 * MIB + size)  # packed it is a tenth
@@ -121,7 +120,7 @@ def _kineto(
 
 
 def captured(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
-    """Read a foreign trace as `capture.read` does, in a process of its own."""
+    """Call `capture.read` in a process of its own."""
     try:
         bounds = grown(regular(path, LARGEST_TRACE), MIB / 8, 300)
         with desk() as folder:

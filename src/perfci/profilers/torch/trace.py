@@ -1,7 +1,4 @@
-"""Reads Kineto's Chrome JSON, which `perfci.worker.profile` has written, to a trace.
-
-The format is that of Kineto's `output_json.cpp`, `CuptiActivity.cpp` and `cupti_strings.cpp`.
-"""
+"""Reads Kineto's Chrome JSON, as of its `output_json.cpp`, `CuptiActivity.cpp` and `cupti_strings.cpp`."""
 
 import gzip
 import itertools
@@ -57,7 +54,7 @@ def _executions(seen: Seen, name: str) -> list[Span]:
 
 
 def _captured(calls: list[Span]) -> set[int]:
-    """Return correlations of launches that a stream capture took: they ran nothing."""
+    """They ran nothing."""
     taken: set[int] = set()
     inside: Counter[tuple[Any, Any]] = Counter()
     for call in sorted(calls, key=lambda one: one.start):
@@ -71,7 +68,6 @@ def _captured(calls: list[Span]) -> set[int]:
 
 
 def _links(seen: Seen, place: Callable[[int], int | None], executions: int) -> list[tuple[int, Span | None, Work]]:
-    """Return the execution's index, launching call and work."""
     calls: dict[int, Span] = {}
     for call in seen.calls:
         if call.ident:
@@ -108,7 +104,6 @@ def _links(seen: Seen, place: Callable[[int], int | None], executions: int) -> l
 
 
 def _paths(spans: list[Span]) -> Iterator[tuple[str, Span]]:
-    """Yield each range with its path through the ranges around it, on its thread."""
     for _, group in itertools.groupby(sorted(spans, key=lambda s: (s.where, s.start, -s.end)), key=lambda s: s.where):
         stack: list[tuple[int, str]] = []
         for span in group:
@@ -158,7 +153,7 @@ def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any
 def _busy(
     seen: Seen, linked: list[tuple[int, Span | None, Work]], place: Callable[[int], int | None]
 ) -> tuple[int, int]:
-    """Return ns in which device work of the executions runs; and in which a launching call runs, and none of it."""
+    """Return ns in which device work runs; and in which a launching call runs, and no work."""
     calls = [call for call in seen.calls if call_kind(call.name) == "launch" and place(call.start) is not None]
     edges: list[Edge] = [(0, -1, 0, 1, 0, 0)]
     for _, _, work in linked:
@@ -172,8 +167,7 @@ def _busy(
 def trace_of(seen: Seen, name: str, device: DeviceKind, *, apart: bool = False) -> Trace:
     """Return the trace of one name's executions. Raises Bad.
 
-    `apart`: anything may lie between executions, as in a trace that perfci did not make: the wall time is the mean of
-    their own.
+    `apart`: anything may lie between executions: the wall time is the mean of their own.
     """
     if not seen.events:
         raise Bad("unreadable", FOREIGN)
@@ -258,7 +252,7 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
 
     Device work belongs to the execution in which its launching call began, on any thread. The host's time is from the
     first range's begin to the end of the last range or of its work, over the executions. On `cuda` a trace without
-    device work is a fault; so are launches without a kernel.
+    device work is a fault.
     """
     try:
         return trace_of(collect(members(path), name), name, device)
@@ -283,8 +277,8 @@ def _finite(value: Any) -> bool:
 
 
 def publish(path: Path, out: Path) -> Fault | None:
-    """Write the events of Kineto's JSON to `out`, gzip, for a browser: without its header, which tells the host's name,
-    and without events whose numbers JSON cannot hold.
+    """Write the events of Kineto's JSON to `out`, gzip: without its header, which tells the host's name, and without
+    events whose numbers JSON cannot hold.
 
     A fault, and no `out`, where `path` cannot be read. Raises OSError where `out` cannot be written.
     """

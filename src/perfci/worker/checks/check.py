@@ -48,10 +48,9 @@ def check_case(
     that counts. At the case's own set the result is then overwritten and the kernel runs once more, and again with
     inputs redrawn in place. `given` replaces what the own set declares, wherever a set declares the same.
 
-    Returns `ok`; `kind` ("wrong", "nan", or "invalid" where the suite replaced what times or checks it) and `text` of
-    the first failure, which ends the check, or None and ""; `shapes`, the sets checked; `compared`, how many had a
-    reference; `worst`; and of the own set `rtol`, `atol` (as declared, or None), `sketch`, `unredrawn` (why not, or "")
-    and `versus`: `Versus.told` with why it is `wrong`, or None.
+    Returns `ok`; `kind` ("wrong", "nan", "invalid") and `text` of the first failure, which ends the check; `shapes`,
+    the sets checked; `compared`, how many had a reference; `worst`; and of the own set `rtol`, `atol`, `sketch`,
+    `unredrawn` (why not) and `versus`: `Versus.told` with why it is `wrong`.
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -160,7 +159,7 @@ def verify(prepared: Prepared, given: Given = NONE, *, redraw: bool = True) -> O
 
 
 def verify_redrawn_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
-    """Check likewise what a CUDA graph computes of one input set: `replay()` must compute `out` of the new values.
+    """Check a CUDA graph likewise: `replay()` must compute `out` of the new values.
 
     The graph has state outside of the GPU as captured: if that follows from the draw, the function is called instead.
     """
@@ -169,11 +168,8 @@ def verify_redrawn_replay(prepared: Prepared, out: Any, replay: Callable[[], Any
 
 
 def verify_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
-    """Check, after timing, what a CUDA graph computes of one input set.
-
-    `replay()` must compute `out`, the result at capture, again: this catches a function that put nothing into the
-    graph.
-    """
+    """Check, after timing, that `replay()` of a CUDA graph computes `out`, the result at capture, again: this catches a
+    function that put nothing into the graph."""
     replaced = tampered()
     if replaced:
         return Outcome(False, "invalid", None, replaced)
@@ -193,8 +189,8 @@ def _again(prepared: Prepared, out: Any, sizes: Sequence[int], given: Given) -> 
 def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: Given) -> Outcome:
     """Overwrite what was returned, execute, and compare.
 
-    Kernel and reference may read the last result, as in place: where the overwritten values change the reference, they
-    are put back, and another execution counts.
+    Where the overwritten values change the reference, which may read the last result, they are put back, and another
+    execution counts.
     """
     # Without a reference nothing tells the right result from another one.
     strict = prepared.bench.declared_reference() is not None
@@ -227,7 +223,7 @@ def _redrawn(
     prepared: Prepared, execute: Callable[[], Any], given: Given, replay: Optional[Callable[[], Any]] = None
 ) -> tuple[Outcome, str]:
     """Execute with inputs redrawn; `replay` instead, if it reads all of them from the GPU. Return also why none
-    were, or ""."""
+    were."""
     if prepared.bench.declared_reference() is None:
         return Outcome(True), ""
     with _memory_apart(prepared):
@@ -272,8 +268,7 @@ def _with_other_values(prepared: Prepared, redraw: Redraw, execute: Callable[[],
 
 
 highest_before = 0
-"""Most device bytes held before inputs were redrawn, which takes memory that no measurement needs. The watcher sets
-it to 0."""
+"""Most device bytes held before inputs were redrawn, which takes memory that no measurement needs."""
 
 
 @contextlib.contextmanager
@@ -292,7 +287,6 @@ def _memory_apart(prepared: Prepared) -> Iterator[None]:
 
 @builtin_torch()
 def _sizes(out: Any, prepared: Prepared) -> list[int]:
-    """Return bytes of a result's parts; the check reports a refused result."""
     try:
         return leaf_sizes(plain(out, strict=False), prepared.bench.holds)
     except Refused:
@@ -307,7 +301,7 @@ def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
 
 
 def _expected(prepared: Prepared) -> Any:
-    """Return a copy of the reference's result from before the kernel runs, which may work in place."""
+    """A copy from before the kernel runs, which may work in place."""
     reference = prepared.bench.declared_reference()
     if reference is None:
         return None

@@ -30,7 +30,7 @@ from .plain import (
 from .tolerance import NONE, Given, Tolerance, Tolerances, Unnamed
 
 CHUNK = 16 * 2**20
-"""Elements at once: a dozen float64 temporaries stay under 2 GiB."""
+"""Elements: a dozen float64 temporaries stay under 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Outcome:
 
     ok: bool
     kind: Optional[str] = None
-    """"wrong", "nan" where the result holds NaN and should not, "invalid" where it cannot be trusted; None when ok."""
+    """"wrong", "nan" where the result holds NaN and should not, "invalid" where it cannot be trusted."""
     worst: Optional[float] = None
     """Largest error as a share of the tolerance; None if nothing was compared."""
     text: str = ""
-    """One line; empty when ok."""
+    """One line."""
 
 
 def compare(
@@ -136,7 +136,7 @@ class _Tally:
         return self.rtol == 0 and self.atol == 0
 
     def differs(self, count: int, ratio: float, path: Path, out: Any, ref: Any) -> None:
-        """`ratio`: worst error as a share of the tolerance."""
+        """`ratio`: of the worst error to the tolerance."""
         self.differing += count
         if not self.at or ratio > self.worst:
             self.at = f"{place_name(path)} is {_short(out)}, the reference has {_short(ref)}"
@@ -319,17 +319,17 @@ def _is_container(value: Any) -> bool:
 
 
 def xp_of(value: Any) -> Any:
-    """Return torch or numpy, whichever `value` belongs to."""
+    """Return the torch or numpy of `value`."""
     return sys.modules["torch" if is_tensor(value) else "numpy"]
 
 
 def _quiet(value: Any) -> Any:
-    """Silence numpy, which warns of 0/0 and overflow where torch does not."""
+    """numpy warns of 0/0 and overflow where torch does not."""
     return contextlib.nullcontext() if is_tensor(value) else sys.modules["numpy"].errstate(all="ignore")
 
 
 def is_complex(value: Any) -> bool:
-    """Tell whether `value` is an array of complex numbers."""
+    """Tell whether an array is of complex numbers."""
     return bool(value.dtype.is_complex if is_tensor(value) else value.dtype.kind == "c")
 
 
@@ -347,7 +347,7 @@ def widen(value: Any) -> Any:
 
 
 def _signed(value: Any) -> Any:
-    """Return int64, bit by bit: torch compares few unsigned types."""
+    """Bit by bit: torch compares few unsigned types."""
     xp = xp_of(value)
     if value.dtype == getattr(xp, "uint64", None):
         return value.view(xp.int64)

@@ -14,7 +14,7 @@ _EMPTY = object()
 
 
 def content(cell: Any) -> Any:
-    """Return the content of a cell of a closure."""
+    """Return the content of a closure's cell."""
     try:
         return cell.cell_contents
     except ValueError:

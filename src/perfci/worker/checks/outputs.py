@@ -22,8 +22,8 @@ _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}
 class Spoiled(abc.ABC):
     """Memory that a kernel returned, overwritten with wrong values.
 
-    All bits of floating-point and bool elements are flipped: zeros become NaN, everything changes. Integers are
-    reversed in order, which keeps an index in range should a kernel read it.
+    All bits of floating-point and bool elements are flipped: zeros become NaN. Integers are reversed in order, which
+    keeps an index in range should a kernel read it.
     """
 
     where = (0, 0)
@@ -52,8 +52,6 @@ class _List(Spoiled):
 
 
 class _Buffer(Spoiled):
-    """A bytearray, or an array of the standard library or of numpy."""
-
     def __init__(self, flat: Any, form: str, size: int) -> None:
         self.flat, self.kept, self.words = flat, bytes(flat), _WORDS.get(size, "Q")
         self.reverses = form in "bBhHiIlLqQ"
@@ -74,8 +72,6 @@ class _Buffer(Spoiled):
 
 
 class _Tensor(Spoiled):
-    """A strided tensor as integers of its elements' size."""
-
     def __init__(self, torch: Any, tensor: Any) -> None:
         self.torch = torch
         self.reverses = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
@@ -101,8 +97,8 @@ class _Tensor(Spoiled):
 def spoil(out: Any, bench: Bench) -> list[Spoiled]:
     """Overwrite what a kernel returned, to catch one that returns it again without computing it.
 
-    Left alone are inputs that the bench drew (kernels may work in place; `bench.empty` makes no input), memory that
-    elements share, and what cannot be written or, for want of memory, kept.
+    Left alone are inputs that the bench drew (kernels may work in place), memory that elements share, and what cannot
+    be written or, for want of memory, kept.
     """
     inputs = [_range(drawn.tensor) for drawn in bench._drawn if drawn.method != "empty"]
     found: list[Spoiled] = []
@@ -168,7 +164,6 @@ def _spoiled(leaf: Any) -> Optional[Spoiled]:
 
 
 def _range(leaf: Any) -> tuple[int, int]:
-    """Return addresses of a tensor's whole storage, a buffer or a list."""
     if is_tensor(leaf):
         storage = leaf.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()

@@ -1,4 +1,4 @@
-"""The types that a result may be made of: builtin numbers, text, containers and tensors of exact types.
+"""The types that a result may be made of.
 
 Another class could decide its own comparison by `__eq__`, `__iter__` or `__torch_function__`: no code of it runs here.
 """
@@ -91,7 +91,7 @@ def _plain_dict(value: dict[Any, Any], strict: bool, path: Path) -> Any:
 
 
 def _is_key(key: Any) -> bool:
-    """Tell whether hashing and comparing runs builtin code only, and `key` equals itself."""
+    """Hashing and comparing runs builtin code only, and `key` equals itself."""
     if type(key) is tuple:
         return all(map(_is_key, key))
     return type(key) in ATOMS and (type(key) not in NUMBERS or key == key)  # noqa: PLR0124  # NaN does not
@@ -187,34 +187,34 @@ def builtin_torch() -> Iterator[None]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Tell whether `value` is a tensor, without importing torch."""
+    """Tell whether this is a tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and (type(value) is torch.Tensor or type(value) is torch.nn.Parameter)
 
 
 def is_ndarray(value: Any) -> bool:
-    """Tell whether `value` is a numpy array, without importing numpy."""
+    """Tell whether this is a numpy array, without importing numpy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether `value` is a tensor or a numpy array of numbers or bool."""
+    """Tell whether this is a tensor or a numpy array of numbers or bool."""
     return is_tensor(value) or (is_ndarray(value) and value.dtype.kind in "biufc")
 
 
 def is_sequence(value: Any) -> bool:
-    """Tell whether `value` is a list or a tuple."""
+    """Tell whether this is a list or a tuple."""
     return type(value) is list or type(value) is tuple
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether `value` is a plain number or bool."""
+    """Tell whether this is a plain number or bool."""
     return type(value) in NUMBERS
 
 
 def is_nan(value: Any) -> bool:
-    """Tell whether `value` is a plain number and NaN."""
+    """Tell whether this is a plain number and NaN."""
     if type(value) is complex:
         return math.isnan(value.real) or math.isnan(value.imag)
     return type(value) is float and math.isnan(value)

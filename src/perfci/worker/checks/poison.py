@@ -12,21 +12,21 @@ from .compare import leaves
 from .plain import is_array, is_tensor
 
 BLOCKS, BLOCK_BYTES = 8, 2**28
-"""Freed blocks of each size: more than the seven in a bin of glibc's tcache, and some that a kernel may take before
-its output. Only two where more would exceed these bytes."""
+"""Freed blocks of each size: more than the seven in a bin of glibc's tcache, and some that a kernel may take before its
+output. Only two where more would exceed these bytes."""
 ALIGNMENT = 64
 """Bytes to which torch aligns memory on the CPU."""
 SMALL = 2**20
 """Bytes up to which glibc may hand out cached memory, past M_PERTURB."""
 M_PERTURB = -6  # malloc.h of glibc
 FILL_WITH_ONES = 0x100
-"""For M_PERTURB: 0 would switch it off; the complement of the low byte, the filling, is 0xFF."""
+"""For M_PERTURB: 0 would switch it off; the filling is the complement of the low byte."""
 
 
 def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) -> list[int]:
     """Return the bytes behind each array, tensor and buffer in a plain result, each size once, ascending.
 
-    `drawn`: tells whether a tensor's memory was there before the kernel ran, to leave it out.
+    `drawn`: tells whether a tensor's memory was there before, to leave it out.
     """
     sizes = set()
     for _, leaf in leaves(out, ()):
@@ -44,8 +44,7 @@ def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) ->
 def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
     """Fill memory that is allocated and not written with ones meanwhile: NaN in every floating-point type.
 
-    It could hold the right values of the run before. On a GPU, or without glibc, only blocks of `sizes` bytes are
-    filled; on macOS none.
+    On a GPU, or without glibc, only blocks of `sizes` bytes are filled; on macOS none.
     """
     if device.startswith("cuda"):
         _poison_cached(sizes, device)

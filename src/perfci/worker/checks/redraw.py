@@ -1,9 +1,8 @@
 """New values for a case's inputs in the same memory: a memo of earlier results does not survive them.
 
-A case is set up twice more, from its own seed and from another. What function and reference can reach (closures,
-defaults, attributes, containers) and what differs between the two follows from the draw: the function that has run gets
-the other values, tensors and arrays in place. The rest, such as a flag, a counter or an empty store, stays: a memo
-would be there.
+A case is set up twice more, from its own seed and from another. What function and reference can reach and what differs
+between the two follows from the draw: the function that has run gets the other values. The rest, such as a flag, a
+counter or an empty store, stays: a memo would be there.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from .saved import Unreadable, kept, nodes
 
 MOST = 50_000
 HOST_BYTES = 2**30
-"""Of tensors on the host: a case that drew more is not set up again, lest memory runs out."""
+"""A case that drew more on the host is not set up again, lest memory runs out."""
 ADDRESSES = range(2**40, 2**48)
-"""Where 64-bit systems map memory; data are seldom as large. The heap of a program that is not position-independent,
-as Debian's Python, lies below: only pointers into a draw count there."""
+"""Where 64-bit systems map memory; data are seldom as large. The heap of a program that is not position-independent, as
+Debian's Python, lies below: only pointers into a draw count there."""
 _CALLABLES = (types.BuiltinMethodType, type("".__str__))
 _PARTS = {
     "sparse_coo": ("_indices", "_values"),
@@ -56,12 +55,12 @@ class Redraw:
     """What follows from a prepared case's draw, with the values of two draws."""
 
     def __init__(self, target: Prepared, own: Prepared, other: Prepared) -> None:
-        """`own` and `other`: set up from its draw and from another, and never called. Raises Unpaired."""
+        """`own` and `other`: never called. Raises Unpaired."""
         self.own, self.other = own, other
         self._tensors: list[tuple[Any, Any, Any]] = []
         self._changes: list[tuple[Callable[[Any], None], _Images]] = []
         self._seen: dict[int, tuple[Any, ...]] = {}
-        """id of the target's objects → the triple, kept alive so that no id is reused."""
+        """id → the triple, kept alive so that no id is reused."""
         self._addresses: list[tuple[int, int]] = []
         self._ranges: tuple[list[range], list[range]] = ([], [])
         drawn = [[one.tensor for one in made.bench._drawn] for made in (target, own, other)]
@@ -321,7 +320,6 @@ class Redraw:
         self._tensors.append(trio)
 
     def _hold_addresses(self, own: Any, other: Any) -> bool:
-        """Tell likewise of tensors or arrays of 64-bit integers."""
         differing = own != other
         both = differing
         for one, ranges in zip((own, other), self._ranges):

@@ -1,4 +1,4 @@
-"""Values that autograd saves for its backward pass: they follow from inputs, and no closure shows them."""
+"""Values that autograd saves for its backward pass: no closure shows them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def kept(node: Any) -> dict[str, Any]:
 
 
 def _twice(node: Any, name: str) -> Any:
-    """Return an attribute, its tensors without a graph. Raises Unreadable for new tensors each time, as of
-    checkpoints' hooks."""
+    """Return an attribute, its tensors without a graph. Raises Unreadable for new tensors each time, as of checkpoints'
+    hooks."""
     one, again = _detached(getattr(node, name)), _detached(getattr(node, name))
     if _places(one) != _places(again):
         raise Unreadable(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")

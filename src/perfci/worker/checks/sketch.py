@@ -12,7 +12,7 @@ from .plain import is_array, is_number, is_tensor, plain
 
 PROJECTIONS = 4
 STAND_IN = 1e6
-"""In place of an infinity: a sketch must stay finite."""
+"""In place of an infinity."""
 
 
 def sketch(ref: Any) -> list[float]:

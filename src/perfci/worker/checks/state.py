@@ -1,7 +1,4 @@
-"""State that a case carries between executions in drawn tensors, as a failure's reason.
-
-Asked only where a right result turned wrong; it changes no outcome.
-"""
+"""State that a case carries between executions in drawn tensors, as a failure's reason: it changes no outcome."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from .plain import bits, builtin_torch
 
 
 def carried(prepared: Prepared, right: Callable[[Prepared], bool]) -> str:
-    """Return what an execution changes of the drawn tensors, if putting that back makes the next one right.
+    """Return what an execution changes of the drawn tensors, if putting that back makes the next one right, as the end
+    of a sentence, or "".
 
-    Executes a new set-up twice; `right` executes and compares. Returns the end of a sentence, or "".
+    `right` executes and compares.
     """
     try:
         fresh = prepared.again(False)

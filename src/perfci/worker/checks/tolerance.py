@@ -10,7 +10,7 @@ from typing import Any, Optional, Union
 Tolerance = Union[float, Mapping[str, float]]
 """A number for all; or output → number, by position or key as text, and REST for all others."""
 Given = tuple[Optional[Tolerance], Optional[Tolerance]]
-"""rtol and atol of base, which replace a side's own where they cover an output."""
+"""Of base, which replace a side's own where they cover an output."""
 NONE: Given = (None, None)
 REST = "*"
 _SHOWN = 8
@@ -59,7 +59,6 @@ class Tolerances:
         given: Given = NONE,
         names: tuple[str, ...] = (),
     ) -> None:
-        """`rtol` and `atol`: the side's. `names`: fields of a named tuple, in order."""
         own, first = {"rtol": rtol, "atol": atol}, dict(zip(("rtol", "atol"), given))
         self._own = {kind: _placed(value, names) for kind, value in own.items()}
         self._given = {kind: _placed(value, names) for kind, value in first.items() if value is not None}

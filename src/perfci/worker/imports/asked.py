@@ -32,7 +32,7 @@ Groups = dict[str, Group]
 
 
 class Traces:
-    """The traces that imports leave beside their modules, as of now."""
+    """The traces that imports leave beside their modules."""
 
     def __init__(self) -> None:
         self.variables, self.path, self.finders = dict(os.environ), list(sys.path), list(sys.meta_path)
@@ -97,9 +97,9 @@ class Difference:
     """Tells whether what differs between the sides has run or been read in this process, a scout."""
 
     def __init__(self, folder: str, differing: dict[str, Any], told: Callable[[], None]) -> None:
-        """`folder`: the side's. `differing`, below it: `lines`, module that depends on what differs → first line
-        that acts at import, or 0; `paths`; `folders`, whose listing differs. `told`: called when code of the side,
-        or what it calls, reads one."""
+        """`differing`, below `folder`, the side's: `lines`, module that depends on what differs → first line that acts
+        at import, or 0; `paths`; `folders`, whose listing differs. `told`: called when code of the side, or what it
+        calls, reads one."""
         top = os.path.realpath(folder)
         self.lines: dict[str, int] = {}
         for path, line in differing["lines"].items():  # a link stands for what it leads to
@@ -111,7 +111,7 @@ class Difference:
         self.begun: set[str] = set()
         """Files in `lines` whose code was executed."""
         self.seen = ""
-        """The evidence, as a clause, or empty."""
+        """The evidence, as a clause."""
         self.own = threading.local()
         """Has `work` while the thread does perfci's own."""
         if self.lines or self.paths or self.folders:
@@ -140,7 +140,6 @@ class Difference:
         return path.replace(self.top, "").removeprefix("tree/")
 
     def _hear(self, event: str, given: tuple[Any, ...]) -> None:
-        """Event and arguments are of Python's table of audit events."""
         if event not in _HEARD or self.seen or hasattr(self.own, "work"):
             return
         name = given[1] if event == "import" else given[0]
@@ -213,9 +212,9 @@ class Asked(Finder):
     """A finder of only what a stem has, which reports the modules that the suite itself asks for."""
 
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
-        """`setup`: the worker's; modules of its stem are removed, and come back when asked for. `tell`: gets module
-        and digest of settings until what differs is at work; the module and "" if it was read meanwhile; at last ""
-        and which modules are not reported, and why."""
+        """`setup`: modules of its stem are removed, and come back when asked for. `tell`: gets module and digest of
+        settings until what differs is at work; the module and "" if it was read meanwhile; at last "" and which modules
+        are not reported, and why."""
         root, site, path = setup["tree"], setup["site"], setup["path"]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
@@ -285,7 +284,7 @@ class Asked(Finder):
         self.stopped = True
 
     def _is_own(self, frame: Optional[FrameType]) -> bool:
-        """Tell whether code of the side asks, or called what does; False while a module from outside is imported."""
+        """False while a module from outside is imported."""
         while frame is not None:
             code, package = frame.f_code, str(frame.f_globals.get("__name__")).partition(".")[0]
             if package == __name__.partition(".")[0]:

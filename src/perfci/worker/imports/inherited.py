@@ -50,7 +50,7 @@ def state(links: Optional[dict[str, str]] = None) -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return what an import did that a fork would inherit."""
+    """Return what an import did."""
     return [
         what
         for what, now in after.items()

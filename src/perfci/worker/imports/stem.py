@@ -1,8 +1,8 @@
 """The stem: a fork of the parent that imports once, for the workers that it forks, what lies outside of their sides.
 
-A scout imports the suite and reports what to import; nothing of a side is imported here. A fork must be able to do
-without what a module leaves: no thread, child, descriptor, shared memory, signal handler, other folder, seeded
-generator or touched GPU. Otherwise this process is dropped, and the run begins anew without that module.
+A scout imports the suite and reports what to import. A fork must be able to do without what a module leaves: no thread,
+child, descriptor, shared memory, signal handler, other folder, seeded generator or touched GPU. Otherwise this process
+is dropped, and the run begins anew without that module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DIGESTS = (("triton.runtime.cache", "triton_key"), ("triton.compiler.compiler", 
 
 
 class Stem(Parent):
-    """The loop of a stem."""
+    """A stem's loop."""
 
     def __init__(self, channel: Channel, message: dict[str, Any]) -> None:
         """`message`: the request, with `path`, a side's entries of `sys.path`, `others` and `environments`, of the
@@ -75,8 +75,8 @@ class Stem(Parent):
             super().serve(message)
 
     def know(self) -> None:
-        """Set all values of all sides' environments once: the C library keeps each, and forks for two sides would
-        otherwise lay out memory 2 KiB apart."""
+        """Set all values of all sides' environments once: the C library keeps each, and forks for two sides would lay
+        out memory 2 KiB apart."""
         own = dict(os.environ)
         for environment in self.environments:
             os.environ.update(environment)
@@ -84,7 +84,7 @@ class Stem(Parent):
         os.environ.update(own)
 
     def take(self, name: str, settings: str) -> Optional[dict[str, Any]]:
-        """Import a module. Returns it, and why this process is spoiled, if it is.
+        """Import a module. Return it, and why this process is spoiled, if it is.
 
         `settings`: the scout's; where they differ here, the suite decides from there on.
         """
@@ -116,8 +116,7 @@ class Stem(Parent):
         return {"name": name, "why": why, "seconds": time.monotonic() - start} if why else None
 
     def holding(self) -> tuple[list[Place], str]:
-        """Return the names that hold a path of the side, and a path held otherwise, or empty. Frozen objects do not
-        count."""
+        """Return the names that hold a path of the side, and a path held otherwise. Frozen objects do not count."""
         environment: Any = os.environ
         own = {id(one) for pair in environment._data.items() for one in pair}
         own |= {id(value) for group in self.groups.values() for value in group.variables.values()}

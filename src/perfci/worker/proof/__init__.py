@@ -1,1 +1,1 @@
-"""All that a process does to show that a case cannot differ between base and head."""
+"""What a process does to show that a case cannot differ."""

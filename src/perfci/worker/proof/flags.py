@@ -1,4 +1,4 @@
-"""Flags of a process that its calls may depend on: the environment, limits, settings of NumPy and torch."""
+"""Flags of a process that its calls may depend on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _environment() -> list[bytes]:
 
 
 def _of_torch(torch: Any) -> dict[str, Any]:
-    """Return the flags with a getter in torch's C part, without asking a device."""
+    """Those with a getter in torch's C part, without asking a device."""
     names = [name for name in dir(torch._C) if name.startswith("_get_") and "accelerator" not in name]
     whole: list[tuple[str, Any, Any]] = [(name, getattr(torch._C, name), ()) for name in names]
     own = ("get_default_dtype", "get_num_threads", "is_grad_enabled", "is_autocast_cpu_enabled")

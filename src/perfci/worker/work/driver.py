@@ -1,4 +1,4 @@
-"""Calls of the CUDA driver that tell what a captured graph holds (cuda.h of CUDA 12.4 and later), by ctypes."""
+"""Calls of the CUDA driver that tell what a captured graph holds (cuda.h of CUDA 12.4 and later)."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class Driver:
         return params
 
     def memory(self, address: int) -> Optional[tuple[str, int, int]]:
-        """Return kind, begin and end of the allocation at an address, or None."""
+        """Return kind, begin and end of the allocation at an address."""
         kind = ctypes.c_uint()
         if self.result("cuPointerGetAttribute", ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(address)) != _SUCCESS:
             return None

@@ -1,7 +1,6 @@
 """A CUDA image, machine code that the driver loads: an ELF file of 64 bits, little-endian.
 
-Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation"). Segments repeat what sections say, and
-are not read.
+Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation"). Segments repeat what sections say.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _CUDA, _EXECUTABLE = 190, 2
 _SYMTAB = 2
 STRTAB, NOBITS = 3, 8
 SYMBOLS = (_SYMTAB, 0x7000_0085)
-"""Symbol tables; the second is NVIDIA's, from compute capability 10.0 on."""
+"""The second is NVIDIA's, from compute capability 10.0 on."""
 RELOCATIONS = {4: 24, 9: 16, 0x7000_0082: 24}
-"""Relocation tables, likewise → bytes of an entry."""
+"""Likewise → bytes of an entry."""
 ALLOCATED, EXECUTED = 2, 4
 OBJECT, FUNCTION = 1, 2
 ENTRY = 0x10
@@ -60,7 +59,7 @@ class Symbol(NamedTuple):
     """Binding in the upper four bits, type in the lower."""
     other: int
     section: int
-    """Index of its section; 0 for an undefined symbol."""
+    """0 for an undefined symbol."""
     value: int
     size: int
 
@@ -87,7 +86,7 @@ class Image:
         """Order of bytes, ABI with its version, `e_version` (of ABI 7 the toolkit) and `e_entry`."""
 
     def content(self, section: Section) -> bytes:
-        """Return the bytes of a section; none for `NOBITS`."""
+        """Return the bytes of a section."""
         if section.kind == NOBITS:
             return b""
         if section.offset + section.size > len(self.data):
@@ -125,7 +124,7 @@ class Image:
             yield self.symbol(section, int.from_bytes(content[at + 12 : at + 16], "little"))
 
     def place(self, symbol: Symbol) -> str:
-        """Return the name of a symbol's section; empty for an undefined symbol."""
+        """Return the name of a symbol's section, or empty."""
         return self.sections[symbol.section].name if symbol.section < len(self.sections) else ""
 
 

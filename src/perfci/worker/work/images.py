@@ -30,7 +30,7 @@ _EXIT = 1
 _LOADS = re.compile(r"cuModuleLoad(Data(Ex)?|FatBinary)?|cuLibraryLoadData")
 _LIBRARY = b"cuLibraryLoadData"
 _WAITS = re.compile(r"cu(Event(ElapsedTime|Synchronize|Query)|Stream(Synchronize|Query)|CtxSynchronize)(_v2)?(_ptsz)?")
-"""Calls without which the GPU's time stays unknown."""
+"""Without them the GPU's time stays unknown."""
 _LINKED = (0x466243B1).to_bytes(4, "little")
 """FATBINC_MAGIC of fatbinary_section.h: what nvcc links into a program."""
 _MOST_CALLBACKS = 2000
@@ -76,14 +76,13 @@ class Images:
         self.held: dict[str, bytes] = {}
         """SHA-256 → image."""
         self.paired: dict[int, str] = {}
-        """Handle of a returned module → the image's SHA-256."""
+        """Handle of a returned module → its image's SHA-256."""
         self.libraries: dict[int, str] = {}
         """Handle of a library of one image → the image's SHA-256: its module comes later."""
         self.called: set[int] = set()
         """Handles of modules and libraries that a call loaded, and no compiler linked into a file."""
         self.sets: dict[str, frozenset[str]] = {}
         self.lists: dict[str, list[str]] = {}
-        """SHA-256 → names of the image's kernels."""
         self.named: dict[str, bool] = {}
         self.cupti = _cupti()
         self.during = threading.local()
@@ -92,7 +91,7 @@ class Images:
         """A call that waited for the GPU, or read its clock."""
         self.waits: dict[int, str] = {}
         self.trouble = ""
-        """An error while images were loaded: then none is sure."""
+        """Then none is sure."""
         self.callback = _CALLBACK(self._called)
         self.subscriber = ctypes.c_void_p()
         self._call("cuptiSubscribe", ctypes.byref(self.subscriber), self.callback, None)
@@ -193,8 +192,8 @@ class Images:
         return having[0] if len(having) == 1 else None
 
     def is_own(self, library: int, module: int, function: str, folders: Sequence[str]) -> bool:
-        """Tell whether a kernel may be the side's own: loaded by a call, as by compilers in the process, or named in
-        a library below `folders`."""
+        """Tell whether a kernel may be the side's own: loaded by a call, as by compilers in the process, or named in a
+        library below `folders`."""
         if module in self.called or library in self.called:
             return True
         if function not in self.named:
@@ -208,7 +207,7 @@ class Images:
         return self.sets[digest]
 
     def variables(self, digest: str) -> list[str]:
-        """Return the names of an image's variables in device memory, in order."""
+        """Return an image's variables in device memory, in order."""
         if digest not in self.lists:
             self.lists[digest] = variables(self.held[digest])
         return self.lists[digest]

@@ -1,7 +1,6 @@
 """The memory that a graph's nodes name: each allocation by first use, with a digest of its content.
 
-Addresses differ between processes; allocation, offset, alignment and content can be compared. An index tensor, a mask
-or a size that changed code computed is data of the work.
+Addresses differ between processes; allocation, offset, alignment and content can be compared.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ ALIGNED = 512
 """Bytes of torch's alignment; kernels and libraries ask for no more."""
 _NAMES = ":names addresses"
 _CHUNK = 1 << 22
-"""Words of 8 bytes at once: 32 MiB."""
+"""Words of 8 bytes: 32 MiB."""
 _MULTIPLY = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _SPREAD = -0x61C8864680B583EB
-"""Constants of SplitMix64 (Steele, Lea, Flood 2014) as signed numbers. A digest against chance, not against intent."""
+"""Of SplitMix64 (Steele, Lea, Flood 2014), signed. A digest against chance, not against intent."""
 _AROUND, _MOST_LIKELY = 1 << 36, 1000
-"""Bytes around torch's memory that may hold other allocations: one random word in 2^26 points there. So many are
-looked up."""
+"""Bytes around torch's memory that may hold other allocations: one random word in 2^26 points there."""
 _SMALL = 1 << 16
 """Bytes up to which a copy to the host is digested faster."""
 _LARGEST = 8 << 30
@@ -38,12 +36,12 @@ class Memory:
     """The named allocations, in order."""
 
     def __init__(self, torch: Any, driver: Driver, pool: tuple[int, int], *, contents: bool = True) -> None:
-        """`pool`: the graph's own memory, without results before a replay. `contents`: digest what allocations hold."""
+        """`pool`: the graph's own memory, without results before a replay."""
         self.contents = contents
         self.torch, self.driver, self.pool = torch, driver, tuple(pool)
         self.listed: list[dict[str, Any]] = []
         self.numbers: dict[int, int] = {}
-        """First address of an allocation → its number in `listed`."""
+        """First address → number in `listed`."""
         self.found: dict[int, Optional[tuple[int, int, int]]] = {}
         self.known: dict[int, bool] = {}
         segments = torch.cuda.memory_snapshot()
@@ -67,7 +65,7 @@ class Memory:
         return self.known[address]
 
     def find(self, address: int) -> Optional[tuple[int, int, int]]:
-        """Return the allocation's number, the offset and the alignment; None for no address."""
+        """Return the allocation's number, the offset and the alignment, or None."""
         if address < _LEAST_ADDRESS:
             return None
         if address not in self.found:
@@ -142,14 +140,12 @@ class Memory:
         return hashlib.sha256(held).hexdigest() + (_NAMES if words is not None and self._names(words) else "")
 
     def _likely(self, words: Any) -> Any:
-        """Tell which words may be GPU addresses: all where the place is unknown."""
         if not self.segments:
             return self.torch.ones_like(words, dtype=self.torch.bool)
         low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
         return (words >= low) & (words < high)
 
     def _names(self, words: Any) -> bool:
-        """Tell whether a word is a GPU address, whose target would have to be compared, too."""
         likely = words[self._likely(words)]
         if not self.segments or likely.numel() > _MOST_LIKELY:
             return True

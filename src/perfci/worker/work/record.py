@@ -54,7 +54,7 @@ class Record:
         read.
 
         Only the first draw shows parameter bytes that nobody writes; for a library's kernel the others give addresses
-        alone. Process settings are those behind the `last` draw. Raises Unreadable, what capture raises, OSError.
+        alone. Raises Unreadable, what capture raises, OSError.
         """
         sampler = GraphSampler(fns)
         with self.images.listened():
@@ -113,8 +113,8 @@ def _captured(sampler: GraphSampler, batch: int) -> int:
 
 
 def drawing_again(torch: Any) -> Callable[[], None]:
-    """Return what resets the host's generators, so that captures draw alike: drawn values must not pass for bytes
-    that nobody writes."""
+    """Return what resets the host's generators: values that a capture draws must not pass for bytes that nobody
+    writes."""
     numpy = sys.modules.get("numpy")
     standard, of_torch = random.getstate(), torch.get_rng_state()
     of_numpy = numpy.random.get_state() if numpy is not None else None
@@ -129,7 +129,7 @@ def drawing_again(torch: Any) -> Callable[[], None]:
 
 
 def displace_heap() -> None:
-    """Allocate random sizes for good, for heap addresses in padding to differ between forks, and show."""
+    """Allocate random sizes for good: heap addresses in padding then differ between forks, and show."""
     for size in os.urandom(_BALLAST):
         _LIBC.malloc(ctypes.c_size_t(16 + 16 * size))
 
@@ -152,8 +152,7 @@ def demangled(name: str) -> str:
 
 
 def _stir(torch: Any, held: list[int]) -> None:
-    """Change stack and heap where parameters come to lie: bytes that nobody writes show. `held`: addresses that stay
-    until they are freed."""
+    """Bytes that nobody writes show then."""
     held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST)]
     _LIBC.getpid(_Noise.from_buffer_copy(os.urandom(ctypes.sizeof(_Noise))))  # a structure by value lies on the stack
     some = torch.arange(2 + os.urandom(1)[0])
@@ -174,8 +173,7 @@ where nothing may be left out."""
 
 
 def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
-    """Return the padding of each launch: a word that is an address in only some captures is none. Nothing where
-    launches differ, and cannot be matched."""
+    """A word that is an address in only some captures is none. Nothing where launches cannot be matched."""
     if len({len(one) for one in captures}) != 1:
         return []
     found: list[_Padding] = []
@@ -200,8 +198,6 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
 
 
 class _Function(NamedTuple):
-    """A function that is launched."""
-
     name: str
     title: str
     module: int
@@ -222,7 +218,7 @@ class _Recorder:
         *,
         first: bool,
     ) -> None:
-        """`known`: functions by handle, of this process. `first`: of the first draw."""
+        """`known`: functions by handle."""
         self.driver, self.images, self.memory, self.own = driver, images, memory, own
         self.known, self.first = known, first
         self.primary = driver.primary()
@@ -230,7 +226,6 @@ class _Recorder:
         self.twice: set[str] = set()
         self.images_of_own: set[str] = set()
         self.unread: set[str] = set()
-        """Why the list is not whole."""
         self.count = self.launches = 0
         self.padding: list[_Padding] = []
 
@@ -330,8 +325,8 @@ class _Recorder:
         return found
 
     def parameters(self, params: KernelParams, padding: _Padding, *, own: bool) -> list[dict[str, Any]]:
-        """Return a launch's parameters. Host addresses in a library's kernel are left over in padding, or for host
-        code: a GPU without the host's page tables cannot follow them."""
+        """Host addresses in a library's kernel are left over in padding, or for host code: a GPU without the host's
+        page tables cannot follow them."""
         found = []
         for index, (offset, value) in enumerate(self.driver.parameters(params)):
             none, loose = padding[index] if padding is not None else (set(), set())
