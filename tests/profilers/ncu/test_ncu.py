@@ -358,7 +358,7 @@ def test_launches_that_stand_twice_count_once_and_left_out_ones_are_told(tmp_pat
     other = [*table[2]]
     other[table[0].index("dram__bytes.sum")] = "1"
     (fault,) = read(file(tmp_path, text([*table, other]))).general
-    assert "1 launches have the number of another" in fault.text
+    assert "1 rows are of a launch with the number of another" in fault.text
 
 
 # ---------------------------------------------------------------- files that are none

@@ -286,14 +286,19 @@ _REFUSED = re.compile(r"Failed to find metric|Failed to access the following met
 
 def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
     """Return those of `names`, ncu's own, that it says it cannot collect → its words; all where it names none."""
-    told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
-    lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
+    _, lines = _messages(log_text)
     at = [index for index, line in enumerate(lines) if _REFUSED.search(line)]
     if not at:
         return {}
     words = " ".join(lines[at[0] :])
     named = [name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", words)]
     return dict.fromkeys(named or names, _detail(lines, at[0]))
+
+
+def _messages(log_text: str) -> tuple[list[str], list[str]]:
+    """Return ncu's errors and warnings, and the same without marks."""
+    told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
+    return told, [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
 
 
 def _known(lines: Sequence[str], known: _Known) -> Fault | None:
@@ -305,8 +310,7 @@ def _known(lines: Sequence[str], known: _Known) -> Fault | None:
 
 
 def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
-    told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
-    lines = [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
+    told, lines = _messages(log_text)
     if (found := _known(lines, _KNOWN)) is not None:
         return found
     if timed_out:

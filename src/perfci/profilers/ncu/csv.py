@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -55,9 +56,9 @@ _SURE = re.compile(
     r"|\d+\.\d*[eE][-+]?\d+)"
 )
 """Matches only a number with a decimal point; `3,456` and `3.456` can be either."""
-_SWAPPED = str.maketrans(",.", ".,")
 _CLEARLY = 10
-"""Sure numbers of a page for one decimal mark to those for the other, at least."""
+"""Times as many sure numbers of a page for one decimal mark as for the other, at least."""
+_SWAPPED = str.maketrans(",.", ".,")
 _DIMENSIONS = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
 
 
@@ -69,7 +70,8 @@ class _Row(NamedTuple):
 class _Page:
     def __init__(self, header: list[str], metrics: Sequence[str]) -> None:
         self.metrics = frozenset(metrics)
-        self.rows: list[_Row] = []
+        self.launches: dict[str, _Row] = {}
+        """By number."""
         self.details = _METRIC in header and _VALUE in header
         self.clashes = 0
         """Rows with another launch's number, or another value of a launch's metric."""
@@ -78,15 +80,13 @@ class _Page:
         self._counted = [at for at, column in enumerate(header) if "__" in column or column == _VALUE]
         self._kept = [(at, column) for at, column in enumerate(header) if self._keeps(column)]
         self._units: dict[str, str] | None = None
-        self._numbers: dict[str, int] = {}
-        self._point = self._comma = 0
+        self._marks: Counter[str] = Counter()
 
     @property
     def mark(self) -> str:
         """The decimal mark; empty where unknown."""
-        if self._point > _CLEARLY * self._comma:
-            return "."
-        return "," if self._comma > _CLEARLY * self._point else ""
+        points, commas = self._marks["."], self._marks[","]
+        return "." if points > _CLEARLY * commas else "," if commas > _CLEARLY * points else ""
 
     def fits(self, row: Sequence[str]) -> bool:
         """A row of details ends with its value, or with a rule's words."""
@@ -99,34 +99,18 @@ class _Page:
             self._units = dict(zip(self._header, row, strict=True))
             return True
         cells = {column: row[at] for at, column in self._kept if at < len(row)}
-        known = self._numbers.get(cells[_ID]) if self.details else None
-        if known is None and len(self.rows) == MOST_LAUNCHES:
-            return False
-        self._count(row)
-        if not self.details:
-            self.rows.append(_Row(cells, self._units or {}))
-            return True
-        if known is None:
-            known = self._numbers[cells[_ID]] = len(self.rows)
-            self.rows.append(_Row(cells, {}))
-        launch = self.rows[known]
-        told = dict(zip(self._header, row, strict=False))
-        if metric := self._metric(told[_METRIC], told.get(_UNIT, "")):
+        launch = self.launches.get(cells[_ID])
+        if launch is None:
+            if len(self.launches) == MOST_LAUNCHES:
+                return False
+            launch = self.launches[cells[_ID]] = _Row({}, self._units or {})
+        self._marks.update(_sure_mark(_number(row[at])) for at in self._counted if at < len(row))
+        told = dict(zip(self._header, row, strict=False)) if self.details else {}
+        if told and (metric := self._metric(told[_METRIC], told.get(_UNIT, ""))):
             cells |= {metric: told[_VALUE]}
             launch.units.setdefault(metric, told.get(_UNIT, ""))
         self.clashes += any(launch.cells.setdefault(name, cell) != cell for name, cell in cells.items())
         return True
-
-    def _count(self, row: Sequence[str]) -> None:
-        for cell in [row[at] for at in self._counted if at < len(row)]:
-            # The least that _SURE asks for, so that most cells are checked once.
-            points, commas = "." in cell, "," in cell
-            if points or commas:
-                number = _number(cell)
-                if points or number.count(",") > 1:
-                    self._point += _SURE.fullmatch(number) is not None
-                if commas or number.count(".") > 1:
-                    self._comma += _SURE.fullmatch(number.translate(_SWAPPED)) is not None
 
     def _keeps(self, column: str) -> bool:
         return column in _TOLD or column in self.metrics or any(one in column for one in _RANGES)
@@ -149,7 +133,7 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
     page: _Page | None = None
 
     def seen() -> int:
-        return len(page.rows) if page is not None else 0
+        return len(page.launches) if page is not None else 0
 
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
@@ -177,32 +161,20 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
         faults.append(fault("empty", f"{name}: holds no kernel", EMPTY_REMEDY))
     if page is None:
         return Content(faults=faults)
-    rows, left_out = _once(page.rows)
-    if page.clashes:
-        left_out = f"{page.clashes} rows are of a launch with the number of another"
-    if left_out:
+    if left_out := _left_out(page):
         faults.append(fault("incomplete", f"{name}: {left_out}", again))
-    return Content([_from_row(row.cells, row.units, page.mark, metrics) for row in rows], faults)
+    return Content([_from_row(row.cells, row.units, page.mark, metrics) for row in page.launches.values()], faults)
 
 
-def _once(rows: Sequence[_Row]) -> tuple[list[_Row], str]:
-    """Return each launch once, and what the numbers, which begin at 0, say is missing."""
-    told: list[_Row] = []
-    by_number: dict[str, _Row] = {}
-    differ = 0
-    for row in rows:
-        known = by_number.setdefault(row.cells[_ID], row)
-        if known is row:
-            told.append(row)
-        elif known != row:
-            differ += 1
-    numbers = {int(one) for one in by_number if one.isascii() and one.isdigit() and len(one) < 10}
-    if differ:
-        return told, f"{differ} launches have the number of another"
-    if len(numbers) < len(told):
-        return told, f"{len(told) - len(numbers)} launches have no number"
+def _left_out(page: _Page) -> str:
+    """Return what the numbers of launches, which begin at 0, say is missing."""
+    if page.clashes:
+        return f"{page.clashes} rows are of a launch with the number of another"
+    numbers = {int(one) for one in page.launches if one.isascii() and one.isdigit() and len(one) < 10}
+    if len(numbers) < len(page.launches):
+        return f"{len(page.launches) - len(numbers)} launches have no number"
     missing = max(numbers, default=-1) + 1 - len(numbers)
-    return told, f"{missing} of the launches up to number {max(numbers)} are missing" if missing else ""
+    return f"{missing} of the launches up to number {max(numbers)} are missing" if missing else ""
 
 
 def _records(file: Iterable[str]) -> Iterator[str]:
@@ -235,16 +207,21 @@ def _number(cell: str) -> str:
     return cell.split(" (", 1)[0].strip()
 
 
+def _sure_mark(number: str) -> str:
+    """Return the only mark that decimals of this number can have; empty for either or none."""
+    if number.isdigit():
+        return ""
+    if _SURE.fullmatch(number):
+        return "."
+    return "," if _SURE.fullmatch(number.translate(_SWAPPED)) else ""
+
+
 def _parse(cell: str, mark: str) -> float | None:
     """None for `n/a`, `nan`, `inf`, anything else, and what may mean two numbers."""
     text = _number(cell)
+    mark = mark or _sure_mark(text)
     if not mark and not text.isdigit():
-        if _SURE.fullmatch(text):
-            mark = "."
-        elif _SURE.fullmatch(text.translate(_SWAPPED)):
-            mark = ","
-        else:
-            return None
+        return None
     if mark == ",":
         text = text.translate(_SWAPPED)
     if _PLAIN.fullmatch(text) or _THOUSANDS.fullmatch(text):

@@ -109,8 +109,7 @@ def _count(
     names = tuple(name for name in names if name not in lacking)
 
     numbered = dict(enumerate(launches, 1))
-    timed = {number: one for number, one in numbered.items() if _seconds(one)}
-    usable = {number: one for number, one in timed.items() if one.name and one.grid and one.block}
+    usable = {number: one for number, one in numbered.items() if _seconds(one) and one.name and one.grid and one.block}
     values = {number: {name: _value(one, name, chip) for name in names} for number, one in usable.items()}
     missing = {
         name: without for name in names if (without := [number for number in usable if values[number][name] is None])
@@ -119,8 +118,7 @@ def _count(
     some = {name: without for name, without in missing.items() if name not in absent}
     faults = [
         *_unavailable(lacking),
-        *_unmeasured(launches, numbered.keys() - timed.keys(), "time"),
-        *_unmeasured(launches, timed.keys() - usable.keys(), "name or launch configuration"),
+        *_unmeasured(launches, numbered.keys() - usable.keys()),
         *(_absent(name, chip, asked=name not in own) for name in absent),
         *([_without(launches, some, chip)] if some else []),
     ]
@@ -155,10 +153,10 @@ def _unavailable(lacking: Mapping[str, str]) -> list[Fault]:
     return [fault("incompatible", f"{', '.join(names)}: {why}", remedy, names) for why, names in by_reason.items()]
 
 
-def _unmeasured(launches: Sequence[Launch], numbers: Set[int], what: str) -> list[Fault]:
+def _unmeasured(launches: Sequence[Launch], numbers: Set[int]) -> list[Fault]:
     if not numbers:
         return []
-    text = f"{len(numbers)} of {len(launches)} launches have no {what}: ncu did not measure them; "
+    text = f"{len(numbers)} of {len(launches)} launches have no time, name or launch configuration; "
     text += f"the first is {_launch(launches, min(numbers))}"
     return [fault("incomplete", text, "profile again, and see what ncu prints")]
 
