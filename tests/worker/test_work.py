@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.worker.work.elf import functions, variables
-from perfci.worker.work.record import _padding, _Values, demangled, drawing_again
+from perfci.worker.work.elf import demangled, functions, variables
+from perfci.worker.work.record import _padding, _Values, drawing_again
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]

@@ -5,7 +5,6 @@
 """
 
 import contextlib
-import ctypes
 import functools
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from perfci.model.profile import KernelCode, KernelUse
 from perfci.system.bounded import Said, Unread, hollow, run, unbind
+from perfci.worker.work.elf import demangled
 
 TOOL, DISASSEMBLER = "cuobjdump", "nvdisasm"
 HOMES = ("triton/backends/nvidia/bin", "triton/third_party/cuda/bin", "nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
@@ -277,29 +277,6 @@ def _until(lines: Iterator[str], path: Path, left: list[str]) -> Iterator[str]:
         left.append(f"{path.name}: {why}")
 
 
-@functools.cache
-def _demangler() -> Callable[[str], str]:
-    try:
-        library = ctypes.CDLL("libstdc++.so.6")
-        demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
-    except (OSError, AttributeError):
-        return lambda name: name
-    demangle.restype = ctypes.c_void_p
-    free.argtypes = [ctypes.c_void_p]
-
-    def plain(name: str) -> str:
-        status = ctypes.c_int()
-        text = demangle(name.encode(), None, None, ctypes.byref(status))
-        if not text:
-            return name
-        try:
-            return ctypes.string_at(text).decode(errors="replace")
-        finally:
-            free(text)
-
-    return plain
-
-
 _CAST = re.compile(r"\((?:bool|char|(?:un)?signed char|(?:unsigned )?(?:short|int|long|long long))\)(?=-?\d)")
 _LITERAL = re.compile(r"\b(\d+)u?l?l?\b")
 _LAMBDA = re.compile(r"\[lambda(\([^()]*\)) \(instance (\d+)\)\]")
@@ -309,7 +286,7 @@ def normal(name: str) -> str:
     """Return a kernel's name in one spelling for nsys (`<(int)4>`, `[lambda() (instance 1)]`), Kineto and C++'s
     demangler, without return type and parameters, which nsys gives as `T2`."""
     if name.startswith("_Z"):
-        name = _demangler()(name)
+        name = demangled(name)
     name = _LITERAL.sub(r"\1", _CAST.sub("", name))
     name = _LAMBDA.sub(r"{lambda\1#\2}", name).replace("<unnamed>", "(anonymous namespace)")
     name = re.sub(r"\btrue\b", "1", re.sub(r"\bfalse\b", "0", name)).strip()

@@ -5,10 +5,11 @@ Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation").
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Iterator
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -160,3 +161,25 @@ def _placed(data: bytes) -> list[Symbol]:
     except Unreadable:
         return []
     return [one for table in tables for one in table if one.section]
+
+
+@lru_cache(maxsize=1)
+def _demangler() -> Any:
+    try:
+        function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (OSError, AttributeError):
+        return None
+    function.restype = ctypes.c_void_p
+    return function
+
+
+def demangled(name: str) -> str:
+    """Return a C++ name as people write it (`__cxa_demangle` of the Itanium C++ ABI), and any other unchanged."""
+    demangle = _demangler()
+    text = demangle(name.encode("utf-8", "replace"), None, None, ctypes.byref(ctypes.c_int())) if demangle else None
+    if not text:
+        return name
+    try:
+        return ctypes.string_at(text).decode("utf-8", "replace")
+    finally:
+        ctypes.CDLL(None).free(ctypes.c_void_p(text))

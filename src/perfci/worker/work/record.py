@@ -16,6 +16,7 @@ from ..gpu import WARM_CALLS
 from ..graph import GraphSampler
 from ..proof.flags import flags
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, Unreadable
+from .elf import demangled
 from .images import Images
 from .memory import Memory
 
@@ -132,23 +133,6 @@ def displace_heap() -> None:
     """Allocate random sizes for good: heap addresses in padding then differ between forks, and show."""
     for size in os.urandom(_BALLAST):
         _LIBC.malloc(ctypes.c_size_t(16 + 16 * size))
-
-
-def demangled(name: str) -> str:
-    """Return a C++ name as people write it (`__cxa_demangle` of the Itanium C++ ABI)."""
-    try:
-        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-    except (OSError, AttributeError):
-        return name
-    demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int()
-    found = demangle(name.encode("utf-8", "replace"), None, None, ctypes.byref(status))
-    if not found:
-        return name
-    try:
-        return ctypes.string_at(found).decode("utf-8", "replace")[:MOST_TITLE]
-    finally:
-        _LIBC.free(ctypes.c_void_p(found))
 
 
 def _stir(torch: Any, held: list[int]) -> None:
@@ -287,7 +271,7 @@ class _Recorder:
             library = self.driver.loaded_from(params.kern or 0)
             image = self.images.of(self.driver, library, module, name) or ""
             own = self.images.is_own(library, module, name, self.own)
-            known = _Function(name, demangled(name), module, image, own, attributes)
+            known = _Function(name, demangled(name)[:MOST_TITLE], module, image, own, attributes)
             self.known[params.func] = known
         return known
 
