@@ -12,46 +12,20 @@ import pkgutil
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
-WATCHED = (
-    "time.perf_counter",
-    "time.perf_counter_ns",
-    "time.monotonic",
-    "math.isfinite",
-    "math.isnan",
-    "builtins.abs",
-    "builtins.isinstance",
-    "builtins.issubclass",
-    "builtins.len",
-    "builtins.type",
-    "torch.cuda.Event",
-    "torch.cuda.Event.__new__",
-    "torch.cuda.Event.record",
-    "torch.cuda.Event.query",
-    "torch.cuda.Event.synchronize",
-    "torch.cuda.Event.elapsed_time",
-    "torch.cuda.synchronize",
-    "torch.cuda.current_stream",
-    "torch.cuda._sleep",
-    "torch.cuda.CUDAGraph",
-    "torch.cuda.CUDAGraph.replay",
-    "torch.Tensor.zero_",
-    "torch.Tensor.fill_",
-    "torch.Tensor.copy_",
-    "torch.Tensor.clone",
-    "torch.Tensor.detach",
-    "torch.Tensor.to",
-    "torch.Tensor.view",
-    "torch.abs",
-    "torch.where",
-    "torch.isnan",
-    "torch.isfinite",
-    "torch.count_nonzero",
-    "torch.equal",
-    "torch.zeros_like",
-)
+WATCHED = {
+    "time": ("perf_counter", "perf_counter_ns", "monotonic"),
+    "math": ("isfinite", "isnan"),
+    "builtins": ("abs", "isinstance", "issubclass", "len", "type"),
+    "torch": ("abs", "where", "isnan", "isfinite", "count_nonzero", "equal", "zeros_like"),
+    "torch.cuda": ("Event", "synchronize", "current_stream", "_sleep", "CUDAGraph"),
+    "torch.cuda.Event": ("__new__", "record", "query", "synchronize", "elapsed_time"),
+    "torch.cuda.CUDAGraph": ("replay",),
+    "torch.Tensor": ("zero_", "fill_", "copy_", "clone", "detach", "to", "view"),
+}
+"""Owner → functions that time and check."""
 NOT_OURS = ("boot", "bytecode", "parent")
 """Modules that a worker does not use once the suite is imported."""
 
@@ -80,9 +54,9 @@ GRANULARITY = 50e-6
 class Trusted:
     """The functions that time and check, as before any user code ran; unloaded modules are not watched."""
 
-    def __init__(self, names: tuple[str, ...] = WATCHED, own: bool = True) -> None:
-        self.names = names
-        self.then = {name: _identity(found) for name, found in _watched(names) if found is not None}
+    def __init__(self, watched: Mapping[str, Sequence[str]] = WATCHED, own: bool = True) -> None:
+        self.watched = watched
+        self.then = {name: _identity(found) for name, found in _functions(watched) if found is not None}
         if own:
             self.then.update((name, _identity(found)) for name, found in _own())
 
@@ -91,7 +65,7 @@ class Trusted:
 
         Identity and code object are compared: each can be exchanged alone.
         """
-        now = {name: _identity(found) for name, found in (*_watched(self.names), *_own())}
+        now = {name: _identity(found) for name, found in (*_functions(self.watched), *_own())}
         for name, then in self.then.items():
             if now.get(name) != then:
                 return f"the suite replaced {name}: what was timed and checked with it cannot be trusted"
@@ -114,8 +88,8 @@ def tampered() -> Optional[str]:
     return _trusted.tampered()
 
 
-def _watched(names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    for name in names:
+def _functions(watched: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Any]]:
+    for name in [f"{owner}.{function}" for owner, functions in watched.items() for function in functions]:
         first, *rest = name.split(".")
         found = sys.modules.get(first)
         for step in rest:
@@ -145,7 +119,7 @@ def _identity(found: Any) -> tuple[Any, Any]:
     return found, getattr(found, "__code__", None)
 
 
-_first = _trusted = Trusted(("time.perf_counter", "time.perf_counter_ns"), own=False)
+_first = _trusted = Trusted({"time": ("perf_counter", "perf_counter_ns")}, own=False)
 
 
 # ---------------------------------------------------------------- persisting L2
