@@ -66,9 +66,9 @@ def test_everything_of_the_export_is_in_it(whole, tmp_path):
 
 
 def test_names_and_details(whole, tmp_path):
-    document = timeline(whole, tmp_path, ranges={"sdpa-seq512": "sdpa/seq=512"})
+    document = timeline(whole, tmp_path)
     assert collections.Counter(one["name"] for one in slices(document, "nvtx")) == {
-        "sdpa/seq=512": 10, "matmul-n4096": 10, "trajectory_resample-batch32": 10, "upload-mib64": 10
+        "sdpa-seq512": 10, "matmul-n4096": 10, "trajectory_resample-batch32": 10, "upload-mib64": 10
     }  # fmt: skip
     flash = slices(document, "kernel")[0]
     assert flash["name"].startswith("void pytorch_flash::flash_fwd_kernel<") and flash["pid"] >= GPU_PROCESS

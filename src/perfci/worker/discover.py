@@ -238,10 +238,6 @@ def repo_modules(root: str, site: str) -> dict[str, str]:
     return dict(sorted(modules.items()))
 
 
-def _real(path: str) -> Path:
-    return Path(os.path.realpath(path))
-
-
 def learn() -> None:
     """Look up where present modules came from, once for all forks."""
     for _ in _imported():
@@ -296,7 +292,8 @@ def _is_namespace(top: str) -> bool:
 
 
 def _provided(own: Sequence[Path]) -> tuple[set[str], set[str]]:
-    entries = [*own, own[0] / "src", *(path for path in map(_real, sys.path) if inside(path, own))]
+    searched = (Path(os.path.realpath(entry)) for entry in sys.path)
+    entries = [*own, own[0] / "src", *(path for path in searched if inside(path, own))]
     suffixes = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
     regular: set[str] = set()
     namespaces: set[str] = set()

@@ -71,9 +71,9 @@ def check(path: Path) -> None:
         raise Unreadable(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
 
 
-def harden(db: sqlite3.Connection, longest: int = LONGEST) -> None:
-    """Have nothing in a file run functions, or make a value of more than `longest` bytes."""
-    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+def harden(db: sqlite3.Connection) -> None:
+    """Have nothing in a file run functions, or make a value of more than LONGEST bytes."""
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 2**20)  # an attached schema's as well
     for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
         db.execute(f"PRAGMA {pragma}").fetchall()

@@ -11,7 +11,7 @@ import itertools
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, dict[str, Any]]:
+def _slice(row: _Row) -> tuple[int, str, str, str, dict[str, Any]]:
     """Return process, its label, track, name and details."""
     _, _, source, title, columns = row
     name = source.category if title is None else title
@@ -142,8 +142,6 @@ def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, di
         # A globalTid is | hardware 8 | virtual machine 8 | process 24 | thread 24 | (nsys, "Global identifiers").
         both = _number(columns.get("globalTid"))
         process, thread = both >> 24 & 0xFFFFFF, both & 0xFFFFFF
-        if source.category == "nvtx":
-            name = ranges.get(name, name)[:LONGEST_NAME]
         if details.get("returnValue") == 0:
             del details["returnValue"]
         return process, f"process {process}", f"thread {thread}", name, details
@@ -156,13 +154,13 @@ def _slice(row: _Row, ranges: Mapping[str, str]) -> tuple[int, str, str, str, di
     return GPU_PROCESS + process * 64 + device % 64, f"GPU {device} (process {process})", stream, name, details
 
 
-def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Iterator[dict[str, Any]]:
+def _events(rows: Iterator[_Row], base: int) -> Iterator[dict[str, Any]]:
     tracks = _Tracks()
     for row in rows:
         start, end = row[0], -row[1]
         if end - base > LONGEST:
             continue
-        process, label, title, name, details = _slice(row, ranges)
+        process, label, title, name, details = _slice(row)
         lane, told = tracks.place(process, label, title, start, end)
         yield from told
         if lane is None:
@@ -173,10 +171,10 @@ def _events(rows: Iterator[_Row], ranges: Mapping[str, str], base: int) -> Itera
         }  # fmt: skip
 
 
-def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most: int = MOST_EVENTS) -> Fault | None:
+def write(export: Path, out: Path, most: int = MOST_EVENTS) -> Fault | None:
     """Write the timeline of the nsys export (sqlite) to `out`, gzip.
 
-    `ranges`: NVTX range → name to show. The first `most` events by begin are written; an event at the end says of how
+    The first `most` events by begin are written; an event at the end says of how
     many.
 
     A fault, and no `out`, where `export` is none of nsys or has no event. Raises OSError where `out` cannot be written.
@@ -205,7 +203,7 @@ def write(export: Path, out: Path, ranges: Mapping[str, str] | None = None, most
             with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as target:
                 target.write('{"displayTimeUnit": "ns", "traceEvents": [')
                 comma, last, shown = "\n", 0.0, 0
-                for event in _events(itertools.islice(merged, most), ranges or {}, min(first)):
+                for event in _events(itertools.islice(merged, most), min(first)):
                     if event["ph"] == "X":
                         last, shown = event["ts"], shown + 1
                     target.write(comma + json.dumps(event, allow_nan=False))

@@ -129,7 +129,7 @@ class Nsys(Profiler[Trace]):
             found.faults[name] = [_BLIND_COMMAND if self.whole else _BLIND]
         general = [
             *([failed] if failed else []),
-            *([_cut()] if self.whole and _ran_on(found) else []),
+            *([_CUT] if self.whole and found.length >= 0.99 * nsys_command.DURATION else []),
             *refused,
             *found.general,
         ]
@@ -175,20 +175,11 @@ _BLIND_COMMAND = fault(
     "nsys recorded the command, and no call of the CUDA API in it",
     "another nsys version may help; write device: cpu where the command does not use the GPU",
 )
+_CUT = fault("incomplete", f"nsys recorded the first {nsys_command.DURATION} s of the command, which ran on", SMALLER)
 
 
 def _too_large(what: str, size: int) -> str:
     return f"{what} {size / 2**30:.1f} GiB, more than {nsys_command.SIZE / 2**30:.1f} GiB"
-
-
-def _ran_on(reading: nsys_trace.Reading) -> bool:
-    """A duration is kept to the millisecond (seen with 2023.4)."""
-    return reading.length >= 0.99 * nsys_command.DURATION
-
-
-def _cut() -> Fault:
-    text = f"nsys recorded the first {nsys_command.DURATION} s of the command, which ran on"
-    return fault("incomplete", text, SMALLER)
 
 
 def _blind(trace: Trace) -> bool:

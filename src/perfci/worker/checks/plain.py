@@ -13,7 +13,7 @@ import inspect
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any
 
 Path = tuple[Any, ...]
 
@@ -222,11 +222,9 @@ def is_nan(value: Any) -> bool:
 
 def strided(value: Any) -> Any:
     """Return a plain tensor as strided and not quantised."""
-    torch: Optional[Any] = sys.modules["torch"]
-    assert torch is not None
     if value.is_quantized:
         value = value.dequantize()
-    return value if value.layout == torch.strided else value.to_dense()
+    return value if value.layout == sys.modules["torch"].strided else value.to_dense()
 
 
 def bits(tensor: Any) -> Any:
