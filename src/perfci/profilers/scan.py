@@ -1,4 +1,4 @@
-"""The search of profilers' own reports for secrets of this environment."""
+"""The search of profilers' reports for secrets."""
 
 import bz2
 import gzip

@@ -24,13 +24,13 @@ Dtype = Any  # torch.dtype, or a name such as "bf16" or "float32"
 SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 FLOATS, INTEGERS = ("float32", "float64"), ("int64", "int32", "int16", "int8", "uint8")
 LINE = 64
-"""Bytes, which is also torch's alignment on the CPU."""
+"""Bytes; also torch's alignment on the CPU."""
 PAGE = 4096
 """Bytes within which the begin of a tensor on the CPU is drawn."""
 SMALLEST_PAD, LARGEST_PAD = 64 * 2**10, 16 * 2**20
 """Bytes. Padding is at most as large as its tensor, so that both come from one pool of the caching allocator."""
 BALLAST = 64
-"""Blocks of up to 64 KiB that displace what a case allocates without `bench`."""
+"""Blocks of up to 64 KiB, which displace what a case allocates without `bench`."""
 _ballast: list[bytearray] = []
 GRAIN = 512
 """Bytes to which torch's caching allocator rounds."""
@@ -247,7 +247,7 @@ class Bench:
         return [drawn.shape for drawn in self._drawn]
 
     def device_bytes(self) -> int:
-        """Return the bytes of drawn tensors without `host` and `pinned` ones."""
+        """Return the bytes of drawn tensors but `host` and `pinned` ones."""
         drawn = (one.tensor for one in self._drawn)
         return sum(t.numel() * t.element_size() for t in drawn if t.device.type == self._device.split(":")[0])
 
@@ -352,7 +352,7 @@ class Prepared:
     """What is timed."""
     bench: Bench
     again: Callable[[bool], Prepared]
-    """Sets the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
+    """Set the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
 
     def synchronize(self) -> None:
         """Wait for the whole device."""

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON over a socket, between run, parent and workers."""
+"""Newline-delimited JSON over a socket."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Channel:
         return chunk
 
     def limit(self, seconds: float) -> None:
-        """Limit the time of each send; `receive` has time-outs of its own."""
+        """Limit the time of each send."""
         self._sock.settimeout(seconds)
 
     def pending(self) -> bool:

@@ -1,4 +1,4 @@
-"""Binds a child to its parent and a thread to a core, and ends all below a process."""
+"""Binds a child to its parent and a thread to a core, and ends processes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def drawn_core(seed: object) -> Optional[int]:
 
 @contextlib.contextmanager
 def on_core(core: Optional[int]) -> Iterator[None]:
-    """Keep the calling thread on one core meanwhile; other threads are free."""
+    """Keep the calling thread on one core meanwhile."""
     if core is None:
         yield
         return

@@ -34,7 +34,7 @@ class Template:
     """
 
     def __init__(self, close: Callable[[], None], begin: Callable[[dict[str, Any], int], None]) -> None:
-        """`close`: releases the parent's resources; `begin`: turns a fork into what request and log say."""
+        """`close`: releases the parent's resources; `begin`: turns a fork into what was requested."""
         ours, theirs = socket.socketpair()
         read, self._wake = os.pipe()
         self.pid = os.fork()
@@ -146,7 +146,7 @@ class Parent:
         """Make a fork ready for its purpose."""
 
     def fork(self, message: dict[str, Any]) -> None:
-        """Start a fork of this process, or report that there is none."""
+        """Start a fork, or report that there is none."""
         log = self.channel.file()
         start = time.monotonic()
         if self.template is None:

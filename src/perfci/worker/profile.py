@@ -1,4 +1,4 @@
-"""Executions of a case for a profiler: one that watches this process, or torch's own within it (Kineto, over CUPTI)."""
+"""Executions of a case for a profiler, outside of this process or torch's own within it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ def warm(fn: Callable[[], Any], synchronize: Optional[Callable[[], Any]]) -> Non
 
 
 NAME = "perfci-execution"
-"""`perfci.profilers.torch.trace` searches for it."""
 
 
 def trace(fn: Callable[[], Any], executions: int, path: str, device: str) -> None:

@@ -1,4 +1,4 @@
-"""A worker: one fresh process of one side. It imports the suite, checks and times cases, and answers in JSON."""
+"""A worker: one fresh process of one side, which imports the suite, checks and times cases."""
 
 from __future__ import annotations
 

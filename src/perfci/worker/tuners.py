@@ -38,13 +38,13 @@ _before: Optional[set[str]] = None
 """torch's libraries; None where nothing is watched."""
 _watched: set[int] = set()
 _inside = 0
-"""Calls of known tuners under way: what they time is theirs."""
+"""What known tuners time is theirs."""
 _here = ""
 _ever = ""
 """A trace of the open case whose choice later cases of this process may share."""
 _earlier = ""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
-"""Ids of tuner and configuration → kernel and configuration of the open case, by first use."""
+"""Ids of tuner and configuration → kernel and configuration, by first use."""
 MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80
 """Choices of a case, parameters of a choice, characters of a name or value."""
 

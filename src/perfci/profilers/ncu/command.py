@@ -336,6 +336,6 @@ def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None
 
 
 def _detail(lines: Sequence[str], at: int) -> str:
-    """Return ncu's line, and those after it where it announces a list."""
+    """ncu's line, and those after it where it announces a list."""
     more = [line for line in lines[at + 1 : at + 6] if line] if "following" in lines[at] else []
     return " ".join([lines[at], *more])[:500]

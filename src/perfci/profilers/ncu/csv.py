@@ -94,7 +94,7 @@ class _Page:
         return whole or (self.details and self._last < len(row) < len(self._header))
 
     def add(self, row: Sequence[str]) -> bool:
-        """Return False for a row of a launch too many."""
+        """Return False for a launch too many."""
         if not self.details and self._units is None:
             self._units = dict(zip(self._header, row, strict=True))
             return True
@@ -203,7 +203,7 @@ def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str, metr
 
 
 def _number(cell: str) -> str:
-    """Of `38 (1; 2; 3)` what stands before the instances."""
+    """What stands before the instances of `38 (1; 2; 3)`."""
     return cell.split(" (", 1)[0].strip()
 
 

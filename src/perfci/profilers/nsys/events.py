@@ -395,7 +395,7 @@ class Events(Export):
             )
 
     def linked(self, table: Table) -> str:
-        """SQL: the rows `x` of device work, with the launching call `l`, or NULL."""
+        """SQL: the rows `x` of device work, with the launching call `l`."""
         pid = self.process_of(table)
         return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
 

@@ -64,7 +64,7 @@ _SOURCES = (
 )  # fmt: skip
 
 _Row = tuple[int, int, _Source, str | None, dict[str, Any]]
-"""Start, minus end (of two that begin together the longer is around the other), source, name, columns."""
+"""Start, minus end (of two that begin together the longer is first), source, name, columns."""
 
 
 def _rows(trace: Export, source: _Source, most: int) -> Iterator[_Row]:
@@ -97,7 +97,7 @@ class _Tracks:
     """Numbers processes and threads, and opens a further lane where slices would not nest."""
 
     lanes: dict[tuple[int, str], list[tuple[int, list[int]]]] = field(default_factory=dict)
-    """By process and title: the lanes' numbers, each with the ends of open slices."""
+    """By process and title: numbers, each with the ends of open slices."""
     processes: set[int] = field(default_factory=set)
     started: int = 0
 
@@ -132,7 +132,7 @@ def _number(value: Any) -> int:
 
 
 def _slice(row: _Row) -> tuple[int, str, str, str, dict[str, Any]]:
-    """Return process, its label, track, name and details."""
+    """Process, its label, track, name and details."""
     _, _, source, title, columns = row
     name = source.category if title is None else title
     details: dict[str, Any] = {key: value for key, value in columns.items() if isinstance(value, int)}

@@ -182,7 +182,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
 
 
 def _capture_length(events: Events) -> int:
-    """Return ns from the first to the last event, or nsys's own length where that is longer."""
+    """Ns from the first to the last event, or nsys's own length where that is longer."""
     spans = list(events.rows("SELECT min(start), max(end) FROM calls UNION ALL SELECT min(start), max(end) FROM ops"))
     if events.nvtx is not None:
         spans += events.rows(f"SELECT min(x.start), max(x.end) FROM {events.nvtx.rows} x WHERE {events.nvtx.good}")
@@ -198,7 +198,7 @@ def _capture_length(events: Events) -> int:
 
 
 def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
-    """Return by name: (function, count, ns, grid, block, registers, static, dynamic, local), longest first."""
+    """By name: (function, count, ns, grid, block, registers, static, dynamic, local), longest first."""
     found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     if (table := events.device.get(KERNEL)) is None:
         return found
@@ -254,7 +254,7 @@ def _told_kernels(rows: list[tuple[Any, ...]], number: int) -> list[KernelUse]:
 
 
 def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], tuple[int, int, int]]]:
-    """Return by name: kind and memories → (count, bytes, ns), longest first."""
+    """By name: kind and memories → (count, bytes, ns), longest first."""
     found: dict[int, dict[Any, tuple[int, int, int]]] = defaultdict(dict)
     if (table := events.device.get(COPY)) is None:
         return found
@@ -295,7 +295,7 @@ def _sets(events: Events) -> dict[int, int]:
 
 
 def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
-    """Return by name: function → (count, ns)."""
+    """By name: function → (count, ns)."""
     found: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     for index, fn, count, ns in events.rows(
         "SELECT e.name, c.fn, count(*), sum(c.end - c.start) FROM calls c JOIN execs e ON e.id = c.exec GROUP BY 1, 2"

@@ -72,7 +72,7 @@ def wheels(told: str) -> list[Path]:
 
 
 def find(folders: Iterable[Path] = (), path: str | None = None, root: Path = Path("/")) -> Path | None:
-    """Return cuobjdump with its nvdisasm: on PATH, in /usr/local/cuda, or in a wheel below one of `folders`."""
+    """Return cuobjdump with its nvdisasm: on PATH, in /usr/local/cuda, or in a wheel."""
     on_path = shutil.which(TOOL, path=path)
     tools = [Path(on_path)] if on_path else []
     tools += [home / TOOL for home in (root / PLACE, *(folder / home for folder in folders for home in HOMES))]
@@ -174,7 +174,7 @@ def runner(tool: Path, seconds: float = 60.0, largest: int = LARGEST_TEXT) -> Ru
 
 @contextlib.contextmanager
 def _bare(path: Path) -> Iterator[Path]:
-    """Yield a file that begins with its code: CuPy's cubins begin with a digest of up to 128 characters."""
+    """CuPy's cubins begin with a digest of up to 128 characters."""
     with path.open("rb") as file:
         at = file.read(128 + len(_ELF)).find(_ELF)
         if path.suffix != CUBIN or at <= 0:

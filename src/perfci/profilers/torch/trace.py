@@ -153,7 +153,7 @@ def _slices(linked: list[tuple[int, Span | None, Work]], kernels: list[tuple[Any
 def _busy(
     seen: Seen, linked: list[tuple[int, Span | None, Work]], place: Callable[[int], int | None]
 ) -> tuple[int, int]:
-    """Return ns in which device work runs; and in which a launching call runs, and no work."""
+    """Ns in which device work runs; and in which a launching call runs, and no work."""
     calls = [call for call in seen.calls if call_kind(call.name) == "launch" and place(call.start) is not None]
     edges: list[Edge] = [(0, -1, 0, 1, 0, 0)]
     for _, _, work in linked:

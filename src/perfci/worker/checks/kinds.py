@@ -1,4 +1,4 @@
-"""Kinds of objects that a timed function may keep: whether and where they hold values."""
+"""Kinds of objects that a timed function may keep."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _other(value: Any, strict: bool, path: Path) -> Any:
 
 
 def _defines(kind: type, name: str) -> bool:
-    """Runs no code of the class or its metaclass."""
+    """Runs no code of the class."""
     return inspect.getattr_static(kind, name, None) is not None
 
 

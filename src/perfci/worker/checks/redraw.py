@@ -41,7 +41,7 @@ class Unpaired(Exception):
 
 
 class _Images(NamedTuple):
-    """A place's content for each draw; the same object twice for no change."""
+    """A place's content for each draw; one object twice for no change."""
 
     own: Any
     other: Any

@@ -1,4 +1,4 @@
-"""Sketches: a few numbers that tell whether base and head expect the same."""
+"""A few numbers that tell whether base and head expect the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a result may be from its reference: one number, or one for each output."""
+"""How far a result may be from its reference."""
 
 from __future__ import annotations
 

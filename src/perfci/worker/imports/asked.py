@@ -118,7 +118,7 @@ class Difference:
             sys.addaudithook(self._hear)
 
     def works(self, frame: Optional[FrameType]) -> str:
-        """Return why what differs was at work when `frame` asks for a module, or empty."""
+        """Return why what differs was at work when `frame` asks for a module."""
         running: dict[str, int] = {}
         while frame is not None and not self.seen:
             file = discover.real_file(frame.f_code.co_filename)

@@ -1,4 +1,4 @@
-"""The steps that a tracer watches: imports, checks and executions as in a timed process."""
+"""The steps that a tracer watches, as in a timed process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _executed(server: Any, case: dict[str, Any], message: dict[str, Any], end: float) -> str:
-    """Check a case and execute it as often as a pair does. Return why that failed."""
+    """Return why it was not executed as often as in a pair."""
     checked = server.do_check(dict(case, seed=message["seed"], fuzz=message["fuzz"]))
     if not checked["ok"]:
         return f"its check failed as it was traced: {checked['text']}"

@@ -62,7 +62,7 @@ def _mapped() -> list[str]:
 
 
 def _cupti() -> Any:
-    """Return torch's CUPTI: another in the process sees nothing. Raises Unreadable."""
+    """Another than torch's sees nothing. Raises Unreadable."""
     for path in _mapped():
         if re.search(r"/libcupti\.so[.0-9]*$", path):
             return ctypes.CDLL(path)

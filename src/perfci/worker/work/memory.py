@@ -29,7 +29,7 @@ _SMALL = 1 << 16
 _LARGEST = 8 << 30
 """Bytes: a second of an H200."""
 _LEAST_ADDRESS = 1 << 20
-"""No allocation lies lower: smaller words are numbers."""
+"""Smaller words are numbers."""
 
 
 class Memory:

@@ -1,4 +1,4 @@
-"""The work list of a case: nodes and edges of the timed graph, what each launches, and on which memory."""
+"""The work list of a case: what the timed graph launches, and on which memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_TITLE = 20_000
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
 _BALLAST = 500
-"""Pieces of up to 4 KiB, as of torch's calls."""
+"""Of up to 4 KiB, as of torch's calls."""
 
 
 class _Noise(ctypes.Structure):
