@@ -1,4 +1,4 @@
-"""A bench: sides, workers and the forms of their answers, for one device's cases."""
+"""A bench, and the forms of its workers' answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from perfci.system.starter import Wait, Worker
 
 
 class Checked(Document):
-    """The answer to `check`: `worker.checks.check.check_case`."""
+    """As `worker.checks.check.check_case` answers."""
 
     ok: bool
     kind: ReasonKind | None
@@ -33,15 +33,15 @@ class Checked(Document):
     unredrawn: str
     versus: Versus | None
     peak: int
-    """Bytes of device memory, at most so far."""
+    """Bytes of device memory."""
     tuner: str | None
     """As `worker.tuners.told`; None on a CPU."""
     settings: dict[str, Setting]
-    """As they were behind it, on a GPU."""
+    """Behind it, on a GPU."""
 
 
 class Warmed(Document):
-    """The answer to `open` without a description of the case."""
+    """The answer to a further `open`."""
 
     warm: Amount
 
@@ -50,7 +50,7 @@ class Block(Document):
     """The answer to `block`."""
 
     times: Items[float]
-    """Seconds of one execution per sample."""
+    """Seconds of one execution, per sample."""
     hertz: float | None
     drained: bool
 
@@ -74,14 +74,14 @@ class Closed(Document):
 
 
 class Refusal(Document):
-    """The answer to `probe` and `work`: why it is impossible, or empty, and what one execution takes."""
+    """The answer to `probe` and `work`: why it is impossible, or empty, and an execution's seconds."""
 
     refused: str
     seconds: Amount | None = None
 
 
 class Executed(Document):
-    """The answer to `prove`: of each case why it is not proved, or empty."""
+    """The answer to `prove`: why each case is not proved, or empty."""
 
     cases: list[str]
 
@@ -100,21 +100,20 @@ class Bench:
     logs: Path
     costs: Costs
     setups: dict[str, Setup] = field(default_factory=dict)
-    """By case key, the same in base and head."""
+    """By case key."""
     context: bool = False
     """Several processes may use the device at once, each with a context."""
     spare: dict[Side, Worker] = field(default_factory=dict)
-    """Workers of the next round, started as those of the last ended."""
+    """Workers of the next round."""
     draws: str = ""
-    """Source of orders and placements besides the seed."""
 
     @property
     def lot(self) -> str:
-        """The seed of orders and placements; that of inputs is `seed`."""
+        """The seed of orders and placements."""
         return self.draws or str(self.seed)
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
-        """Return a fresh worker with its suite imported, `under` a profiler. Raises Died."""
+        """Return a fresh worker with its suite imported. Raises Died."""
         return self.loaded(self.begin(name, under, log))
 
     def begin(
@@ -131,7 +130,7 @@ class Bench:
 
         `beside`: a worker of the other side runs, too. Then it writes no bytecode: base's would repair unseen what
         head's code did to base's. Both make their GPU context at the same time. `work`: it sees all loaded machine
-        code. `seed`: of draws during import; None takes the bench's.
+        code. `seed`: of draws during import.
         """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
@@ -153,7 +152,7 @@ class Bench:
         return worker.wait(max(self.timeout, 60.0))
 
     def loaded(self, worker: Worker, waited: Wait | None = None) -> Worker:
-        """Return the worker once it has imported its suite. Raises Died. `waited`: a finished wait."""
+        """Return the worker once it has imported its suite. Raises Died."""
         try:
             with self.costs.phase("import"):
                 worker.answer(max(self.timeout, 60.0), waited=waited)

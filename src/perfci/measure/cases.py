@@ -1,4 +1,4 @@
-"""Discovery: the cases that each side declares, and those measured here."""
+"""The cases that each side declares, and those measured here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ from perfci.system.starter import Worker
 
 @dataclass(frozen=True)
 class Scouting:
-    """What a scout needs to report the modules it asks for."""
+    """What a scout needs."""
 
     differing: dict[str, Any]
-    """As the worker's `imports.asked.Difference` takes it."""
+    """As `imports.asked.Difference` takes it."""
     tell: Callable[[str, str], None]
-    """Takes a module, and a digest of its settings; an empty digest takes the module back. With an empty name: which
-    modules are not reported, and why."""
+    """Takes a module, and a digest of its settings; an empty one takes the module back. Without a name: which modules
+    are not reported, and why."""
 
 
 @dataclass
@@ -50,8 +50,7 @@ def load(
     forbidden: Sequence[str],
     scouting: Scouting | None = None,
 ) -> Found:
-    """Import `suite` in a worker, which `scouting` hears. Raises Died; MachineError when the module-origin check
-    fails."""
+    """Import `suite` in a worker, which `scouting` hears. Raises Died; MachineError where it imports from outside."""
     asked = None if scouting is None else scouting.differing
     worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), asked=asked)
     reply = worker.answer(timeout, None if scouting is None else scouting.tell)
@@ -73,7 +72,7 @@ def load(
 
 
 def choose_devices(what: What, limits: Policy, gpu: bool) -> list[DeviceKind]:
-    """Return the devices asked for, else those of the limits' policy, else the GPU if present, else the CPU."""
+    """Return the devices asked for, else the policy's, else the GPU if present, else the CPU."""
     asked = what.devices or limits.devices
     if asked:
         return [device for device in asked if device == "cpu" or gpu] or ["cpu"]
@@ -81,8 +80,7 @@ def choose_devices(what: What, limits: Policy, gpu: bool) -> list[DeviceKind]:
 
 
 def lost_gpu(what: What, limits: Policy, policy: str, facts: Fingerprint, python: str) -> str:
-    """Return why a run must not begin, or empty: command line or policy demand a GPU and there is none. A runner's lost
-    GPU must not pass as skipped."""
+    """Return why a run must not begin, or empty: a runner's lost GPU must not pass as skipped."""
     asked = what.devices or limits.devices or []
     if "cuda" not in asked or "cuda" in facts.devices:
         return ""
@@ -99,7 +97,7 @@ def merge(
     devices: Sequence[DeviceKind],
     globs: Sequence[str],
 ) -> list[Case]:
-    """Return the cases of base ∪ head to be measured or named as skipped, sorted by id."""
+    """Return the cases of base ∪ head, sorted by id."""
     described: dict[str, dict[DeviceKind, dict[Side, dict[str, Any]]]] = {}
     for name, one in found.items():
         for case in one.cases.values():
@@ -120,10 +118,8 @@ def merge(
 
 
 def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Declared, globs: Sequence[str]) -> None:
-    """Raise UsageError where there is nothing to measure, or a glob matches no case.
-
-    Beside other cases a glob passes that a broken file or a command that did not run could still match.
-    """
+    """Raise UsageError where there is nothing to measure, or a glob matches no case, unless a broken file or a command
+    that did not run could still match."""
     names = sorted({*known.kernels, *known.commands})
     lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
     if lost:
@@ -137,7 +133,7 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
 
 
 def mains(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases that head is known to declare: nobody misses what main has given up."""
+    """Return the cases that head declares: nobody misses what main has given up."""
     return [case for case in cases if not _gone(case.sides["head"])]
 
 
@@ -146,7 +142,7 @@ def _gone(head: CaseSide) -> bool:
 
 
 def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Policy) -> list[str]:
-    """Return a note on kernels whose own limits head declares otherwise than base. `policy`: the one that counts."""
+    """Return a note on kernels whose own limits head declares otherwise."""
     if "base" not in found:
         return []
     ours, theirs = found["base"].cases, found["head"].cases
@@ -160,7 +156,7 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:
-    """Those of head may be wrong, and stay as they are."""
+    """Those of head may be wrong."""
     made: list[Any] = []
     for raw in described["limits"]:
         try:
@@ -200,8 +196,7 @@ def subjects(
     *,
     first: Side = "base",
 ) -> list[Subject]:
-    """Return the cases as limits see them, with a kernel's own limits, which side `first` declares where it has the
-    case."""
+    """Return the cases as limits see them, with a kernel's own limits as side `first` declares them, else the other."""
     made = []
     for case in cases:
         if case.stopped == "skipped":
@@ -226,7 +221,7 @@ def subjects(
 
 
 def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
-    """Return the timing mode a case asks for: base's, else head's, else the policy's."""
+    """Return the timing mode that a case asks for."""
     described = _described(case, found)
     asked: TimingMode = (described["timing"] if described else None) or limits.timing
     return asked

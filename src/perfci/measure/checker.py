@@ -1,4 +1,4 @@
-"""One side's checks of cases, beside which others' run."""
+"""One side's checks of cases."""
 
 import math
 import re
@@ -21,12 +21,12 @@ from perfci.system.starter import Wait, Worker, wait_first
 _MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
 """As PyTorch, CUDA's libraries, Python and the C library say it."""
 SPARE = 4
-"""Workers that are started at once where each serves a single case, since its capture fails."""
+"""Workers started at once where each serves a single case."""
 LATE = Reason(kind="budget", text="the budget ended before it was checked")
 
 
 class _Opened(Document):
-    """A worker's answer to `open` with a description of the case."""
+    """A worker's first answer to `open`."""
 
     digest: str
     dtype: str
@@ -34,27 +34,26 @@ class _Opened(Document):
     footprint: int
     """Bytes of device memory of one set of inputs."""
     peak: int
-    """Bytes of device memory, at most so far."""
+    """Bytes of device memory so far."""
     memory: int
-    """Bytes of device memory that an execution needs, with inputs."""
+    """Bytes of device memory, with inputs."""
     seconds: float
     warm: float
-    """Seconds of the first executions."""
     elsewhere: str | None
-    """Why what is timed is not what the case does."""
+    """Why what is timed is not the case."""
     settings: dict[str, Setting]
     clocks: str | None
     tuner: str | None
-    """As `worker.tuners.told`, beyond what the check showed; None on a CPU."""
+    """As `worker.tuners.told`; None on a CPU."""
 
 
 def unchecked(side: CaseSide) -> CaseSide:
-    """Return a side as declared, without results of checks."""
+    """Return a side as declared."""
     return CaseSide(status="skipped", reason=LATE, file=side.file, line=side.line, params=side.params)
 
 
 class Checker:
-    """Checks one side's cases in a worker, one after the other, beside others; then settles how they are timed."""
+    """Checks one side's cases in a worker, beside others; then settles how they are timed."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Checker:
         asked: Mapping[str, TimingMode],
         base: "Checker | None" = None,
     ) -> None:
-        """`asked`: case key → timing mode. `base`: head's has base's, whose cases are settled before."""
+        """`asked`: case key → timing mode. `base`: settled before head's."""
         self.bench, self.name, self.found, self.asked, self.base = bench, name, found, asked, base
         self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
         self.probes = {key: Probe(**probe) for key, side, probe in journal.probes if side == name}
@@ -76,7 +75,6 @@ class Checker:
         self._worker: Worker | None = None
         self._spare: list[Worker] = []
         self.loading = False
-        """True while the worker imports its suite."""
         self._case: Case | None = None
         self._reply: Checked | Died | None = None
         self._unsettled: list[tuple[Case, Checked | Died]] = []
@@ -97,7 +95,7 @@ class Checker:
         return self._worker
 
     def begin(self, case: Case) -> None:
-        """Begin to check a case; `wait` becomes that for its answer, or None where there is nothing to check."""
+        """Begin to check a case; `wait` is then None where there is nothing to check."""
         self._case, self._reply = None, None
         if not self.wants(case):
             case.sides[self.name] = self.journal.checked.get((case.key, self.name), case.sides[self.name])
@@ -128,7 +126,7 @@ class Checker:
             self.wait = worker.wait(self.budget.patience(shapes * self.bench.timeout))
 
     def go_on(self) -> None:
-        """Take the awaited answer; `wait` is then None where it was the check's."""
+        """Take the awaited answer."""
         assert self._worker is not None and self.wait is not None
         waited, self.wait = self.wait, None
         try:
@@ -143,8 +141,8 @@ class Checker:
             self._reply = died
 
     def keep(self, *, beside: bool) -> bool:
-        """Keep the check's answer until it is settled. Return False, without keeping it, where others `beside` may have
-        taken the memory or time it lacked."""
+        """Keep the check's answer. Return False instead where others `beside` may have taken the memory or time it
+        lacked."""
         case, reply = self._case, self._reply
         if case is None or reply is None:
             return True
@@ -168,7 +166,7 @@ class Checker:
         return late or _is_short(reply.reason.text)
 
     def repeat(self, case: Case) -> None:
-        """Check a case once more, with nothing beside it."""
+        """Check a case with nothing beside it."""
         self.begin(case)
         while self.wait is not None:
             wait_first([self.wait])
@@ -176,7 +174,7 @@ class Checker:
         self.keep(beside=False)
 
     def settle(self, *, beside: bool) -> list[Case]:
-        """Settle how the checked cases are timed, and write it down, while nothing else runs.
+        """Settle how the checked cases are timed, while nothing else runs.
 
         Returns, unchanged, those for which memory was short, which workers `beside` may hold.
         """
@@ -221,8 +219,8 @@ class Checker:
         return "cold" if asked == "auto" and base and base.refused else asked
 
     def _replace(self, bench: Bench, left: int) -> None:
-        """Takes a spare worker. Where captures fail, each serves one case: as many as are `left` import their suite at
-        once. Raises Died."""
+        """Where captures fail, each worker serves one case: as many as are `left` import their suite at once. Raises
+        Died."""
         if not self._spare:
             refusing = bench.context and any(probe.refused for probe in self.probes.values())
             started = []
@@ -300,7 +298,7 @@ def _found(
 
 
 def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> Refusal:
-    """A capture that breaks the worker costs the capture, not the case."""
+    """A capture that breaks the worker costs no case."""
     try:
         found = worker.tell(Refusal, "probe", bench.timeout, versus=versus)
     except Died as died:
@@ -311,5 +309,4 @@ def _captured(bench: Bench, worker: Worker, *, versus: bool = False) -> Refusal:
 
 
 def _finite(worst: float | None) -> float | None:
-    """None where the result is not finite: its error has no size, and the reason says so."""
     return worst if worst is not None and math.isfinite(worst) else None

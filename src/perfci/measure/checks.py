@@ -1,4 +1,4 @@
-"""The checks before timing: is each case right in base and head, and how long does it take?"""
+"""The checks before timing: is each case right, and how long does it take?"""
 
 import math
 import os
@@ -25,9 +25,9 @@ NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
 LANES, CORES = 4, 4
 """Workers of a side that check at once on a GPU, and cores for each: a first execution is mostly the CPU's, which
-compiles and loads, and the other side's worker needs some."""
+compiles and loads."""
 STRETCH = 15.0
-"""Seconds after which earlier checks are written down before another begins: a killed run keeps them."""
+"""Seconds after which checks are written down before others begin: a killed run keeps them."""
 Probes = dict[str, dict[Side, Probe]]
 
 
@@ -41,11 +41,11 @@ def check_all(
     fuzz: bool,
     note: Callable[[str], None],
 ) -> Probes:
-    """Check every kernel's case in base and head. Fills `case.sides`; returns settle_all()'s probes.
+    """Check every kernel's case. Fills `case.sides`; returns settle_all()'s probes.
 
     Base is ahead, since its tolerances hold for head. Where a side makes what Python could import, all is checked
     again, one side after the other, so that it is the side's own (`Seal.own`). A case that the budget does not reach in
-    every side is skipped in all: only what was right is timed.
+    every side is skipped in all.
     """
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
@@ -84,7 +84,7 @@ def most_lanes(device: DeviceKind) -> int:
 
 
 def _forget_tuning(folder: str) -> None:
-    """Removes what inductor's tuners chose while others used the device: the first pair chooses anew."""
+    """What inductor's tuners chose while others used the device: the first pair chooses anew."""
     if not folder or Path(folder).is_symlink() or not Path(folder).is_dir():
         return
     for _, _, files, descriptor in os.fwalk(folder):  # follows no link
@@ -94,8 +94,8 @@ def _forget_tuning(folder: str) -> None:
 
 
 def lanes(cases: Sequence[Case], most: int) -> list[list[Case]]:
-    """Return the cases in up to `most` lanes: those of one kernel, which may compile once, in one. The first of each
-    kernel come first, so that compiling runs beside compiling."""
+    """Return the cases in up to `most` lanes, those of one kernel in one. The first of each kernel come first, so that
+    compiling runs beside compiling."""
     kernels: dict[str, list[Case]] = {}
     for case in cases:
         kernels.setdefault(case.kernel, []).append(case)
@@ -114,7 +114,7 @@ def _at_once(
     journal: Journal,
     note: Callable[[str], None],
 ) -> "list[Checker] | None":
-    """Return None, with the cases unchanged, where there is one side, or one made what Python could import."""
+    """None, with the cases unchanged, for one side, or where one made what Python could import."""
     seals = [side.seal for side in place.sides.values() if side.seal is not None]
     if len(seals) < 2:
         return None
@@ -140,13 +140,13 @@ def _in_turns(place: Place, sides: "list[Checker]", cases: Sequence[Case]) -> "l
 
 
 class _Lane:
-    """Cases that the checkers of base and head share: head's wait for base's tolerances."""
+    """Cases that both sides' checkers share: head's wait for base's tolerances."""
 
     def __init__(self, sides: Sequence[Checker], cases: Sequence[Case], *, beside: bool) -> None:
         self.sides, self.cases, self.beside = sides, cases, beside
         self.begun = [0] * len(sides)
         self.again: list[tuple[Case, Checker]] = []
-        """What others may have disturbed, in the order to check it again."""
+        """What others may have disturbed."""
         for side in sides:
             if any(side.wants(case) for case in cases):
                 side.start()
@@ -227,7 +227,7 @@ def settle_all(
 ) -> None:
     """Fix how each case is measured, the same in base and head; a case that cannot be measured so has failed.
 
-    `held`: frequency at which the GPU's clock is held, in words; None where it is free.
+    `held`: the GPU's clock in words; None where it is free.
     """
     for case in cases:
         working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
@@ -258,7 +258,7 @@ def settle_all(
 
 
 def unredrawn(cases: Sequence[Case]) -> list[str]:
-    """Return a note on cases whose inputs could not be redrawn in place, if any depend on the draw."""
+    """Return a note on cases whose inputs could not be redrawn in place."""
     found = {case.id: side.check.unredrawn for case in cases for side in case.sides.values() if side.check.unredrawn}
     why = {case: text for case, text in found.items() if text != NOTHING_DRAWN}
     if not why:

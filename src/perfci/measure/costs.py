@@ -18,7 +18,7 @@ class Costs:
 
     @contextmanager
     def phase(self, name: Phase, *, whole: bool = False) -> Iterator[None]:
-        """Count meanwhile as `name`; `whole`: including inner phases."""
+        """Count meanwhile as `name`; `whole`: with inner phases."""
         if self._whole:
             yield
             return
@@ -33,7 +33,7 @@ class Costs:
             self._whole = False
 
     def move(self, name: Phase, seconds: float) -> None:
-        """Move `seconds` of the open phase to `name`, as a worker reports them."""
+        """Move `seconds` of the open phase to `name`."""
         if self._whole:
             return
         self._settle()
@@ -43,7 +43,7 @@ class Costs:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def so_far(self) -> dict[Phase, float]:
-        """Return seconds of all phases, which add up to the time passed."""
+        """Return seconds of all phases."""
         self._settle()
         return dict(self._seconds)
 

@@ -1,4 +1,4 @@
-"""Coverage before measuring: limits of policies and kernels must have something to judge."""
+"""Coverage: limits must have something to judge."""
 
 from collections.abc import Mapping
 
@@ -12,8 +12,7 @@ from perfci.model.publication import ACCEPT_LABEL
 
 
 def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
-    """Return what base and head declare, whatever was asked for or runs here. Raises UsageError where a command has a
-    kernel's name: one id could be a case of both."""
+    """Return what base and head declare. Raises UsageError where a command has a kernel's name."""
     kernels = {case["id"] for one in found.values() for case in one.cases.values()}
     taken = {ident.partition("/")[0] for ident in kernels}
     for name, side in sorted(place.sides.items(), reverse=True):  # head's first

@@ -1,4 +1,4 @@
-"""Discovery: a scout of each side imports its suite, and reports declarations and imports."""
+"""A scout of each side imports its suite."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -15,13 +15,13 @@ from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Worker
 
 TRYING = 10.0
-"""Seconds after which a scout begins no further case to find its imports."""
+"""Seconds after which a scout tries no further case."""
 
 
 def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
-    """Return the suites' declarations by a scout each; a stem imports what they ask for, unless `listing`.
+    """Return the suites' declarations; a stem imports what scouts ask for, unless `listing`. Raises MachineError.
 
-    A file whose import ends the process costs only that file: files are then imported one by one. Raises MachineError.
+    A file whose import ends the process costs only that file.
     """
     bench, imports = next(iter(place.benches.values())), Imports(place)
     found: dict[Side, Found] = {}
@@ -56,8 +56,7 @@ def _load(
 
 
 def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting) -> None:
-    """Executes cases for their imports. Drops what they leave in the side's caches, which would make processes of base
-    and head differ. Raises MachineError."""
+    """Drops what cases leave in the side's caches, which would make processes of base and head differ."""
     before = side.folder / "before"
     try:
         copy_cache(side, before, bench.parent.account)

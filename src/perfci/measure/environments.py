@@ -1,7 +1,6 @@
-"""Base and head in different environments: other interpreters or variables.
+"""Base and head with other interpreters or variables.
 
-Their workers are processes of their own. A fork inherits its parent's interpreter and loaded libraries, with what they
-read from its environment; and a parent per side, warm and with one address space for the whole run, is a fixed effect
+Their workers are processes of their own: a parent per side, with one address space for the whole run, is a fixed effect
 that passes for a change.
 """
 
@@ -20,7 +19,7 @@ from perfci.worker.discover import normalized
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LONGEST = 8_000
-"""Characters of a variable: workers that are no forks get theirs on a command line."""
+"""Characters: workers that are no forks get variables on a command line."""
 _SHOWN = 200
 
 
@@ -34,7 +33,7 @@ class Seen(Document):
     uuid: str | None
     gpu: GpuFacts | None
     packages: list[tuple[Annotated[str, Field(max_length=100)], Annotated[str, Field(max_length=100)]]]
-    """Name and version; empty where not asked for."""
+    """Name and version."""
 
 
 def parse_variables(option: str, given: Sequence[str]) -> dict[str, str]:
@@ -68,7 +67,7 @@ def _is_text(value: str) -> bool:
 
 
 def differing_variables(sides: Mapping[Side, SideWork]) -> list[str]:
-    """Return variables that differ, but for paths below the sides' own folders."""
+    """Return variables that differ, but for the sides' own folders."""
     first, *others = (
         {name: value.replace(str(side.folder), "…") for name, value in side.env.items()} for side in sides.values()
     )
@@ -76,15 +75,13 @@ def differing_variables(sides: Mapping[Side, SideWork]) -> list[str]:
 
 
 def alike(sides: Mapping[Side, SideWork]) -> bool:
-    """Tell whether all sides have the same interpreter and variables."""
+    """Tell whether all sides have one interpreter and variables."""
     return len({side.python for side in sides.values()}) == 1 and not differing_variables(sides)
 
 
 def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, Seen], *, asked: bool) -> Environments:
-    """Return what differs. `seen`: answers of a worker per interpreter, with packages.
-
-    Without values that may be secrets, by name or look, and what a policy takes over from the caller.
-    """
+    """Return what differs, without values that may be secrets, by name or look, and what a policy takes over from the
+    caller."""
     base, head = sides["base"], sides["head"]
     packages = {name: {normalized(package): (package, version) for package, version in one.packages}
                 for name, one in seen.items()}  # fmt: skip
@@ -111,7 +108,7 @@ def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, See
 
 
 def _follows(name: str, sides: Mapping[Side, SideWork]) -> bool:
-    """PATH, whose first folder is the interpreter's."""
+    """PATH begins with the interpreter's folder."""
     return name == "PATH" and len({side.env["PATH"].partition(":")[2].replace(str(side.folder), "…")
                                    for side in sides.values()}) == 1  # fmt: skip
 

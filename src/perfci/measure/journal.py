@@ -1,4 +1,4 @@
-"""The journal: every finished pair is on disk before the next begins, and checks every few seconds.
+"""The journal: every finished pair is on disk before the next begins.
 
 `journal.jsonl` holds a header and one record a line; `samples.jsonl` raw samples for people.
 """
@@ -21,12 +21,12 @@ PREVIOUS = "journal.previous.jsonl"
 
 
 def plain(document: Document) -> Any:
-    """Return a document as JSON values; NaN and infinity as text that reads back as them."""
+    """Return a document as JSON values, NaN and infinity as text."""
     return json.loads(document.model_dump_json())
 
 
 def earlier(out: Path) -> dict[str, Proof] | None:
-    """Return the proofs of the journal in `out` by case key, or None. Raises MachineError where unreadable."""
+    """Return the journal's proofs by case key, or None. Raises MachineError."""
     records = read_lines(out / JOURNAL) if (out / JOURNAL).exists() else []
     if not records or records[0].get("kind") != "header":
         return None
@@ -34,8 +34,7 @@ def earlier(out: Path) -> dict[str, Proof] | None:
 
 
 def begun_with(request: Request, base: Commit | None, cases: Iterable[Case] = ()) -> dict[str, Any]:
-    """Return a journal's record of the request, with base's commit, for `gone_on`; and proofs of `cases`, for
-    `earlier`."""
+    """Return a journal's record of the request, with base's commit and proofs of `cases`."""
     what = request.what.model_copy(update={"base": None if base is None or request.what.itself else base.sha})
     proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
     return {"what": plain(what), "how": plain(request.how), "proofs": proofs}
@@ -43,7 +42,7 @@ def begun_with(request: Request, base: Commit | None, cases: Iterable[Case] = ()
 
 def gone_on(request: Request, folder: Path | None = None) -> Request:
     """Return the request that `--resume` continues, from the journal in `folder`, by default `out`, but for what the
-    command line repeats; without `--resume` the same request.
+    command line repeats.
 
     Raises UsageError without such a run or where it began with something else; MachineError.
     """
@@ -77,14 +76,13 @@ def _same(request: Request, name: str, was: object) -> bool:
 
 
 def begun(path: Path) -> set[str]:
-    """Return a journal's cases with a pair, or a failure while taking one. Raises MachineError where unreadable."""
+    """Return a journal's cases with a pair or failure. Raises MachineError."""
     records = read_lines(path) if path.exists() else []
     return {str(record.get("key")) for record in records if record.get("kind") in ("pair", "failed")}
 
 
 def put_away(out: Path) -> None:
-    """Move an earlier journal into PREVIOUS and remove its samples, lest they pass for this run's. Raises
-    MachineError."""
+    """Move an earlier journal away, lest it pass for this run's. Raises MachineError."""
     with disk_errors("moved", out):
         if (out / JOURNAL).exists():
             (out / JOURNAL).replace(out / PREVIOUS)
@@ -92,19 +90,19 @@ def put_away(out: Path) -> None:
 
 
 class Journal:
-    """Append-only record of one run. Raises MachineError where the disk refuses."""
+    """Record of one run. Raises MachineError."""
 
     def __init__(
         self, out: Path, identity: Mapping[str, str], run: str, resume: bool, begun: Mapping[str, Any] | None = None
     ) -> None:
-        """`identity`: claims. `begun`: as of `begun_with`, for a resumed run."""
+        """`identity`: claims. `begun`: of `begun_with`."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
         self.pairs: dict[str, list[Pair]] = {}
         self.probes: list[tuple[str, str, dict[str, Any]]] = []
         self.worked: dict[str, Proof] | None = None
-        """Proofs once work was compared; None before."""
+        """None before work is compared."""
         path = out / JOURNAL
         resumed = resume and self._load(path, identity)
         if not resumed:
@@ -115,7 +113,7 @@ class Journal:
             self._file.append({"kind": "header", "run": run, "identity": dict(identity), **(begun or {})})
 
     def _load(self, path: Path, identity: Mapping[str, str]) -> bool:
-        """False where the earlier run was killed before it wrote anything."""
+        """False where the earlier run wrote nothing."""
         records = read_lines(path)
         if not records:
             return False
@@ -141,7 +139,7 @@ class Journal:
         return True
 
     def restore(self, cases: Iterable[Case]) -> None:
-        """Give the cases their recorded pairs and failures."""
+        """Give the cases their pairs and failures."""
         for case in cases:
             case.pairs = sorted(self.pairs.get(case.key, []), key=lambda pair: pair.index)
             for name, side in case.sides.items():
@@ -149,14 +147,14 @@ class Journal:
                     side.status, side.reason = "failed", self.failed[case.key, name]
 
     def add_check(self, key: str, side: str, case: CaseSide, probe: Mapping[str, Any] | None) -> None:
-        """Record a check of one side; `probe` settles how the case is measured."""
+        """Record a check of one side."""
         record = {"kind": "checked", "key": key, "side": side, "case": plain(case)}
         self._file.append(record)
         if probe is not None:
             self._file.append({"kind": "probe", "key": key, "side": side, "probe": dict(probe)})
 
     def void_checks(self) -> None:
-        """Void all checks so far: they are made again."""
+        """Void all checks so far."""
         self._file.append({"kind": "voided"})
         self._void()
 
@@ -164,12 +162,12 @@ class Journal:
         self.checked, self.probes = {}, []
 
     def add_worked(self, cases: Iterable[Case]) -> None:
-        """Record the proofs of cases whose work was compared."""
+        """Record compared cases' proofs."""
         proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}
         self._file.append({"kind": "worked", "proofs": proofs}, sync=True)
 
     def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
-        """Record a worker pair; `samples` in seconds, per side and placement."""
+        """Record a pair; `samples` in seconds, per side and placement."""
         self._samples.append({"key": key, "pair": pair.index, "samples": dict(samples)})
         self._file.append({"kind": "pair", "key": key, "pair": plain(pair)})
 

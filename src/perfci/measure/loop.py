@@ -1,4 +1,4 @@
-"""Rounds of worker pairs until every case is decided, the cap is reached or the budget is spent."""
+"""Rounds of pairs until every case is decided, the cap is reached or the budget is spent."""
 
 import math
 import random
@@ -28,12 +28,12 @@ from perfci.stats.answer import answer, hopeless, precise
 from perfci.system.clocks import Lock
 
 ROOM = 1.25
-"""A budget that will do is the pairs' likely cost and a quarter: their scatter may ask for more than the smallest."""
+"""Factor on the pairs' likely cost: their scatter may ask for more."""
 
 
 @dataclass
 class Loop:
-    """A run's rounds: which cases go on, and what becomes of each pair."""
+    """A run's rounds."""
 
     plan: Plan
     benches: Mapping[DeviceKind, Bench]
@@ -47,18 +47,17 @@ class Loop:
     environments: Environments | None = None
     seconds: float = 0.0
     needed: float = 0.0
-    """Budget seconds that would do for all cases, where this one cannot show a regression of any; else 0."""
+    """Budget that would do, where this one cannot show a regression of any case; else 0."""
     asked: int = 0
     chosen: set[str] = field(default_factory=set)
-    """Keys of cases that go on to the first look that can convict: see `_in_turn`."""
+    """Keys of cases that go on: see `_in_turn`."""
     starts: list[float] = field(default_factory=list)
-    """Seconds of each round so far without its pairs: workers start."""
+    """Seconds of each round without its pairs."""
     beside: float = 0.0
-    """Least seconds of a kernel's pair without its samples, so far."""
+    """Least seconds of a kernel's pair without its samples."""
 
     def run(self, cases: Sequence[Case], decided: Callable[[list[Case]], None] = lambda cases: None) -> None:
-        """Append pairs to `cases`, each with why measuring ended; `decided` hears of decided cases. Raises
-        MachineError, KeyboardInterrupt."""
+        """Append pairs to `cases`. `decided` hears of decided ones. Raises MachineError, KeyboardInterrupt."""
         start, plan = time.monotonic(), self.plan
         measurable = [case for case in cases if can_measure(case)]
         open_cases = [case for case in measurable if self._goes_on(case)]
@@ -144,7 +143,7 @@ class Loop:
 
     @property
     def start(self) -> float:
-        """Seconds of a round without its pairs."""
+        """Seconds of a round without pairs."""
         return median(self.starts) if self.starts else 0.0
 
     def _look(self, case: Case) -> int:
@@ -172,7 +171,7 @@ class Loop:
         return min(self.budget.end, time.monotonic() + expected + self.budget.left / self.plan.convicting)
 
     def _leave(self, cases: Sequence[Case]) -> None:
-        """Ends open cases at the budget; tells those asked which one would do to come to a look."""
+        """Tells those asked which budget would do to come to a look."""
         for case in cases:
             case.stopped = "budget"
         if self.plan.exact_pairs is not None:
@@ -208,7 +207,6 @@ class Loop:
         return not plan.looks.at(pairs) or not self._settled(case)
 
     def _settled(self, case: Case) -> bool:
-        """Tell whether the pairs so far answer every criterion that pairs decide."""
         asked, plan = self._criteria(case), self.plan
         found = [answer(case, one, plan.looks, plan.m).decision.status for one in asked]
         wide = [
@@ -219,7 +217,7 @@ class Loop:
         return "continue" not in found and not wide
 
     def _criteria(self, case: Case) -> list[Criterion]:
-        """Return criteria that pairs decide; without base's where base does not ask the same."""
+        """Criteria that pairs decide; without base's where base does not ask the same."""
         base, head = case.sides.get("base"), case.sides["head"]
         compared = (
             base is not None and base.status == "ok" and not case.proved
@@ -228,7 +226,7 @@ class Loop:
         return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
     def _goes_on(self, case: Case) -> bool:
-        """Tell whether another pair is worth it: a case hopeless at a planned look ends, whatever the budget."""
+        """A case hopeless at a planned look ends, whatever the budget."""
         if not self._open(case):
             return False
         plan = self.plan
@@ -239,7 +237,7 @@ class Loop:
         return True
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
-        """No case begins after `deadline`, of the monotonic clock."""
+        """`deadline`: monotonic clock, no case begins behind it."""
         mark = time.monotonic()
 
         def done(outcome: PairOutcome) -> None:
@@ -292,7 +290,7 @@ class Loop:
 
 
 def _units(cases: Sequence[Case]) -> list[list[Case]]:
-    """Return cases measured as one: a command's, or one kernel's."""
+    """A command's cases, or one kernel's."""
     units: dict[str, list[Case]] = {}
     for case in cases:
         units.setdefault(case.kernel if case.origin == "command" else case.key, []).append(case)
@@ -300,5 +298,5 @@ def _units(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def can_measure(case: Case) -> bool:
-    """Tell whether pairs of this case are worth taking: head works."""
+    """Tell whether pairs of this case are worth taking."""
     return case.sides["head"].status == "ok"

@@ -15,7 +15,7 @@ from perfci.system.gpu import Gpu, GpuState, describe
 
 
 class Watch:
-    """The GPU's state before and after each round through NVML, if present."""
+    """The GPU's state around each round."""
 
     def __init__(self, place: Place) -> None:
         self.gpu: Gpu | None = None
@@ -52,10 +52,7 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 
 
 def measure_ceilings(place: Place) -> None:
-    """Measure each device's ceilings into the fingerprint: the speed of light of all times follows.
-
-    In a worker outside base and head, on the cases' cores. Raises MachineError.
-    """
+    """Measure each device's ceilings, in a worker outside base and head, on the cases' cores. Raises MachineError."""
     side, folder = place.sides["head"], place.parent.scratch / NOWHERE
     for device, bench in place.benches.items():
         env = neutral(side, folder)

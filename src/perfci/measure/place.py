@@ -1,4 +1,4 @@
-"""The place of a run: base and head built, parent started, machine known."""
+"""The place of a run: base and head built, machine known."""
 
 import os
 import platform
@@ -41,11 +41,11 @@ from perfci.system.process import Parent
 from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9
-"""Share of free memory for all live workers together, where the policy has no limit."""
+"""Share of free memory for all workers together."""
 NOWHERE = "none"
-"""A folder outside base and head, its name as long as a side's."""
+"""A folder outside base and head, of as long a name."""
 LOAD_TIMEOUT = 60.0
-"""Least seconds to import a suite: libraries come from a cold disk."""
+"""Least seconds to import a suite, from a cold disk."""
 
 
 @dataclass(frozen=True)
@@ -54,28 +54,28 @@ class _Built:
 
     sources: Sources
     limits: Policy
-    """Base's policy, else head's: limits, budget, time-outs, seed and threads for both sides."""
+    """Base's policy, else head's, for both sides."""
     seed: int
     sides: Mapping[Side, SideWork]
     parent: Parent
     begun: float
-    """Begin of the first build, in seconds since the epoch: what builds wrote is younger."""
+    """Begin of the first build, in seconds since the epoch."""
     built: float
-    """End of the builds, monotonic clock: the budget begins."""
+    """End of the builds, monotonic clock."""
 
 
 @dataclass(frozen=True)
 class Place(_Built):
-    """What stands before the suites are read."""
+    """What stands before suites are read."""
 
     facts: Fingerprint
     benches: Mapping[DeviceKind, Bench]
     runner: Runner
     environments: Environments | None = None
     lost: str = ""
-    """Why cases can be listed but not measured: a demanded device is missing."""
+    """Why cases can be listed but not measured."""
     shared: bool = False
-    """Others may measure the same prepared sides at once, here or elsewhere."""
+    """Others may measure the prepared sides at once."""
 
     def exclusive(self, device: DeviceKind) -> bool:
         """Tell whether a device serves one process at a time."""
@@ -83,7 +83,7 @@ class Place(_Built):
 
 
 def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
-    """Snapshots, parent and builds, or prepared ones, closed by `stack`. Raises PerfciError."""
+    """`stack` closes them. Raises PerfciError."""
     begun = time.time()
     if not request.where.prepared:
         sources = find_sources(request)
@@ -154,7 +154,7 @@ def _home(request: Request, scratch: Path, account: Account) -> Path:
 
 
 def prepare_sides(request: Request, folder: Path, progress: Progress) -> list[SideWork]:
-    """Build base and head into `folder`, as far as they build. Raises PerfciError."""
+    """Build base and head into `folder`. Raises PerfciError."""
     with ExitStack() as stack:
         built = _open_sides(request, progress, stack, Costs())
         prepared.write(request, built.sources, built.sides, built.begun, folder)
@@ -219,7 +219,7 @@ def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Co
 
 
 def _require_gpu(asked: str | None, name: Side, seen: Seen) -> None:
-    """Raise UsageError where a side sees another GPU than demanded, MachineError where it sees none."""
+    """UsageError where a side sees another GPU than demanded, MachineError where it sees none."""
     if asked is None:
         return
     if seen.gpu is None:
@@ -246,8 +246,7 @@ def _cores(threads: int) -> list[int]:
 def _build(
     sides: Mapping[Side, SideWork], parent: Parent, request: Request, progress: Progress, kept: Kept | None
 ) -> list[str]:
-    """Neither the other side's build nor measured code can reach what stands then. Returns a note where base's build
-    was kept."""
+    """Neither the other side's build nor measured code can reach what stands then. Returns notes."""
     notes: list[str] = []
     for side in sides.values():
         built = [one.seal for one in sides.values() if one.seal is not None]
@@ -300,7 +299,7 @@ def _give(side: SideWork, account: Account) -> None:
 
 
 def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
-    """Raise MachineError where base fails to build. Where only head does, its cases fail."""
+    """Where only head does not build, its cases fail."""
     reasons = [side.failure for side in sides.values() if side.failure]
     if reasons and (next(iter(sides.values())).failure or len(reasons) == len(sides)):
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
@@ -327,7 +326,7 @@ def _facts(seen: Seen) -> Fingerprint:
 
 
 def require_untouched(place: Place) -> None:
-    """Raise MachineError where a side's files changed since they were built."""
+    """Raise MachineError where a side's files changed."""
     for name, side in place.sides.items():
         if side.seal is not None:
             logs = next(iter(place.benches.values())).logs

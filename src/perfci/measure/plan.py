@@ -1,4 +1,4 @@
-"""The plan, fixed before the first sample; what must stay for a resume; notes."""
+"""The plan, fixed before the first sample, and notes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from perfci.model.results import Case
 from perfci.model.text import hides_failures, listed
 
 PROFILED_PAIRS = 2
-"""Pairs of a profile: times beside what profilers see."""
+"""Pairs of a profile."""
 QUICK_BUDGET = 60.0
 QUICK_PAIRS = 16
 """`--quick`: pairs at most."""
@@ -64,8 +64,7 @@ def make_plan(request: Request, place: Place, subjects: Sequence[Subject], decla
 def shared(asked: Sequence[Criterion], what: What, proved: Collection[str] = ()) -> int:
     """Return the number of criteria, or questions, that share α: see `sharing`.
 
-    Each of several device models has 1/models of α, by a union bound over the models, however many criteria the others
-    have; so have a night's comparisons.
+    Each of several device models has 1/models of α, by a union bound over the models; so have a night's comparisons.
     """
     if what.question is not None:
         return what.question.sharing
@@ -75,8 +74,7 @@ def shared(asked: Sequence[Criterion], what: What, proved: Collection[str] = ())
 def _criterion(
     question: Question, asked: Sequence[Criterion], subjects: Sequence[Subject], limits: Policy
 ) -> Criterion:
-    """Return the question as a criterion. Raises UsageError unless it is about one case, pairs decide its metric, and
-    it or the policy has a limit."""
+    """Raises UsageError unless it is about one case, pairs decide its metric, and it or the policy has a limit."""
     names = [f"{one.id} on {one.device}" for one in subjects]
     device = ", with --device" if len({one.device for one in subjects}) > 1 else ""
     if len(subjects) != 1:
@@ -107,7 +105,7 @@ def _criterion(
 
 
 def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:
-    """Return claims that must be the same for `--resume` to continue a journal."""
+    """Return claims that `--resume` must repeat."""
     return claims(
         place.facts.lasting()
         | of_sides(place.sources, place.sides)
@@ -123,7 +121,7 @@ def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) 
 
 
 def remarks(what: What, plan: Plan, sides: Mapping[Side, SideWork]) -> list[str]:
-    """Return notes on what is compared, and what is not judged."""
+    """Return notes on what is compared and judged."""
     notes = piped(sides["head"].policy.commands)
     if sides["head"].info.dirty:
         notes.append("head is the working tree with changes that are not committed")
@@ -141,7 +139,7 @@ def remarks(what: What, plan: Plan, sides: Mapping[Side, SideWork]) -> list[str]
 
 
 def piped(commands: Sequence[Command]) -> list[str]:
-    """Return a note on each command whose crash might go unseen."""
+    """Return notes on commands whose crash might go unseen."""
     return [
         f"command {one.name}: a shell tells the exit code of a pipe's last program alone, so that a crash of another "
         "goes unseen: write `bash -o pipefail -c '…'`"

@@ -33,7 +33,7 @@ in anew: workers of the same code differed by up to 8 × (64 x 4096 float32, smo
 times 0.69, and 0.012 so)."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
 OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
-"""Keys of the policy that each side takes from its own; all others are base's for both."""
+"""Keys of the policy that each side takes from its own."""
 _OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour", "history"}
 
 
@@ -48,12 +48,12 @@ class SideWork:
     """Holds `tree/`, `site/` and `cache/`."""
     python: str
     variables: Mapping[str, str] = field(default_factory=dict)
-    """From the command line, for this side alone."""
+    """From the command line."""
     kept: bool = False
-    """Builds see nothing of the caller's home that the code under test may have changed."""
+    """Builds see nothing of the caller's home that code under test may have changed."""
     env: dict[str, str] = field(default_factory=dict)
     suite: list[str] = field(default_factory=list)
-    """Globs or files to import, without those whose import ends the process."""
+    """Without files whose import ends the process."""
     failure: Reason | None = None
     seal: Seal | None = None
 
@@ -62,7 +62,7 @@ class SideWork:
 
     @property
     def written(self) -> dict[str, str]:
-        """The policy's and the command line's variables."""
+        """Its variables, as written."""
         return {**self.policy.env, **self.variables}
 
     @property
@@ -72,7 +72,7 @@ class SideWork:
 
     @property
     def site(self) -> Path:
-        """`$PERFCI_SITE`: what the build installs."""
+        """`$PERFCI_SITE`, into which the build installs."""
         return self.folder / "site"
 
     @property
@@ -81,7 +81,7 @@ class SideWork:
         return self.folder / "cache"
 
     def close(self, built: Collection[str] | None = None) -> None:
-        """Digest what was built: nobody may change it any more. `built`: as of `Seal`. Raises MachineError."""
+        """Digest what was built; `built`: as of `Seal`. Raises MachineError."""
         self.seal = Seal(self.name, self.tree, self.site, self.cache, built)
 
     def own(self) -> AbstractContextManager[None]:
@@ -89,7 +89,7 @@ class SideWork:
         return self.seal.own() if self.seal is not None else nullcontext()
 
     def path(self) -> list[str]:
-        """Return the begin of `sys.path`: the build, then the policy's existing folders."""
+        """Return the begin of `sys.path`."""
         folders = [self.tree / entry for entry in self.policy.path]
         return [str(self.site), *(str(folder.resolve()) for folder in folders if folder.is_dir())]
 
@@ -100,7 +100,7 @@ class SideWork:
 
 @dataclass(frozen=True)
 class Sources:
-    """Origin of the sides, and of the limits."""
+    """Origin of the sides and limits."""
 
     repo: Repository | None
     root: Path
@@ -110,15 +110,14 @@ class Sources:
     policy_from: Side
     notes: list[str]
     texts: Mapping[Side, str]
-    """The policies' texts."""
 
     def policy_name(self, name: Side) -> str:
-        """Return the name of a side's policy in errors."""
+        """Return a side's policy's name in errors."""
         return f"{self.base.sha[:10]}:{FILE}" if name == "base" and self.base else FILE
 
 
 def find_sources(request: Request) -> Sources:
-    """Resolve repository, base, head and both policies. Raises UsageError."""
+    """Return repository, base, head and both policies. Raises UsageError."""
     what, repo = request.what, Repository.find(request.where.repository)
     root = repo.root if repo else request.where.repository.resolve()
     notes: list[str] = []
@@ -169,7 +168,6 @@ def find_sources(request: Request) -> Sources:
 
 
 def _require_change(request: Request, repo: Repository, head: Commit, base: Commit) -> None:
-    """Raise UsageError where HEAD would be compared with itself unasked."""
     if request.what.base is not None and means_itself(request.what.base, head.sha):
         return
     dirty = repo.is_dirty(exclude=_own(request))
@@ -187,13 +185,13 @@ def _require_change(request: Request, repo: Repository, head: Commit, base: Comm
 
 
 def _own(request: Request) -> list[Path]:
-    """Return what perfci writes, which is no part of head: this run's folders and plan."""
+    """What perfci writes is no part of head."""
     where = request.where
     return [where.out, *filter(None, [where.prepare, where.prepared, where.cache, where.plan_file])]
 
 
 def judged_otherwise(base: Policy, head: Policy) -> list[str]:
-    """Return keys by whose value head's policy measures or judges otherwise than base's, however written."""
+    """Return keys by which head's policy measures or judges otherwise, however written."""
     ours, theirs = _judging(base), _judging(head)
     return [key for key in ours if ours[key] != theirs[key]]
 
@@ -204,7 +202,7 @@ def _judging(policy: Policy) -> dict[str, Any]:
 
 
 def in_units(limit: Limit, policy: Policy) -> dict[str, Any]:
-    """Return the limit with numeric bounds: `1ms` is `1000us`."""
+    """Return the limit with numeric bounds in the metric's unit."""
     metric = resolve(limit.metric, policy.metrics)
     bounds = {name: value for name in ("min", "max") if (value := getattr(limit, name)) is not None}
     return limit.model_dump() | {name: bound_in_unit(value, metric) for name, value in bounds.items()}
@@ -224,7 +222,8 @@ def _decode(text: bytes, name: str) -> str:
 
 
 def choose_python(asked: str | None, policy: Policy, root: Path, own: str = sys.executable) -> str:
-    """Return the interpreter of the code under test: asked for, the policy's, the active environment's, else `own`."""
+    """Return the interpreter of the code under test: asked for, the policy's, the active environment's, else `own`.
+    Raises UsageError."""
     named = asked or policy.python
     if named:
         candidate = Path(named).expanduser()
@@ -268,7 +267,7 @@ def materialise(request: Request, sources: Sources, home: Path, progress: Progre
 
 
 def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) -> SideCode:
-    """Put one side's files into `target`. Raises UsageError, MachineError."""
+    """Copy one side's files. Raises UsageError, MachineError."""
     repo, what = sources.repo, request.what
     suite = Suite(what.suite, sources.policies[name].suite) if what.suite is not None else None
     if name == "base" and sources.base and repo and not what.itself:
@@ -290,7 +289,7 @@ def _info(commit: Commit | None, tree: str) -> SideCode:
 
 
 def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict[str, str]:
-    """Return a side's allow-listed environment, its interpreter and builds first on PATH."""
+    """Return a side's environment, its interpreter and builds first on PATH."""
     env = side_environment(
         side.folder,
         caller=os.environ,
@@ -308,15 +307,14 @@ def environment(side: SideWork, threads: int, seed: int, *, build: bool) -> dict
 
 
 def neutral(side: SideWork, nowhere: Path) -> dict[str, str]:
-    """Return the side's environment with `nowhere` in place of its folder."""
+    """Return the side's environment, `nowhere` in its folder's place."""
     return {name: value.replace(str(side.folder), str(nowhere)) for name, value in side.env.items()}
 
 
 def make_home(side: SideWork, account: Account) -> list[str]:
-    """Link what builds need of the caller's home into the side's.
+    """Link what builds need of the caller's home into the side's. Raises MachineError.
 
-    Returns what a kept build goes without: the code under test may change it, and an earlier change could have. Raises
-    MachineError.
+    Returns what a kept build goes without: the code under test may change it.
     """
     old, new, refused = Path(os.environ.get("HOME", "/nonexistent")), side.cache / "home", []
     with disk_errors("made", new):
@@ -332,7 +330,7 @@ def make_home(side: SideWork, account: Account) -> list[str]:
 
 
 def empty_homes(side: SideWork, account: Account) -> None:
-    """Drop what a build leaves to no worker: temporary files and, where kept, the side's homes. Raises MachineError."""
+    """Drop temporary files and, where kept, the side's homes. Raises MachineError."""
     for folder in (side.cache / name for name in (HOMES if side.kept else (TEMPORARY,))):
         with disk_errors("made", folder):
             remove_tree(folder)
@@ -342,7 +340,7 @@ def empty_homes(side: SideWork, account: Account) -> None:
 
 def copy_cache(side: SideWork, target: Path, account: Account) -> None:
     """Copy the side's caches, without packages and temporary files, for the user of the code under test. Raises OSError
-    for a file with several names, which could be another's, or of an uncopyable kind."""
+    for a file with several names, or of an uncopyable kind."""
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         return [name for name in names if Path(folder) == side.cache and name in (*DOWNLOADS, TEMPORARY)]
@@ -357,7 +355,7 @@ def copy_cache(side: SideWork, target: Path, account: Account) -> None:
 
 
 def put_back_cache(side: SideWork, copied: Path) -> None:
-    """Put a copy by `copy_cache` in place of the side's caches. Raises MachineError."""
+    """Put back what `copy_cache` copied. Raises MachineError."""
     with disk_errors("put back", side.cache):
         for path in side.cache.iterdir():
             if path.name not in (*DOWNLOADS, TEMPORARY):
@@ -393,13 +391,13 @@ def build(side: SideWork, parent: Parent, out: Path) -> None:
 
 
 LOG_END = 200_000
-"""Bytes of a build's log searched for its error: compilers and pip print much behind it."""
+"""Bytes of a build's log: compilers and pip print much behind an error."""
 _ERROR = re.compile(
     r"(?:^|[\s:(])(?:fatal error|error|[a-z]\w*error)(?:\[\w+\]|\s+\w+)?\s*:"
     r"|undefined reference to|ptxas fatal|CMake Error",
     re.IGNORECASE,
 )
-"""A line with a compiler's, linker's, CMake's or Python's error: `f.cu(3): error: …`, `undefined reference to`."""
+"""`f.cu(3): error: …`, `undefined reference to`."""
 _SUMMARY = re.compile(
     r"^error: (?:subprocess-exited|metadata-generation|failed |could not build|command )", re.IGNORECASE
 )
@@ -410,7 +408,7 @@ def _size(log: Path) -> int:
 
 
 def _told(log: Path, before: int) -> str:
-    """Return the failed step's first line with an error, else its last. `before`: bytes of the log before the step."""
+    """`before`: bytes of the log before the step."""
     size = min(LOG_END, _size(log) - before)
     told = end_of(log, size).decode(errors="replace") if size > 0 else ""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
@@ -422,7 +420,7 @@ def _told(log: Path, before: int) -> str:
 
 
 def require_inside(side: SideWork, foreign: list[list[str]]) -> None:
-    """Check module origins. Raises MachineError where the side imported the repository's code from elsewhere."""
+    """Raise MachineError where the side imported the repository's code from elsewhere."""
     if foreign:
         module, file = foreign[0]
         raise MachineError(

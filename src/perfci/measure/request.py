@@ -1,4 +1,4 @@
-"""The request of a measurement: what, where and how; and the progress reported to its caller."""
+"""The request of a measurement, and the progress reported to its caller."""
 
 import os
 import sys
@@ -19,16 +19,16 @@ from perfci.model.results import MOST_MODELS, Part, Proof, Results
 OUT = "perfci-out"
 RESULTS = "results.json"
 RAW = "raw"
-"""Below the output folder: the profilers' own reports, which describe the machine."""
+"""Below the output folder: the profilers' own reports."""
 COMMAND = "PERFCI_COMMAND"
-"""Variable with the command line as given, where a container's was made of it."""
+"""Variable with the command line that a container's was made of."""
 MEASURE_ALL = "PERFCI_MEASURE_ALL"
-"""Variable in place of `--measure-all`, for whatever calls perfci to compare a tree with itself."""
+"""Variable in place of `--measure-all`."""
 WAIT, LOCK_CLOCKS, SEED = "PERFCI_WAIT", "PERFCI_LOCK_CLOCKS", "PERFCI_SEED"
-"""Variables of the machine: seconds to wait for another perfci on the device; `base`, `max` or a frequency to hold the
-GPU's clock at; seed of inputs and schedule."""
+"""Variables of the machine: seconds to wait for another perfci on the device; the GPU's clock; seed of inputs and
+schedule."""
 CACHE, KEEP = "PERFCI_CACHE", "PERFCI_KEEP"
-"""Folder of kept builds, and the side whose build a run keeps there."""
+"""Folder of kept builds, and the side kept there."""
 
 
 class Question(Document, frozen=True):
@@ -84,17 +84,17 @@ class What(Document, frozen=True):
 
     @property
     def environments(self) -> bool:
-        """Tell whether base's interpreter or a variable is to differ, whatever the code."""
+        """Tell whether interpreter or variables are to differ."""
         return self.base_python is not None or any(self.env.values())
 
     @property
     def head_judges(self) -> bool:
-        """Tell whether head's limits judge, with those of its kernels: both sides are commits of main."""
+        """Tell whether head's limits judge: both sides are commits of main."""
         return self.purpose != "change"
 
     @property
     def itself(self) -> bool:
-        """Tell whether base is head's tree: environments are compared, and no commit was named."""
+        """Tell whether base is head's tree: environments are compared."""
         return self.mode == "compare" and self.environments and self.base is None and not self.pull_request
 
     def python_of(self, name: Side) -> str | None:
@@ -103,45 +103,45 @@ class What(Document, frozen=True):
 
 
 class Where(Document, frozen=True):
-    """Folders and the device of this call alone."""
+    """Folders and device of this call."""
 
     repository: Path
     out: Path
     plan_file: Path | None = None
-    """Plan of several shards, present or to be: no part of the tree."""
+    """Plan of several shards: no part of the tree."""
     prepare: Path | None = None
-    """Only take snapshots and builds into this new or empty folder, to be measured later."""
+    """Only build, into this new or empty folder."""
     prepared: Path | None = None
-    """Folder of sides from `prepare`: neither git nor a network is needed."""
+    """Folder of sides from `prepare`, without git or a network."""
     cache: Path | None = None
-    """Folder of kept builds: base's is taken from there."""
+    """Folder of kept builds."""
     keep: Side | None = None
     """The side whose build is kept there, of a run that measures the base branch alone."""
     own_python: str = sys.executable
-    """Where neither `python`, the policy nor an active environment names one."""
+    """Where nothing else names one."""
     gpu: str | None = None
-    """UUID, with `GPU-`; None takes the first visible one."""
+    """UUID, with `GPU-`; None: the first visible."""
     neighbours: int = 0
-    """Processes that measure on other GPUs of this host."""
+    """Processes on other GPUs of this host."""
 
 
 class How(Document, frozen=True):
-    """Ways of measuring and reporting, which a resumed run may change."""
+    """What a resumed run may change."""
 
     budget: float | None = None
     strict: bool = False
     raw: bool = False
-    """Keep profilers' reports in RAW below `out`; of a comparison those that may leave the machine."""
+    """Keep profilers' reports in RAW; of a comparison those that may leave the machine."""
     command: list[str] = Field(default_factory=list)
     resume: bool = False
     wait: float = 600.0
-    """Seconds for another perfci on the device."""
+    """Seconds."""
     counters: bool = True
-    """ncu may count: reading counters takes rights that code which is not trusted shall not have."""
+    """ncu may count, which takes rights that code which is not trusted shall not have."""
     profile: bool = False
-    """Judge nothing: after a few workers every case is profiled, and profilers' files are kept in `out`."""
+    """Judge nothing: every case is profiled, and files are kept in `out`."""
     trace: frozenset[Traced] = frozenset()
-    """Of a profile: what commands' timelines hold besides."""
+    """What commands' timelines hold besides."""
 
 
 WRITTEN = {
@@ -150,22 +150,22 @@ WRITTEN = {
     "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": LOCK_CLOCKS,
     "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
 }  # fmt: skip
-"""Fields of What and How that `--resume` takes from the earlier run → their written form."""
+"""Fields that `--resume` takes from the earlier run → their written form."""
 ANEW = "make a new plan with `perfci plan`"
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan made before, as far as one process measures it, and what must be as planned."""
+    """One process's part of a plan made before, and what must be as planned."""
 
     plan: Plan
     run: str
     name: str
     part: Part
     proofs: Mapping[str, Proof | None]
-    """Case key → proof, of cases measured here."""
+    """Case key → proof, of cases here."""
     known: Mapping[str, str]
-    """Case key → its command, empty for a kernel, of cases to be found here."""
+    """Case key → its command, empty for a kernel."""
     sources: Mapping[str, str]
     machine: Mapping[str, str]
     draws: str
@@ -179,15 +179,14 @@ class Request:
     where: Where
     how: How
     planned: Planned | None = None
-    """None plans it here."""
 
     @classmethod
     def of(cls, mode: Literal["run", "compare"], repository: Path, out: Path, **more: Any) -> "Request":
-        """Return a request by the names of its parts' fields."""
+        """Return a request by its parts' fields."""
         return cls(What(mode=mode), Where(repository=repository, out=out), How()).but(**more)
 
     def but(self, **changes: Any) -> "Request":
-        """Return the request with some fields of its parts changed."""
+        """Return the request with some fields changed."""
         made: dict[str, Any] = {"what": self.what, "where": self.where, "how": self.how}
         for name, part in made.items():
             own = {field: changes.pop(field) for field in type(part).model_fields.keys() & changes.keys()}
@@ -208,20 +207,20 @@ class Standing(NamedTuple):
     seconds: float
     budget: float
     expected: float | None
-    """Probable seconds of further pairs; None where unknown."""
+    """Probable seconds of further pairs."""
 
 
 class Progress(Protocol):
-    """Is told of every step, for people to see."""
+    """Is told of every step."""
 
     def stage(self, text: str) -> None:
         """Begin a new step."""
 
     def note(self, text: str) -> None:
-        """Report something worth a line."""
+        """Report a line."""
 
     def pair(self, standing: Standing) -> None:
         """Report a finished worker pair."""
 
     def decided(self, results: Results) -> None:
-        """Report results whose cases a proof or their pairs have just decided."""
+        """Report results whose cases are just decided."""

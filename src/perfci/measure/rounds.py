@@ -24,8 +24,8 @@ from perfci.system.starter import Worker
 Samples = dict[Side, list[list[float]]]
 N = TypeVar("N", bound=str)
 VERIFIED = 0.25
-"""Share of later pairs with results checked again after timing: a check costs as much as a short case's samples, and a
-kernel right only before timing is wrong in every pair."""
+"""Share of later pairs with results checked again: a check costs as much as a short case's samples, and a kernel right
+only before timing is wrong in every pair."""
 
 MOST_CHOICES = 64
 """Configurations of tuners that a pair keeps of a side."""
@@ -48,10 +48,10 @@ def run_round(
     done: Callable[[PairOutcome], None],
     deadline: float = math.inf,
 ) -> None:
-    """Measure one pair of each case. A case that breaks a worker costs that case; the rest goes on in new workers.
+    """Measure one pair of each case. One that breaks a worker costs that case; the rest goes on in new workers.
 
-    `done` is called as each case ends, so that nothing finished is lost. No case begins after `deadline`, seconds of
-    the monotonic clock.
+    `done` is called as each case ends, so that nothing finished is lost. `deadline`: monotonic clock, no case begins
+    behind it.
     """
     rng = random.Random(f"{bench.lot}/round/{index}")
     todo = list(cases)
@@ -88,7 +88,7 @@ def run_round(
 
 
 def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> None:
-    """Ends workers and starts the next round's meanwhile: nothing is timed now, nor before all are done."""
+    """Nothing is timed now, nor before all are done."""
     order, drawn = [name for name in bench.sides if name in workers], rng.getrandbits(62)
     rng.shuffle(order)
     for worker in workers.values():
@@ -104,13 +104,12 @@ def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> Non
 
 
 def _verified(case: Case) -> bool:
-    """The first pair checks results after timing; others by a coin that no worker foresees, as it could one drawn from
-    the seed."""
+    """Others check by a coin that no worker foresees, as it could one drawn from the seed."""
     return not case.pairs or random.SystemRandom().random() < VERIFIED
 
 
 def close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
-    """End all workers at a time, and forget them."""
+    """End all workers at a time."""
     with bench.costs.phase("close"):
         for worker in workers.values():
             worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
@@ -158,7 +157,7 @@ class Step(NamedTuple):
 def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterator[Step]:
     """Yield placements of base and head side by side: opened in random order, blocks in turns.
 
-    Each pair draws a placement anew, the same in base and head.
+    Each pair draws a placement anew, the same in both.
     """
     for number in range(setup.placements):
         seed = rng.getrandbits(62)
@@ -196,7 +195,7 @@ class _Taking:
         self.tuners: dict[Side, str] = {}
         self.choices: dict[Side, list[Choice]] = {}
         self.untuned = all(case.sides[name].tuner == "" for name in self.names)
-        """No trace of a tuner was seen: its choice would depend on the other side's work."""
+        """A tuner's choice would depend on the other side's work."""
         self.lost = False
         """A worker gave no answer: nothing more is asked."""
         self._number = count()
@@ -315,7 +314,7 @@ class _Taking:
 
 
 def _pairwise(sides: Mapping[Side, Sequence[Sequence[Block]]]) -> Blocks:
-    """Block times in seconds and clocks, as `stats.components` takes them."""
+    """As `stats.components` takes them."""
     return {
         name: [[(worker_value([block.times]), block.hertz) for block in placement] for placement in placements]
         for name, placements in sides.items()
@@ -336,7 +335,7 @@ def _values(placements: Sequence[Sequence[Block]]) -> dict[str, float]:
 
 
 def _clocks(blocks: Mapping[Side, Sequence[Block]]) -> dict[Side, Clock]:
-    """Each worker's clock and how block times moved with it; empty where a block lacks either."""
+    """Each worker's clock and how block times moved with it."""
     clocks = {}
     for name, found in blocks.items():
         if not found or not all(_sound([*block.times, block.hertz or 0.0]) for block in found):
@@ -370,10 +369,8 @@ def _tolerance_side(case: Case) -> Any:
 
 
 def worker_value(placements: Sequence[Sequence[float]]) -> float:
-    """Return the mean over placements of trimmed means of their samples, in the samples' unit.
-
-    NaN where a sample is no finite positive number: judged `invalid`, never averaged away.
-    """
+    """Return the mean over placements of trimmed means of their samples, in the samples' unit; NaN where a sample is no
+    finite positive number."""
     if not placements or any(not _sound(samples) for samples in placements):
         return math.nan
     return math.fsum(trimmed_mean(samples) for samples in placements) / len(placements)
@@ -392,7 +389,7 @@ def _spread(placements: Sequence[Sequence[float]]) -> float:
 
 
 def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
-    """Return a note on cases in most of whose blocks the GPU waited for the CPU."""
+    """Return a note on cases that mostly waited for the CPU."""
     found = []
     for case in cases:
         if case.pairs:

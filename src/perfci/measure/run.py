@@ -1,9 +1,5 @@
-"""The run, from sources to results, in the order in which it happens.
-
-It never imports the user's code and never touches the GPU. Each step is a module beside this one: place.py (base and
-head built, the machine known), cases.py, coverage.py, plan.py, checks.py, timing.py, loop.py (the rounds), rounds.py
-(one of them), sampling.py (who gets the next pair, how large), profiling/.
-"""
+"""The run, from sources to results, in the order in which it happens. It never imports the user's code and never
+touches the GPU."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +38,7 @@ from perfci.system.lease import Lease
 
 @dataclass
 class Cases:
-    """The cases of a run, and what their suites declare."""
+    """The cases of a run, and what suites declare."""
 
     all: list[Case]
     found: Mapping[Side, Found]
@@ -54,22 +50,22 @@ class Cases:
 
     @property
     def proved(self) -> list[Case]:
-        """Those whose change a proof answers."""
+        """Those that a proof answers."""
         return [case for case in self.all if case.proved]
 
     @property
     def compared(self) -> list[Case]:
-        """Those whose change pairs or profilers answer."""
+        """Those that pairs or profilers answer."""
         return [case for case in self.all if not case.proved]
 
     @property
     def measured(self) -> list[Case]:
-        """Those checked and timed, at least in head."""
+        """Those checked and timed."""
         return [case for case in self.all if case.measured("head")]
 
     @property
     def open(self) -> list[Case]:
-        """Those worth pairs: not wholly proved, skipped or wrong."""
+        """Those worth pairs."""
         return [case for case in self.measured if can_measure(case)]
 
     def subjects(self) -> list[Subject]:
@@ -107,19 +103,19 @@ class _Run:
 
 @dataclass
 class Measurement:
-    """One run or comparison. `measure()` fills `results`, worth writing even when it raises."""
+    """`measure()` fills `results`, worth writing even when it raises."""
 
     request: Request
     progress: Progress
     timed: Callable[[Results], None] = lambda results: None
-    """Gets the results once all pairs are taken, before profilers."""
+    """Gets the results before profilers start."""
     barrier: Callable[[], None] = lambda: None
-    """Returns once all runs on this host have come as far: see `_together`."""
+    """Returns once all runs on this host have come as far."""
     costs: Costs = field(default_factory=Costs)
     results: Results | None = None
 
     def measure(self) -> Results:
-        """Do everything. Raises PerfciError; results up to then are in `self.results`."""
+        """Do everything. Raises PerfciError."""
         with ExitStack() as stack:
             place = self._open(stack)
             watch = Watch(place)
@@ -225,7 +221,6 @@ class Measurement:
         return _Run(place, cases, plan, budget, journal, results, profilers, watch, lock)
 
     def _check(self, run: _Run) -> None:
-        """Measures the machine's ceilings, then checks cases and settles how each is measured."""
         place, cases, stage = run.place, run.cases, self.progress.stage
         self._together(run.budget)
         if any(case.origin == "kernel" for case in cases.open):
@@ -240,7 +235,6 @@ class Measurement:
         settle_all(cases.measured, place, cases.found, probes, None if run.lock is None else run.lock.words())
 
     def _prove_work(self, run: _Run) -> None:
-        """Cases with the same GPU work need not be timed."""
         if seeks_proof(self.request.what, run.place, run.plan):
             lot = self._lot(run.journal.run)
             with self.costs.phase("prove", whole=True):
@@ -274,7 +268,6 @@ class Measurement:
             )  # fmt: skip
 
     def _end(self, run: _Run) -> None:
-        """Requires that nothing disturbed what was measured."""
         measured, results = run.cases.measured, run.results
         results.notes += [*unredrawn(measured), *starved(measured, run.plan), *run.watch.notes()]
         results.moments = run.watch.moments
@@ -289,13 +282,13 @@ class Measurement:
             self.progress.decided(results.model_copy(update={"cases": unproved}))
 
     def _together(self, budget: Budget) -> None:
-        """Waits before and behind all that is timed, the same number of times in every run: neither imports and checks
-        nor profilers run beside another's pairs."""
+        """Before and behind all that is timed, the same number of times in every run: neither imports and checks nor
+        profilers run beside another's pairs."""
         with self.costs.phase("wait"):
             budget.outside(self.barrier)
 
     def plan(self) -> tuple[Place, list[Case], Plan, str]:
-        """Do all up to the first sample, which others measure; return also the run's identifier. Raises PerfciError."""
+        """Do all up to the first sample; return also the run's identifier. Raises PerfciError."""
         with ExitStack() as stack:
             place = self._open(stack)
             cases = self._discover(place)
@@ -307,7 +300,7 @@ class Measurement:
             return place, cases.all, planned.plan, planned.run
 
     def _lot(self, run: str) -> str:
-        """Decides which proved cases are audited; empty for none."""
+        """Decides which proved cases are audited."""
         if self.request.what.question is not None:
             return ""
         return run if self.request.what.seed is None else str(self.request.what.seed)
@@ -318,8 +311,7 @@ class Measurement:
         results.seconds = sum(results.costs.values())
 
     def _covered(self, place: Place, found: Mapping[Side, Found]) -> list[str]:
-        """Raises UsageError where a limit must not be idle. Where base alone is wrong, results without a number are
-        written: their publisher sees that head fixes it."""
+        """Where base alone is wrong, results without a number are written: their publisher sees that head fixes it."""
         known = everything(place, found)
         if self.request.what.question is not None:
             return []  # no limit of the policy is asked
@@ -347,7 +339,7 @@ class Measurement:
         )
 
     def listing(self) -> "Listing":
-        """Return head's cases and the plan of a comparison with all criteria. Measures nothing."""
+        """Return head's cases and the plan of a comparison."""
         with ExitStack() as stack:
             place = open_place(self.request, self.progress, stack, self.costs, listing=True)
             found = discover(place, listing=True)
@@ -369,17 +361,17 @@ class Measurement:
 
 
 class Listing(NamedTuple):
-    """A comparison of this tree before any measurement."""
+    """A comparison before any measurement."""
 
     cases: list[Case]
     plan: Plan
     creep: list[Criterion]
-    """Criteria of a comparison with the reference, in place of relative limits."""
+    """Criteria of a comparison with the reference."""
     facts: Fingerprint
     broken: list[str]
-    """Suite files that do not import, with the reason."""
+    """Suite files that do not import, and why."""
     notes: list[str]
-    """Obstacles to a measurement, and limits that cannot be judged here."""
+    """Obstacles, and limits that cannot be judged here."""
 
 
 def _new_run() -> str:
@@ -387,7 +379,7 @@ def _new_run() -> str:
 
 
 def reproduction(command: Sequence[str], base: str | None) -> list[str]:
-    """Return the command line with base as its commit: it measures the same once branches have moved."""
+    """Return the command line with base's commit: it measures the same once branches have moved."""
     words = list(command)
     if base is None:
         return words
@@ -400,7 +392,7 @@ def reproduction(command: Sequence[str], base: str | None) -> list[str]:
 
 
 def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterrupt) -> Results | None:
-    """Return results worth writing after an error: all measured so far, with the reason of the end."""
+    """Return what was measured so far, with the reason of the end."""
     results = measurement.results
     if results is None:
         return None

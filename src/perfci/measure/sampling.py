@@ -1,4 +1,4 @@
-"""Size and order of pairs: placements and blocks as a limit needs, from the scatter so far."""
+"""Size and order of pairs: placements and blocks as a limit needs, by the scatter so far."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A case's timing mode and its amounts: settled before its first pair, the same in base and head."""
+"""A case's timing mode and amounts, settled before its first pair, the same in base and head."""
 
 import math
 from collections.abc import Mapping
@@ -12,21 +12,20 @@ from perfci.model.timing import Mode, Setting, Timing, TimingMode
 
 MODES: dict[DeviceKind, list[Mode]] = {"cpu": ["cpu"], "cuda": ["rotating", "cold", "hot"]}
 ROTATION = 3
-"""Inputs of a `rotating` case have this many times the L2's size, so that none is found there again."""
+"""Inputs of a `rotating` case have this many times the L2's size."""
 MOST_SETS = 256
-"""Input sets at most. A case with this many sets inside the L2 is measured with its inputs there."""
+"""A case with this many sets inside the L2 is measured with its inputs there."""
 REPLAY = 300e-6
-"""Aim in seconds: some hundred times what starting a replay costs."""
+"""Seconds to aim at: some hundred times a replay's start."""
 LONG_REPLAY = 2e-3
-"""Seconds from which on a replay needs no others before and behind those measured."""
+"""Seconds of a replay that needs no others before and behind."""
 MOST_EXECUTIONS = 1024
-"""Executions in one graph at most."""
 LONGEST_SAMPLE = 0.25
 """Seconds of a CPU batch in the slower side."""
 MEMORY_SHARE = 0.9
-"""Share of the GPU's memory for two live workers together."""
+"""Share of the GPU's memory for two workers."""
 CONTEXT = 600 * 2**20
-"""Bytes of a CUDA context and the libraries' workspaces, besides tensors."""
+"""Bytes of a CUDA context and of libraries."""
 
 SCHEDULES: dict[Mode, Schedule] = {
     # Some 100 ms of samples per worker and case: pairs then scatter by 0.3-1 % on an idle machine of two cores.
@@ -41,21 +40,21 @@ SCHEDULES: dict[Mode, Schedule] = {
 
 @dataclass(frozen=True)
 class Probe:
-    """One side's facts about a case before it is timed."""
+    """One side's facts before timing."""
 
     seconds: float
     """Of one execution: with the L2 flushed on a GPU, in a warm loop on the CPU."""
     settings: Mapping[str, Setting]
-    """Timer and library settings that times depend on."""
+    """Settings that times depend on."""
     footprint: int = 0
     peak: int = 0
     graph_seconds: float | None = None
-    """Of one execution in a CUDA graph; None where not captured."""
+    """Of one execution in a CUDA graph, or None."""
     refused: str = ""
     clocks: str | None = None
     """What holds the GPU's SM clock."""
     versus: Literal["", "graph", "cold"] = ""
-    """How its alternative can be timed; empty where none is right."""
+    """How its alternative can be timed."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +63,22 @@ class Setup:
 
     mode: Mode
     batch: int
-    """Executions in one sample: calls of a CPU batch, those of a CUDA graph, one under `cold`."""
+    """Executions in one sample."""
     samples: int
     placements: int
     blocks: int
     sets: int = 1
     """Input sets of one placement."""
     bracket: bool = True
-    """A graph is replayed before and behind a block's samples too."""
+    """A graph is replayed around a block's samples, too."""
     alternating: bool = False
-    """The workers of a pair live one after the other, not together."""
+    """A pair's workers live one after the other."""
     seconds: float = 0.0
-    """Expected of the samples of one block of each side together."""
+    """Of one block of each side together."""
     pairs: int = 0
-    """Pairs of workers that fit into the GPU's memory beside each other."""
+    """Pairs of workers that fit into the GPU's memory."""
     versus: Mode | None = None
-    """Timing mode of the case beside its alternative, in head; None without one."""
+    """Timing mode of the case beside its alternative, in head."""
 
     @property
     def planned(self) -> float:
@@ -92,18 +91,18 @@ class Setup:
         return self.smallest().planned
 
     def smallest(self) -> "Setup":
-        """Return the smallest pair ever taken: one placement, two blocks."""
+        """Return the smallest pair: one placement, two blocks."""
         return replace(self, placements=1, blocks=2)
 
 
 class Refused(Exception):
-    """A case cannot be measured under its timing mode."""
+    """A case cannot be measured so."""
 
 
 def settle(
     asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts | None, threads: int
 ) -> tuple[Setup, dict[Side, Timing]]:
-    """Fix how a case is measured in its working sides. Raises Refused. `gpu`: None on the CPU."""
+    """Fix how a case is measured. Raises Refused. `gpu`: None on the CPU."""
     setup, said = _cpu(probes) if gpu is None else _gpu(asked, probes, gpu)
     executions = math.fsum(probe.graph_seconds or probe.seconds for probe in probes.values())
     setup = replace(setup, seconds=executions * setup.batch * setup.samples)
@@ -153,7 +152,7 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
 
 
 def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
-    """Base and head repeat the same: the faster one for a whole sample time, a much slower one never for long."""
+    """The faster one repeats for a whole sample time, a much slower one never for long."""
     schedule = SCHEDULES["cpu"]
     times = [probe.seconds for probe in probes.values()]
     batch = max(1, min(math.ceil(schedule.sample_time / min(times)), int(LONGEST_SAMPLE / max(times))))
@@ -163,7 +162,7 @@ def _cpu(probes: Mapping[Side, Probe]) -> tuple[Setup, Timing]:
 
 
 def rotation_sets(footprint: int, l2_bytes: int) -> int:
-    """Return how many input sets of `footprint` bytes exceed ROTATION times the L2; 1 where nothing was drawn there."""
+    """Return how many input sets exceed ROTATION times the L2; 1 where nothing was drawn there."""
     if footprint <= 0:
         return 1
     return _clamp(math.ceil(ROTATION * l2_bytes / footprint), 1, MOST_SETS)

@@ -1,7 +1,7 @@
 """The environment of a side: only named variables pass.
 
-Base and head get the same variables, but for paths below their own folders, whose names must have equal length: the
-size of the environment shifts the stack, which is measurable (Mytkowicz et al., ASPLOS 2009).
+Base and head get the same, but for paths below their own folders, whose names must have equal length: the size of the
+environment shifts the stack, which is measurable (Mytkowicz et al., ASPLOS 2009).
 """
 
 import re
@@ -78,7 +78,7 @@ OF_HOME = (
     ".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml", ".netrc", ".gitconfig", ".config/git/config",
     ".git-credentials", ".npmrc", ".condarc", ".cargo/config.toml", ".cargo/credentials.toml", ".rustup",
 )  # fmt: skip
-"""Files of a user's home that builds need to find and fetch packages. No folder that builds fill."""
+"""Files of a user's home that builds need to find and fetch packages."""
 
 
 def side_environment(
@@ -93,9 +93,9 @@ def side_environment(
 ) -> dict[str, str]:
     """Return the whole environment for builds (`build`) or workers of the side in `side_dir`.
 
-    Later ones win: the allow-listed part of `caller`; perfci's settings; variables named in `pass_env`, secrets too;
-    `policy_env`; `PERFCI_SITE`, the side's home and caches. `kept`: later runs use the build, so it takes nothing from
-    the caller's home that code under test may have left.
+    Later ones win: the allow-listed part of `caller`; perfci's settings; `pass_env`, secrets too; `policy_env`;
+    `PERFCI_SITE`, the side's home and caches. `kept`: later runs use the build, so it takes nothing from the caller's
+    home that code under test may have left.
     """
     env = {name: value for name, value in caller.items() if passes(name, build)}
     env |= dict.fromkeys(_THREADS, str(threads))
@@ -121,7 +121,7 @@ def side_environment(
 
 
 def passes(name: str, build: bool) -> bool:
-    """Tell whether the caller's `name` reaches builds (`build`) or workers without being named in the policy."""
+    """Tell whether the caller's `name` reaches builds (`build`) or workers without the policy's naming it."""
     if build and _INDEX.fullmatch(name):
         return True
     if is_secret(name) or _CACHE.fullmatch(name):
@@ -130,7 +130,7 @@ def passes(name: str, build: bool) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether perfci sets a variable, or keeps it from the sides, which would share a cache by it."""
+    """Tell whether perfci sets a variable, or keeps it from the sides."""
     ours = name in _THREADS or name in FOLDERS or name in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "TRITON_HOME")
     return ours or name.startswith("PERFCI_")
 

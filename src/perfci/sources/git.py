@@ -1,5 +1,4 @@
-"""Git: the repository, its commits, the choice of base. Never writes into a repository: no locks, hooks, index
-refresh."""
+"""Git: the repository, its commits, the choice of base. Never writes into a repository."""
 
 import os
 import re
@@ -39,7 +38,7 @@ _KEEP = (
     "GIT_SSL_CAPATH",
 )
 LFS_OFF = ("filter.lfs.smudge=", "filter.lfs.clean=", "filter.lfs.process=", "filter.lfs.required=false")
-"""Switches Git LFS's filter off: it may be configured but not installed, and it would download."""
+"""Git LFS's filter may be configured but not installed, and it would download."""
 _DEFAULT_BASES = (
     "refs/remotes/origin/HEAD",
     "refs/remotes/origin/main",
@@ -49,16 +48,13 @@ _DEFAULT_BASES = (
 )
 _HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
 _DEFAULTS = ("main", "master", "trunk", "develop")
-"""Usual default branches: who types one means the one that exists."""
+"""Who types one means the one that exists."""
 _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 _WHOLE_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 
 
 def git_environment(caller: Mapping[str, str], settings: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return the environment of every git call: quiet, English, without locks, and bound to no other repository.
-
-    `settings`: keys and values that the list of processes does not show.
-    """
+    """Return the environment of every git call. `settings`: keys and values that `ps` does not show."""
     env = {name: value for name, value in caller.items() if not name.startswith("GIT_") or name in _KEEP}
     env |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     env["GIT_CONFIG_COUNT"] = str(len(_CONFIG) + len(settings))
@@ -125,17 +121,15 @@ def git_error(verb: str, cwd: Path, stderr: bytes) -> PerfciError:
 
 
 def lacks_a_name(folder: Path) -> bool:
-    """Tell whether `git commit` in `folder` would refuse for lack of a committer's name."""
+    """Tell whether `git commit` would refuse for lack of a committer's name."""
     known = {name: value for name, value in os.environ.items() if name.startswith(("GIT_AUTHOR_", "GIT_COMMITTER_"))}
     asked = ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT") if shutil.which("git") is not None else ()
     return any(run_git(["var", name], cwd=folder, env=known, allow=(0, 128)).returncode for name in asked)
 
 
 def means_itself(rev: str, head: str) -> bool:
-    """Tell whether `rev` can only mean the commit checked out, of hash `head`: `HEAD`, `@`, that hash.
-
-    A branch or tag means what it stands at, which may happen to be that commit.
-    """
+    """Tell whether `rev` can only mean the commit checked out, of hash `head`: `HEAD`, `@`, that hash; not a branch or
+    tag."""
     return bool(_HEAD.fullmatch(rev)) or bool(_HASH.fullmatch(rev) and head.startswith(rev.lower()))
 
 
@@ -144,7 +138,7 @@ class Commit:
     """A commit as people name it."""
 
     ref: str
-    """As the user named it, or perfci found it."""
+    """As named, or found."""
     sha: str
     subject: str
 
@@ -163,8 +157,7 @@ class Repository:
     def find(cls, path: Path) -> "Repository | None":
         """Return the repository of `path` (a folder or file), or None outside git.
 
-        Raises UsageError for a missing path, a bare repository, a git directory, one without its git directory, and
-        where git is not installed.
+        Raises UsageError for a missing path, a bare or broken repository, and where git is not installed.
         """
         folder = path if path.is_dir() else path.parent
         if not folder.is_dir():
@@ -221,7 +214,7 @@ class Repository:
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
     def whole(self, rev: str = "HEAD") -> str:
-        """Return the command that completes a shallow clone, and fetches `rev` if it is missing."""
+        """Return the command that completes a shallow clone, and fetches `rev`."""
         fetch = f"run `{fetching(rev, '--unshallow')}`" if self.has_origin() else "clone without `--depth`"
         return f"{fetch}, or check out with `fetch-depth: 0`"
 
@@ -233,8 +226,7 @@ class Repository:
         """Return the commit that HEAD is compared with.
 
         For a pull request's merge commit its first parent; otherwise the merge-base of HEAD and `ref`, by default
-        origin's default branch, else `main` or `master`. Raises UsageError, with the command that gets a missing
-        commit.
+        origin's default branch, else `main` or `master`. Raises UsageError.
         """
         head = self.head_commit()
         if head is None:
@@ -256,7 +248,7 @@ class Repository:
         raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
 
     def read(self, sha: str, path: str) -> bytes | None:
-        """Return a commit's file, `path` relative to the root, or None. Follows links only inside the commit."""
+        """Return a commit's file, or None. Follows links only inside the commit."""
         if "\n" in path:
             raise UsageError(f"{escaped(path)}: the name holds a newline: rename the file")
         if ".." in Path(path).parts:
@@ -288,7 +280,7 @@ class Repository:
         return bool(self.git(*args, config=config).stdout)
 
     def parents(self, sha: str) -> list[str]:
-        """Return the full hashes of a commit's parents, also those that a shallow clone lacks."""
+        """Return the hashes of a commit's parents, also those that a shallow clone lacks."""
         # From the commit itself: `rev-list --parents` hides the parents that a shallow clone has cut off.
         header = self.git("cat-file", "commit", sha).stdout.partition(b"\n\n")[0]
         return [line.split()[1].decode() for line in header.splitlines() if line.startswith(b"parent ")]
@@ -327,7 +319,7 @@ class Repository:
 
 
 def fetching(rev: str, *options: str) -> str:
-    """Return the command that fetches `rev` from origin: a branch, tag, commit of either, or whole hash."""
+    """Return the command that fetches `rev` from origin: a branch, tag or whole hash."""
     # What follows the remote's name alone would become FETCH_HEAD and no name.
     what = [rev] if _WHOLE_HASH.fullmatch(rev) else ["+refs/heads/*:refs/remotes/origin/*"]
     return shell(["git", "fetch", *options, "--tags", "origin", *what], spanned=True)
@@ -338,7 +330,7 @@ def _output(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _refuse_half_a_repository(folder: Path, stderr: bytes) -> None:
-    """Raise UsageError where there is a repository that cannot be measured; return outside git."""
+    """Return outside git."""
     text = stderr.decode(errors="replace")
     if "not a git repository (or any" in text:
         return

@@ -1,7 +1,7 @@
 """Snapshots: the files of a side in a folder of its own, complete with submodules and LFS.
 
-Files of base and head have two modes (0644, 0755) and one fixed time, so that neither umask nor order of writing tells
-them apart: a clock tick between two files makes `make` rebuild in one side only.
+Files have two modes (0644, 0755) and one fixed time: a clock tick between two files would make `make` rebuild in one
+side only.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from perfci.model.text import escaped
 from perfci.sources.git import LFS_OFF, Repository, run_git
 
 TIMEOUT = 1800.0
-"""Seconds for git to write the files of a commit."""
+"""Seconds to write the files of a commit."""
 MTIME = 946_684_800
 """2000-01-01: older than every build, and young enough for zip files (1980)."""
 FOLDER_BYTES = 2 * 2**30
@@ -103,8 +103,8 @@ def snapshot_commit(repo: Repository, sha: str, target: Path, suite: Suite | Non
     their digest: equal for a commit and its clean working tree.
 
     Submodules come from the clone's object stores. One in none of them stays empty where `git submodule update` would
-    leave it so: with `update = none`, or without an entry in `.gitmodules`. Raises UsageError where a commit or LFS
-    object is missing, or a link stands in place of the suite's folder, MachineError where the disk refuses.
+    leave it so. Raises UsageError where a commit or LFS object is missing, or a link stands in place of the suite's
+    folder, MachineError where the disk refuses.
     """
     store = _Store(repo.git_dir, repo.common_dir, repo.root)
     if not store.has(sha):
@@ -137,10 +137,11 @@ def _replace_suite(store: _Store, suite: Suite, target: Path) -> None:
 
 
 def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = ()) -> str:
-    """Copy the working tree into the empty or new folder `target`, with untracked files. Return as `snapshot_commit`.
+    """Copy the working tree into the empty or new folder `target`, with untracked files, submodules and clones inside.
+    Return and raise as `snapshot_commit`.
 
-    Without ignored and deleted files, `exclude`, and other worktrees; with submodules and clones inside. What a sparse
-    checkout lacks comes from HEAD. Links stay links, wherever they point. Raises as `snapshot_commit`.
+    Without ignored and deleted files, `exclude`, and other worktrees. What a sparse checkout lacks comes from HEAD.
+    Links stay links, wherever they point.
     """
     skip = [path.resolve() for path in (target, *exclude)]
     with _disk_errors(target):
@@ -187,7 +188,6 @@ def _require_empty(target: Path) -> None:
 
 
 def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
-    """`label`: path from the top repository, for messages."""
     with _index(store, dest) as index:
         index.git("read-tree", sha)
         index.git("checkout-index", "--all", "--force", "--quiet")
@@ -252,7 +252,6 @@ def _update_setting(parent: _Store, declared: _Submodule) -> str:
 
 
 def _submodule_stores(parent: _Store, declared: _Submodule | None, path: str) -> list[_Store]:
-    """Return git directories that may hold the submodule's commits: its checkout's, then those its parent keeps."""
     checkout = parent.worktree / path if parent.worktree else None
     stores = []
     if checkout and (own := _repository_at(checkout)):
@@ -313,7 +312,7 @@ def _copy_worktree(repo: Repository, dest: Path, skip: Sequence[Path], label: st
 
 
 def _tracked(repo: Repository) -> dict[str, tuple[str, str, str]]:
-    """Return path → (tag, mode, object) of the index; tag `S`: not in a sparse checkout."""
+    """Path → (tag, mode, object); tag `S`: not in a sparse checkout."""
     entries = {}
     for entry in _split(repo.git("ls-files", "--cached", "--stage", "-t", "-z").stdout):
         facts, _, path = entry.partition("\t")
@@ -327,7 +326,7 @@ def _below(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def _behind_link(root: Path, path: str) -> bool:
-    """Tell whether a link replaced a folder of `path`: git then takes the file for deleted."""
+    """Git then takes the file for deleted."""
     return any((root / parent).is_symlink() for parent in Path(path).parents if parent != Path())
 
 
@@ -351,7 +350,7 @@ def _copy(source: Path, dest: Path, executable: bool | None = None) -> bool:
 
 
 def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, remedy: str) -> None:
-    """Replace LFS pointers, where attributes say `filter=lfs`, from the clone's LFS store."""
+    """Where attributes say `filter=lfs`, from the clone's LFS store."""
     pointers = {path: pointer for path in paths if (pointer := _lfs_pointer(index.dest / path))}
     if not pointers:
         return
@@ -373,7 +372,7 @@ def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, re
 
 
 def _lfs_pointer(file: Path) -> tuple[str, int] | None:
-    """Return (SHA-256, bytes) of the content; None where `file` is no pointer."""
+    """SHA-256 and bytes; None where `file` is no pointer."""
     info = file.lstat()
     if not stat.S_ISREG(info.st_mode) or not len(_LFS_HEADER) < info.st_size < _LFS_SIZE:
         return None
@@ -389,7 +388,6 @@ def _lfs_pointer(file: Path) -> tuple[str, int] | None:
 
 
 def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path relative to `root`, facts) of files and links to copy."""
     for folder, names, files in os.walk(root, onerror=_raise):
         here = Path(folder)
         links = [name for name in names if (here / name).is_symlink()]
@@ -411,7 +409,7 @@ def _raise_unless_gone(error: OSError) -> None:
 
 
 def _seal(target: Path) -> str:
-    """Set modes and times. Return the SHA-256 over sorted (path, mode, content)."""
+    """Return the SHA-256 over sorted (path, mode, content)."""
     for path, info in _files(target):
         if not stat.S_ISLNK(info.st_mode):
             path.chmod(0o755 if info.st_mode & stat.S_IXUSR else 0o644)
@@ -424,7 +422,7 @@ def _seal(target: Path) -> str:
 
 
 def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
-    """Return path below `folder` → digest of mode and content, where `wanted(path, mode)`. Raises MachineError."""
+    """Return path → digest of mode and content, where `wanted(path, mode)`. Raises MachineError."""
     with _disk_errors(folder):
         return {
             _text(name): hashlib.sha256(b"%o" % mode + content).hexdigest()
@@ -437,7 +435,7 @@ def _text(name: bytes) -> str:
 
 
 def file_stamps(folder: Path) -> dict[str, tuple[int, int, int, int]]:
-    """Return path below `folder` → facts that change with each write, even an undone one. Raises MachineError."""
+    """Return path → facts that change with each write, even an undone one. Raises MachineError."""
     with _disk_errors(folder):
         return {
             _text(os.fsencode(path.relative_to(folder))): (info.st_ino, info.st_mode, info.st_size, info.st_ctime_ns)

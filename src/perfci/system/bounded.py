@@ -1,7 +1,6 @@
 """Reads files that code under test or a stranger wrote in a process of its own, with bounds on time, memory and size.
 
-Damage can have taken that process over: `serve` takes bounds and user before it reads, and its JSON is held to the
-reader's return type.
+Damage can have taken that process over: its JSON is held to the reader's return type.
 """
 
 import codecs
@@ -44,8 +43,7 @@ _BOOT = (
     "import json, sys; sys.path += [one for one in json.loads(sys.argv.pop(1)) if one not in sys.path]; "
     "from perfci.system.bounded import serve; sys.exit(serve())"
 )
-"""-I leaves out PYTHONPATH and the user's packages, which may hold perfci: they come last. The starting folder stays
-out."""
+"""-I leaves out PYTHONPATH and the user's packages, which may hold perfci: they come last."""
 
 
 class Unread(Exception):
@@ -101,8 +99,7 @@ def check_size(status: os.stat_result, largest: int) -> None:
 
 
 def _has_hole(path: Path) -> bool:
-    """Tell whether a part was never written, or this is unknown. Counts of blocks lie on file systems that compress,
-    or write late."""
+    """Counts of blocks lie on file systems that compress, or write late."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         return os.lseek(descriptor, 0, os.SEEK_HOLE) < os.fstat(descriptor).st_size
@@ -114,7 +111,7 @@ def _has_hole(path: Path) -> bool:
 
 @contextlib.contextmanager
 def desk(account: Account = SAME) -> Iterator[Path]:
-    """Yield a temporary folder that a reader works in and may write to."""
+    """Yield a temporary folder for a reader to work in."""
     with tempfile.TemporaryDirectory(prefix="perfci-read-") as folder:
         path = Path(folder).resolve()
         account.give(path)
@@ -133,11 +130,8 @@ def take(made: Path, target: Path, largest: int) -> None:
 
 
 def call(function: Callable[..., T], bounds: Bounds, folder: Path, account: Account = SAME, /, **arguments: Any) -> T:
-    """Return what `function` of a module of perfci's returns in a process of its own; arguments and answer go as JSON.
-
-    It runs in `folder`, a desk of `account`, as that user, with only the search paths of this environment. Raises
-    Unread.
-    """
+    """Return what `function` of a module of perfci's returns in a process of its own, as the user `account` in its desk
+    `folder`; arguments and answer go as JSON. Raises Unread."""
     adapter: TypeAdapter[T] = TypeAdapter(get_type_hints(function, include_extras=True)["return"])
     try:
         request = json.dumps(
@@ -232,9 +226,10 @@ def run(
     largest: int = MIB,
     prepare: Callable[[], None] | None = None,
 ) -> Said:
-    """Run a program and end it, with what it leaves behind, after `seconds` or `largest` bytes of output.
+    """Run a program and end it, with what it leaves behind, after `seconds` or `largest` bytes of output. Never raises
+    OSError.
 
-    Never raises OSError. `prepare` runs in the new process first.
+    `prepare` runs in the new process first.
     """
     with tempfile.TemporaryFile() as asked:
         asked.write(stdin)
@@ -313,7 +308,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def serve() -> int:
-    """Answer the request on stdin; prints go to stderr."""
+    """Answer the request on stdin."""
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

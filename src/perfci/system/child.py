@@ -34,7 +34,7 @@ class Under:
 
 @dataclass
 class Exit:
-    """How a process ended. `code` is None when a signal ended it; `wall` is in seconds."""
+    """`code` is None when a signal ended it; `wall` is in seconds."""
 
     code: int | None
     signal: int | None

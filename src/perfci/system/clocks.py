@@ -1,7 +1,5 @@
-"""`PERFCI_LOCK_CLOCKS`: the SM clock of a GPU held at one frequency, and released however perfci ends.
-
-A guardian process locks it, and releases it when a socket of perfci's closes, even after SIGKILL.
-"""
+"""`PERFCI_LOCK_CLOCKS`: a guardian process holds the SM clock of a GPU, and releases it when a socket of perfci's
+closes, even after SIGKILL."""
 
 import importlib
 import re
@@ -19,7 +17,7 @@ from perfci.model.text import escaped
 from perfci.worker.channel import Channel, Garbage
 
 Frequency = int | Literal["base", "max"]
-"""MHz; `base` is what the board holds under any load, `max` the highest that it knows."""
+"""MHz; `base` is what the board holds under any load, `max` the highest."""
 NVML = "perfci.system.clocks:Nvml"
 CLOCK_LIMIT_TDP = 0xFFFFFF01  # NVML_CLOCK_LIMIT_ID_TDP of nvml.h
 CLOCK_SM = 1
@@ -28,7 +26,7 @@ START = 30.0
 END = 15.0
 """Seconds to release."""
 NOT_LOCKED, STILL_LOCKED = 1, 2
-"""Exit codes; 1 is also that of a Python that fails before it could lock."""
+"""Exit codes; 1 is also Python's own."""
 
 
 class Locked(Exception):
@@ -106,7 +104,7 @@ class Lock:
 
 
 def parse(text: str) -> Frequency:
-    """Return `base`, `max` or a number of MHz, with or without the unit. Raises UsageError."""
+    """Return `base`, `max` or MHz. Raises UsageError."""
     match text:
         case "base" | "max":
             return text
@@ -120,8 +118,8 @@ def parse(text: str) -> Frequency:
 def locked(gpu: str, mhz: Frequency, driver: str = NVML) -> Iterator[Lock]:
     """Hold the SM clock of the GPU with this UUID within the block. Raises MachineError.
 
-    An earlier lock is lost: NVML does not tell it. A guardian killed along with perfci, as in a container, leaves the
-    lock until `nvidia-smi --reset-gpu-clocks`. `driver`: `module:Class`.
+    An earlier lock is lost: NVML does not tell it. A guardian killed along with perfci leaves the lock until
+    `nvidia-smi --reset-gpu-clocks`. `driver`: `module:Class`.
     """
     # -P: as root, import nothing from the folder that perfci happens to run in.
     command = [sys.executable, "-P", "-m", "perfci.system.clocks", gpu, str(mhz), driver]
@@ -172,7 +170,7 @@ def _make(driver: str) -> Any:
 
 
 def main(gpu: str, mhz: str, driver: str) -> int:
-    """Run the guardian: lock, report on its socket, wait for its end or SIGTERM, release; return the exit code."""
+    """Run the guardian: lock, wait for its owner's end or SIGTERM, release; return the exit code."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)

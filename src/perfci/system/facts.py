@@ -26,10 +26,7 @@ _ARM_CORES = {
 
 
 def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
-    """Return the fingerprint of the host, without interpreter and GPU.
-
-    `perfci` is its version; `root` is where `/proc` and `/sys` lie.
-    """
+    """Return the fingerprint of the host, without interpreter and GPU. `root` is where `/proc` and `/sys` lie."""
     cpu = cpu_model(root)
     return Fingerprint(
         perfci=perfci,
@@ -42,7 +39,7 @@ def host_facts(perfci: str, root: Path = Path("/")) -> Fingerprint:
 
 
 def driver_version(root: Path = Path("/")) -> str | None:
-    """Return NVIDIA's version, from `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
+    """Return the version in `NVRM version: … Kernel Module for x86_64  580.159.04  Release …`."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(errors="replace")
     except OSError:
@@ -89,7 +86,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def _quota(folder: Path, version2: bool) -> float | None:
-    """Read `cpu.max`, `QUOTA PERIOD` in µs; without a quota QUOTA is `max`, in version 1 -1."""
+    """`cpu.max` is `QUOTA PERIOD` in µs; without a quota QUOTA is `max`, in version 1 -1."""
     try:
         if version2:
             quota, period = (folder / "cpu.max").read_text().split()
@@ -106,7 +103,7 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still use."""
+    """Return the bytes that are left of these."""
     return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
 
 

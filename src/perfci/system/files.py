@@ -57,7 +57,7 @@ def end_of(path: Path, most: int) -> bytes:
 
 
 def unused(folder: Path, name: str) -> Path:
-    """Return an absent path: `ncu.log`, else `ncu-2.log` and so on."""
+    """Return an absent path: `ncu.log`, else `ncu-2.log` …"""
     path, number = folder / name, 1
     while path.exists():
         number += 1
@@ -66,19 +66,16 @@ def unused(folder: Path, name: str) -> Path:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write a file: a crash or a full disk leaves the old file or the new one, never a part.
+    """Write a file: a crash leaves the old file or the new one, never a part. Raises MachineError.
 
-    Text goes as UTF-8, with escapes for what cannot be encoded; the mode is 0644 less the umask. Raises MachineError.
+    What of a text cannot be encoded is escaped; the mode is 0644 less the umask.
     """
     with _temporary(path, data.encode(errors="backslashreplace") if isinstance(data, str) else data) as temporary:
         temporary.replace(path)
 
 
 def write_new(path: Path, data: bytes) -> bool:
-    """Write a whole file; return False where the name is taken. Raises MachineError.
-
-    Of several writers one wins, and a killed one leaves nothing under that name.
-    """
+    """Write a whole file, of several writers one; return False where the name is taken. Raises MachineError."""
     with _temporary(path, data) as temporary:
         try:
             os.link(temporary, path)  # which, unlike a rename, takes no other's place
@@ -105,7 +102,7 @@ def _temporary(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, where the file system can (else EINVAL)."""
+    """EINVAL: this file system cannot."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -119,7 +116,7 @@ def _sync_folder(folder: Path) -> None:
 class Appender:
     """Appends JSON objects to a file, one a line; for one writer at a time. Raises MachineError.
 
-    Opening drops a torn last line of a killed writer. A line that cannot be written in full is taken back.
+    Opening drops a torn last line; a line that cannot be written in full is taken back.
     """
 
     def __init__(self, path: Path) -> None:
@@ -146,10 +143,7 @@ class Appender:
             os.ftruncate(self._fd, end)
 
     def append(self, record: Mapping[str, Any], *, sync: bool = False) -> None:
-        """Append one record; `sync`: to the disk before this returns.
-
-        Raises ValueError for NaN and infinity, TypeError for what JSON cannot hold.
-        """
+        """Append one record; `sync`: to the disk before this returns. Raises ValueError for NaN and infinity."""
         line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         with disk_errors("written", self.path):
             before = os.fstat(self._fd).st_size
@@ -164,7 +158,7 @@ class Appender:
                 raise
 
     def close(self) -> None:
-        """Close the file; twice does no harm."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -179,7 +173,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def each_line(path: Path, longest: int = 2**30) -> Iterator[dict[str, Any]]:
-    """Yield them likewise. Raises MachineError also for a line over `longest` bytes."""
+    """Yield them likewise; a line over `longest` bytes is refused, too."""
     with disk_errors("read", path), path.open("rb") as file:
         number = 0
         while (line := file.readline(longest + 1)).endswith(b"\n") or len(line) > longest:
@@ -204,10 +198,7 @@ _OWNER = "owner"
 
 @contextmanager
 def make_scratch() -> Iterator[Path]:
-    """Yield a new temporary folder `perfci-PID-RANDOM`, mode 0700. Raises MachineError.
-
-    Its lock says that its owner lives; what cannot be removed stays for `sweep_scratch`.
-    """
+    """Yield a new temporary folder `perfci-PID-RANDOM`, mode 0700, locked by its owner. Raises MachineError."""
     path = Path(f"perfci-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         path = Path(tempfile.gettempdir()) / path
@@ -233,7 +224,7 @@ def make_scratch() -> Iterator[Path]:
 
 
 def sweep_scratch() -> list[Path]:
-    """Remove this user's scratch folders without a living owner, and return them. Follows no links."""
+    """Remove and return this user's scratch folders without a living owner."""
     swept = []
     pattern = re.compile(r"perfci-\d+-[0-9a-f]{8}")
     for path in sorted(Path(tempfile.gettempdir()).iterdir()):
@@ -284,7 +275,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever stands there: a link, a file, or a folder with its content. Raises OSError."""
+    """Remove a link, a file, or a folder with its content. Raises OSError."""
     with suppress(FileNotFoundError):  # another run was faster
         if stat.S_ISDIR(path.lstat().st_mode):
             remove_tree(path)

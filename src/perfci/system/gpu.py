@@ -1,8 +1,5 @@
-"""The state of a GPU by NVML.
-
-`pynvml` is imported when a GPU is opened. What a GPU, a driver or a container does not tell is None: never an
-exception, and never 0.
-"""
+"""The state of a GPU by NVML. What a GPU, a driver or a container does not tell is None: never an exception, and never
+0."""
 
 import importlib
 import time
@@ -47,7 +44,7 @@ class GpuProcess:
     """A user of the GPU."""
 
     pid: int
-    """In its own PID namespace if unreadable."""
+    """In its own PID namespace."""
     name: str | None
     """None where it cannot be seen from here."""
     memory: int | None
@@ -56,7 +53,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU at one moment. None: not told."""
+    """A GPU at one moment."""
 
     at: float
     """Seconds of the monotonic clock."""
@@ -69,9 +66,9 @@ class GpuState:
     power_limit: float | None = None
     """Watts."""
     reasons: tuple[str, ...] | None = None
-    """What holds the clocks down now: values of REASONS."""
+    """Values of REASONS that hold the clocks down now."""
     held: dict[str, float] | None = None
-    """Reason → seconds that it held the clocks down, since the driver was loaded."""
+    """Reason → seconds since the driver was loaded."""
     utilisation: float | None = None
     """Share of the last moments with a running kernel."""
     processes: tuple[GpuProcess, ...] | None = None
@@ -86,7 +83,7 @@ class GpuState:
 
 
 class Gpu:
-    """One GPU, open for queries."""
+    """One GPU."""
 
     def __init__(self, library: Any, handle: Any, uuid: str) -> None:
         self._library = library
@@ -95,10 +92,8 @@ class Gpu:
 
     @classmethod
     def open(cls, which: str | int, library: Any = None) -> "tuple[Gpu | None, str]":
-        """Return the GPU with this UUID (`GPU-` may be left out) or NVML index; or None and why, in one line.
-
-        For a MIG instance it is the GPU that holds it. `library` stands in for pynvml.
-        """
+        """Return the GPU with this UUID (`GPU-` may be left out) or NVML index, or that holds this MIG instance; or
+        None and why."""
         if library is None:
             try:
                 library = importlib.import_module("pynvml")
@@ -114,7 +109,7 @@ class Gpu:
 
     @classmethod
     def every(cls, library: Any = None) -> "tuple[list[Gpu], str]":
-        """Return all GPUs in NVML's order; or none and why, in one line, if any does not answer."""
+        """Return all GPUs in NVML's order; or none and why, if any does not answer."""
         first, why = cls.open(0, library)
         if first is None:
             return [], why
@@ -260,10 +255,8 @@ def cuda_version(number: int | None) -> str:
 
 
 def describe(states: Sequence[GpuState]) -> list[str]:
-    """Return notes for the report from states around the rounds: `[before, after, before, after, …]`.
-
-    The first state must precede perfci's use of the GPU.
-    """
+    """Return notes from states around the rounds, `[before, after, before, after, …]`, the first before perfci's use of
+    the GPU."""
     rounds = list(zip(states[::2], states[1::2], strict=False))
     notes = [note for note in (_power(rounds), _thermal(rounds), _braked(rounds)) if note]
     return [*notes, *_users(states)]
@@ -281,10 +274,7 @@ def _share(one: Round, *reasons: str) -> float | None:
 
 
 def _when(rounds: Sequence[Round], *reasons: str) -> str:
-    """Return in how many rounds one of `reasons` held the clocks down, and its largest share; empty for none.
-
-    Without times from the driver, the ends of a round have to serve.
-    """
+    """Without times from the driver, the ends of a round have to serve."""
     affected, largest = 0, None
     for one in rounds:
         share = _share(one, *reasons)
@@ -324,7 +314,7 @@ def _braked(rounds: Sequence[Round]) -> str:
 
 
 def _users(states: Sequence[GpuState]) -> list[str]:
-    """Return notes on other processes. An unreadable one may be perfci's own, unless it was there before."""
+    """An unreadable process may be perfci's own, unless it was there before."""
     if not states:
         return []
     before = {process.pid for process in states[0].processes or ()}

@@ -1,4 +1,4 @@
-"""The GPUs of one host that a run measures on, and the cores for each, never shared."""
+"""The GPUs of one host that a run measures on, and the cores for each."""
 
 import os
 import re
@@ -41,8 +41,7 @@ def host_gpus(
 ) -> list[HostGpu]:
     """Return the GPUs of `--gpus`: `all` that CUDA_VISIBLE_DEVICES of `env` leaves, or numbers such as `0,2`.
 
-    `library` stands in for pynvml, `root` is where `/sys` lies. Raises UsageError for a part of a GPU, different
-    models, and too few cores; MachineError for no GPU.
+    Raises UsageError for a part of a GPU, different models, and too few cores; MachineError for no GPU.
     """
     wanted = _numbers(text)
     gpus, why = Gpu.every(library)
@@ -159,8 +158,8 @@ def share_cores(
 ) -> list[list[int]]:
     """Return the cores of each GPU's process: an even share of the `usable` ones `beside` it, no core twice.
 
-    `beside`: cores of each GPU's node; where one is unknown, or nodes overlap in part, all share all. `twins`: logical
-    cores of a physical core, which stay together. A share may be empty.
+    Where the cores of a GPU's node are unknown, or nodes overlap in part, all share all. `twins`: logical cores of a
+    physical core, which stay together. A share may be empty.
     """
     # With their twins: no node ends within a physical core.
     near = [frozenset(twin for core in one for twin in (core, *twins(core))) & frozenset(usable) for one in beside]

@@ -24,7 +24,6 @@ class Lease:
     """A lock on `device_key` (a GPU's UUID, or `cpu`) that the kernel releases when this process dies.
 
     Waits up to `wait` seconds, after one call of `on_wait`. Raises MachineError after that, or for an unusable file.
-    Programs that this process starts do not inherit it.
     """
 
     def __init__(self, device_key: str, wait: float, on_wait: Callable[[str], None]) -> None:
@@ -90,7 +89,7 @@ class Lease:
                     return fd
 
     def _open_patiently(self) -> int:
-        """Give another user's process time to set the mode of the file that it has just made."""
+        """Another user's process sets the mode of the file that it has just made."""
         for _ in range(5):
             with suppress(PermissionError):
                 return self._open()
@@ -98,7 +97,6 @@ class Lease:
         return self._open()
 
     def _open(self) -> int:
-        """Folder and file are for all users, whatever the umask."""
         make_folder()
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         try:

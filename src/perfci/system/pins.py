@@ -67,8 +67,7 @@ def variant(name: str) -> Variant:
 
 
 def for_driver(driver: str) -> str | None:
-    """Return the newest NVIDIA variant for a driver such as `580.95.05`, or None; its major version decides
-    (pins.toml)."""
+    """Return the newest NVIDIA variant for a driver such as `580.95.05`, or None (pins.toml)."""
     major = int(driver.partition(".")[0])
     fit = {name: one for name, one in variants().items() if one.base.startswith("nvidia/") and one.driver <= major}
     return max(fit, key=lambda name: fit[name].driver, default=None)

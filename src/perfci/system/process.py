@@ -1,7 +1,6 @@
-"""What perfci starts: one parent, workers forked from it, commands spawned by it.
+"""What perfci starts: one parent (`perfci/worker/parent.py`), workers forked from it, commands spawned by it.
 
-The run talks to the parent (`perfci/worker/parent.py`) and to workers over Unix sockets. If the run dies, the parent
-kills all that still runs.
+They talk over Unix sockets. If the run dies, the parent kills all that still runs.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ class Settled(Document):
     stopped: str
     """The module from which on the suite decides how it imports."""
     kept: str
-    """A path of the side that is kept where it cannot be replaced."""
+    """A path of the side that cannot be replaced."""
 
 
 class Stem(Starter):
@@ -57,7 +56,7 @@ class Stem(Starter):
         refused: Sequence[str] = (),
         others: Sequence[Arena] = (),
     ) -> None:
-        """`refused`: modules that are not to be imported; `others`: the other sides' arenas. Raises Died."""
+        """`refused`: modules not to be imported; `others`: the other sides' arenas. Raises Died."""
         super().__init__(parent.address, parent.listener, parent.numbers, parent.memory_limit)
         self.parent = parent
         self.ident, self.pid, self.control = parent.forked(
@@ -71,12 +70,12 @@ class Stem(Starter):
         self.control.limit(SLOWEST)
 
     def take(self, name: str, state: str) -> None:
-        """Have it import a module that a scout asked for in this state, without an answer."""
+        """Have it import a module that a scout asked for in this state."""
         with contextlib.suppress(OSError):  # it is gone, as settle() finds out
             self.control.send({"op": "import", "name": name, "state": state})
 
     def settle(self, timeout: float) -> Settled:
-        """Return the outcome once all imports are done. Raises MachineError, pydantic.ValidationError."""
+        """Return the outcome of all imports. Raises MachineError, pydantic.ValidationError."""
         with contextlib.suppress(OSError):  # it has ended, and said before what spoiled it
             self.control.send({"op": "settle"})
         return Settled.model_validate(self._await("settled", timeout)["settled"])
@@ -88,10 +87,7 @@ class Stem(Starter):
 
 
 class Parent(Starter):
-    """The run's side of the common parent.
-
-    All run as `account`; another user has these `capabilities` and no others.
-    """
+    """The run's side of the common parent. Another `account` has these `capabilities` and no others."""
 
     def __init__(
         self,
@@ -109,7 +105,7 @@ class Parent(Starter):
         self.scratch = scratch
         self.env = dict(env)
         self.imported = 0.0
-        """Seconds of imports that forks inherit; a process of its own pays about as many."""
+        """Seconds of imports that forks inherit."""
         address, listener = str(scratch / "s"), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Of one length, as all in requests is: forks then find memory alike.
         super().__init__(address, listener, itertools.count(100_000), memory_limit)
@@ -166,11 +162,8 @@ class Parent(Starter):
             raise MachineError(f"{self.python}: `import torch` fails ({reply['error']}): fix that installation")
 
     def worker(self, arena: Arena, log: Path, under: Under | None = None) -> Worker:
-        """Start a worker: forked from the stem or the parent, or spawned where the sides' environments differ. Raises
-        Died.
-
-        All sides start the same way, for a difference would be measured. A profiler has to start its worker.
-        """
+        """Start a worker: forked from the stem or the parent, or spawned, under a profiler or where the sides'
+        environments differ. Raises Died."""
         if not self.forks or under is not None:
             return self.spawned(arena, log, under)
         starter = self.stem or self

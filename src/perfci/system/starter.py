@@ -1,4 +1,4 @@
-"""A process that starts others, as the run sees it, and its workers."""
+"""A process that starts others, and its workers."""
 
 import contextlib
 import json
@@ -30,7 +30,7 @@ D = TypeVar("D", bound=Document)
 
 
 def memory_of(pid: int) -> int:
-    """Return the resident bytes of a process and everything below it."""
+    """Return the resident bytes of a process and all below it."""
     try:
         top = psutil.Process(pid)
         return sum(_rss(process) for process in [top, *top.children(recursive=True)])
@@ -54,7 +54,7 @@ def _peer(sock: socket.socket) -> int | None:
 
 
 def _opened(log: Path) -> int:
-    """Return a log open for appending: processes of another user cannot reach its path."""
+    """Processes of another user cannot reach its path."""
     with disk_errors("opened", log):
         return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
 
@@ -72,13 +72,13 @@ def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | 
 
 
 class Asked(Document):
-    """A scout's message: a module that is asked for, and a digest of the settings then."""
+    """A scout's message: a module, and a digest of the settings then."""
 
     asked: tuple[str, str]
 
 
 class Starter:
-    """The common parent, or a stem: starts processes, and reports their ends."""
+    """The common parent, or a stem."""
 
     control: Channel
 
@@ -88,8 +88,7 @@ class Starter:
         self._exits: dict[int, Exit] = {}
 
     def _accept(self, name: int, pid: int | None, timeout: float) -> Channel:
-        """Return the connection of process `name`, and of `pid` if known. Raises Died where it has ended,
-        MachineError after `timeout` seconds."""
+        """Raises Died where it has ended, MachineError after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:
             if name in self._exits:
@@ -108,7 +107,7 @@ class Starter:
                 self.hear()
 
     def hear(self) -> dict[str, Any]:
-        """Read a message of the parent, and note an exit. Raises MachineError."""
+        """Read a message of the parent. Raises MachineError."""
         try:
             message = self.control.receive(timeout=30)
         except (TimeoutError, Garbage, OSError):
@@ -124,7 +123,7 @@ class Starter:
     def _ask(
         self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT, log: Path | None = None
     ) -> dict[str, Any]:
-        """Send a request with its log as an open file; return the message that has a field `answer`."""
+        """Return the message that has a field `answer`; `log` goes along as an open file."""
         file = None if log is None else _opened(log)
         try:
             self.control.send(request, file)
@@ -257,7 +256,7 @@ class Wait:
         channel: Channel | None,
         watch: Callable[[], Reason | None] | None = None,
     ) -> None:
-        """`channel`: for its answer; `watch`: returns a reason to end it."""
+        """`watch`: returns a reason to end it."""
         self.starter, self.ident, self.pid, self.channel, self.watch = starter, ident, pid, channel, watch
         self.timeout, self.deadline = timeout, time.monotonic() + timeout
         self.look = time.monotonic() + POLL
@@ -266,7 +265,7 @@ class Wait:
         """Why it was killed."""
 
     def is_over(self) -> bool:
-        """Tell whether it has ended, or its answer is already read."""
+        """Tell whether it has ended or answered."""
         answered = self.channel is not None and self.channel.pending()
         return answered or self.died is not None or self.starter.has_ended(self.ident)
 
@@ -296,7 +295,7 @@ class Wait:
 
 
 def wait_first(waits: Sequence[Wait]) -> Wait:
-    """Return the first that ends, can be answered or was killed. Raises MachineError."""
+    """Return the first that ended, answered or was killed. Raises MachineError."""
     controls = {wait.starter.control: wait.starter for wait in waits}
     channels = {wait.channel: wait for wait in waits if wait.channel is not None}
     while True:
@@ -329,10 +328,10 @@ class Worker:
         self.log = log
         self.alive = True
         self.leaving = False
-        """It was dismissed, and its exit is still to be collected."""
+        """Its exit is still to be collected."""
 
     def ask(self, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
-        """Ask and wait for the answer. Raises Died where none comes or it is an error."""
+        """Return the answer. Raises Died where none comes or it is an error."""
         self.begin(op, **fields)
         return self.answer(timeout)
 
@@ -344,13 +343,13 @@ class Worker:
             self.channel.send({"op": op, **fields})
 
     def wait(self, timeout: float) -> Wait:
-        """Return the wait for the answer to `begin`: for `wait_first`, then `answer`."""
+        """Return the wait for the answer to `begin`, for `wait_first`."""
         return Wait(self.parent, self.ident, self.pid, timeout, self.channel)
 
     def answer(
         self, timeout: float, asked: Callable[[str, str], None] | None = None, *, waited: Wait | None = None
     ) -> dict[str, Any]:
-        """Return the answer to `begin`. Raises Died. `asked`: gets module and state of each import that a scout asks
+        """Return the answer to `begin`. Raises Died. `asked` gets module and state of each import that a scout asks
         for. `waited`: a wait that is over."""
         end = time.monotonic() + timeout
         try:
@@ -383,11 +382,11 @@ class Worker:
         return reply
 
     def tell(self, form: type[D], op: str, timeout: float, **fields: Any) -> D:
-        """Ask for an answer of this form. Raises Died."""
+        """Return an answer of this form. Raises Died."""
         return self.fit(form, op, self.ask(op, timeout, **fields))
 
     def fit(self, form: type[D], op: str, reply: Mapping[str, Any]) -> D:
-        """Return the answer in its form, else end the worker and raise Died."""
+        """Return the answer in its form. Raises Died."""
         try:
             return form.model_validate(reply)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""strace(1), which tells the names that a case's processes hand to the kernel."""
+"""strace(1): the names that a case's processes hand to the kernel."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from perfci.system.bounded import run
 from perfci.worker.leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY
 
 OLDEST = (5, 3)
-"""The first version whose output perfci was tried with."""
+"""The oldest version tried."""
 INSTALL = "apt-get install strace"
 ALLOW = "update strace, or allow ptrace: kernel.yama.ptrace_scope under 2, in a container the default seccomp profile"
 TIMEOUT = 20.0
@@ -32,19 +32,19 @@ ESCAPES = (
 )  # fmt: skip
 """Calls that bring contents in without opening a file by its name."""
 SENDS = ("sendto", "sendmsg", "sendmmsg")
-"""Calls that may name another process's socket, as `connect` does."""
+"""They may name another process's socket, as `connect` does."""
 _LISTS = ("getdents", "getdents64")
 
 
 def find() -> str | None:
-    """Return the path of strace; None where it is not installed."""
+    """Return the path of strace, or None."""
     return shutil.which("strace")
 
 
 def command(tool: str, output: Path) -> list[str]:
     """Return the command line that writes all calls that name files, of a process (add `-p PID`) and all it starts.
 
-    Names are in hexadecimal, so that none can look like another line; descriptors come with their path.
+    Names are in hexadecimal, so that none can look like another line.
     """
     calls = ",".join(["%file", "fchdir", "connect", *(f"?{name}" for name in (*_LISTS, *SENDS, *ESCAPES))])
     return [tool, "-f", "-y", "-xx", "-s", "0", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(output)]
@@ -59,7 +59,7 @@ def version(text: str) -> tuple[int, int] | None:
 def refusal(tool: str, prefix: Sequence[str] = (), python: str = sys.executable) -> str:
     """Return why strace cannot be attached to an idle program here, as a clause, or empty.
 
-    `prefix`: runs it as another user; `python`: that this user may run.
+    `prefix`: runs it as another user; `python`: one that this user may run.
     """
     told = run([tool, "--version"], TIMEOUT)
     found = version(told.out)

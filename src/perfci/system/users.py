@@ -1,8 +1,7 @@
 """The user that the code under test runs as, where that is not the user of this process.
 
-`PERFCI_WORKER=UID:GID` names it; the image's entry point sets it. The run stays root, and starts code of the sides
-behind setpriv(1): another user, no capability, and no way to gain one. What that user writes is taken back before it is
-read.
+`PERFCI_WORKER=UID:GID` names it. The run stays root, and starts code of the sides behind setpriv(1): another user, no
+capability, and no way to gain one. What that user writes is taken back before it is read.
 """
 
 import os
@@ -25,7 +24,7 @@ VARIABLE = "PERFCI_WORKER"
 CAP_SYS_ADMIN, CAP_PERFMON = 21, 38
 """Bits of capabilities(7) in linux/capability.h."""
 NEEDED = {0: "CHOWN", 1: "DAC_OVERRIDE", 3: "FOWNER", 5: "KILL", 6: "SETGID", 7: "SETUID", 8: "SETPCAP"}
-"""Capabilities that are needed to run another user, give it files and end it."""
+"""Capabilities to run another user, give it files and end it."""
 _LARGEST = 2**32 - 2
 """The next number means `none` (chown(2))."""
 _GIVEN = "given to another user"
@@ -33,7 +32,7 @@ _GIVEN = "given to another user"
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the code under test. Without `ids` it is this process's user, and methods do nothing."""
+    """Who runs the code under test; without `ids` this process's user, for whom methods do nothing."""
 
     ids: tuple[int, int] | None = None
     setpriv: str = ""
@@ -91,8 +90,7 @@ class Account:
             folder.chmod(0o1775)
 
     def reclaim(self, folder: Path) -> None:
-        """Take back a folder to read what the user wrote there: only folders and ordinary files stay. Raises
-        MachineError.
+        """Take back a folder to read what the user wrote there. Raises MachineError.
 
         Links, files of several names, pipes and the like are removed: what they lead to is not what the user wrote.
         """
@@ -116,7 +114,7 @@ class Account:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
 
     def sweep(self) -> None:
-        """Kill the user's processes below this one; others may be a neighbour's."""
+        """Kill the user's processes below this one."""
         if self.ids is None:
             return
         end_all(lambda: [pid for pid in descendants(os.getpid(), children()) if self._owns(pid)])
@@ -126,7 +124,7 @@ class Account:
                     os.waitpid(child.pid, os.WNOHANG)
 
     def strangers(self) -> list[int]:
-        """Return the user's other processes, which may change what the user owns."""
+        """Return the user's other processes, a neighbour's perhaps."""
         ours = {one.pid for one in psutil.Process().children(recursive=True)}
         return [pid for pid in psutil.pids() if pid not in ours and self._owns(pid)]
 
@@ -137,7 +135,7 @@ class Account:
             return False
 
     def may_replace(self, path: Path) -> Path | None:
-        """Return the folder above `path` in which the user can replace what leads to `path`, or None."""
+        """Return the folder above `path` in which the user can replace what leads to it, or None."""
         if self.ids is None:
             return None
         for inner, folder in zip((path, *path.parents), path.parents, strict=False):
@@ -150,8 +148,7 @@ class Account:
         return None
 
     def may_change(self, path: Path) -> Path | None:
-        """Return what the user can change of a file or folder: what leads to it, it, or what it holds or links to;
-        or None."""
+        """Return what the user can change: what leads to `path`, it, or what it holds or links to; or None."""
         if self.ids is None or not path.exists():
             return None
         found = [path, path.resolve()]
@@ -178,7 +175,7 @@ class Account:
         )
 
     def _may(self, info: os.stat_result, right: int) -> bool:
-        """Tell whether the user has a right (its bit for others), or can take it as the owner."""
+        """`right`: its bit for others. An owner can take each."""
         user, group = self.ids or (os.geteuid(), os.getegid())
         return info.st_uid == user or bool(info.st_mode & (right << 3 if info.st_gid == group else right))
 
@@ -188,10 +185,8 @@ SAME = Account()
 
 
 def find_account(env: Mapping[str, str] = os.environ) -> Account:
-    """Return the user that `PERFCI_WORKER` names, else that of this process.
-
-    Raises UsageError for what is no user, MachineError where this process may not run anything as another.
-    """
+    """Return the user that `PERFCI_WORKER` names, else that of this process. Raises UsageError, and MachineError where
+    this process may not run anything as another."""
     text = env.get(VARIABLE)
     if text is None:
         return SAME
@@ -213,7 +208,7 @@ def find_account(env: Mapping[str, str] = os.environ) -> Account:
 
 
 def held(capabilities: Sequence[int], root: Path = Path("/")) -> list[int] | None:
-    """Return those of `capabilities` that this process has in effect; None where /proc does not tell."""
+    """Return those of `capabilities` in effect here; None where /proc does not tell."""
     try:
         status = (root / "proc/self/status").read_text(errors="replace")
     except OSError:
@@ -224,7 +219,7 @@ def held(capabilities: Sequence[int], root: Path = Path("/")) -> list[int] | Non
 
 @dataclass(frozen=True)
 class Outputs:
-    """The folder of the results, held by this process while code of another user runs."""
+    """The folder of the results."""
 
     folder: Path
     descriptor: int
@@ -245,10 +240,8 @@ class Outputs:
 
 @contextmanager
 def keep_outputs(folder: Path, sources: Path, account: Account | None = None) -> Iterator[Outputs]:
-    """Make `folder` and hold it against `account`; in any case it belongs to the owner of `sources` in the end.
-
-    Does nothing where the code under test runs as this process's user. Raises MachineError.
-    """
+    """Make `folder` and hold it against `account`; in the end it belongs to the owner of `sources`. Raises
+    MachineError."""
     if (account or find_account()).ids is None:
         yield Outputs(folder, -1)
         return
@@ -274,7 +267,7 @@ def keep_outputs(folder: Path, sources: Path, account: Account | None = None) ->
 
 
 def _own(top: Path, user: int, group: int, mask: int) -> None:
-    """Give a tree to a user, with no mode bit outside `mask`. Leave out links and files of several names."""
+    """Leave out links and files of several names."""
     os.chown(top, user, group, follow_symlinks=False)
     top.chmod(stat.S_IMODE(top.lstat().st_mode) & mask)
     for name, folder, info in _below(top):
@@ -302,10 +295,8 @@ def _copy_in_place(name: str, inside: int) -> None:
 
 
 def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Yield (name, descriptor of its folder, facts) of all below `top`, without following links.
-
-    A folder is read after the caller has dealt with it.
-    """
+    """Yield (name, descriptor of its folder, facts) of all below `top`, without following links; a folder is read after
+    the caller has dealt with it."""
     if not stat.S_ISDIR(top.lstat().st_mode):
         return
     for _, folders, files, descriptor in os.fwalk(top, onerror=_raise, follow_symlinks=False):

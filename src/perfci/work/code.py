@@ -1,8 +1,9 @@
-"""Compares the machine code that a kernel executes in two images (cubins).
+"""Compares the machine code that a kernel executes in two images (cubins), which differ from build to build by paths
+and lines.
 
-Images differ from build to build by paths and lines. They are compared section by section, byte by byte, without those
-and without other kernels' sections. Sections and symbols must stand in the same order: an index then means the same in
-both, and NVIDIA's unpublished formats need not be known. Nothing here runs or disassembles code.
+They are compared section by section, byte by byte, without those and without other kernels' sections. Sections and
+symbols must stand in the same order: an index then means the same in both, and NVIDIA's unpublished formats need not be
+known.
 """
 
 import re
@@ -24,7 +25,7 @@ from perfci.worker.work.elf import (
 )
 
 _OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
-"""nvcc's digest of a file's path in names that are internal to it."""
+"""nvcc's digest of a file's path in internal names."""
 LEFT_OUT = re.compile(r"(\.nv\.merc(\.rela?)?|\.rela?)?\.(debug|nv_debug)(_.*)?|\.(note|comment)(\..*)?")
 """Sections of lines, paths and the compiler's command line, and their relocations."""
 _OF_FUNCTION = re.compile(
@@ -35,7 +36,7 @@ _ATTRIBUTES = (".nv.info", ".nv.merc.nv.info")
 _CALLS = (".nv.callgraph", ".nv.merc.nv.callgraph")
 """Tables of the image with entries of functions."""
 _SIZED = 4
-"""Format of an attribute whose size follows; others take two bytes."""
+"""Format of an attribute whose size follows."""
 _OF_SYMBOL = frozenset({0x11, 0x12, 0x23, 0x26, 0x2F, 0x3B})
 """Attributes whose first word is the symbol: FRAME_SIZE, MIN_STACK_SIZE, MAX_STACK_SIZE, LOAD_CACHE_REQUEST, REGCOUNT,
 SAM_REGION_STACK_SIZE."""
@@ -43,26 +44,26 @@ _DIRECT, _ADDRESS_TAKEN, _INDIRECT, _TAKES = 0xFFFF_FFFF, 0xFFFF_FFFE, 0xFFFF_FF
 """Heads of parts of the call graph: caller, callee; function with address taken, prototype; caller through a pointer,
 prototype; function, another whose address it takes."""
 _HARMLESS = ("vprintf", "__assertfail")
-"""Functions of the driver that change nothing that a kernel reads."""
+"""They change nothing that a kernel reads."""
 _BESIDE = "what else is compiled in its file"
 _WHOLE = ("the architecture", "the kind of build", "the ABI", _BESIDE)
 _WORDS = {".text": "its machine code", ".nv.info": "its resources", ".nv.shared": "its shared memory"}
 
 
 def without_path(name: str) -> str:
-    """Return a symbol's name without the folder it was compiled in, which differs between base and head."""
+    """Return a symbol's name without the folder it was compiled in."""
     return _OF_PATH.sub(r"\g<1>00000000", name)
 
 
 class Unknown(Exception):
-    """Why what a function executes is unknown: one clause."""
+    """Why what a function executes is unknown."""
 
 
 def same_function(base: bytes, head: bytes, name: str) -> str:
-    """Return why kernel `name` (mangled) is not shown to execute the same in two cubins, as a clause; empty where it
-    is.
+    """Return why kernel `name` (mangled) is not shown to execute the same in two cubins, as a clause, or empty. Never
+    raises.
 
-    Never raises. Equal images, too, fail where a function calls what the image does not hold.
+    Equal images, too, fail where a function calls what the image does not hold.
     """
     try:
         ours = _executed(base, without_path(name))
@@ -80,7 +81,7 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
 
 
 def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
-    """Return all that kernel `name` executes and is given, with words for people. Raises Unreadable, Unknown."""
+    """Parts with words for people. Raises Unreadable, Unknown."""
     image = Image(data)
     if not image.linked:
         raise Unreadable("it is no linked machine code for NVIDIA's GPUs")
@@ -123,7 +124,7 @@ def _whose(section: str) -> str:
 
 
 def _content(image: Image, section: Section, others: Collection[str]) -> object:
-    """Return what a section holds but for entries of `others`. Raises as `_executed` does."""
+    """Raises as `_executed` does."""
     if section.kind in SYMBOLS:
         # Of what lies in others only the place counts: other sizes, and labels that have moved.
         return [
@@ -144,7 +145,7 @@ def _content(image: Image, section: Section, others: Collection[str]) -> object:
 
 
 def _attributes(image: Image, section: Section, others: Collection[str]) -> Iterator[bytes]:
-    """Yield entries of `.nv.info`: a byte of format, one of kind, two of the value or its size."""
+    """An entry of `.nv.info`: a byte of format, one of kind, two of the value or its size."""
     content, at = image.content(section), 0
     while at < len(content):
         if at + 4 > len(content):
@@ -160,8 +161,8 @@ def _attributes(image: Image, section: Section, others: Collection[str]) -> Iter
 
 
 def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) -> None:
-    """Raise Unknown for a call that the image does not resolve: device malloc, device launches, pointers. Callers
-    count, but for `others`: all may call functions that are no kernels."""
+    """Device malloc, device launches and pointers are unresolved. Callers count, but for `others`: all may call
+    functions that are no kernels."""
     content, part = image.content(section), 0
     if len(content) % 8:
         raise Unreadable(f"{section.name} ends within an entry")

@@ -1,7 +1,5 @@
-"""Work lists as files: a folder for each process, with its list and the machine code that it launches.
-
-The code under test ran in their writers: they are read within bounds in another process (`perfci.system.bounded`).
-"""
+"""Work lists as files: a folder for each process, with its list and the machine code that it launches. The code under
+test ran in their writers: they are read in a bounded process."""
 
 import errno
 import hashlib
@@ -27,22 +25,21 @@ _MOST_ROWS = 2000
 
 
 class Compared(Document):
-    """Whether base and head give the GPU the same work."""
+    """An answer."""
 
     why_not: Annotated[str, Field(max_length=1000)]
-    """Why that is not known, or what differs, as a clause; empty where it is the same."""
+    """Why the work is not known to be the same, as a clause; empty where it is."""
     work: dict[Side, list[Annotated[str, Field(max_length=300)]]]
-    """Side → its nodes in words, as added."""
+    """Side → its nodes in words."""
 
 
 def refused(why: str) -> Compared:
-    """Return an answer without comparing."""
+    """Return an answer without work."""
     return Compared(why_not=one_line(why, 1000), work={})
 
 
 def compare(cases: dict[str, dict[Side, list[Path]]], draws: int) -> dict[str, Compared]:
-    """Compare recorded cases: of each, per side, folders of two or more processes, with lists of `draws` draws, each of
-    which must be the same."""
+    """Compare recorded cases: of each, per side, folders of two or more processes, with lists of `draws` draws."""
     return {name: _compared(folders, draws) for name, folders in cases.items()}
 
 
@@ -68,7 +65,7 @@ def _compared(folders: dict[Side, list[Path]], draws: int) -> Compared:
 
 
 def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> Recorded | str:
-    """Return what a process recorded of a draw, or why it is unusable. Adds to the caches `lists` and `held`."""
+    """What a process recorded of a draw, or why it is unusable. Adds to the caches `lists` and `held`."""
     try:
         text = _bytes(file)
         work = lists[text] = lists[text] if text in lists else WorkList.model_validate_json(text)
@@ -86,7 +83,6 @@ def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> 
 
 
 def _bytes(path: Path) -> bytes:
-    """Return what a file holds. Raises OSError."""
     # A pipe would be waited for, a link leads out of the folder.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:

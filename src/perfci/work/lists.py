@@ -1,4 +1,4 @@
-"""A work list: the nodes of the timed graph, recorded by a worker (`perfci.worker.work`)."""
+"""A work list, recorded by a worker (`perfci.worker.work`)."""
 
 from typing import Annotated
 
@@ -21,17 +21,17 @@ class Parameter(Document):
     offset: Size
     """In the kernel's block of parameters."""
     bytes: Hexadecimal
-    """Its value, with zeros in place of addresses."""
+    """With zeros in place of addresses."""
     places: Items[tuple[Size, Size, Size, Size]]
     """Of each address its offset, then as in Place."""
     host: Items[Size] = Field(default_factory=list)
-    """Offsets of host addresses that the GPU cannot follow, in a library kernel's parameters."""
+    """In a library kernel: offsets of host addresses that the GPU cannot follow."""
     loose: Items[Size] = Field(default_factory=list)
-    """Bytes that differ between captures in one process, in a library kernel's parameters."""
+    """In a library kernel: bytes that differ between captures in one process."""
 
 
 class End(Document):
-    """One end of a copy: a Place, or none where the driver knows none, and its shape (CUDA_MEMCPY3D)."""
+    """One end of a copy, with its shape (CUDA_MEMCPY3D); no Place where the driver knows none."""
 
     kind: Size
     place: Items[Size] = Field(max_length=3)
@@ -52,13 +52,13 @@ class Node(Document):
     image: Digest | None = None
     """SHA-256 of the machine code; empty where unknown."""
     own: bool | None = None
-    """Of a kernel: its machine code may be the side's own, and is not a library's elsewhere."""
+    """Of a kernel: its machine code may be the side's own, not a library's."""
     grid: Three | None = None
     block: Three | None = None
     shared: Size | None = None
     launch: dict[Words, Hexadecimal] | None = None
     attributes: dict[Words, int] | None = None
-    """The function's, as the driver reports them."""
+    """The function's."""
     parameters: list[Parameter] | None = None
     source: End | None = None
     target: End | list[Size] | None = None
@@ -86,24 +86,24 @@ class Allocation(Document):
 
     kind: Words
     """`tensor`: a block of torch's. `of the graph`: empty before the first replay. `device`, `host`: allocated
-    otherwise. Other kinds are not compared."""
+    otherwise."""
     bytes: Size
     digest: Words
     """Of its contents before the first replay."""
 
 
 class Variable(Document):
-    """A `__constant__` or `__device__` variable of launched machine code."""
+    """A `__constant__` or `__device__` variable."""
 
     image: Digest
     name: Words
     bytes: Size
     digest: Words
-    """Of its contents before the first replay; empty where unknown."""
+    """Empty where unknown."""
 
 
 class WorkList(Graph):
-    """A graph's work, and all that it depends on."""
+    """A graph's work, and what it depends on."""
 
     memory: Items[Allocation]
     """By first use."""
@@ -111,7 +111,7 @@ class WorkList(Graph):
     context: dict[Words, int]
     """Limits of the CUDA context."""
     settings: dict[Words, Digest]
-    """Digests of the process's environment, limits and flags, without the name of the side's folder."""
+    """Digests of the process's environment, limits and flags."""
     executions: Size
     unread: Items[Words]
-    """Why the list is incomplete; empty where it is whole."""
+    """Why the list is incomplete."""

@@ -1,8 +1,7 @@
 """The proof that base and head give the GPU the same work, from two recorded work lists of each side. Pure.
 
-What is not known to be the same is a difference. Lists of two processes of a side show what is the same in all of them.
-Other work cannot be compared, but for padding in library kernels' parameters: nobody writes it, and it holds whatever
-lay there.
+What is not known to be the same is a difference. Lists of two processes of a side show what is the same in all of them,
+but for padding in library kernels' parameters: nobody writes it, and it holds whatever lay there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from perfci.work.lists import Allocation, End, Graph, Node, Parameter, WorkList
 
 SameCode = Callable[[bytes, bytes, str], str]
 _COMPARED = frozenset({"tensor", "of the graph", "device", "host"})
-"""Kinds of memory whose contents are compared, or that has none."""
+"""Kinds of memory whose contents are compared."""
 _PARTS = {
     "kernel": ("function", "image", "own", "grid", "block", "shared", "launch", "attributes", "parameters"),
     "copy": ("source", "target", "width", "rows", "depth"),
@@ -23,12 +22,12 @@ _PARTS = {
     "child graph": ("graph",),
     "empty": (),
 }
-"""Kind of node → required parts. Other kinds are not compared."""
+"""Kind of node → required parts."""
 _ADDRESSES = ":names addresses"
 """Ends the digest of memory that holds addresses: what lies there was not read."""
 _WORD = 8
 _NAME, _REASON = 60, 400
-"""Characters of a kernel's name and of a recorded reason."""
+"""Characters."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,11 @@ class Recorded:
 
     work: WorkList
     images: Mapping[str, bytes]
-    """SHA-256 → launched machine code that may be the side's own."""
+    """SHA-256 → machine code that may be the side's own."""
 
 
 def why_not_same(base: Sequence[Recorded], head: Sequence[Recorded], same_code: SameCode) -> str:
-    """Return why base and head are not known to give the GPU the same work, as a clause; empty where they are.
-
-    `base`, `head`: recorded in two or more processes of each side.
-    """
+    """Return why base and head are not known to give the GPU the same work, as a clause, or empty."""
     if min(len(base), len(head)) < 2:
         return "one process of a side does not tell what is the same in all"
     for side, lists in (("base", base), ("head", head)):
@@ -101,8 +97,8 @@ def _unknown(one: Recorded) -> str:
 
 
 def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[int, int, int]]:
-    """Return bytes, as node, parameter and offset, of library kernels' parameters that are no data: those that differ
-    between captures or processes of a side, and host addresses in every process."""
+    """Bytes, as node, parameter and offset, that differ between captures or processes of a side, and host addresses in
+    every process."""
     found: set[tuple[int, int, int]] = set()
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
@@ -238,8 +234,8 @@ def _of_memory(one: Sequence[Allocation], other: Sequence[Allocation]) -> str:
 
 
 def _of_variables(one: Recorded, other: Recorded) -> str:
-    """Compares by image, name and contents, not address. Images, whose digests may differ for the same code, correspond
-    by order of use; every node must use the corresponding one."""
+    """By image, name and contents, not address. Images, whose digests may differ for the same code, correspond by order
+    of use; every node must use the corresponding one."""
     (left, uses), (right, others) = _variables(one.work, other.work), _variables(other.work, one.work)
     if left != right:
         name = min(set(left) ^ set(right), default=(0, "", 0, ""))[1]
@@ -248,7 +244,7 @@ def _of_variables(one: Recorded, other: Recorded) -> str:
 
 
 def _variables(work: WorkList, other: WorkList) -> tuple[list[tuple[int, str, int, str]], list[int]]:
-    """Return image's place, name, bytes and digest of each variable, and the image's place of each launch."""
+    """Image's place, name, bytes and digest of each variable; the image's place of each launch."""
     having = {each.image for each in work.variables}
     uses = [node.image for _, node in walk(work) if node.image]
     places = {image: place for place, image in enumerate(dict.fromkeys(image for image in uses if image in having))}
@@ -281,7 +277,7 @@ def _of_code(one: Recorded, other: Recorded, same_code: SameCode) -> str:
 
 
 def walk(graph: Graph, depth: int = 0) -> Iterator[tuple[int, Node]]:
-    """Yield each node with its depth, as added, a child graph's behind its node."""
+    """Yield each node with its depth, a child graph's behind its node."""
     for node in graph.nodes:
         yield depth, node
         if node.graph is not None:

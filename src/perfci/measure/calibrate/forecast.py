@@ -1,4 +1,4 @@
-"""What a comparison takes and can show here, from the last results or a calibration."""
+"""What a comparison takes and can show here."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -30,57 +30,56 @@ LEAST_PAIRS = 8
 
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """Return ln(head/base) of `metric` per pair, shape (pairs,), at equal clock where measured."""
+    """Return ln(head/base) per pair, shape (pairs,), at equal clock where measured."""
     return log_ratios(case, metric, looks.pairs[0]).x
 
 
 def noise_metric(metric: str) -> str:
-    """Return the metric whose pairs show the noise of `metric`: what derives from time scatters as time does."""
+    """Return the metric whose pairs scatter as those of `metric` do."""
     return "time" if metric in DERIVED else metric
 
 
 Source = Literal["calibration", "last results", ""]
 Outlook = Literal["decided", "noise", "budget", "unknown", "no limit"]
 UNKNOWN_PAIRS = 8
-"""Planned for an unchanged case of unknown noise: `sampling.adapt` makes pairs so large that these decide 99 % of
-cases."""
+"""For a case of unknown noise: `sampling.adapt` makes pairs so large that these decide 99 % of cases."""
 _OVERHEAD = 1.5
-"""Factor on block seconds for opening placements and starting workers; 1.3 to 1.8 on a CPU."""
+"""Factor on block seconds, for opens and starts; 1.3 to 1.8 on a CPU."""
 
 
 class CasePlan(NamedTuple):
-    """The forecast for one case."""
+    """A case's forecast."""
 
     case: str
     device: DeviceKind
     limit: float | None
     """The tightest relative limit for its noise."""
     smallest: float | None
-    """The smallest change that can be promised, a share."""
+    """The smallest change to be promised, a share."""
     source: Source
     pairs: float | None
     seconds: float
     estimated: bool
-    """The seconds follow from the schedule alone."""
+    """The seconds follow from the schedule."""
     outlook: Outlook
 
 
 class Forecast(NamedTuple):
-    """The forecast for the whole suite."""
+    """The suite's forecast."""
 
     cases: list[CasePlan]
     seconds: float
-    """Of pairs until the last case is decided, without a budget."""
+    """Of pairs, without a budget."""
     beside: float | None
-    """Seconds of all else; None where no run tells."""
+    """Seconds of all else."""
     rests: Source
-    """Of the seconds; empty: the schedule alone."""
+    """Of the seconds."""
     budget: float
     estimated: bool
 
 
 def machine(facts: Fingerprint, device: DeviceKind) -> dict[str, str]:
-    """Return what makes noise comparable, without the card's own number and what is free now."""
+    """Return what makes noise comparable, without the card's own number."""
     found = {
         "device": facts.devices.get(device, ""),
         "cpu": facts.cpu,
@@ -105,15 +104,14 @@ class Earlier(NamedTuple):
     source: Source
 
     def of(self, case: Case) -> list[Case]:
-        """Return what it measured of a case; of a command all that it reported, as only a run knows its cases."""
+        """Return what it measured of a case; of a command all that it reported."""
         found = [one for one in self.results.cases if one.pairs and one.key == case.key]
         if not found and case.origin == "command":
             found = [one for one in self.results.cases if one.pairs and one.kernel == case.id]
         return found
 
     def pair(self, case: Case, pairs: float) -> float | None:
-        """Return mean seconds of one of `pairs` pairs, the first of which have the planned schedule; None where not
-        measured."""
+        """Return mean seconds of one of `pairs` pairs, the first of which have the planned schedule, or None."""
         told = [_parts(one) for one in self.results.cases]
         count = sum(map(len, told))
         of = self.of(case)
@@ -139,10 +137,8 @@ def _parts(case: Case) -> list[float]:
 
 
 def forecast(cases: Iterable[Case], plan: Plan, facts: Fingerprint, out: Path) -> Forecast:
-    """Return what a comparison by `plan` can show and takes, from results and calibration in `out`.
-
-    `cases` as discovered, without timing modes.
-    """
+    """Return what a comparison by `plan` can show and takes, from results and calibration in `out`. `cases` as
+    discovered."""
     cases = [case for case in cases if case.sides["head"].status == "ok"]
     earlier = [*_read(out / RESULTS, "last results", plan, facts)]
     earlier += _read(out / CALIBRATION / RESULTS, "calibration", plan, facts)
@@ -164,7 +160,6 @@ def _case(
     case: Case, asked: Sequence[Criterion], plan: Plan, earlier: Sequence[Earlier], timed: Earlier | None
 ) -> CasePlan:
     def length_of(pairs: float) -> tuple[float, bool]:
-        """Return seconds of a pair, and whether they follow from the schedule alone."""
         seconds = timed.pair(case, pairs) if timed else None
         return (_from_schedule(case.device, plan), True) if seconds is None else (seconds, False)
 
@@ -192,7 +187,6 @@ def _case(
 
 
 def _known(case: Case, metric: str, plan: Plan, earlier: Earlier) -> _Known | None:
-    """None where earlier results hold too few pairs."""
     old = next((one for one in earlier.results.cases if one.key == case.key), None)
     x = ratios(old, metric, plan.looks) if old is not None else np.array([])
     if old is None or x.size < LEAST_PAIRS or not np.isfinite(x).all():
@@ -220,7 +214,7 @@ def _from_schedule(device: DeviceKind, plan: Plan) -> float:
 
 
 def _in_budget(cases: Sequence[CasePlan], plan: Plan, inside: float) -> tuple[list[CasePlan], float]:
-    """Return cases, the dearest of them undecided beyond the budget, and total seconds.
+    """Cases, the dearest undecided beyond the budget; total seconds.
 
     `inside`: the budget's seconds not of pairs.
     """

@@ -38,8 +38,7 @@ _GLOB = str.maketrans({"[": "[[]", "*": "[*]", "?": "[?]"})
 
 
 def ready(request: Request) -> tuple[Request, list[str]]:
-    """Return the request for committed HEAD as base and head, and notes. Raises UsageError outside git, without a
-    committed policy, or for too few pairs."""
+    """Return the request for committed HEAD as base and head, and notes. Raises UsageError."""
     pairs = request.what.exact_pairs or PAIRS
     if pairs < LEAST_PAIRS:
         raise UsageError(f"--pairs {pairs}: fewer than {LEAST_PAIRS} pairs do not tell their noise: ask for more")
@@ -76,12 +75,10 @@ class _Replayed:
     criterion: Criterion
     limit: float
     decisions: list[Decision]
-    """Of `RUNS` runs of its pairs."""
 
 
 def conclude(results: Results, *, notes: Iterable[str] = ()) -> Calibration:
-    """Return the calibration of results of HEAD against itself. Pure. Raises MachineError where no case has enough
-    pairs."""
+    """Return the calibration by results of HEAD against itself. Raises MachineError where no case has enough pairs."""
     plan = results.plan
     measured, lacking = _measured(results, plan)
     if not measured:
@@ -122,7 +119,7 @@ def conclude(results: Results, *, notes: Iterable[str] = ()) -> Calibration:
 
 
 def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]:
-    """Return what can be calibrated, and a line for each case that cannot."""
+    """And a line for each case that cannot be calibrated."""
     found, lacking = [], []
     for case in results.cases:
         if case.stopped == "skipped":
@@ -234,7 +231,7 @@ def _held(case: CaseCalibration) -> bool:
 
 
 def _promised(case: CaseCalibration) -> tuple[float | None, float | None]:
-    """Return the smallest change that can be promised, a share, and the readable limit for it."""
+    """The smallest change that can be promised, a share, and a readable limit for it."""
     share = None if case.smallest is None else float(np.expm1(case.smallest))
     return share, None if share is None else step_for(share)
 
@@ -315,8 +312,7 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailR
 
 
 def proposed(cases: Iterable[CaseCalibration]) -> list[str]:
-    """Return lines of YAML for `limits:`: the smallest readable limits that the cases can hold. A case that holds none
-    gets a comment."""
+    """Return lines of YAML for `limits:`, the smallest readable ones that cases can hold."""
     steps: dict[tuple[str, str, float | None], list[str]] = {}
     for case in sorted(cases, key=lambda case: case.case):
         steps.setdefault((case.device, case.metric, _promised(case)[1]), []).append(case.case.translate(_GLOB))

@@ -1,4 +1,4 @@
-"""Commands as cases: base and head in turns, each execution a fresh process."""
+"""Commands as cases: base and head in turns, in fresh processes."""
 
 import math
 import random
@@ -25,7 +25,7 @@ from perfci.system.files import remove_tree
 from perfci.system.process import Parent
 
 PAIR_SECONDS = 0.5
-"""Least seconds of each side in a pair; short commands repeat."""
+"""Least seconds of each side in a pair."""
 MOST_REPEATS = 8
 
 
@@ -46,14 +46,13 @@ class Runner:
     metrics: Mapping[str, CustomMetric]
     """Beside the catalogue's."""
     cases: dict[str, int] = field(default_factory=dict)
-    """Command → number of cases its first execution reported in base or head, also those not asked for; filled by
-    `discover`."""
+    """Command → number of cases its first execution reported in base or head, also those not asked for."""
     seen: dict[tuple[Side, str], dict[str, Reported]] = field(default_factory=dict)
-    """Report of each command's first execution; filled by `discover`."""
+    """Reports of first executions."""
     took: dict[tuple[Side, str], float] = field(default_factory=dict)
-    """Wall seconds of each command's first execution; filled by `discover`."""
+    """Wall seconds of first executions."""
     lasted: dict[str, float] = field(default_factory=dict)
-    """Command → wall seconds of its last pair; filled by `run_pair`."""
+    """Command → wall seconds of its last pair."""
 
     def command(self, name: Side, command: str) -> Command | None:
         """Return the side's own form of a command."""
@@ -102,8 +101,7 @@ class Runner:
     ) -> tuple[list[str], dict[str, str]]:
         """Return command line and environment of an execution that reports into `out`.
 
-        `profiled`: NVBench runs each state once, without its blocking kernel (`--profile`): that waits for the host
-        while a profiler makes the host wait for it.
+        `profiled`: NVBench runs each state once, without its blocking kernel (`--profile`), which waits for the host.
         """
         side = self.sides[name]
         env = {name: value for name, value in side.env.items() if STEADY_MALLOC.get(name) != value}
@@ -129,9 +127,9 @@ class Runner:
         note: Callable[[str], None],
         only: Collection[str] | None = None,
     ) -> list[Case]:
-        """Run every command, or `only` these, once in base and head, to find cases and failures.
+        """Run every command, or `only` these, once in base and head, to find cases.
 
-        A command whose sides name different devices is a case on each measured device, as a kernel is.
+        One whose sides name different devices is a case on each measured device.
         """
         cases: dict[str, Case] = {}
         for name in self.names():
@@ -159,7 +157,7 @@ class Runner:
     def _first(
         self, side: Side, name: str, form: Command | None, device: DeviceKind, devices: Sequence[DeviceKind]
     ) -> dict[str, Reported] | Reason:
-        """Return the first execution's report, or why the command is none of this device."""
+        """Or why the command is none of this device."""
         failure = self.sides[side].failure
         if form is None:
             return Reason(kind="absent", text=f"{side} does not declare it")
@@ -180,11 +178,11 @@ class Runner:
         return reported
 
     def once(self, command: str) -> float:
-        """Return seconds of a further pair of a command: as its last pair, else its first executions."""
+        """Return seconds of a further pair of a command."""
         return self.lasted.get(command) or math.fsum(self.took.get((name, command), 0.0) for name in self.sides)
 
     def unknown(self) -> set[str]:
-        """Return commands with possibly unseen cases: they did not run, or failed, in a side."""
+        """Return commands with possibly unseen cases."""
         return {
             command.name
             for name, side in self.sides.items()
@@ -193,7 +191,7 @@ class Runner:
         }
 
     def idents(self, *names: Side) -> set[str]:
-        """Return ids of commands' known cases, in these sides or all."""
+        """Return ids of commands' known cases."""
         found: set[str] = set()
         for name in names or self.sides:
             for command in self.sides[name].policy.commands:
@@ -201,7 +199,7 @@ class Runner:
         return found
 
     def reports(self) -> dict[str, frozenset[str]]:
-        """Return case id → its metrics in base or head, where known."""
+        """Return case id → its metrics, where known."""
         unknown, found = self.unknown(), dict[str, frozenset[str]]()
         for name, side in self.sides.items():
             for command in side.policy.commands:
@@ -214,8 +212,7 @@ class Runner:
         return {ident: metrics for ident, metrics in found.items() if metrics}
 
     def _hold_units(self, case: Case) -> None:
-        """Makes timing modes differ where the sides declare a reported metric in other units: values without a unit are
-        in the declared one, and another unit is another question."""
+        """Values without a unit are in the declared one, and another unit is another question."""
         if case.origin != "command" or any(case.sides[name].status != "ok" for name in self.sides):
             return
         told = reports(case)
@@ -230,7 +227,7 @@ class Runner:
                     timing.units[metric] = unit
 
     def declared(self, devices: Sequence[DeviceKind], globs: Sequence[str]) -> list[Case]:
-        """Return the commands as cases, without running them: one case even where sub-cases are reported."""
+        """Return the commands as cases, without running them."""
         cases: list[Case] = []
         for name in self.names():
             command = self.command("head", name)
@@ -270,8 +267,7 @@ class Runner:
         return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
 
     def run_pair(self, command: str, cases: Sequence[Case], lot: str, index: int) -> list[PairOutcome]:
-        """Take one pair of every case of a command: sides in turns, short commands several times. `lot`: seed of their
-        order."""
+        """Take one pair of every case of a command, short ones several times. `lot`: seed of the order."""
         rng = random.Random(f"{lot}/command/{command}/{index}")
         outcomes = {case.id: PairOutcome(case) for case in cases}
         order = [name for name in self.sides if any(case.sides[name].status == "ok" for case in cases)]
@@ -318,13 +314,13 @@ def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
 
 
 def adds_options(command: Command) -> bool:
-    """Tell whether perfci adds the tool's options, as the command line does not say where to write."""
+    """Tell whether perfci adds the tool's options."""
     form = FORMATS.get(command.reads)
     return form is not None and bool(form.options) and form.variable not in command.run
 
 
 def repeats(command: Command) -> bool:
-    """Tell whether a profiled execution repeats what it measures, as the tool thinks fit."""
+    """Tell whether a profiled execution repeats what it measures."""
     if command.reads == "nvbench":
         return not adds_options(command)  # --profile among them
     return command.reads in ("google-benchmark", "pytest-benchmark", "hyperfine")
@@ -354,7 +350,7 @@ def _close(outcome: PairOutcome, gathered: Mapping[Side, Mapping[str, list[Repor
 
 
 def _unlike(side: CaseSide, runs: Sequence[Reported]) -> Reason | None:
-    """Return why executions lack what the first one reported: what they leave out may have been slow."""
+    """What executions leave out may have been slow."""
     if not runs:
         return Reason(kind="protocol", text=f"it {_NO_LONGER}")
     first, later = set(side.reports or ()), {frozenset(run.values) for run in runs}

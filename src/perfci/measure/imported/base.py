@@ -1,4 +1,4 @@
-"""Groups of files: the outcome of reading them, and what holds for any."""
+"""Groups of files, and what holds for any."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Imported:
     facts: Fingerprint
     sides: dict[Side, SideCode]
     workers: int
-    """Pairs of workers: timed files of each side, at least 1."""
+    """Timed files of each side, at least 1."""
     reports: Mapping[str, frozenset[str]]
     """Case id → metrics that some file has of it."""
     observed: bool
@@ -35,7 +35,7 @@ class Imported:
 
 
 def require_workers(files: Files) -> None:
-    """Raise UsageError for equal files: a file is a worker, and no two take the same times."""
+    """Raise UsageError for equal files: no two workers take the same times."""
     seen: dict[bytes, Path] = {}
     for path in (path for paths in files.values() for path in paths):
         found = content(path)

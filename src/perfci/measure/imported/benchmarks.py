@@ -1,4 +1,4 @@
-"""Benchmarks' files: a file is a worker; those of base and head pair up in order."""
+"""Benchmarks' files, each a worker."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,8 +29,7 @@ class File(NamedTuple):
 
 
 def read(files: Files, policy: Policy, device: DeviceKind | None) -> Imported:
-    """Read one benchmarking tool's files. Raises UsageError: an unreadable file, several tools, sides of unequal
-    number."""
+    """Read one benchmarking tool's files. Raises UsageError."""
     found = {name: [_read(path, policy) for path in paths] for name, paths in files.items()}
     require_as_many({name: len(one) for name, one in found.items()})
     require_workers(files)

@@ -1,4 +1,4 @@
-"""One file of nsys, ncu or torch.profiler: its tool and its content."""
+"""A file of nsys, ncu or torch.profiler."""
 
 import os
 import shutil
@@ -54,8 +54,8 @@ class Capture:
 
 
 def recognise(path: Path) -> Kind | None:
-    """Return the profiler that wrote a file, by its content, or its name where empty, or None. Raises UsageError for
-    PyTorch's execution trace, which holds no times."""
+    """Return the profiler that wrote a file, by content, else name, or None. Raises UsageError for PyTorch's execution
+    trace."""
     try:
         if not path.is_file():
             return None
@@ -85,10 +85,7 @@ def recognise(path: Path) -> Kind | None:
 def read_all(
     files: Files, kinds: Mapping[Path, Kind], by: By | None, scratch: Path, metrics: Sequence[str] = ()
 ) -> tuple[dict[Side, list[Capture]], By]:
-    """Read all files by ranges, or by kernels where no file has any; return them and which.
-
-    `metrics`: by ncu's names, for limits.
-    """
+    """Read all files by ranges, or by kernels where none has any; return them and which. `metrics`: by ncu's names."""
     exported = {path: _exported(path, scratch) if kind == "nsys report" else path for path, kind in kinds.items()}
 
     def each(way: By) -> dict[Side, list[Capture]]:
@@ -126,7 +123,7 @@ def worked(seen: Trace | Counters) -> bool:
 
 
 def lost_ranges(one: Capture) -> list[str]:
-    """Return ranges of which a file has only faults: what they did is unknown."""
+    """Return ranges of which a file has only faults."""
     return [name for name in one.seen.faults if name not in one.seen.seen]
 
 
@@ -145,12 +142,12 @@ def _exported(path: Path, scratch: Path) -> Path:
 
 
 def _blank(file: Path) -> list[str]:
-    """Return ranges without calls or work: where kernels are cases, only they show that events were lost."""
+    """Ranges without calls or work: where kernels are cases, only they show that events were lost."""
     return [name for name, trace in traces(file, "outermost").seen.items() if not trace.calls and not trace.busy]
 
 
 def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) -> Seen:
-    """By name of range, or all under "". Raises UsageError where there is nothing."""
+    """Raises UsageError where there is nothing."""
     found: Seen
     if kind == "ncu":
         tool = shutil.which("ncu")

@@ -24,11 +24,10 @@ NOTHING = "nothing of it ran on the GPU"
 def read(
     files: Files, kinds: Mapping[Path, Kind], by: By | None, items: Mapping[str, Work], limits: Sequence[Limit] = ()
 ) -> Imported:
-    """Read captures of base and head: nsys and torch.profiler as timelines, ncu as counters.
+    """Read captures: nsys and torch.profiler as timelines, ncu as counters.
 
     Every timeline is a worker with its own time; all else of a case comes from the first file that has it. `items`:
-    work of an execution by patterns of ids. `limits`: on ncu's names. Raises UsageError: an unreadable file, two tools'
-    timelines, sides of unequal number, ranges in some files only.
+    work of an execution by patterns of ids. Raises UsageError.
     """
     require_workers(files)
     of_time: dict[Side, set[Kind]] = {

@@ -1,4 +1,4 @@
-"""Cases of captures: their ranges or kernels, and what a side's files say of them."""
+"""Cases of captures: ranges or kernels, and what a side's files say of them."""
 
 import math
 import zlib
@@ -35,7 +35,7 @@ class Names:
 
 
 _Shape = tuple[str, tuple[int, int, int], tuple[int, int, int], str]
-"""Identity, grid and block of a kernel, and its whole name where a file has several of these."""
+"""Identity, grid and block of a kernel, and its whole name where several have these."""
 
 
 def _shape(kernel: KernelUse | KernelCounters, several: Collection[_Shape] = ()) -> _Shape:
@@ -44,7 +44,7 @@ def _shape(kernel: KernelUse | KernelCounters, several: Collection[_Shape] = ())
 
 
 def _several(found: Mapping[Side, Sequence[Capture]]) -> frozenset[_Shape]:
-    """Return shapes that differently named kernels share in one file: equal shapes are then no match."""
+    """Shapes that differently named kernels share in one file are no match."""
     several: set[_Shape] = set()
     for one in (one for some in found.values() for one in some):
         named: dict[_Shape, set[str]] = defaultdict(set)
@@ -79,8 +79,7 @@ def names_of(found: Mapping[Side, Sequence[Capture]], by: By) -> Names:
 
 
 def _paired(shapes: Mapping[Side, Iterable[_Shape]]) -> list[dict[Side, _Shape]]:
-    """Return one kernel's shapes in base and head: equal ones; then the only ones of a name and grid; then those of a
-    name."""
+    """One kernel's shapes: equal ones; then the only ones of a name and grid; then those of a name."""
     left = {name: list(some) for name, some in shapes.items()}
     pairs: list[dict[Side, _Shape]] = []
     for parts in ((0, 1, 2, 3), (0, 1, 3), (0, 3)) if len(left) > 1 else ():
@@ -96,7 +95,7 @@ def _paired(shapes: Mapping[Side, Iterable[_Shape]]) -> list[dict[Side, _Shape]]
 
 
 def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
-    """Return ids `NAME/grid=64x8x1`, with block and then identity where needed."""
+    """`NAME/grid=64x8x1`, with block and then identity where needed."""
     found: dict[_Shape, str] = {}
     for parts in (1, 2, 3):
         left = {shape: _spelt(label, shape, parts) for shape, label in labels.items() if shape not in found}
@@ -119,8 +118,7 @@ def _dimensions(sides: Iterable[int]) -> str:
 def case_of(
     ident: str, names: Names, found: Mapping[Side, Sequence[Capture]], work: Work, asked: Mapping[str, bool]
 ) -> Case:
-    """Return one case. `work`: of an execution, as declared. `asked`: ncu's name of a metric with a limit → whether one
-    asks this case."""
+    """Return one case. `work`: of an execution. `asked`: ncu's metric → whether a limit on it asks this case."""
     parts = {name: [(one, _of(one, name, names, ident)) for one in some] for name, some in found.items()}
     sides = {name: _side(name, ident, names, some, asked) for name, some in parts.items()}
     for side in sides.values():
@@ -143,7 +141,7 @@ def case_of(
 
 
 def _short(ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]]) -> bool:
-    """Tell whether a timeline may lack work of the GPU: its time is then too short."""
+    """A timeline that lacks work of the GPU has too short a time."""
     return any(
         one.timeline and concerns(missing, "device_busy") for one, _ in parts for missing in _faults(one, names, ident)
     )
@@ -169,7 +167,7 @@ def _of(one: Capture, name: Side, names: Names, ident: str) -> Trace | Counters 
 
 
 def _launches(seen: Trace, shape: _Shape, several: Collection[_Shape]) -> Trace | None:
-    """Return a kernel's mean launch, which has neither host time nor gaps."""
+    """A mean launch has neither host time nor gaps."""
     uses = [one for one in seen.kernels if _shape(one, several) == shape]
     n = math.fsum(one.count for one in uses)
     if n < 1:
@@ -248,7 +246,7 @@ def _side(
 
 
 def _repeated(profile: Profile) -> Fault | None:
-    """Return a fault where more launches were counted than an execution has: sums are of several."""
+    """Sums over more launches than an execution has are of several."""
     if profile.trace is None or profile.counters is None:
         return None
     counted = sum(kernel.count for kernel in profile.counters.kernels)
@@ -262,7 +260,7 @@ def _repeated(profile: Profile) -> Fault | None:
 
 
 def gpus_of(some: Sequence[Capture], named: bool) -> str:
-    """Return the GPUs' names, or else the chips that ncu counted on; empty for none.
+    """Return the GPUs' names, or else the chips that ncu counted on.
 
     `named`: all of ncu's pages have a name, so that base and head compare.
     """

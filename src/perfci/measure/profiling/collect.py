@@ -1,4 +1,4 @@
-"""The profiling pass: registered profilers, one at a time, over the cases that need it."""
+"""The profiling pass: registered profilers, one at a time."""
 
 import math
 import tempfile
@@ -44,10 +44,10 @@ KEPT = "profile"
 
 @dataclass(frozen=True)
 class Profilers:
-    """The registered profilers on this machine."""
+    """The profilers on this machine."""
 
     found: Mapping[Kind, Profiler[Any] | Fault]
-    """Each, or why it is unusable; in order of the registry."""
+    """Each, or why it is unusable."""
     capability: tuple[int, int] | None = None
 
     def of(self, part: Part, scope: Scope) -> list[Profiler[Any] | Fault]:
@@ -55,7 +55,7 @@ class Profilers:
         return [one for kind, one in self.found.items() if kind.part == part and scope in kind.scopes]
 
     def unanswerable(self, plan: Plan) -> list[str]:
-        """Return limits that no profiler here can judge, each once, with reason and remedy."""
+        """Return limits that no profiler here can judge, with reason and remedy."""
         counting = self.of("counters", "case")
         usable = [one for one in counting if not isinstance(one, Fault)]
         fault = next((one for one in counting if isinstance(one, Fault) and not usable), None)
@@ -71,7 +71,7 @@ class Profilers:
 
 
 def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
-    """Find the registered profilers, whose files go to `out`. Code that is not trusted gets no counters."""
+    """Find the profilers, whose files go to `out`. Code that is not trusted gets no counters."""
     folder = None if plan.judged else _anew(out / KEPT)
     raw = _anew(out / RAW, how.raw) if how.raw or not plan.judged else None
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
@@ -96,7 +96,7 @@ def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
 
 
 def _anew(folder: Path, wanted: bool = True) -> Path | None:
-    """Empties the folder; None unless wanted. Raises MachineError."""
+    """None unless wanted. Raises MachineError."""
     with disk_errors("emptied", folder):
         remove(folder)
         if wanted:
@@ -106,7 +106,7 @@ def _anew(folder: Path, wanted: bool = True) -> Path | None:
 
 @contextmanager
 def counting(ordinary: Parent) -> Iterator[Parent]:
-    """Yield the parent of what is counted, and of nothing else.
+    """Yield the parent of what is counted.
 
     Where the code under test runs as another user, it has this process's capabilities to count, which `ordinary` lacks.
     """
@@ -137,11 +137,9 @@ def observe(
     more: Collection[Traced] = (),
     barrier: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Profile the cases that need it, or all where nothing is judged, into `case.sides[…].profile`, within `budget`.
-    Returns notes.
+    """Profile the cases that need it, or all where nothing is judged, within `budget`. Returns notes.
 
-    `begin` is called before the first profiler starts. `more`: traced of commands besides. `barrier` returns once no
-    other process on this host runs code of these sides.
+    `more`: traced of commands besides. `barrier` returns once no other process on this host runs code of these sides.
     """
     start = time.monotonic()
     room = budget is None or budget.left >= PROFILERS * budget.seconds
@@ -194,7 +192,7 @@ def observe(
 
 
 def asked_alike(cases: Sequence[Case], plan: Plan, part: Part) -> list[tuple[tuple[str, ...], list[Case]]]:
-    """Return cases by start of a profiler, with its metrics that their limits need. No cases give one start, to be
+    """Return cases by start of a profiler, with the metrics that their limits need. No cases give one start, to be
     skipped."""
     own: dict[str, set[str]] = {}
     for one in plan.observed if part == "counters" else ():
@@ -230,8 +228,7 @@ class _Pass:
     turns: Turns
 
     def kernels(self, part: Part, device: DeviceKind, cases: Sequence[Case], metrics: Sequence[str]) -> None:
-        """Passes over a profiler that starts the worker where its time would end before the imports, which workers
-        inherit without one."""
+        """Passes over a profiler whose worker would still import when its time ends."""
         bench, names = self.place.benches[device], list(self.place.sides)
         if not cases:
             self.turns.skip(len(names))
@@ -248,7 +245,7 @@ class _Pass:
         self._provide(self.profilers.of(part, "case"), part, bench.parent, cases, names, ready, start)
 
     def command(self, part: Part, asked: Command, cases: Sequence[Case], metrics: Sequence[str]) -> None:
-        """Profile one command for its cases, sides in turns."""
+        """Profile one command, sides in turns."""
         runner, forms = self.place.runner, _forms(self.place, asked.name)
 
         def start(found: Profiler[Any], parent: Parent, name: Side, cases: Sequence[Case]) -> _Seen:
@@ -271,8 +268,7 @@ class _Pass:
         start: Callable[[Profiler[Any], Parent, Side, Sequence[Case]], "_Seen"],
         reports: int | None = None,
     ) -> None:
-        """The next profiler gets cases that the first does not see in every side: one profiler's account compares the
-        sides. `reports`: cases of their command."""
+        """The next profiler gets cases that the first does not see in every side. `reports`: cases of their command."""
         for one in found:
             if not cases:
                 return
@@ -294,7 +290,7 @@ def _forms(place: Place, command: str) -> dict[Side, Command]:
 
 
 def _asked(place: Place, command: str, cases: Sequence[Case], plan: Plan, more: Collection[Traced]) -> Command:
-    """Base decides what is seen of a command, not head; besides, `more` and what limits need."""
+    """Base decides what is seen of a command, besides `more` and what limits need."""
     asked = next(iter(_forms(place, command).values()))
     keys = {case.key for case in cases}
     limited = any(one.metric in CHECKED and one.case_key in keys for one in plan.observed)
@@ -348,10 +344,9 @@ def read_code(
     note: Callable[[str], None],
     account: Account = SAME,
 ) -> None:
-    """Read kernels' code into `Profile.code`, for `cases` with a timeline that lack counters in some side.
+    """Read kernels' code, for `cases` with a timeline that lack counters in some side.
 
-    Reads both sides then, to compare them. Takes the sides' folders back from `account`: nothing of them runs after
-    this.
+    Takes the sides' folders back from `account`: nothing of them runs after this.
     """
     lacking = [case for case in cases if any(_uncounted(side.profile) for side in case.sides.values())]
     for side in sides:

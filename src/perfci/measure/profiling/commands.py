@@ -1,4 +1,4 @@
-"""The profiling pass over commands: a profiler around one execution of the process, once a side."""
+"""A profiler around one execution of a command, once a side."""
 
 import shutil
 from collections.abc import Sequence
@@ -23,8 +23,7 @@ def profile_command(
     scratch: Path,
     turn: Turn = UNBOUNDED,
 ) -> dict[str, Observation[Seen]]:
-    """Return what a profiler sees of one execution of `command`, by case key: the same for all working `cases`. Errors
-    become faults."""
+    """Return what a profiler sees of `command`, by case key: the same for all `cases`. Errors become faults."""
     working = [case.key for case in cases if case.sides[name].status == "ok"]
     if not working:
         return {}

@@ -1,4 +1,4 @@
-"""The profiling pass over kernels: one start of a profiler for all cases of a side."""
+"""One start of a profiler for all cases of a side."""
 
 import re
 import shutil
@@ -21,9 +21,9 @@ from perfci.system.files import unused
 SESSIONS = 3
 """Starts of a tool per side: a case that brings it down costs one."""
 FINISH = 180.0
-"""Seconds for a tool to write its report after the worker."""
+"""Seconds for a report."""
 WRITTEN, WRITING = 60.0, 0.2
-"""Seconds that a worker waits at most for a tool to write its report, and between checks."""
+"""Seconds for a tool to write its report, and between checks."""
 
 
 class Observation(NamedTuple, Generic[Seen]):
@@ -34,7 +34,7 @@ class Observation(NamedTuple, Generic[Seen]):
 
 
 def range_name(number: int, case: Case) -> str:
-    """Return a name without operators of a tool's filters: letters, digits, `_` and `-`."""
+    """Return a name without operators of a tool's filters."""
     return f"perfci-{number}-" + re.sub(r"[^A-Za-z0-9_]+", "-", case.id)[:60].strip("-")
 
 
@@ -47,10 +47,10 @@ def profile_cases(
     note: Callable[[str], None],
     turn: Turn = UNBOUNDED,
 ) -> dict[str, Observation[Seen]]:
-    """Return what `profiler` sees of one side's cases, by case key.
+    """Return what `profiler` sees of one side's cases, by case key, in one start.
 
-    All cases share one start. One that brings it down or outlasts its time is named, and the others are profiled again
-    without it, up to SESSIONS times and within `turn`; all without metrics that it refused.
+    One that brings it down or outlasts its time is named, and the others are profiled again without it, up to SESSIONS
+    times and within `turn`; all without metrics that it refused.
     """
     found: dict[str, Observation[Seen]] = {}
     tool = profiler.name
@@ -83,7 +83,7 @@ def profile_cases(
 
 
 def observed(profiler: Profiler[Seen], read: Read[Seen], ident: str) -> Observation[Seen]:
-    """Return a report's content for one range, with at least one fault where empty."""
+    """Return a report's content for one range, with a fault where empty."""
     faults = [*read.faults.get(ident, []), *read.general]
     if ident not in read.seen and not faults:
         faults = [fault_of(profiler, "empty", "the report says nothing of this case")]
@@ -104,7 +104,7 @@ def _session(
     note: Callable[[str], None],
     turn: Turn,
 ) -> tuple[dict[str, Fault], Read[Seen], bool]:
-    """Start the profiler once. Returns faults of cases, the report, and whether all had a turn."""
+    """Faults of cases, the report, and whether all had a turn."""
     tool = profiler.name
     see = _see(log)
     faults: dict[str, Fault] = {}
@@ -169,12 +169,12 @@ def _asked(
 
 
 def too_late(profiler: Profiler[Any]) -> Fault:
-    """Return the fault of a case that the profilers' time did not reach."""
+    """Return the fault of a case out of time."""
     return fault_of(profiler, "timeout", "the budget had no time left for it", "give a larger budget, or fewer cases")
 
 
 def unaffordable(profiler: Profiler[Any], imports: float, share: float) -> Fault:
-    """Return the fault of a profiler that would import for `imports` of its `share` seconds."""
+    """Return the fault of a profiler without time to import."""
     left = max(0.0, share)
     text = f"its process would import the suite anew, for about {imports:.0f} s, and the budget leaves it {left:.0f} s"
     return fault_of(profiler, "timeout", text, "give a larger budget")

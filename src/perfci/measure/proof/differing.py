@@ -1,4 +1,4 @@
-"""The paths that differ between base and head, and what else must be equal for equal files to mean equal speed."""
+"""The paths that differ, and what else must be equal for equal files to mean equal speed."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from perfci.sources.snapshot import file_digests
 FOLDER = "folder "
 """Precedes a folder's mode in place of a digest."""
 _INSTALLED = re.compile(r"site/[^/]+\.dist-info/(direct_url\.json|RECORD)")
-"""pip's notes (PEP 610, PEP 376) with the folder a package was built in: they always differ."""
+"""pip's notes (PEP 610, PEP 376) with the folder of the build."""
 _NO_MATTER = {"commands", "build_timeout"}
 """Each side's policy keys that change nothing of a kernel."""
 
@@ -36,7 +36,7 @@ class Differing:
 
 
 def differing(base: SideWork, head: SideWork) -> Differing:
-    """Compare trees, builds and caches of base and head now. Raises MachineError."""
+    """Compare trees, builds and caches now. Raises MachineError."""
     ours, theirs = _entries(base), _entries(head)
     paths = {path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)}
     paths -= {path for path in paths if _same_package(base, head, path)}
@@ -49,7 +49,7 @@ def differing(base: SideWork, head: SideWork) -> Differing:
 
 
 def _entries(side: SideWork) -> dict[str, str]:
-    """Path → digest, or FOLDER and mode; without bytecode, which follows from its source."""
+    """Path → digest, or FOLDER and mode; without bytecode."""
     assert side.seal is not None  # it was built
     found = side.seal.files()
     ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
@@ -83,7 +83,7 @@ def _folders(side: SideWork, skipped: Collection[Path]) -> Iterator[str]:
 
 
 def source_of(path: str) -> str:
-    """Return cached bytecode's source, `a/__pycache__/b.cpython-311.pyc` → `a/b.py` (PEP 3147), else the path."""
+    """Return bytecode's source, `a/__pycache__/b.cpython-311.pyc` → `a/b.py` (PEP 3147), else the path."""
     pure = PurePosixPath(path)
     if pure.suffix != ".pyc" or pure.parent.name != "__pycache__":
         return path
@@ -91,7 +91,7 @@ def source_of(path: str) -> str:
 
 
 def unequal(base: SideWork, head: SideWork) -> str:
-    """Return what else makes base and head execute equal files differently, as a clause, or empty."""
+    """Return what else tells base and head apart, as a clause, or empty."""
     if base.python != head.python:
         return f"base runs on {escaped(base.python)}, head on {escaped(head.python)}"
     mine, theirs = (side.policy.model_dump(include=OF_EACH_SIDE - _NO_MATTER) for side in (base, head))

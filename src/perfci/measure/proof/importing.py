@@ -1,9 +1,8 @@
-"""Checks that importing suite files that read what differs does nothing to other files' cases.
+"""Checks that importing suite files that read what differs does nothing to other files' cases, in one process.
 
-Cases of several suite files share a process, in which all see what the import of one does. So those files, and every
-module of the repository that they import, may only define as they are imported: functions, classes and data, by
-expressions that call nothing unknown. And base and head must ask for the same packages from outside. Where that is not
-known, nothing of the suite is proved.
+Those files, and every module of the repository that they import, may only define as they are imported: functions,
+classes and data, by expressions that call nothing unknown. And base and head must ask for the same packages from
+outside. Where that is not known, nothing of the suite is proved.
 """
 
 import ast
@@ -41,10 +40,10 @@ _METHODS = frozenset(
         "relative_to", "resolve", "split", "splitlines", "strip", "upper", "values", "with_name", "with_suffix",
     }
 )  # fmt: skip
-"""Methods of texts, paths and collections that change nothing; not `replace`, which renames a path's file."""
+"""Methods that change nothing; not `replace`, which renames a path's file."""
 _OWN_NAMES = ("__file__", "__name__")
 _MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", "sorted", "str", "tuple"})
-"""Functions whose result has only Python's own methods."""
+"""Their results have only Python's own methods."""
 _DECORATORS = frozenset(
     {
         "classmethod", "property", "staticmethod", "abc.abstractmethod", "contextlib.contextmanager",
@@ -81,7 +80,7 @@ class Imported:
     """Module → path below the folder."""
     suite: Sequence[str]
     parsed: "dict[str, _Module | str]" = field(default_factory=dict)
-    """Path → module, or why it is unknown, of those read so far."""
+    """Path → module, or why it is unknown."""
 
     @property
     def paths(self) -> set[str]:
@@ -100,14 +99,14 @@ class _Module:
         self.imported: dict[str, int] = {}
         """Modules asked for, or their attributes → first line."""
         self.bound: dict[str, set[str]] = {}
-        """Name → what imports anywhere bind to it: a module or its attribute."""
+        """Name → what imports bind to it: a module or its attribute."""
         self.defined: set[str] = set()
         self.data: set[str] = set()
-        """Names of numbers, texts, collections of these, and what `_PURE` makes."""
+        """Names of numbers, texts, collections of these."""
         self.anywhere: dict[str, int] = {}
         """As `imported`, with imports in functions."""
         self.dynamic = False
-        """It may execute files by other means than import statements."""
+        """It may execute files by other means."""
         self.files: set[str] = set()
         """File names, without folders, that its texts may be."""
         for one in (one for top in statements for one in ast.walk(top)):
@@ -152,7 +151,7 @@ class _Module:
             self.bound.setdefault(top if plain else alias.asname or alias.name, set()).add(top if plain else target)
 
     def _targets(self, one: ast.Import | ast.ImportFrom) -> dict[ast.alias, str]:
-        """Part of an import → what it asks for: a module or its attribute."""
+        """What a part of an import asks for: a module or its attribute."""
         if isinstance(one, ast.Import):
             return {alias: alias.name for alias in one.names}
         above = self.package[: len(self.package) - one.level + 1] if one.level else []
@@ -206,7 +205,7 @@ class _Module:
         return (value is None or self._is_data(value)) and self._defines(one, is_enum)
 
     def _is_plain(self, value: ast.expr | None) -> bool:
-        """Tell whether an expression is data, or only keeps a value: under a name, in a tuple, list or dict."""
+        """Tell whether an expression is data, or only kept: under a name, in a tuple, list or dict."""
         if value is None or isinstance(value, (ast.Name, ast.Constant, ast.Lambda)):
             return True
         if isinstance(value, ast.Attribute):
@@ -220,7 +219,6 @@ class _Module:
         return self._is_data(value)
 
     def _is_type(self, value: ast.expr | None) -> bool:
-        """Tell whether an annotation is plain, with unions of types."""
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
             return self._is_type(value.left) and self._is_type(value.right)
         return self._is_plain(value)
@@ -245,7 +243,6 @@ class _Module:
         return isinstance(value, _DATA) and all(self._is_data(one, names) for one in ast.iter_child_nodes(value))
 
     def _is_method(self, value: ast.expr, local: Collection[str]) -> bool:
-        """Tell whether a builtin's method that changes nothing is called."""
         if not isinstance(value, ast.Attribute) or value.attr not in _METHODS:
             return False
         # Where another link leads, nobody hears.
@@ -272,7 +269,7 @@ class _Module:
         return self._called(decorator.func) in _DECORATORS and all(map(self._is_plain, given))
 
     def _called(self, value: ast.expr) -> str:
-        """Return an expression's dotted name as imported, or empty."""
+        """A dotted name as imported, or empty."""
         first, dot, rest = ast.unparse(value).partition(".")
         builtin = {first} if hasattr(builtins, first) and "*" not in self.bound else set()
         targets = self.bound.get(first, builtin)
@@ -286,7 +283,7 @@ def _annotations(one: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.ex
 
 
 def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
-    """Return why importing the suite files `apart` may affect other cases, as a clause, or empty."""
+    """Return why importing the suite files `apart` may affect others, as a clause, or empty."""
     asked = []
     for side in (base, head):
         for path, module in closed(side, [file for file in side.suite if file in apart]).items():
@@ -302,11 +299,9 @@ def importing(base: Imported, head: Imported, apart: Collection[str]) -> str:
 
 
 def at_work(side: Imported, differs: Collection[str]) -> dict[str, int]:
-    """Return, of imported modules that depend on what differs, path → the first line that does more than define by it
-    on import, or 0.
+    """Return path → the first line that does more than define by what differs, or 0, of imported modules.
 
-    Such a module differs, names a file that does, cannot be read, may execute files by other means than import
-    statements, or imports another such module.
+    They differ, name a file that does, cannot be read, may execute files by other means, or import another such module.
     """
     modules = closed(side, side.suite, anywhere=True)
     names = {PurePosixPath(path).name for path in differs if not path.endswith(".py")}
@@ -342,8 +337,8 @@ def _is_known(name: str, own: Collection[str]) -> bool:
 
 
 def closed(side: Imported, suite: Iterable[str], *, anywhere: bool = False) -> dict[str, _Module | str]:
-    """Path → module of suite files and all that they import of the side, or why it is unknown. `anywhere`: also in
-    functions."""
+    """Return path → module, or why it is unknown, of suite files and all that they import of the side. `anywhere`: also
+    in functions."""
     reached: dict[str, _Module | str] = {}
     todo = [f"tree/{file}" for file in suite]
     while todo:

@@ -1,10 +1,9 @@
 """The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
 
 strace sees what they name: in each side processes import the suite as timed ones do, check cases and execute them as
-often as a pair. They are forks of the stem, which knows nothing of a side alone, and strace is attached before each
-begins. Suite files whose import names what differs are imported last, and nothing is proved where that could change the
-others (`importing`). Several files share a process, since mostly none names what differs; if one does, they are tried
-again by halves. What is not proved, or not known, is measured, and says why.
+often as a pair. They are forks of the stem, which knows nothing of a side alone. Suite files whose import names what
+differs are imported last, and nothing is proved where that could change the others (`importing`). Several files share a
+process; if one names what differs, they are tried again by halves. What is not known is measured, and says why.
 """
 
 import random
@@ -42,22 +41,21 @@ SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"
 Files = dict[str, list[Case]]
 AUDITED = 0.25
-"""Share of runs in which a proved case is measured all the same: it watches over many runs, and safeguards no single
-one."""
+"""Share of runs in which a proved case is measured all the same: it watches over many runs."""
 AT_ONCE = 8
-"""Traced processes beside each other: each takes half a GB of a GPU for its context."""
+"""Traced processes beside each other, with half a GB of a GPU each."""
 SLOWER = 3.0
 """Factor on time-outs under strace."""
 DRAWS = 8
-"""Executed draws of a case's inputs, the same in base and head, unforeseeable by code."""
+"""Draws, the same in base and head, unforeseeable by code."""
 BUDGET = 1 / 3
-"""Share of the budget left that tracing may take."""
+"""Share of the budget left."""
 ENDING = 10.0
-"""Seconds for processes to end after the worker."""
+"""Seconds for processes to end."""
 
 
 def seeks_proof(what: What, place: Place, plan: Plan) -> bool:
-    """Tell whether cases may stay unmeasured: in a comparison to be judged, unless all are asked for."""
+    """Tell whether cases may stay unmeasured."""
     whole = what.measure_all or plan.exact_pairs is not None  # as of a profile
     return what.mode == "compare" and place.limits.prove and not whole
 
@@ -72,8 +70,7 @@ def prove(
     *,
     fuzz: bool,
 ) -> list[str]:
-    """Fill `Case.proof` of cases that work in base and head. Returns notes: why none could be proved. Raises
-    MachineError."""
+    """Fill `Case.proof` of cases that work. Returns notes. Raises MachineError."""
     sought = [case for case in cases if all(side.status == "ok" for side in case.sides.values())]
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
@@ -120,7 +117,6 @@ def prove(
 
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
-    """Case key → why it is not proved, as a clause, or empty."""
     reasons: dict[str, str] = {}
     names, several = list(files), tracing.several
     groups = [names[first::several] for first in range(several)]
@@ -136,7 +132,7 @@ def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
 
 
 def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
-    """Return why a case is measured whatever its code, as a clause, or empty."""
+    """Return why a case is measured whatever its code, or empty."""
     if case.origin != "kernel":
         return "it is a command's, and only cases of kernels are proved"
     asked = any(one.case_key == case.key and not one.waits for one in criteria)
@@ -144,7 +140,7 @@ def unprovable(case: Case, criteria: Sequence[Criterion]) -> str:
 
 
 def number(case: Case, criteria: Sequence[Criterion]) -> str:
-    """Return a limit on `case` that only a measured number answers, in words, or empty."""
+    """Return a limit that only a measured number answers, or empty."""
     bounds = (one for one in criteria if one.case_key == case.key and one.timed and not one.relative)
     return next((one.words() for one in bounds), "")
 
@@ -158,13 +154,12 @@ def draw_audit(cases: Sequence[Case], lot: str) -> None:
 
 
 def _hopeless(file: str, sides: Sequence[Imported], differs: Differing) -> str:
-    """Return why a suite file reads what differs without a trace, or empty."""
     paths = (path for side in sides for path in closed(side, [file]))
     return next((_reads(path) for path in paths if path in differs.paths), "")
 
 
 def _schedule() -> dict[str, Any]:
-    """Some draws on the CPU have as many executions each as a pair's placement."""
+    """Some draws have as many executions as a pair's placement."""
     schedule = SCHEDULES["cpu"]
     blocks = [schedule.blocks if number < schedule.placements else 1 for number in range(DRAWS)]
     return {"blocks": blocks, "samples": schedule.samples} | schedule.model_dump(include={"sample_time", "block_time"})
@@ -176,13 +171,13 @@ def _reads(path: str) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a pair of processes shows of some files' cases."""
+    """What a pair of processes shows."""
 
     why: str = ""
-    """Why none is proved, as a clause; empty where it depends on the case."""
+    """Why none is proved."""
     cases: Mapping[str, str] = field(default_factory=dict)
     imports: bool = False
-    """The reason lies in the import of the suite, which all processes do."""
+    """The reason lies in the import."""
 
 
 class _Tracing:
@@ -200,8 +195,8 @@ class _Tracing:
         *,
         fuzz: bool,
     ) -> None:
-        """`apart`: suite files whose import names what differs; `known`: what they may name of it without effect on
-        others; `end`: monotonic clock, no examination behind it."""
+        """`apart`: suite files whose import names what differs; `known`: what they may name of it; `end`: monotonic
+        clock."""
         self.place, self.bench, self.tool, self.differs, self.note = place, bench, tool, differs, note
         self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
         self.started = 0
@@ -209,12 +204,11 @@ class _Tracing:
         self.several = 1 if bench.cores else max(1, min(AT_ONCE, usable_cores()) // 2)
         """Processes of a side at once."""
         self.seconds = 0.0
-        """Expected of the processes examined now."""
+        """Of the processes examined now."""
         self.exclusive = any(place.exclusive(device) for device in place.benches)
 
     def examine(self, asked: Sequence[Files]) -> list[_Answer]:
-        """Base and head run beside each other: what one makes and Python could import is removed, and its own trace
-        then proves nothing."""
+        """What one side makes and Python could import is removed, and its own trace then proves nothing."""
         answers: list[_Answer] = []
         seals = [side.seal for side in self.place.sides.values() if side.seal is not None]
         for first in range(0, len(asked), self.several):
@@ -233,7 +227,7 @@ class _Tracing:
         return answers
 
     def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[Trace]:
-        """Of all processes, in order; those of a group run beside each other."""
+        """Those of a group run beside each other."""
         traces = []
         for group in groups:
             for process in group:
@@ -279,10 +273,10 @@ class _Process:
         self.asked = list(asked)
         suite = tracing.found[side.name].suite
         self.first, self.last = ([one for one in suite if (one in tracing.apart) is last] for last in (False, True))
-        """Files imported before the cases, and behind them."""
+        """Files before the cases, and behind them."""
         self.cases = [case for cases in asked.values() for case in cases]
         self.refused: dict[str, str] = {}
-        """Case key → why it was not executed as often as in a pair."""
+        """Case key → why it was not executed."""
         self.folder = place.parent.scratch / f"prove-{number}"
         self.cache = side.folder / f"prove-{number}"
         self.tracer = 0

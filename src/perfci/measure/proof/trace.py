@@ -1,8 +1,7 @@
 """The names that a process and its children handed to the kernel, from strace (`system.strace.command`).
 
-What is not understood, or could bring contents into a process without a name, makes the trace unsure: it then proves
-nothing. Names are resolved as the kernel does, one component after the other; missing names count, and so does each
-link on the way.
+What is not understood, or could bring contents into a process without a name, makes the trace unsure. Names are
+resolved as the kernel does; missing names count, and so does each link on the way.
 """
 
 import itertools
@@ -20,13 +19,13 @@ from perfci.model.text import escaped
 from perfci.system.strace import ESCAPES, SENDS
 
 MOST_FOLDERS = 64
-"""Working folders kept apart; a relative name counts in each that any process had."""
+"""A relative name counts in each folder that any process worked in."""
 MOST_LINKS = 40
 """On the way of one name (path_resolution(7))."""
 MOST_SCRIPTS = 5
 """That interpret one another (execve(2))."""
 LARGEST = 512 * 2**20
-"""Bytes of a trace: importing torch takes some 10 MB."""
+"""Importing torch takes some 10 MB."""
 _HEX = r"(?:\\x[0-9a-f]{2})*"
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. \w+ resumed>(?P<rest>.*)|(?P<call>\w+\(.*)|\+\+\+ (?P<end>.+) \+\+\+)")
 _CALL = re.compile(r"(\w+)\((.*?)\)? += (-?\d+|0x[0-9a-f]+|\?)" + rf"(?:<({_HEX})>(?:\(deleted\))?)?(?: .*)?")
@@ -34,7 +33,7 @@ _NAME = re.compile(rf'(?:(AT_FDCWD|-?\d+)(?:<({_HEX})>(?:\(deleted\))?)?, )?"({_
 _DESCRIPTOR = re.compile(rf"\d+<({_HEX})>")
 _SOCKET = re.compile(rf'sun_path="({_HEX})"')
 _ELSEWHERE = re.compile(r"/proc/[^/]+(/task/[^/]+)?/(cwd|root|fd/[^/]+|map_files/[^/]+)")
-"""Links of proc(5) that lead each process elsewhere, without a name."""
+"""Links of proc(5) that lead elsewhere without a name."""
 _CHANGES = {
     "mkdir", "mkdirat", "mknod", "mknodat", "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat",
     "unlink", "unlinkat", "rmdir", "truncate", "creat",
@@ -44,25 +43,24 @@ _HARMLESS = re.compile(
       | .*/__pycache__(/[^/]+\.pyc(\.\d+)?)?""",
     re.VERBOSE | re.DOTALL,
 )
-"""Shared places that processes write to without anyone reading it as data: devices, the driver's switch for injection,
-and bytecode, which follows from its source."""
+"""Devices, the driver's switch for injection, and bytecode: nobody reads these as data."""
 
 
 @dataclass
 class Part:
-    """Names of a part of a trace, each in its first part; relative below the side's folder."""
+    """Names in their first part, below the side's folder."""
 
     named: set[str] = field(default_factory=set)
     listed: set[str] = field(default_factory=set)
     outside: set[str] = field(default_factory=set)
     """Files and listed folders elsewhere."""
     late: str = ""
-    """One of those, written since the run began."""
+    """One of those, written since."""
 
 
 @dataclass
 class Trace:
-    """Names of processes, in parts that begin at the mark."""
+    """Parts begin at the mark."""
 
     parts: list[Part] = field(default_factory=list)
     unsure: str = ""
@@ -83,16 +81,16 @@ class Trace:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Places of the traced process; folders are real paths."""
+    """Places of the traced process, real paths."""
 
     side: str
     other: str
     """The other side's folder."""
     cache: str
-    """Name below `side` of what replaced `cache` for this process alone."""
+    """What replaced `cache` below `side` for this process."""
     start: str
     mark: str
-    """The name that begins a part, and is named first."""
+    """The name that begins a part."""
     socket: str
     """Address of the run's socket."""
     begun: float = math.inf
@@ -102,7 +100,7 @@ class Surroundings:
 
 
 def read(file: Path, around: Surroundings) -> Trace:
-    """Read the trace of ended processes; what they left is looked up on the disk."""
+    """Read the trace of ended processes."""
     reader = _Reader(around)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
@@ -207,8 +205,7 @@ class _Reader:
                 self.change(call, arguments, names)
 
     def interpreter(self, names: list[list[str]]) -> None:
-        """Count what the kernel reads to execute a script: the program behind `#!`, perhaps a script, too
-        (execve(2))."""
+        """The kernel reads the program behind `#!`, perhaps a script, too (execve(2))."""
         left = [Path(self.resolve(name)) for name in itertools.chain(*names)]
         if not any(map(Path.is_file, left)):
             raise _Unsure("it executed a file that is gone, or has no name")
@@ -222,7 +219,7 @@ class _Reader:
                     left += [Path(self.resolve(place)) for place in places]
 
     def absolute(self, one: "re.Match[str]") -> list[str]:
-        """Return an argument's possible names: a relative one for each working folder."""
+        """A relative name is one for each working folder."""
         base, known, name, _ = one.groups()
         text = _text(name)
         if text.startswith("/"):
@@ -237,7 +234,7 @@ class _Reader:
             raise _Unsure(f"its processes had more than {MOST_FOLDERS} working folders")
 
     def resolve(self, name: str, links: int = 0) -> str:
-        """Return the real path of an absolute name; all on its way counts as named."""
+        """All on the way to the real path counts as named."""
         name = re.sub("/+", "/", name)
         if name not in self.real:
             folder, last = posixpath.split(name)
@@ -271,7 +268,7 @@ class _Reader:
             self.found.parts[-1].outside.add(path)
 
     def below(self, path: str) -> str | None:
-        """Return a real path below the side's folder as `Differing` has it, or None."""
+        """As `Differing` has it, or None."""
         if path == self.around.other or path.startswith(f"{self.around.other}/"):
             raise _Unsure("it names files of the other side")
         if not path.startswith(f"{self.around.side}/"):
@@ -281,7 +278,7 @@ class _Reader:
         return os.fsencode(f"{top}/{rest}" if rest else top).decode(errors="backslashreplace")
 
     def speak(self, call: str, arguments: str, done: bool) -> None:
-        """Take a message to another process: only this run's and the kernel may get one."""
+        """Only this run and the kernel may get messages."""
         if call == "sendto":
             done = done and not arguments.endswith("NULL, 0")
         elif call != "connect":
@@ -297,7 +294,7 @@ class _Reader:
         return address == self.around.socket or re.fullmatch(short, address) is not None
 
     def change(self, call: str, arguments: str, names: list[list[str]]) -> None:
-        """Take a change of folder, or a possible write: only to own places, which are gone in the end."""
+        """Writes go only to own places, which are gone in the end."""
         if call == "chdir":
             for folder in names[0]:
                 self.enter(folder)
@@ -324,7 +321,7 @@ class _Reader:
         self.made.update(dict.fromkeys(foreign, len(self.found.parts) - 1))
 
     def is_own(self, path: str) -> bool:
-        """Tell whether nobody else reads a path as data: below what the processes made, or harmless."""
+        """Nobody else reads what the processes made, or what is harmless."""
         if path.startswith(f"{self.around.side}/{self.around.cache}/") or _HARMLESS.fullmatch(path):
             return True
         while path not in self.made and path != "/":
@@ -333,7 +330,7 @@ class _Reader:
 
 
 def _link(path: str) -> str | None:
-    """None for what is no link. Those of /proc are each process's own."""
+    """Those of /proc are each process's own."""
     if path.startswith("/proc/"):
         return None
     try:
@@ -343,7 +340,7 @@ def _link(path: str) -> str | None:
 
 
 def _is_late(path: str, begun: float) -> bool:
-    """Tell whether a file, link, or folder's list (name with a final slash) was written since then."""
+    """A folder's list has a final slash."""
     try:
         found = os.lstat(path)
     except (OSError, ValueError):

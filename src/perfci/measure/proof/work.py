@@ -1,4 +1,4 @@
-"""The GPU work of cases in base and head, recorded and compared without timing."""
+"""The GPU work of cases, recorded and compared without timing."""
 
 import math
 import random
@@ -39,15 +39,15 @@ from perfci.worker.tuners import UNSEEN
 Folders = dict[Side, list[Path]]
 SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
-"""Of a side: what differs between them is not the case's work."""
+"""What differs between them is not the case's work."""
 DRAWS = SCHEDULES["rotating"].placements
-"""Recorded draws of a case's inputs, unforeseeable by code: as many as a pair begins with."""
+"""Draws, unforeseeable by code, as many as a pair begins with."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
 _AT_ONCE = 4
 """Cases compared in one process, for which the bounds hold."""
 BUDGET = 0.25
-"""Share of the budget left: a longer proof saves nothing that pairs do not need."""
+"""Share of the budget left: a longer proof saves nothing."""
 _LEAST = 5.0
 """Seconds to wait for an answer, whatever is left."""
 _ONE = Setup("hot", 1, 1, 1, 1)
@@ -63,8 +63,8 @@ def prove_work(
     journal: Journal,
     note: Callable[[str], None],
 ) -> None:
-    """Fill `Case.proof` of unproved `cases` that were checked and settled; from the journal where recorded. `lot`: as
-    of `draw_audit`; empty audits none. Raises MachineError."""
+    """Fill `Case.proof` of unproved `cases`, or take it from the journal. `lot`: as of `draw_audit`; empty audits none.
+    Raises MachineError."""
     bench = place.benches.get("cuda")
     if bench is None:
         return
@@ -105,7 +105,7 @@ def _prove(
 
 
 def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
-    """Return why a checked case's work would prove nothing, as a clause, or empty."""
+    """Why a checked case's work would prove nothing."""
     setup = place.benches["cuda"].setups.get(case.key)
     if why := unprovable(case, criteria) or _absent(case):
         return why
@@ -129,7 +129,7 @@ def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> st
 
 
 def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
-    """Record and compare the work of the request's cases on a GPU. Returns id → answer. Raises PerfciError."""
+    """Record and compare the work of the request's cases. Returns id → answer. Raises PerfciError."""
     with ExitStack() as stack:
         place = open_place(request, progress, stack, Costs())
         if "cuda" not in place.benches:
@@ -153,10 +153,7 @@ def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
 def compare_work(
     cases: Sequence[Case], place: Place, note: Callable[[str], None], end: float = math.inf
 ) -> dict[str, Compared]:
-    """Record and compare the work of cases in processes of both sides. Returns id → answer. Raises MachineError.
-
-    `end`: monotonic clock, no recording behind it.
-    """
+    """Record and compare the work of cases. Returns id → answer. Raises MachineError. `end`: monotonic clock."""
     answers = {case.id: refused(why) for case in cases if (why := _absent(case))}
     account = place.parent.account
     with desk(account) as desktop:
@@ -205,9 +202,8 @@ class _Recording:
         return [(case.id, self.folders[case.id]) for case in cases if case.id not in self.answers]
 
     def _lots(self, cases: Sequence[Case]) -> list[list["Batch"]]:
-        """Return lots of batches, whose recorders work at once: all of a lot's, or one of each side where memory may
-        lack room for more, as in timing; one by one where the GPU takes one process at a time. Whatever time allows is
-        so recorded by all."""
+        """Recorders of a lot work at once: all, or one of each side where memory may lack room for more; one by one
+        where the GPU takes one process at a time. So time records all equally."""
         if not cases:
             return []
         if self.place.exclusive("cuda"):

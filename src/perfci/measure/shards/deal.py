@@ -1,4 +1,4 @@
-"""The deal: each shard's cases, the plan made of it, and what a shard takes from it."""
+"""Each shard's cases."""
 
 import math
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from perfci.model.text import count
 
 
 def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) -> dict[str, int]:
-    """Return case key → shard, from 1: the dearest first, each to the shard with least to do. Deterministic.
+    """Return case key → shard, from 1: the dearest first, each to the shard with least to do. Raises UsageError for
+    fewer units than shards.
 
-    `seconds`: case key → expected seconds. `units`: case key → what is measured as one: a command's cases stay
-    together. Raises UsageError for fewer units than shards.
+    `seconds`: case key → expected seconds. `units`: case key → what is measured as one, such as a command.
     """
     groups: dict[str, list[str]] = {}
     for key in seconds:
@@ -43,10 +43,9 @@ def deal(seconds: Mapping[str, float], units: Mapping[str, str], shards: int) ->
 
 
 def share_out(measurement: Measurement, shards: int, out: Path, *, fewer: bool = False) -> SharedPlan:
-    """Plan a comparison for `shards` machines: all up to the first sample. Raises PerfciError.
+    """Plan a comparison for `shards` machines, or as many as there are cases, if `fewer`. Raises PerfciError.
 
-    `out`: an earlier comparison's results, or a calibration, with seconds of cases; else the schedule has them.
-    `fewer`: with fewer cases than shards, plan for as many.
+    `out`: an earlier comparison's results, or a calibration.
     """
     place, cases, plan, run = measurement.plan()
     measured = [case for case in cases if case.measured("head")]
@@ -79,7 +78,7 @@ def share_out(measurement: Measurement, shards: int, out: Path, *, fewer: bool =
 
 
 def planned(shard: Shard) -> Planned:
-    """Return a shard's part of its plan: its criteria have the m and looks of the whole."""
+    """Return a shard's part of its plan, with the m and looks of the whole."""
     whole, plan, number = shard.plan, shard.plan.plan, shard.number
     proofs, keys = {case.key: case.proof for case in shard.cases}, [case.key for case in whole.cases]
     own = [one for one in plan.criteria if one.case_key in proofs]

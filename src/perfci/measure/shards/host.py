@@ -1,8 +1,7 @@
-"""One host with several GPUs: a measuring process for each, in step; each measures a shard of one plan.
+"""One host with several GPUs: a measuring process for each, in step, for a shard of one plan.
 
-All wait for each other before and behind what is timed, so that neither imports and checks nor profilers run beside
-pairs. A dead process is not waited for: its end of a pipe closes with it. Its shard is unfinished, and `--resume` goes
-on with it.
+All wait for each other before and behind what is timed. A dead process is not waited for: its end of a pipe closes with
+it. Its shard is unfinished, and `--resume` goes on with it.
 """
 
 import os
@@ -37,7 +36,7 @@ from perfci.system.users import find_account
 FOLDER = "shards"
 """Below the output folder: the plan, and a folder of each process."""
 LEASE = "several GPUs"
-"""Held by every holder of several leases: two of them would wait for each other."""
+"""Two holders of several leases would wait for each other."""
 GRACE = 60.0
 """Seconds for an interrupted process to write what it has."""
 
@@ -49,7 +48,7 @@ class Member:
     name: str
     """For people, such as `GPU 0`."""
     env: Mapping[str, str]
-    """Variables by which it sees only its device."""
+    """Variables that show only its device."""
     gpu: str | None = None
     """UUID."""
     cores: Sequence[int] = ()
@@ -72,8 +71,8 @@ def seeing(member: Member) -> Iterator[None]:
 
 
 def plan_host(request: Request, members: Sequence[Member], home: Path, progress: Progress) -> SharedPlan:
-    """Build base and head into `home` unless prepared, prove, and plan a shard for each of `members`, or each case if
-    fewer. A resumed run keeps its plan. Raises PerfciError."""
+    """Build base and head into `home` unless prepared, prove, and plan a shard for each member. A resumed run keeps its
+    plan. Raises PerfciError."""
     where = request.where
     folder = where.out / FOLDER
     known = _known(request, members, folder / PLAN) if request.how.resume else None
@@ -91,7 +90,6 @@ def plan_host(request: Request, members: Sequence[Member], home: Path, progress:
 
 
 def _known(request: Request, members: Sequence[Member], path: Path) -> SharedPlan:
-    """Raises UsageError without a plan to resume, or where something else is asked for now."""
     if not path.exists():
         raise UsageError(f"{path.parent}: holds nothing that can be gone on with: leave out --resume")
     known = read_plan(path)
@@ -110,7 +108,7 @@ def _known(request: Request, members: Sequence[Member], path: Path) -> SharedPla
 def measure_host(
     request: Request, members: Sequence[Member], plan: SharedPlan, home: Path, progress: Progress
 ) -> tuple[list[Path], list[str]]:
-    """Measure a plan on the devices of `members` at once. Returns the shards' folders, to be merged, and notes.
+    """Measure a plan on the devices of `members` at once. Returns the shards' folders, and notes.
 
     `home`: the prepared sides. Raises PerfciError where nothing can be merged.
     """
@@ -147,8 +145,7 @@ def _measure_parts(
 
 
 def _interrupted(path: Path, why: str) -> None:
-    """Marks a dead process's results. `--resume` goes on from its journal. Raises MachineError where it died before it
-    had results."""
+    """Raises MachineError where a process died before it had results."""
     if not path.exists():
         raise MachineError(f"{why}: go on with --resume")
     results = Results.model_validate_json(path.read_bytes())
@@ -174,8 +171,7 @@ class _Running:
 
 
 def measure_together(asked: Sequence[tuple[Member, Request]], progress: Progress) -> list[str | None]:
-    """Measure as each request asks, in a process each, in step, into its output folder. Returns how a process died,
-    None for one that came to its end.
+    """Measure as each request asks, in a process each, in step. Returns how a process died, or None.
 
     Raises UsageError or MachineError for a process that refuses before it has results; the others are then ended, as on
     an interrupt.
@@ -272,8 +268,6 @@ def _overall(of: Sequence[Standing | None]) -> Standing:
 
 
 class _Line:
-    """A measuring process's end of its line: progress and barriers."""
-
     def __init__(self, line: Connection) -> None:
         self._line = line
         self._passed: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -337,7 +331,7 @@ def _measure(request: Request, member: Member, connection: Connection) -> None:
 
 
 def _meet(measurement: Measurement, barrier: Callable[[], None]) -> None:
-    """Leaves on the disk what is known, in case this process ends here, and waits for the others."""
+    """In case this process ends here."""
     if (known := measurement.results) is not None:
         died = Reason(kind="exit", text="its measuring process ended without an answer")
         _keep(known.model_copy(update={"error": died}), measurement.request.where.out)

@@ -1,4 +1,4 @@
-"""Results of all shards of a plan become those of one run. Pure: nothing is measured or judged.
+"""Results of all shards of a plan become those of one run. Pure.
 
 A shard that was begun stands for good: choosing between two measurements of it by what they say would spend α twice.
 """
@@ -27,7 +27,7 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
     """Return one run's results over all cases of a plan. `found`: name and content of documents.
 
     Raises UsageError for documents of no plan or several, or a duplicate shard; MachineError for a missing shard. One
-    that ended by an error before it measured counts until a later one replaces it; if it stays, the run is an error.
+    that ended by an error before it measured counts until a later one replaces it.
     """
     shared = [_shared(name, results) for name, results in found]
     _require_one_plan(shared)
@@ -50,8 +50,7 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
 
 
 def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
-    """Return the merged results of each model of device that shares α, or the only one. Raises as `merge` and
-    `require_models`."""
+    """Return the merged results of each model of device that shares α. Raises as `merge` and `require_models`."""
     plans: dict[str, list[tuple[str, Results]]] = {}
     for name, results in found:
         part = _shared(name, results).part
@@ -62,9 +61,8 @@ def merge_models(found: Sequence[tuple[str, Results]]) -> list[Results]:
 
 
 def require_models(merged: Sequence[Results], asked: int = 0) -> None:
-    """Raise UsageError where merged results of several plans do not share α: another change, another number of models,
-    a duplicate model; MachineError where a model is missing. `asked`: required number of models; 0: as the plans say.
-    """
+    """Raise UsageError where merged results of several plans do not share α; MachineError where a model is missing.
+    `asked`: required number of models; 0: as the plans say."""
     models = max((one.part.models for one in merged if one.part is not None), default=1)
     if asked and models != asked:
         raise UsageError(
@@ -107,7 +105,6 @@ def _plan(part: Part) -> str:
 
 
 def _require_one_plan(shared: Sequence[Shared]) -> None:
-    """Raise UsageError unless all have one plan, the same trees and the same models of device."""
     if not shared:
         raise UsageError("merge: names no results: name the folders of all shards")
     first, *others = shared
@@ -150,7 +147,7 @@ def _standing(number: int, attempts: Sequence[Shared]) -> Shared:
 
 
 def begun(results: Results) -> bool:
-    """Tell whether a shard holds a pair or a failure: another measurement would be a second one."""
+    """Tell whether a shard holds a pair or a failure."""
     return any(case.pairs or any(side.status == "failed" for side in case.sides.values()) for case in results.cases)
 
 
@@ -240,7 +237,7 @@ def _largest(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _machine(facts: Sequence[Fingerprint]) -> Fingerprint:
-    """The first machine's facts, with the highest ceilings: no time that one of them reaches is impossible."""
+    """With the highest ceilings no time that a machine reaches is impossible."""
     first = facts[0]
     ceilings = {}
     for device in first.ceilings:
@@ -272,7 +269,7 @@ def _highest(found: Sequence[Ceilings]) -> Ceilings:
 
 
 _TOLD = ("host", "cpu", "cores", "python", "torch", "cuda", "driver")
-"""Facts in which machines may differ, reported where they do."""
+"""Facts in which machines may differ."""
 
 
 def _machines(shards: Sequence[Shared]) -> list[str]:

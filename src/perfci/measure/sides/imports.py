@@ -1,9 +1,9 @@
-"""The stem: it imports once what suites import from outside base and head, as the sides' scouts ask for it.
+"""The stem imports once what suites import from outside base and head, as the sides' scouts ask for it.
 
-A scout imports base's suite and executes the first case of each kernel; meanwhile the stem imports what it asks for.
-Head's scout is a fork of it, and says whether head asks for the same: where it does not, the stem begins anew with what
-both ask for. Workers import what either side provides, and what either asks for after anything that differs between
-them was at work, or after other modules than the other side: it could turn out otherwise there.
+A scout imports base's suite and executes the first case of each kernel. Head's scout is a fork of the stem, which
+begins anew with what both ask for where they differ. Workers import what either side provides, and what either asks for
+after anything that differs between them was at work, or after other modules than the other side: it could turn out
+otherwise there.
 """
 
 import re
@@ -35,24 +35,23 @@ LOG = "imports.log"
 TIMEOUT = 120.0
 """Seconds for a stem to import all that was asked for."""
 TRIES = 4
-"""Stems of a run: each but the last goes without one module more."""
+"""Stems of a run, each without one module more."""
 MOST, LONGEST = 2000, 200
 """Modules of a scout, and characters of a name."""
 
 
 class Imports:
-    """A run's imports that are paid once: for the workers of all sides, or none."""
+    """A run's imports that are paid once."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.parent = place, place.parent
         self.bench = next(iter(place.benches.values()))
         self.lines: list[str] = []
         self.asked: dict[Side, dict[str, str]] = {}
-        """Side → modules that its suite asks for, in order → digest of what could decide how each turns out."""
+        """Side → modules, in order → digest of what could decide how each turns out."""
         self.refused: dict[str, Spoiled] = {}
-        """Modules that each worker imports itself."""
         self.untold: list[str] = []
-        """Modules that scouts did not report, and why."""
+        """Modules that scouts did not report."""
         self.wanted = self.parent.forks
         self.sides: list[SideWork] = []
         self.differs = Differing(frozenset(), frozenset())
@@ -71,7 +70,7 @@ class Imports:
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Scouting | None]:
-        """Yield what a scout of the side needs; None where nobody listens."""
+        """Yield what a scout of the side needs, or None."""
         if not self.wanted:
             yield None
             return
@@ -135,7 +134,7 @@ class Imports:
             return None
 
     def _settle(self, stem: Stem | None, names: Mapping[str, str]) -> None:
-        """Gives the stem these modules; workers import what spoils it, and it begins anew."""
+        """Workers import what spoils the stem, and it begins anew."""
         for _ in range(TRIES):
             if stem is None and (stem := self._planted()) is not None:
                 for name, state in names.items():
@@ -181,7 +180,7 @@ class Imports:
         self.lines = [f"each worker imports everything: {one_line(why, 300)}"]
 
     def left(self) -> dict[str, float]:
-        """Return `import NAME` → seconds, of the workers' own imports."""
+        """Return `import NAME` → seconds of workers' own imports."""
         found: dict[str, float] = {}
         for one in self.refused.values():
             name = f"import {one.name.partition('.')[0]}"
@@ -195,7 +194,7 @@ class Imports:
 
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Modules that both sides ask for with the same settings, and after the same others from outside."""
+    """With the same settings, and after the same others from outside."""
     packages = [[name for name in asked if not _is_python(name)] for asked in (ours, theirs)]
     alike, odd = set[str](), set[str]()  # odd: what one side alone has asked for so far
     for mine, other in zip(*packages, strict=False):
@@ -211,5 +210,5 @@ def _is_python(name: str) -> bool:
 
 
 def _caches(side: SideWork) -> dict[str, str]:
-    """Path → digest of what a module from outside could find in a side's caches on import."""
+    """What a module from outside could find on import."""
     return file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))

@@ -1,11 +1,11 @@
 """Base's build, kept between runs: taken where the same files would be built the same way by the same tools.
 
-A kept build becomes the base of others' changes. So only a run with `PERFCI_KEEP` writes one, which is to be a run of
-the base branch; the code under test runs as another user, who can neither list nor read what is kept; and what is taken
-is copied, and compared with its digests, before anything runs.
+Only a run with `PERFCI_KEEP` writes one, which is to be a run of the base branch; the code under test runs as another
+user, who can neither list nor read what is kept; and what is taken is copied, and compared with its digests, before
+anything runs.
 
-FOLDER/lock is held by the run that uses the folder; others build. FOLDER/entries/KEY holds `entry.json` and a side's
-folders. A run builds in FOLDER/sides: what is built often names its own folder.
+FOLDER/lock is held by the run that uses the folder. FOLDER/entries/KEY holds `entry.json` and a side's folders. A run
+builds in FOLDER/sides: what is built often names its own folder.
 """
 
 import fcntl
@@ -74,8 +74,7 @@ class Kept:
         self.account, self.note = account, note
 
     def take(self, key: str, side: SideWork) -> bool:
-        """Put the build of `key` in place of the side's files, if it is there and whole; else drop it. Raises
-        MachineError."""
+        """Put the build of `key` in place of the side's files, if it is whole; else drop it. Raises MachineError."""
         entry, fresh = self.entries / key, side.folder / "kept"
         if not os.path.lexists(entry):
             return False
@@ -100,7 +99,7 @@ class Kept:
         return True
 
     def keep(self, key: str, side: SideWork) -> None:
-        """Keep a side as just built, unless already kept. A disk that refuses costs the entry alone."""
+        """Keep a side as just built. A disk that refuses costs the entry alone."""
         if os.path.lexists(self.entries / key):
             return
         if self.account.strangers():
@@ -151,7 +150,7 @@ class Kept:
 def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[str], None]) -> Kept | None:
     """Return the builds in `folder`, held until `stack` ends; None, with a note, while another run holds them.
 
-    Raises UsageError where the code under test could write there, MachineError where the disk refuses.
+    Raises UsageError where the code under test could write there, MachineError.
     """
     if account.ids is None:
         raise UsageError(
@@ -194,8 +193,7 @@ def open_kept(folder: Path, account: Account, stack: ExitStack, note: Callable[[
 
 
 def require_out_of_reach(side: SideWork, account: Account) -> None:
-    """Raise UsageError where the code under test may change what the build's environment names: earlier code would
-    decide what is kept."""
+    """Raise UsageError where the code under test may change what the build's environment names."""
     for name, value in environment(side, side.policy.threads, 0, build=True).items():
         for path in map(Path, _PATHS.findall(value)):
             if path.is_relative_to(side.folder) or (changed := account.may_change(path)) is None:
@@ -209,8 +207,7 @@ def require_out_of_reach(side: SideWork, account: Account) -> None:
 def key_of(side: SideWork, parent: Parent, log: Path) -> str | None:
     """Return a digest of all that a build is known to depend on; None where tools do not report versions.
 
-    Downloads, and headers and libraries of the system but for its release, are not known. `log`: of the process that
-    asks.
+    Downloads, and headers and libraries of the system but for its release, are not known.
     """
     env = environment(side, side.policy.threads, 0, build=True)
     log.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ def of_environments(environments: Environments | None) -> dict[str, Any]:
 
 
 def of_machine(facts: Fingerprint, devices: Sequence[DeviceKind], environments: Environments | None) -> dict[str, Any]:
-    """Return facts of the interpreters, and one model of each device: a plan is measured on no other."""
+    """Return facts of the interpreters, and each device's model."""
     models = {f"the model of {device}": facts.devices.get(device) for device in devices}
     versions = {f"the version of {name}": getattr(facts, name) for name in ("python", "torch", "cuda")}
     return models | versions | of_environments(environments)

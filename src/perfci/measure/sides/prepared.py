@@ -1,4 +1,4 @@
-"""Sides built before, by a call with `Request.prepare`, and what must be the same to measure them."""
+"""Sides built before, and what must be the same to measure them."""
 
 import os
 import stat
@@ -88,8 +88,8 @@ def _files(side: SideWork) -> dict[str, str]:
 
 
 def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[Side, SideWork], float]:
-    """Return the sides of `folder`, and when they were begun. Raises UsageError unless they are what `request` asks for
-    and the repository, where present, still holds."""
+    """Return the sides of `folder`, and when they were begun. Raises UsageError unless they are what `request` asks
+    for."""
     made = _read(folder / MANIFEST)
     names = ["base", "head"] if request.what.mode == "compare" else ["head"]
     then = made.asked | claims({"the set of sides": sorted(made.sides)})

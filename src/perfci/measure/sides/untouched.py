@@ -1,12 +1,10 @@
 """Checks that a side's files are still those that were built, once everything is measured.
 
-Base and head run as one user unless perfci is in a container: head's code could rewrite base's files, and be fast
-beside what it has slowed down. So both are digested once built, and again before a verdict. Files that were there must
-be unchanged. Later ones must be nothing that Python would import, but for what the side's own discovery and checks
-made, and bytecode that matches its source.
+Base and head run as one user unless perfci is in a container: head's code could rewrite base's files. So both are
+digested once built, and again before a verdict. Files that were there must be unchanged. Later ones must be nothing
+that Python would import, but for what the side's own discovery and checks made, and bytecode that matches its source.
 
-Caches fill while a side runs. While another side is built nothing in them changes; what a side's build left there, and
-code it compiles while it runs alone, must stay. What grows with every use may differ.
+Caches fill while a side runs. What a side's build left there, and code it compiles while it runs alone, must stay.
 
 This is no sandbox: it does not see what is put back in time, nor what is done to what sides compile beside each other.
 """
@@ -33,8 +31,7 @@ BYTECODE = BOOT.with_name("bytecode.py")
 TIMEOUT = 600.0
 """Seconds to compile what a side imports."""
 _GROWS = re.compile(r"(?:.*[._-])?(?:log|lock|pid|index|stats|ninja_deps|nbi|best_config)", re.DOTALL | re.IGNORECASE)
-"""Names in caches of logs, locks and lists (ninja's, ccache's, the CUDA driver's, Numba's), and of inductor's choices,
-which checks forget."""
+"""Names in caches of logs, locks and lists, and of inductor's choices, which checks forget."""
 _COMPILED = (".cubin", ".fatbin", ".hsaco", ".ptx")
 _IMPORTED = re.compile(r".*(\.py|\.pyc|\.pth|\.so|\.pyd)", re.DOTALL)
 
@@ -43,8 +40,8 @@ class Seal:
     """The digests of a side's tree, site and caches once built."""
 
     def __init__(self, name: Side, tree: Path, site: Path, cache: Path, built: Collection[str] | None = None) -> None:
-        """Digest the folders. `built`: the build's known files as `tree/PATH` and `site/PATH`, where the side has run
-        since. Raises MachineError."""
+        """`built`: the build's known files as `tree/PATH` and `site/PATH`, where the side has run since. Raises
+        MachineError."""
         self.name = name
         self._cache = cache
         self._cached = cache_digests(cache)
@@ -58,10 +55,7 @@ class Seal:
 
     def files(self) -> dict[str, str]:
         """Return all files and links now, `tree/PATH` and `site/PATH` → digest, without cached bytecode. Raises
-        MachineError.
-
-        Those that were there are as they were then, or the run ends without a verdict.
-        """
+        MachineError."""
         found: dict[str, str] = {}
         for which, folder in self._folders.items():
             found |= {
@@ -73,10 +67,7 @@ class Seal:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Take what the side makes meanwhile for its own, such as an extension compiled on first import.
-
-        Only while no code of another side runs. Raises MachineError.
-        """
+        """Take what the side makes meanwhile for its own, while no code of another side runs. Raises MachineError."""
         before, stamps = self.importable(), file_stamps(self._cache)
         try:
             yield
@@ -86,7 +77,7 @@ class Seal:
             self._take(set(_differ(stamps, file_stamps(self._cache))))
 
     def _take(self, moved: Collection[str]) -> None:
-        """Takes files in the caches as they are now: those that were there, and code."""
+        """Files that were there, and code."""
         then = self._cached
         self._cached = {path: digest for path, digest in then.items() if path not in moved}
         self._cached |= cache_digests(
@@ -105,7 +96,7 @@ class Seal:
             )
 
     def close_caches(self) -> None:
-        """Check the caches a last time: nothing of the sides runs after this. Raises MachineError as `require`."""
+        """Check the caches a last time. Raises MachineError."""
         self._require_caches()
         self._cached = {}
 
@@ -123,7 +114,7 @@ class Seal:
         ]
 
     def importable(self) -> dict[str, dict[str, str]]:
-        """Return files, by folder and with digests, that Python could import and that are not of the build."""
+        """Return files, by folder and with digests, that Python could import and are not of the build."""
         return {which: self._added(which) for which in self._folders}
 
     def _later(self, which: str, folder: Path) -> dict[str, str]:
@@ -142,10 +133,7 @@ class Seal:
         )
 
     def require(self, python: str, parent: Parent, env: Mapping[str, str], log: Path) -> None:
-        """Raise MachineError, with the first file's name, where something was changed, removed or added.
-
-        `log`: of the process that checks bytecode.
-        """
+        """Raise MachineError where something was changed, removed or added."""
         self._require_caches()
         problems: list[str] = []
         cached: list[str] = []
@@ -162,10 +150,7 @@ class Seal:
         self._refuse(problems)
 
     def drop_bytecode(self, python: str, parent: Parent, env: Mapping[str, str], log: Path) -> None:
-        """Remove the build's bytecode that does not match its source: proofs go by sources.
-
-        Before anything of the side runs. Raises MachineError.
-        """
+        """Remove the build's bytecode that does not match its source: proofs go by sources. Raises MachineError."""
         folders = self._folders.items()
         cached = [str(folder / path) for which, folder in folders for path in self._then[which] if _is_cached(path)]
         for which, path in self._doctored(cached, python, parent, env, log) if cached else ():
@@ -213,8 +198,8 @@ class Seal:
 
 @contextmanager
 def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
-    """Let code of all sides run at once. Yields a list that in the end names what Python could import and was not there
-    before: it is removed, as nobody can tell which side made it. Raises MachineError."""
+    """Let code of all sides run at once. Yields a list of what Python could import and was not there before: it is
+    removed, as nobody can tell which side made it. Raises MachineError."""
     before = [seal.importable() for seal in seals]
     made: list[str] = []
     yield made
@@ -226,8 +211,8 @@ def beside(seals: Sequence[Seal]) -> Iterator[list[str]]:
 
 
 def cache_digests(cache: Path, wanted: Callable[[str, int], bool] = lambda _path, _mode: True) -> dict[str, str]:
-    """Return path → digest of the `wanted` files in a side's caches, without downloads and what grows with every use;
-    of its homes only code, nothing temporary. Raises MachineError."""
+    """Return path → digest of the `wanted` files in a side's caches, without downloads, what is temporary and what
+    grows with every use; of its homes only code. Raises MachineError."""
 
     def counts(path: str, mode: int) -> bool:
         pure = PurePosixPath(path)

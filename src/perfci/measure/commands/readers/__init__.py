@@ -22,7 +22,7 @@ class Recognised(NamedTuple):
 
 
 def recognise(path: Path) -> Recognised:
-    """Recognise another tool's JSON by its content. Raises ValueError, one line."""
+    """Recognise another tool's JSON. Raises ValueError, one line."""
     text = read_text(path)
     known = ", ".join(one.tool for one in FORMATS.values() if one.fits is not None)
     remedy = f"give JSON of {known}, or a capture of nsys, ncu or torch.profiler"

@@ -28,10 +28,7 @@ class Told(NamedTuple):
 def read(
     form: Format | None, path: Path, name: str, custom: Mapping[str, CustomMetric], account: Account = SAME
 ) -> Told:
-    """Return what a file holds; `form` None recognises its format.
-
-    `name`, `custom`: as in `Format.read`. Raises ValueError, one line.
-    """
+    """Return what a file holds; `form` None recognises its format. Raises ValueError, one line."""
     with open_regular(path) as file:
         small = file.seek(0, os.SEEK_END) <= SMALL
     told: Told | str | None = None
@@ -57,7 +54,7 @@ def read(
 def read_file(
     tool: str | None, path: Path, name: str, custom: dict[str, CustomMetric], alone: bool = False
 ) -> Told | str | None:
-    """Return what the file holds, or why it holds nothing. `alone`: None for NVBench's files, which name others."""
+    """Return what the file holds, or why nothing. `alone`: None for NVBench's files, which name others."""
     try:
         form, about = (FORMATS[tool], About()) if tool is not None else recognise(path)
         if alone and form is NVBENCH:

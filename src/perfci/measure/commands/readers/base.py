@@ -1,7 +1,7 @@
 """Shared by all readers: the file, and names and numbers out of it.
 
-Files come from the code under test, so nothing in them is trusted: an empty, torn, foreign or too large file is a
-ValueError of one line, and a value that is no finite number costs its case with a reason. Neither ever becomes a zero.
+Files come from the code under test: an empty, torn, foreign or too large one is a ValueError of one line, and a value
+that is no finite number costs its case. Neither ever becomes a zero.
 """
 
 import json
@@ -27,12 +27,12 @@ Statistic = Literal["samples", "mean", "median"]
 
 @dataclass(frozen=True)
 class Reported:
-    """One reported case: values, or the reason why there are none."""
+    """A reported case."""
 
     case: str
     """`NAME` or `NAME/…`."""
     values: dict[str, list[float]] = field(default_factory=dict)
-    """Metric → samples in its unit; never empty, always finite."""
+    """Metric → finite samples in its unit."""
     work: Work | None = None
     reason: Reason | None = None
     statistic: Statistic = "samples"
@@ -41,7 +41,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class About:
-    """The origin of a file's numbers as it states it; empty where it does not."""
+    """The origin of a file's numbers."""
 
     date: str = ""
     """ISO 8601."""
@@ -86,7 +86,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Raises ValueError for a file that is missing, not regular, or larger than MAX_BYTES."""
+    """Raises ValueError for a missing, special or large file."""
     try:
         if not path.is_file():  # before opening: a named pipe would block
             raise ValueError(f"{path}: no such file: the command wrote no results")
@@ -153,7 +153,7 @@ def dicts(value: Any, path: Path, tool: str) -> list[dict[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """Return a JSON number as a float; NaN for anything else, infinite where too large."""
+    """Return a JSON number; NaN for anything else, infinite where too large."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:
@@ -171,8 +171,7 @@ def positive(value: Any, what: str) -> float:
 
 
 def times(samples: Any, mean: Any, what: str) -> tuple[list[float], Statistic]:
-    """Return seconds: the samples, or their mean without a list of them. Raises ValueError unless finite and
-    positive."""
+    """Return seconds: samples, else their mean. Raises ValueError unless finite and positive."""
     if not isinstance(samples, list):
         return [positive(mean, "mean")], "mean"
     found = [number(value) for value in samples]
@@ -183,7 +182,7 @@ def times(samples: Any, mean: Any, what: str) -> tuple[list[float], Statistic]:
 
 
 def declared(amounts: Mapping[str, Any], custom: Mapping[str, CustomMetric]) -> dict[str, float]:
-    """Return the counts whose names the policy declares as metrics. Raises ValueError."""
+    """Return the counts that the policy declares as metrics. Raises ValueError."""
     found = {}
     for name in custom.keys() & amounts.keys():
         found[name] = number(amounts[name])
@@ -193,7 +192,7 @@ def declared(amounts: Mapping[str, Any], custom: Mapping[str, CustomMetric]) -> 
 
 
 def declared_times(amounts: Mapping[str, float], custom: Mapping[str, CustomMetric]) -> dict[str, float]:
-    """Convert declared times from seconds to the units of their metrics. Raises ValueError."""
+    """Convert declared times from seconds. Raises ValueError."""
     found = {}
     for name in custom.keys() & amounts.keys():
         unit = custom[name].unit
@@ -215,7 +214,7 @@ def plain(value: Any, longest: int = 80) -> str:
 
 
 def each_once(reported: Iterable[Reported], path: Path, remedy: str, nothing: str) -> dict[str, Reported]:
-    """Return cases by id; a duplicate costs its case, with a reason. Raises ValueError where there is none."""
+    """Return cases by id; a duplicate costs its case. Raises ValueError for none."""
     found: dict[str, Reported] = {}
     for one in reported:
         twice = Reported(one.case, reason=reason("protocol", f"two benchmarks have this id: {remedy}"))

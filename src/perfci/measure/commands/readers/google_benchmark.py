@@ -34,7 +34,7 @@ _STATISTICS: tuple[Statistic, ...] = ("mean", "median")
 """Aggregates for a benchmark without its repetitions, in order of choice."""
 _RATES = {"bytes_per_second": "bandwidth", "items_per_second": "throughput"}
 _OWN = frozenset({"real_time", "cpu_time", *_RATES})
-"""Fields that no metric of the policy may take for counters."""
+"""No metric of the policy takes these for counters."""
 NAMES = "give them names of their own"
 
 
