@@ -2,6 +2,7 @@
 
 import copy
 import lzma
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +63,15 @@ def test_an_answer_that_does_not_fit_is_one_line_and_the_end_of_the_worker(answe
     assert died.value.reason.kind == "protocol"
     assert died.value.reason.text.startswith(f"answered 'ceilings' with what does not fit: {said}")
     assert "\n" not in died.value.reason.text and not worker.alive
+
+
+def test_a_worker_is_killed_once() -> None:
+    """The end of a dead process comes no second time: whoever waits for it waits for ten seconds."""
+    worker, killed = Worker.__new__(Worker), list[int]()
+    worker.ident, worker.alive, worker.parent = 7, True, SimpleNamespace(kill=killed.append)  # type: ignore[assignment]
+    worker.kill()
+    worker.kill()
+    assert killed == [7] and not worker.alive
 
 
 def test_a_machine_is_the_same_whatever_was_measured_of_it() -> None:

@@ -8,7 +8,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -397,18 +397,19 @@ class Worker:
             raise Died(Reason(kind="protocol", text=text[:400])) from None
 
     def _gone(self) -> Died:
-        self.alive = False
         ended = self.parent.wait_exit(self.ident, 5)
         if ended is None:
             self.kill()
             return Died(Reason(kind="protocol", text="closed perfci's channel"))
+        self.alive = False
         kind = "crash" if ended.signal is not None else "exit"
         return Died(Reason(kind=kind, text=f"{ended.words()} before it answered"))
 
     def kill(self) -> None:
-        """Kill the worker and all below it."""
-        self.alive = False
-        self.parent.kill(self.ident)
+        """Kill the worker, if it lives, and all below it."""
+        if self.alive:
+            self.alive = False
+            self.parent.kill(self.ident)
 
     def dismiss(self) -> None:
         """Tell the worker to end by itself, without a wait."""
@@ -433,3 +434,12 @@ class Worker:
         self.dismiss()
         if self.leaving:
             self.finish(5)
+
+
+def close_all(workers: Iterable[Worker]) -> None:
+    """Let workers end by themselves, all at a time."""
+    ending = [*workers]
+    for worker in ending:
+        worker.dismiss()
+    for worker in ending:
+        worker.close()

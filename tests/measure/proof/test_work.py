@@ -41,19 +41,13 @@ def compared(
 
     class Recorder:
         def __init__(self, place: Any, name: str, process: int, draws: Any) -> None:
-            self.name, self.process = name, process
+            self.name, self.process, self.workers = name, process, []
 
         def record(self, case: Any, target: Path, until: float) -> Iterator[Any]:
             (target / "list").write_text(case.id)
             yield object()
             clock.now += (1.0 if exclusive else 0.25 if roomy else 0.5) / lanes
             return "it is broken" if case.id == "broken" else ""
-
-        def dismiss(self) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
 
     def reads(
         function: Any, bounds: Any, folder: Path, account: Any, cases: dict[str, Any], draws: int

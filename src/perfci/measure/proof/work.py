@@ -32,7 +32,7 @@ from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
 from perfci.system.lease import Lease
-from perfci.system.starter import Wait, Worker, wait_first
+from perfci.system.starter import Wait, Worker, close_all, wait_first
 from perfci.work.files import Compared, compare, refused
 from perfci.worker.tuners import UNSEEN
 
@@ -195,10 +195,7 @@ class _Recording:
             try:
                 _run([self._recorded(recorder, own, until) for recorder, own in batch])
             finally:
-                for recorder, _ in batch:
-                    recorder.dismiss()
-                for recorder, _ in batch:
-                    recorder.close()
+                close_all(worker for recorder, _ in batch for worker in recorder.workers)
         return [(case.id, self.folders[case.id]) for case in cases if case.id not in self.answers]
 
     def _lots(self, cases: Sequence[Case]) -> list[list["Batch"]]:
@@ -275,20 +272,20 @@ class _Recorder:
         """`process`: its number in its side; `draws`: seeds."""
         self.name, self.process, self.draws = name, process, draws
         self.bench = place.benches["cuda"]
-        self.worker: Worker | None = None
-        self._leaving: list[Worker] = []
+        self.workers: list[Worker] = []
 
     def record(self, case: Case, target: Path, until: float) -> Generator[Wait, None, str]:
         """Return why the case's work was not recorded into `target` by then, or empty."""
         setup = self.bench.setups.get(case.key, _ONE)
         try:
-            if self.worker is None:
+            if not (self.workers and self.workers[-1].alive):
                 log = self.bench.logs / f"{self.name}-{self.process}-work.log"
-                self.worker = self.bench.begin(self.name, log=log, beside=True, work=True)
-                loading = self.bench.loading(self.worker)
+                self.workers.append(self.bench.begin(self.name, log=log, beside=True, work=True))
+                loading = self.bench.loading(self.workers[-1])
                 yield loading
-                self.bench.loaded(self.worker, loading)
-            self.worker.begin(
+                self.bench.loaded(self.workers[-1], loading)
+            worker = self.workers[-1]
+            worker.begin(
                 "work",
                 **case_fields(case, self.name),
                 draws=self.draws,
@@ -298,28 +295,16 @@ class _Recorder:
                 folder=str(target),
             )
             patience = max(_LEAST, until - time.monotonic())
-            answer = self.worker.wait(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))
+            answer = worker.wait(min(patience, max(self.bench.timeout, LOAD_TIMEOUT)))
             yield answer
-            reply = self.worker.answer(answer.timeout, waited=answer)
-            why = self.worker.fit(Refusal, "work", reply).refused
+            reply = worker.answer(answer.timeout, waited=answer)
+            why = worker.fit(Refusal, "work", reply).refused
         except Died as error:
             why = error.reason.text
         if why:  # it may live on, and hold memory of the GPU; and a capture that failed may leave the next one none
-            self.dismiss()
+            for worker in self.workers[-1:]:
+                worker.dismiss()
         return why
-
-    def dismiss(self) -> None:
-        """Tell the process to end by itself; nobody waits for it meanwhile."""
-        if self.worker is not None:
-            self.worker.dismiss()
-            self._leaving.append(self.worker)
-            self.worker = None
-
-    def close(self) -> None:
-        """Wait for the ends of all processes."""
-        for worker in self._leaving:
-            worker.close()
-        self._leaving.clear()
 
 
 Batch = list[tuple[_Recorder, Sequence[Case]]]
