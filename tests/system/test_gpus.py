@@ -42,7 +42,7 @@ class Rack(Board):
 
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "_usable", lambda: frozenset(range(16)))
+    monkeypatch.setattr(gpus, "cores_here", lambda: frozenset(range(16)))
 
 
 def chosen(text: str, rack: Rack, root: Path = Path("/nowhere"), **env: str) -> list[int]:
@@ -108,11 +108,11 @@ def test_a_gpu_that_does_not_answer_is_not_left_out() -> None:
 
 
 def test_each_has_cores_of_its_own_or_there_is_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpus, "_usable", lambda: frozenset(range(3)))
+    monkeypatch.setattr(gpus, "cores_here", lambda: frozenset(range(3)))
     with pytest.raises(UsageError, match="2 GPUs and 3 cores: each GPU needs 2 of its own: name fewer GPUs"):
         chosen("all", Rack([H200] * 2))
     assert chosen("0", Rack([H200] * 2)) == [0]
-    monkeypatch.setattr(gpus, "_usable", lambda: frozenset(range(16)))
+    monkeypatch.setattr(gpus, "cores_here", lambda: frozenset(range(16)))
     monkeypatch.setattr(gpus, "cpu_quota", lambda root: 3.0)
     with pytest.raises(UsageError, match="2 GPUs and 16 cores, of which a quota leaves 3"):
         chosen("all", Rack([H200] * 2))

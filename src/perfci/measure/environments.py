@@ -18,6 +18,7 @@ from perfci.sources.environment import is_own, is_secret
 from perfci.worker.discover import normalized
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # bytes of the command line that are no UTF-8
 LONGEST = 8_000
 """Characters: workers that are no forks get variables on a command line."""
 _SHOWN = 200
@@ -51,19 +52,11 @@ def parse_variables(option: str, given: Sequence[str]) -> dict[str, str]:
                 f"{option}{name[:80]}: looks like a secret, and the command line is published: "
                 f"name it under pass_env: in perfci.yaml"
             )
-        if len(value) > LONGEST or not _is_text(value):
+        if len(value) > LONGEST or _NO_TEXT.search(value):
             raise UsageError(f"{option}{name[:80]}: takes UTF-8 text of at most {LONGEST} characters")
         if found.setdefault(name, value) != value:
             raise UsageError(f"{option}{name[:80]}: is given twice: give one value")
     return found
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # bytes of the command line that are no UTF-8
-        return False
-    return True
 
 
 def differing_variables(sides: Mapping[Side, SideWork]) -> list[str]:

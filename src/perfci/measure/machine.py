@@ -4,12 +4,10 @@ import os
 import time
 from contextlib import ExitStack
 
-from perfci.measure.place import LOAD_TIMEOUT, NOWHERE, Place
-from perfci.measure.prepare import neutral
-from perfci.model.base import MachineError, UsageError
+from perfci.measure.place import Place, ask_outside
+from perfci.model.base import UsageError
 from perfci.model.fingerprint import Ceilings
 from perfci.model.results import Moment
-from perfci.system.child import Arena, Died
 from perfci.system.clocks import Lock, locked, parse
 from perfci.system.gpu import Gpu, GpuState, describe
 
@@ -53,14 +51,8 @@ def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None
 
 def measure_ceilings(place: Place) -> None:
     """Measure each device's ceilings, in a worker outside base and head, on the cases' cores. Raises MachineError."""
-    side, folder = place.sides["head"], place.parent.scratch / NOWHERE
+    head, parent = place.sides["head"], place.parent
     for device, bench in place.benches.items():
-        env = neutral(side, folder)
-        arena = Arena(folder, folder, [], env, side.python, bench.threads, bench.cores)
-        log = bench.logs / "facts.log"
-        try:
-            worker = place.parent.worker(arena, log)
-            place.facts.ceilings[device] = worker.tell(Ceilings, "ceilings", LOAD_TIMEOUT, device=device)
-            worker.close()
-        except Died as died:
-            raise MachineError(f"{device}: its ceilings cannot be measured: {died.reason.text} (log: {log})") from None
+        log, threads, cores = bench.logs / "facts.log", bench.threads, bench.cores
+        found = ask_outside(Ceilings, "ceilings", head, parent, log, threads, cores, device=device)
+        place.facts.ceilings[device] = found

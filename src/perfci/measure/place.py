@@ -3,10 +3,11 @@
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import perfci
 from perfci.measure.bench import Bench
@@ -38,6 +39,7 @@ from perfci.system.child import Arena, Died
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
 from perfci.system.process import Parent
+from perfci.system.starter import D
 from perfci.system.users import Account, find_account
 
 MEMORY_SHARE = 0.9
@@ -177,7 +179,7 @@ def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Co
     with costs.phase("machine"):
         apart = not alike(sides)
         seen = {
-            name: _seen(side, parent, scratch / NOWHERE, limits.threads, logs / "facts.log", packages=apart)
+            name: ask_outside(Seen, "facts", side, parent, logs / "facts.log", limits.threads, [], packages=apart)
             for name, side in sides.items()
             if apart or name == "head"
         }
@@ -305,14 +307,18 @@ def _require_base(sides: Mapping[Side, SideWork], out: Path) -> None:
         raise MachineError(f"{reasons[0].text} (log: {out / (reasons[0].log or '')})")
 
 
-def _seen(side: SideWork, parent: Parent, nowhere: Path, threads: int, log: Path, *, packages: bool) -> Seen:
+def ask_outside(
+    form: type[D], op: str, side: SideWork, parent: Parent, log: Path, threads: int, cores: Sequence[int], **fields: Any
+) -> D:
+    """Return the answer of a worker outside base and head. Raises MachineError."""
+    nowhere = parent.scratch / NOWHERE
     try:
-        worker = parent.worker(Arena(nowhere, nowhere, [], neutral(side, nowhere), side.python, threads), log)
-        seen = worker.tell(Seen, "facts", LOAD_TIMEOUT, packages=packages)
+        worker = parent.worker(Arena(nowhere, nowhere, [], neutral(side, nowhere), side.python, threads, cores), log)
+        answer = worker.tell(form, op, LOAD_TIMEOUT, **fields)
         worker.close()
     except Died as died:
-        raise MachineError(f"{side.python}: cannot tell its facts: {died.reason.text} (log: {log})") from None
-    return seen
+        raise MachineError(f"{side.python}: cannot tell its {op}: {died.reason.text} (log: {log})") from None
+    return answer
 
 
 def _facts(seen: Seen) -> Fingerprint:

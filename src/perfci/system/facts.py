@@ -72,11 +72,14 @@ def cpu_model(root: Path = Path("/")) -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
+def cores_here() -> frozenset[int]:
+    """Return the cores that this process may run on."""
+    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return their number."""
+    return len(cores_here())
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

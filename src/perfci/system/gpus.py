@@ -9,7 +9,7 @@ from typing import Any
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import count, escaped
-from perfci.system.facts import cpu_quota
+from perfci.system.facts import cores_here, cpu_quota
 from perfci.system.gpu import Gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -64,11 +64,13 @@ def host_gpus(
         raise UsageError(f"--gpus {escaped(text)}: {told} are different models: compare on each model by itself")
     if len(chosen) == 1:
         return [HostGpu(chosen[0], gpus[chosen[0]].uuid)]
-    cores = share_cores([_beside(gpus[number], root) for number in chosen], _usable(), lambda core: _twins(core, root))
+    cores = share_cores(
+        [_beside(gpus[number], root) for number in chosen], cores_here(), lambda core: _twins(core, root)
+    )
     quota = cpu_quota(root)
     fewest = min([*map(len, cores), *([] if quota is None else [quota / len(chosen)])])
     if fewest < LEAST_CORES:
-        few = f"{count(len(chosen), 'GPU')} and {count(len(_usable()), 'core')}"
+        few = f"{count(len(chosen), 'GPU')} and {count(len(cores_here()), 'core')}"
         limited = "" if quota is None else f", of which a quota leaves {quota:g}"
         raise UsageError(
             f"--gpus {escaped(text)}: {few}{limited}: each GPU needs {LEAST_CORES} of its own: name fewer GPUs"
@@ -115,10 +117,6 @@ def _require_whole(number: int, gpu: Gpu) -> None:
         raise UsageError(f"--gpus: GPU {number} is divided by MIG: parts of a GPU disturb each other: turn MIG off")
     if gpu.ask("nvmlDeviceGetVirtualizationMode") == _SHARED_IN_TIME:
         raise UsageError(f"--gpus: GPU {number} is a part of one that virtual machines share: use whole GPUs")
-
-
-def _usable() -> frozenset[int]:
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def _beside(gpu: Gpu, root: Path) -> frozenset[int]:

@@ -55,10 +55,11 @@ def read(
         if not any(matches(pattern, ident) for ident in names.ids):
             raise UsageError(f"--items {pattern}: matches no case of these files: {nearest(pattern, names.ids)}")
     gpu = gpus_of([one for some in found.values() for one in some], names.named)
-    cases = [
-        case_of(ident, names, found, _work(ident, items), {name: _asks(limits, name, ident) for name in metrics})
-        for ident in sorted(names.ids)
-    ]
+    cases = []
+    for ident in sorted(names.ids):
+        work = next((work for pattern, work in reversed([*items.items()]) if matches(pattern, ident)), Work())
+        own = {limit.metric for limit in limits if speaks_of(limit, ident)}
+        cases.append(case_of(ident, names, found, work, {name: name in own for name in metrics}))
     return Imported(
         cases=cases,
         device="cuda",
@@ -78,14 +79,6 @@ def read(
         timed=numbers["head"] > 0,
         notes=lambda plan: _notes(found, chosen, names, plan),
     )
-
-
-def _asks(limits: Sequence[Limit], metric: str, ident: str) -> bool:
-    return any(limit.metric == metric and speaks_of(limit, ident) for limit in limits)
-
-
-def _work(ident: str, items: Mapping[str, Work]) -> Work:
-    return next((work for pattern, work in reversed([*items.items()]) if matches(pattern, ident)), Work())
 
 
 def _tools(found: Mapping[Side, Sequence[Capture]]) -> list[str]:

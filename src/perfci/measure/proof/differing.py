@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from perfci.measure.environments import differing_variables
 from perfci.measure.prepare import OF_EACH_SIDE, SideWork
 from perfci.model.text import escaped, listed
 from perfci.sources.environment import DOWNLOADS, TEMPORARY
@@ -52,12 +53,16 @@ def _entries(side: SideWork) -> dict[str, str]:
     """Path → digest, or FOLDER and mode; without bytecode."""
     assert side.seal is not None  # it was built
     found = side.seal.files()
-    ours = file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
-    found |= {f"cache/{path}": digest for path, digest in ours.items()}
+    found |= {f"cache/{path}": digest for path, digest in cached(side).items()}
     # Too large to digest, and no case needs them: whoever names them is measured.
     found |= {f"cache/{name}": side.name for name in DOWNLOADS if (side.cache / name).exists()}
     folders = _folders(side, {side.cache / name for name in (*DOWNLOADS, TEMPORARY)})
     return found | {path: f"{FOLDER}{(side.folder / path).stat().st_mode:o}" for path in folders}
+
+
+def cached(side: SideWork) -> dict[str, str]:
+    """Return path → digest of a side's caches, without packages and temporary files. Raises MachineError."""
+    return file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
 
 
 def _as_installed(side: SideWork, path: str) -> str:
@@ -97,10 +102,5 @@ def unequal(base: SideWork, head: SideWork) -> str:
     mine, theirs = (side.policy.model_dump(include=OF_EACH_SIDE - _NO_MATTER) for side in (base, head))
     if keys := [key for key in mine if mine[key] != theirs[key]]:
         return f"the policies of base and head differ in {listed(sorted(keys), 5)}"
-    ours, others = _environment(base), _environment(head)
-    names = sorted(name for name in ours.keys() | others.keys() if ours.get(name) != others.get(name))
+    names = differing_variables({"base": base, "head": head})
     return f"the environments of base and head differ in {listed(names, 5)}" if names else ""
-
-
-def _environment(side: SideWork) -> dict[str, str]:
-    return {name: value.replace(str(side.folder), "…") for name, value in side.env.items()}

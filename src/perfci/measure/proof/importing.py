@@ -323,11 +323,8 @@ def at_work(side: Imported, differs: Collection[str]) -> dict[str, int]:
         if not later:
             break
         start |= later
-    return {path: _line(modules[path], line) for path, line in start.items()}
-
-
-def _line(module: _Module | str, start: int) -> int:
-    return start if isinstance(module, str) else module.line(start)
+    parsed = {path: module for path, module in modules.items() if isinstance(module, _Module)}
+    return {path: parsed[path].line(line) if path in parsed else line for path, line in start.items()}
 
 
 def _is_known(name: str, own: Collection[str]) -> bool:

@@ -4,7 +4,7 @@ A shard that was begun stands for good: choosing between two measurements of it 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.comparison import claims, require_same
@@ -41,7 +41,9 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
     missing = [number for number in range(1, part.of + 1) if number not in attempts]
     if missing:
         several = len(missing) > 1
-        which = f"shard{'s' * several} {listed(map(str, missing), 20)} of {part.of} of plan {_plan(part)}"
+        which = (
+            f"shard{'s' * several} {listed(map(str, missing), 20)} of {part.of} of plan {escaped(part.plan[:12], 40)}"
+        )
         raise MachineError(
             f"merge: {which} {'are' if several else 'is'} missing, and there is no verdict without: measure what is "
             "missing, and merge all"
@@ -98,10 +100,6 @@ def _shared(name: str, results: Results) -> Shared:
     if len(part.shards) != 1:
         raise UsageError(f"{name}: was merged already: name the folders of its shards")
     return Shared(name, results, part)
-
-
-def _plan(part: Part) -> str:
-    return escaped(part.plan[:12], 40)
 
 
 def _require_one_plan(shared: Sequence[Shared]) -> None:
@@ -188,7 +186,7 @@ def _merged(shards: Sequence[Shared]) -> Results:
             "cases": sorted(cases, key=lambda case: (order.get(case.key, len(order)), case.key)),
             "moments": sorted((one for results in all_ for one in results.moments), key=lambda one: one.at),
             "files": list({(one.side, one.file): one for results in reversed(all_) for one in results.files}.values()),
-            "notes": [*_once(note for results in all_ for note in results.notes), *_machines(shards)],
+            "notes": [*dict.fromkeys(note for results in all_ for note in results.notes), *_machines(shards)],
             "error": None if broken is None else _error(broken),
         },
         deep=True,
@@ -218,14 +216,6 @@ def _error(broken: Shared) -> Reason:
     told = f"shard {broken.part.shards[0]}/{broken.part.of} ({broken.name}): {one_line(reason.text, 900)}"
     # An interrupted merge is nothing to be gone on with: its shard is.
     return reason.model_copy(update={"text": told, "kind": "exit" if reason.kind == "interrupt" else reason.kind})
-
-
-def _once(found: Iterable[Any]) -> list[Any]:
-    kept: list[Any] = []
-    for one in found:
-        if one not in kept:
-            kept.append(one)
-    return kept
 
 
 def _largest(found: Iterable[Mapping[str, float]]) -> dict[str, float]:

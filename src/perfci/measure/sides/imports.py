@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,13 +19,11 @@ from perfci.measure.cases import Scouting
 from perfci.measure.environments import differing_variables
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
-from perfci.measure.proof.differing import Differing, differing
+from perfci.measure.proof.differing import Differing, cached, differing
 from perfci.measure.proof.importing import Imported, at_work, module_names
 from perfci.model.base import MachineError, Side
 from perfci.model.results import IMPORT
 from perfci.model.text import count, escaped, one_line
-from perfci.sources.environment import DOWNLOADS, TEMPORARY
-from perfci.sources.snapshot import file_digests
 from perfci.system.child import Died
 from perfci.system.files import write_atomic
 from perfci.system.process import Spoiled, Stem
@@ -62,7 +60,7 @@ class Imports:
         else:
             # Before a scout leaves anything there.
             sides = [side for side in place.sides.values() if side.suite and not side.failure]
-            caches = [_caches(side) for side in sides]
+            caches = [cached(side) for side in sides]  # where modules from outside may look
             if any(one != caches[0] for one in caches):
                 self.nothing("the builds of base and head left other caches")
             elif len(sides) > 1:
@@ -207,8 +205,3 @@ def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]
 
 def _is_python(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
-
-
-def _caches(side: SideWork) -> dict[str, str]:
-    """What a module from outside could find on import."""
-    return file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))

@@ -15,6 +15,7 @@ from perfci.measure.commands.readers.base import (
     dicts,
     dig,
     each_once,
+    number,
     plain,
     read_bytes,
     read_document,
@@ -91,8 +92,8 @@ def _number(summaries: dict[str, dict[str, Any]], tag: str) -> float:
         raise ValueError(f"NVBench's summary {tag} is missing")
     raw = _data(summaries[tag]).get("value")
     try:
-        value = float(raw) if isinstance(raw, (str, int, float)) and not isinstance(raw, bool) else math.nan
-    except (ValueError, OverflowError):
+        value = float(raw) if isinstance(raw, str) else number(raw)
+    except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"NVBench's {tag} is {str(raw)[:40]!r}: no finite positive number")
