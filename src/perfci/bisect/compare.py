@@ -1,7 +1,7 @@
 """Comparisons of a bisect, each measured once, also after an interruption.
 
-A comparison is an ordinary one of two commits with one question in place of the policy's limits. Its folder lies below
-the bisect's; `journal.jsonl` there holds the answers.
+A comparison is an ordinary one of two commits with one question in place of the policy's limits. `journal.jsonl` in the
+bisect's folder holds the answers.
 """
 
 import time
@@ -83,7 +83,7 @@ class Comparisons:
     """The comparisons of the journal, and those measured now."""
 
     def __init__(self, repo: Repository, asked: Bisecting, identity: Mapping[str, Any], measure: Measure) -> None:
-        """`identity`: what must be the same for the journal to be gone on with. Raises UsageError, MachineError."""
+        """`identity`: what must be the same for the journal to go on. Raises UsageError, MachineError."""
         self.repo, self.asked, self.measure, self.out = repo, asked, measure, asked.request.where.out
         self.skip = {repo.commit(name).sha for name in asked.skip}
         self.known: dict[_Key, Compared] = {}
@@ -99,8 +99,7 @@ class Comparisons:
             self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
 
     def _load(self, path: Path, identity: Mapping[str, Any]) -> bool:
-        """Take over what is there, and tell whether there is a bisect to go on with: one that ended is done, unless
-        what it leaves is to be searched, too."""
+        """A bisect that ended is done, unless what it leaves is to be searched, too."""
         records = read_lines(path)
         if not records:
             return False  # it was killed before it wrote anything
@@ -145,7 +144,7 @@ class Comparisons:
         self._file.close()
 
     def _told(self, asked: Asked) -> Compared | None:
-        """Return the answer where nothing needs to be measured for it."""
+        """Where nothing needs to be measured for it."""
         repo = self.repo
         same = tree(repo, asked.head)
 
@@ -207,7 +206,6 @@ class Comparisons:
         return found
 
     def _require_machine(self, results: Results) -> None:
-        """Raises UsageError where the bisect was begun on another machine."""
         about = _about(results)
         if self.about is None:
             self.about = about
@@ -226,7 +224,7 @@ class Comparisons:
 
 
 def _put_away(out: Path) -> None:
-    """Move an earlier bisect to PREVIOUS, in place of the one there; forget one that measured nothing."""
+    """To PREVIOUS, in place of the one there; forget one that measured nothing."""
     previous, everything = out / PREVIOUS, (JOURNAL, COMPARISONS, *ANSWERS)
     with disk_errors("moved", out):
         if any((out / name).exists() for name in ANSWERS) or any((out / COMPARISONS).glob(f"*/{PAIRS}")):
@@ -254,7 +252,7 @@ def _about(results: Results) -> About:
 
 
 def _larger(results: Results) -> float | None:
-    """Budget to go on with, where this one ended before an answer; None where time is no help."""
+    """Where this one ended before an answer; None where time is no help."""
     ended = any(case.stopped == "budget" for case in results.cases)
     return max(MORE * results.plan.budget, results.budget_needed) if ended else None
 

@@ -22,8 +22,10 @@ Tell = Callable[[Compared, CommitFacts, bool], None]
 
 
 def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell: Tell) -> Bisect:
-    """Find the commits that changed the metric, and write `bisect.log`. Raises PerfciError, KeyboardInterrupt: what was
-    compared until then is kept, and the same call goes on."""
+    """Find the commits that changed the metric, and write `bisect.log`.
+
+    Raises PerfciError, KeyboardInterrupt: the same call goes on.
+    """
     where = asked.request.where
     repo = Repository.find(where.repository)
     if repo is None:

@@ -1,9 +1,8 @@
 """The search: what is asked, and what follows. It measures nothing.
 
 The ends are compared first. A step then asks whether at least half of their change is there, from the good end to a
-candidate that git chooses. The chance of a wrong step, either way, is shared out over all candidates: a commit that
-cannot be measured lets any number of them be asked. The commit that the steps name is accused where it changes the
-metric against each of its parents.
+candidate that git chooses. The chance of a wrong step is shared out over all candidates. The commit that the steps name
+is accused where it changes the metric against each of its parents.
 """
 
 import math
@@ -67,8 +66,8 @@ def _search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, ba
 
 
 def _conclude(found: Range) -> None:
-    """The change of a merge of k parents itself is the sum of its changes against them less k - 1 times the whole: what
-    came by the joined lines is in each of the changes but one."""
+    """Of a merge of k parents: the sum of its changes against them less k - 1 times the whole: what came by the
+    joined lines is in each of the changes but one."""
     if any(one.answer != "yes" for one in found.confirmed):
         found.ending = "unconfirmed"
         return
@@ -86,14 +85,13 @@ def _conclude(found: Range) -> None:
 
 
 def _log(one: Compared) -> float:
-    """Raises ValueError without a ratio."""
     if one.change is None or not 0 < one.change < math.inf:
         raise ValueError(f"{one.base[:10]}..{one.head[:10]}: an answer without a change")
     return math.log(one.change)
 
 
 def _half_width(one: Compared) -> float:
-    """Of a log ratio's interval; 0 without one."""
+    """0 without an interval."""
     if one.interval is None or one.interval.low <= 0:
         return 0.0
     return (math.log(one.interval.high) - math.log(one.interval.low)) / 2

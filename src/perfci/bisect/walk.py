@@ -95,7 +95,7 @@ class GitHistory:
     logs: list[str] = field(default_factory=list)
 
     def count(self, good: str, bad: str) -> int:
-        """Return the number of candidates in a range: commits that may have made a change between its ends."""
+        """Return the number of candidates in a range."""
         line = ["--first-parent"] if self.first_parent else []
         return int(self.repo.git("rev-list", "--count", *line, f"{good}..{bad}").stdout)
 

@@ -85,10 +85,7 @@ def told(one: Compared, head: CommitFacts) -> str:
 
 
 def print_bisect(found: Bisect, console: Console) -> None:
-    """Print each range with its steps, and what came of those before the last.
-
-    On a terminal within its width; elsewhere padded lines, without colour or cut names.
-    """
+    """Print each range with its steps, and what came of those before the last."""
     rich = console.is_terminal
 
     def put(text: str, style: str = "") -> None:
@@ -162,7 +159,6 @@ def _row(step: Compared, found: Bisect) -> list[str]:
 
 
 def _reasons(one: Range) -> list[str]:
-    """Why steps were skipped or cost nothing, and what profilers saw of the accused commit."""
     told = [
         f"{short(step.head)}: {step.reason}"
         for step in one.steps

@@ -79,7 +79,6 @@ FIRST_FILES = {
     "kernels/example.py": "example.py",
     ".github/workflows/perf.yml": "perf.yml",
 }
-"""Files that `perfci init` writes → files in templates/."""
 SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflows/perf-nightly.yml"
 """Files that it writes on demand, beside a policy."""
 
@@ -129,7 +128,7 @@ def init(
 
 
 def _write_beside(where: Path, names: list[str]) -> None:
-    """Write files of templates/ beside the policy; none where one of them is there. Raises UsageError."""
+    """None where one of them is there."""
     if not (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is missing: `perfci init` writes one")
     for name in names:
@@ -608,7 +607,7 @@ def _called(words: list[str]) -> int:
 
 
 def _path(command: Any, words: list[str]) -> str:
-    """Return `perfci VERB`, as far as `words` name verbs."""
+    """`perfci VERB`, as far as `words` name verbs."""
     path = "perfci"
     for word in words:
         command = getattr(command, "commands", {}).get(word)
@@ -619,7 +618,7 @@ def _path(command: Any, words: list[str]) -> str:
 
 
 def _unread() -> bool:
-    """Tell whether nobody reads stdout or stderr: `perfci list | head`."""
+    """`perfci list | head`."""
     poll = select.poll()
     for number in (1, 2):
         poll.register(number, 0)
@@ -627,7 +626,7 @@ def _unread() -> bool:
 
 
 def _drop_unwritten(stream: TextIO | None) -> None:
-    """Drop unwritten output, which the interpreter's end would turn into its exit code."""
+    """The interpreter's end would turn it into its exit code."""
     if stream is not None:
         try:
             stream.flush()
@@ -640,7 +639,7 @@ def _sentence(text: str) -> str:
 
 
 def _say(line: str, code: int) -> int:
-    """Write a line to stderr, with --debug its traceback. Return `code`."""
+    """With --debug its traceback."""
     line = line.replace("##[", "## [")  # which GitHub's runner takes for a command, wherever in a line it stands
     with suppress(OSError):  # of a stderr that takes nothing: the exit code tells the kind all the same
         if DEBUG in sys.argv:

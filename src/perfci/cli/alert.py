@@ -1,4 +1,4 @@
-"""`perfci history alert`: what main is over on two nights in a row, as one issue per device."""
+"""`perfci history alert`: one issue per device."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def keep_issues(store: str, repository: str, suite: str, where: Path) -> None:
 
 
 def _require_suite(name: str) -> None:
-    """Raise UsageError for a name that cannot stand in markers."""
+    """It has to stand in markers."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 60:
         raise UsageError(f"--suite {name!r}: use lower-case letters and digits, with single hyphens between")
 

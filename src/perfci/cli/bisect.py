@@ -65,7 +65,7 @@ def find_commit(
 
 
 def _measure(console: Console, outputs: Outputs, request: Request) -> Results:
-    """Measure and write a comparison, with a report unless it is a step, which answers one question alone."""
+    """With a report unless it is a step."""
     out, question = request.where.out, request.what.question
     with Teller(console, brief=True) as teller:
         measurement = Measurement(request, teller)

@@ -41,7 +41,7 @@ from perfci.sources.git import Repository
 from perfci.system.files import disk_errors, write_atomic
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", "PERFCI_EARLIER", PREFIX)
-"""Beginnings of this job's variables, which code under test never gets, not even by `pass_env`."""
+"""Beginnings of this job's variables, which code under test never gets."""
 _MOST_FILES = 20
 
 
@@ -107,7 +107,7 @@ def run_job() -> None:
 def sift_reports(folder: Path) -> None:
     """Remove reports with secrets, and name the folder where any is left.
 
-    A step of its own: it has the job's secrets, and starts nothing of the change.
+    A step of its own: it starts nothing of the change.
     """
     files, reports = workflow.Files(os.environ), sift(folder, os.environ)
     for line in reports.left:
@@ -117,7 +117,7 @@ def sift_reports(folder: Path) -> None:
 
 
 def without_secrets() -> dict[str, str]:
-    """Return the environment of this process, whose runner's part is then hidden from processes that it starts.
+    """Return the environment, whose runner's part is then hidden from processes that it starts.
 
     With a secret in it the process first starts itself anew without: /proc shows what a process was started with. So it
     does where Python could import from the checkout.
@@ -168,7 +168,7 @@ def gate(env: Mapping[str, str]) -> Answer:
 
 
 def _read(env: Mapping[str, str]) -> _Job:
-    """Return the job, unless it must not measure."""
+    """Unless it must not measure."""
     settings, context = read_settings(env), event.load(env)
     if context.privileged:
         raise UsageError(
@@ -193,7 +193,7 @@ def _read(env: Mapping[str, str]) -> _Job:
 
 
 def _decide(job: _Job) -> Answer | Request:
-    """Return the request, or the answer where nothing is to be measured."""
+    """The answer where nothing is to be measured."""
     settings, context, repo, shard = job.settings, job.context, job.repo, job.shard
     if shard is not None and (stands := _stands(shard, job.env)) is not None:
         return stands
@@ -231,7 +231,7 @@ def _do(job: _Job, request: Request) -> Answer:
 
 
 def _base_of(plan: SharedPlan) -> str:
-    """Return a shard's base for `find_base`. Raises UsageError."""
+    """For `find_base`."""
     if plan.what.pull_request:
         return ""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", plan.base or ""):
@@ -240,10 +240,9 @@ def _base_of(plan: SharedPlan) -> str:
 
 
 def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
-    """Return the answer of a shard that an earlier attempt measured; None where it is to be measured.
+    """None where it is to be measured. `PERFCI_EARLIER` names the folder of earlier attempts' artifacts.
 
-    `PERFCI_EARLIER` names the folder of those attempts' artifacts. Raises UsageError for a shard that was begun there:
-    whoever measures it anew measures it twice.
+    Raises UsageError for a shard that was begun there: whoever measures it anew measures it twice.
     """
     earlier = _handed_over(shard, env)
     if any(results.error is None for results in earlier):
@@ -259,7 +258,7 @@ def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
 
 
 def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
-    """Return earlier attempts' results of a shard; unreadable ones are left to who publishes."""
+    """Unreadable ones are left to who publishes."""
     if not env.get("PERFCI_EARLIER"):
         return []
     folder, handed = Path(env["PERFCI_EARLIER"]), []
@@ -276,7 +275,6 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
 
 
 def _plan(shards: int, job: _Job, request: Request) -> Answer:
-    """Leave a plan for the jobs that share it. Raises PerfciError."""
     out = _made(job.out)
     plan = write_plan(request, shards, out / PLAN)
     if not isinstance(plan, SharedPlan):
@@ -290,7 +288,7 @@ def _plan(shards: int, job: _Job, request: Request) -> Answer:
 
 
 def _made(out: Path) -> Path:
-    """Return the job's output folder, without an earlier job's results."""
+    """Without an earlier job's results."""
     with disk_errors("written", out):
         out.mkdir(exist_ok=True)
         for name in ("results.json", UNMEASURED):
@@ -299,7 +297,7 @@ def _made(out: Path) -> Path:
 
 
 def _reports(out: Path, temporary: Path) -> Path | None:
-    """Return the folder of profilers' reports, away from what is uploaded as it is."""
+    """Away from what is uploaded as it is."""
     reports = collect(out, temporary)
     for line in reports.left:
         typer.echo(f"perfci: raw: not handed on: {line}")
@@ -334,7 +332,7 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Co
 
 
 def _words(settings: Settings, request: Request) -> list[str]:
-    """Return the words behind the verb, for a container."""
+    """For a container."""
     what, how = request.what, request.how
     words = how.command[2:]
     words += [f"--base={what.base}"] if what.base else []
@@ -344,7 +342,7 @@ def _words(settings: Settings, request: Request) -> list[str]:
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:
-    """Return the command line for a clone; the run adds the base."""
+    """For a clone; the run adds the base."""
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]
@@ -352,7 +350,7 @@ def _command(settings: Settings, compares: bool) -> list[str]:
 
 
 def job_python() -> str:
-    """Return the job's Python, which has its torch, not that of the action's environment for perfci."""
+    """Return the job's Python, which has its torch."""
     return shutil.which("python3") or shutil.which("python") or sys.executable
 
 
@@ -375,7 +373,7 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
 
 
 def _fit(file: Path) -> list[str]:
-    """Fit results to what a publishing job reads. Returns an annotation where none will. Raises MachineError."""
+    """Returns an annotation where none will take them."""
     with disk_errors("read", file):
         content = file.read_bytes()
     try:
@@ -392,7 +390,7 @@ def _fit(file: Path) -> list[str]:
 
 
 def _unmeasured(answer: Answer, job: _Job) -> Answer:
-    """Add an artifact that says so: a job without an artifact was not heard. Raises MachineError."""
+    """A job without an artifact was not heard."""
     out = _made(job.out)
     write_atomic(out / UNMEASURED, json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
     return replace(answer, out=out, artifact=job.artifact)

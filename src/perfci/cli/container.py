@@ -21,7 +21,7 @@ from perfci.model.base import MachineError, UsageError
 def run_in_container(
     app: typer.Typer, words: list[str], *, image: str | None, pull: bool, gpus: str, counters: bool | None
 ) -> None:
-    """Run `perfci WORDS` there. Ends the process with its exit code."""
+    """Run `perfci WORDS` there. Ends the process."""
     verb, *rest = words
     if verb not in (*TWICE, *ONCE):
         raise UsageError(f"docker {verb}: is not for a container: choose {', '.join((*TWICE, *ONCE))}")

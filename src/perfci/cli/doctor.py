@@ -53,7 +53,7 @@ def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, o
 
 
 def _policy(where: Path) -> tuple[Path, Policy, list[Finding]]:
-    """Return the repository's folder, its policy or the default one, and what is wrong with it."""
+    """With what is wrong with it."""
     root, policy = where, Policy(version=1, suite=["*.py"])
     try:
         repo = Repository.find(where)

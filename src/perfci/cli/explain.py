@@ -18,7 +18,6 @@ from perfci.system.users import keep_outputs
 from perfci.work.files import Compared
 
 _SHOWN = 60
-"""Nodes that are listed."""
 _SAME = "base and head give the GPU the same work"
 
 
@@ -40,14 +39,12 @@ def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
 
 
 def _total(found: Sequence[Compared]) -> str:
-    """Return the last line."""
     different = sum(bool(one.why_not) for one in found)
     rest = f"; not known of {different}" if different else ""
     return f"{len(found) - different} of {count(len(found), 'case')}: the same work in base and head{rest}"
 
 
 def _tell(name: str, one: Compared, console: Console) -> None:
-    """Print both work lists side by side, and the answer."""
     console.print(Text(name, style="bold"))
     if one.work:
         table = Table("", *SIDES, box=None, pad_edge=False)

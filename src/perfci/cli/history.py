@@ -216,7 +216,7 @@ def html(
 
 
 def _collected(store: str, where: Path) -> tuple[list["Device"], list["Fault"]]:
-    """Return a store's series, and what was left out. Raises MachineError where it has no night."""
+    """Raises MachineError where the store has no night."""
     from perfci.history.series import read
     from perfci.history.store import open_store
 
@@ -229,7 +229,6 @@ def _slug(name: str) -> str:
 
 
 def _facts(texts: list[str]) -> dict[str, str]:
-    """Return the facts of `--fact`. Raises UsageError."""
     found = {}
     for text in texts:
         name, mark, value = text.partition("=")

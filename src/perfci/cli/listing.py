@@ -59,7 +59,6 @@ def _limits(case: Case, asked: Sequence[Criterion]) -> list[str]:
 
 
 def _words(asked: Criterion) -> str:
-    """Return a limit, and whether it is only a default."""
     return f"{asked.words()} (default)" if asked.source.origin == "default" else asked.words()
 
 
@@ -133,7 +132,7 @@ def _minutes(seconds: float) -> str:
 
 
 def _print(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Print a table on a terminal, else tab-separated lines."""
+    """Tab-separated lines without a terminal."""
     console = Console()
     if not console.is_terminal:
         for line in lines if titles is _CASES else [titles, *lines]:

@@ -67,7 +67,7 @@ class Finished:
 
 
 def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
-    """Do one whole job. Ends the process with its exit code."""
+    """Do one whole job. Ends the process."""
     request = gone_on(read_request(mode, keeps=True, **asked))
     if request.where.prepare is not None:
         prepare(request, request.where.prepare, Console(stderr=True))
@@ -76,7 +76,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 
 
 def tell_measured(request: Request) -> NoReturn:
-    """Measure, judge, write and tell. Ends the process with its exit code."""
+    """Measure, judge, write and tell. Ends the process."""
     outcome = measure(request, Console(stderr=True))
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
@@ -118,7 +118,6 @@ def by_times(results: Results, *, strict: bool) -> Report:
 
 
 def _tell_times(teller: Teller, strict: bool, results: Results) -> None:
-    """Tell of pairs before profilers take their time."""
     if results.plan.timed:
         report = by_times(results, strict=strict)
         teller.note(f"{report.verdict.upper()} by times alone: {report.sentence}")
@@ -172,7 +171,7 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **asked: Any) -> Request:
     """Return the request of a command line, with defaults for what a verb does not ask.
 
-    `keeps`: the verb takes or keeps kept builds. Raises UsageError for what typer cannot check.
+    `keeps`: kept builds. Raises UsageError for what typer cannot check.
     """
     where, out = folders(asked["where"], asked["out"])
     fields: dict[str, Any] = {name: asked[name] for name in _AS_ASKED if name in asked}
@@ -251,7 +250,7 @@ def environments(mode: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_side(values: Sequence[str]) -> dict[str, list[str]]:
-    """Return values by their prefix, `base:` or none."""
+    """By their prefix, `base:` or none."""
     sides: dict[str, list[str]] = {}
     for value in values:
         prefix = "base:" if value.startswith("base:") else ""

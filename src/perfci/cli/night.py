@@ -32,7 +32,6 @@ ALONE = "alone"
 """Folder of a first night's run, without a release; comparisons' are called as their purpose."""
 _FOLDERS: tuple[str, ...] = ("last", "reference", "seam", ALONE)
 _LARGEST = 2**20
-"""Bytes of a plan."""
 
 
 class Comparison(NamedTuple):
@@ -100,7 +99,7 @@ def _require_ours(out: Path) -> None:
 
 
 def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the words for a comparison by itself."""
+    """For a comparison by itself."""
     valued = [(name, asked.get(name)) for name in ("budget", "python")]
     words = [word for device in asked.get("device") or [] for word in ("--device", device)]
     words += [word for name, value in valued if value for word in (f"--{name}", str(value))]
@@ -109,8 +108,10 @@ def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
 
 
 def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Sequence[str] = ()) -> Iterator[Comparison]:
-    """Yield the comparisons of a plan. `request`: of all, with the night's folder; `more`: the end of each command
-    line."""
+    """Yield the comparisons of a plan.
+
+    `request`: of all; `more`: the end of each command line.
+    """
     judged = [one for one in (plan.last, plan.reference) if one is not None]
     if not judged:
         command = ["perfci", "run", "--committed", *more]
@@ -159,8 +160,8 @@ def read_night(repo: Repository, store: str) -> NightPlan:
 
 
 def comparisons_of(folder: Path) -> tuple[list[Path], str, str, str]:
-    """Return the folders of a night's comparisons that have a report, the names of the reference and of the one before,
-    or empty, and what was planned and has no report. Raises UsageError."""
+    """Return the folders of a night's comparisons that have a report, the names of the reference and of the one
+    before, or empty, and what has no report. Raises UsageError."""
     plan = _parse_plan(folder / NIGHT, str(folder / NIGHT))
     found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
     if not (found.keys() - {"seam"}):
@@ -173,7 +174,7 @@ def comparisons_of(folder: Path) -> tuple[list[Path], str, str, str]:
 
 
 def _read_plan(file: Path, repo: Repository) -> NightPlan:
-    """Raise UsageError for anything but a plan, and for one of another commit."""
+    """And one of another commit."""
     plan = _parse_plan(file, f"--plan {file}")
     head = repo.commit("HEAD").sha
     if plan.head.sha != head:
@@ -200,7 +201,7 @@ def _repository(where: Path) -> Repository:
 
 
 def _named(repo: Repository, reference: Reference) -> str:
-    """Return the reference's name for reports where it still means the commit; else the commit."""
+    """Its name where it still means the commit."""
     try:
         return reference.name if repo.commit(reference.name).sha == reference.commit.sha else reference.commit.sha
     except UsageError:
@@ -208,7 +209,7 @@ def _named(repo: Repository, reference: Reference) -> str:
 
 
 def _code(one: Comparison, done: Finished) -> int:
-    """Return its exit code: two references are not judged, and may differ."""
+    """Two references are not judged, and may differ."""
     return 0 if one.folder == "seam" and done.exit_code == 1 else done.exit_code
 
 

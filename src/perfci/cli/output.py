@@ -52,7 +52,7 @@ def write_all(
     """Write results (if given) and the report into `out`. Raises MachineError.
 
     `measured`: results that are written already, and the folder of what was recorded beside them. Returns those of
-    FILES that belong to these results: others in `out` are an earlier run's.
+    FILES that belong to these results.
     """
     if results is not None:
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
@@ -66,7 +66,6 @@ def write_all(
 
 
 def _beside(results: Results) -> set[str]:
-    """Return the files that measuring leaves, these results among them."""
     names = {"results.json"}
     if any(case.origin == "imported" for case in results.cases):
         return names
@@ -126,7 +125,7 @@ def read_recorded(results: Results, folder: Path) -> Recorded:
 
 
 def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
-    """Return side → placements; empty for samples of another run's pair."""
+    """Empty for samples of another run's pair."""
     if not isinstance(found, dict):
         return {}
     placements = {name: found[name] for name in SIDES if _numbers(found.get(name))}
@@ -135,7 +134,7 @@ def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
 
 
 def _numbers(found: Any) -> bool:
-    """Tell whether these are non-empty lists of finite numbers."""
+    """Non-empty lists of finite numbers."""
     return isinstance(found, list) and all(
         isinstance(one, list) and one and all(isinstance(n, float | int) and math.isfinite(n) for n in one)
         for one in found

@@ -32,7 +32,7 @@ class Console(rich.console.Console):
 
 
 class _Line(Spinner):
-    """The changing line, cut where the terminal ends: wrapped lines could not be removed after a resize."""
+    """Cut where the terminal ends: wrapped lines could not be removed after a resize."""
 
     def render(self, time: float) -> Text:
         line = super().render(time)

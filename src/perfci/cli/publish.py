@@ -24,7 +24,7 @@ _PACKAGES = {"github": "PyGithub"}
 
 
 def publish_run(here: Path | None = None) -> None:
-    """Do one whole publication, from the runner's environment. Ends the process with the verdict's exit code.
+    """Do one whole publication. Ends the process with the verdict's exit code.
 
     `here`: the folder in which this job measured, for the comment alone; then ends with 0, or 3 where that fails.
     """
@@ -87,7 +87,7 @@ def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:
 def _comment(
     context: "Context", folder: Path, wanted: "Wanted", api: "Api", files: "Files", env: Mapping[str, str]
 ) -> None:
-    """Write this job's comment. Raises what `write_comment` raises, once the runner was told."""
+    """Raises what `write_comment` raises, once the runner was told."""
     from perfci.github import workflow
     from perfci.github.here import write_comment
     from perfci.github.settings import RAW_SUFFIX
@@ -117,6 +117,6 @@ def log_line(text: str) -> str:
 
 
 def _action(env: Mapping[str, str]) -> str:
-    """Return the event's action, such as `labeled`, or empty."""
+    """Such as `labeled`, or empty."""
     action = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_bytes()).get("action")
     return action if isinstance(action, str) else ""

@@ -36,7 +36,7 @@ def judge_files(
     out: Path | None,
     json: bool,
 ) -> NoReturn:
-    """Judge `results` (a file, or the folder of results.json). Ends the process with the exit code.
+    """Judge `results` (a file, or its folder). Ends the process.
 
     `costs`: say where the time went instead.
     """
@@ -73,7 +73,7 @@ def judge_imported(
     out: Path,
     json: bool,
 ) -> NoReturn:
-    """Judge another tool's files of head, against base's if any. Ends the process with the exit code.
+    """Judge another tool's files of head, against base's if any. Ends the process.
 
     `head`, `base`: files, folders, patterns.
     """
@@ -106,7 +106,7 @@ def _by(text: str | None) -> By | None:
 
 
 def _items(texts: Sequence[str]) -> dict[str, Work]:
-    """Return the work of `--items`, by patterns of ids. Raises UsageError."""
+    """By patterns of ids."""
     found = {}
     for text in texts:
         pattern, _, told = (part.strip() for part in text.rpartition("="))

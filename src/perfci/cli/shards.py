@@ -74,8 +74,8 @@ def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) 
 def write_plan(request: Request, shards: int, file: Path) -> SharedPlan | Finished:
     """Plan the comparison of `request` into `file`. Raises PerfciError.
 
-    Where base's policy is at fault there is no plan, but results without a number, by which who publishes them knows
-    that head fixes it.
+    Where base's policy is at fault there are results without a number, by which who publishes them knows that head
+    fixes it.
     """
     signal.signal(signal.SIGTERM, interrupt)
     folder = request.where.out
@@ -132,8 +132,7 @@ def measure_shard(text: str, *, out: Path, **asked: Any) -> NoReturn:
 def as_planned(request: Request, shard: Shard, file: Path) -> Request:
     """Return `request` with the plan's answers for a shard.
 
-    It goes on with its folder's measurements where it asks for that; else raises UsageError for a begun shard: nobody
-    may choose between two measurements.
+    Raises UsageError for a begun shard unless it goes on: nobody may choose between two measurements.
     """
     what = shard.plan.what
     # By its hash: branches move. What was prepared is asked for as it was prepared.
@@ -144,7 +143,7 @@ def as_planned(request: Request, shard: Shard, file: Path) -> Request:
 
 
 def _goes_on(request: Request, shard: Shard) -> bool:
-    """Tell whether there is something to go on with. Raises UsageError where a begun shard is to begin again."""
+    """Raises UsageError where a begun shard is to begin again."""
     out = request.where.out
     path = out / JOURNAL
     some = bool(begun(path))
@@ -169,8 +168,8 @@ class Merged(NamedTuple):
 
 
 def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
-    """Return the merged results of folders or files, in `out`; of several device models, which share α, each in its own
-    folder there. Raises UsageError, MachineError."""
+    """Return the merged results of folders or files, in `out`; of several device models each in its own folder
+    there. Raises UsageError, MachineError."""
     if len(paths) > 4 * MOST_SHARDS:
         raise UsageError(f"merge: {len(paths)} folders: name those of one plan")
     found: list[tuple[str, Results]] = []
@@ -197,7 +196,7 @@ def _plan_of(results: Results) -> str:
 
 
 def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:
-    """Return a report's folder: `out`, or below it the device model's."""
+    """`out`, or below it the device model's."""
     if results.part is None or results.part.models == 1:
         return out
     name = re.sub(r"[^A-Za-z0-9]+", "-", model_of(results)).strip("-") or "model"
@@ -209,7 +208,6 @@ def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:
 
 
 def _relocate(results: Results, folder: Path, out: Path) -> None:
-    """Name logs as seen from `out`."""
     prefix = Path(os.path.relpath(folder.resolve(), out.resolve()))
     reasons: list[Reason | None] = [results.error, *(one.reason for one in results.files)]
     reasons += [side.reason for case in results.cases for side in case.sides.values()]
@@ -226,8 +224,7 @@ def judge_merged(
     out: Path,
     json: bool,
 ) -> NoReturn:
-    """Judge the shards in `paths`, folders or results.json each, as one run; of several device models, which share α,
-    as a run each. Ends the process with the worst exit code."""
+    """Judge the shards in `paths` as one run; of several device models as a run each. Ends the process."""
     merged = read_shards(paths, out)
     if json and len(merged) > 1:
         raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")
@@ -248,7 +245,7 @@ def judge_merged(
 
 
 def keep_samples(folders: Iterable[Path], out: Path) -> None:
-    """Put all shards' samples into one file of `out`, for the plots, without unreadable ones."""
+    """Put all shards' samples into one file of `out`, for the plots."""
     (out / SAMPLES).unlink(missing_ok=True)
     appender = Appender(out / SAMPLES)
     try:

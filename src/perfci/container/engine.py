@@ -107,8 +107,7 @@ class Engine:
     def run(self, arguments: Mapping[str, Any]) -> Ended:
         """Run a container from arguments of `containers.create`, with its output on this process's.
 
-        An interrupt stops it, with time to keep what it has measured; a second one kills it. Raises MachineError,
-        UnknownCapabilityError.
+        An interrupt stops it; a second one kills it. Raises MachineError, UnknownCapabilityError.
         """
         with _told():
             container = self._client.containers.create(**arguments)

@@ -1,7 +1,7 @@
 """Entry point of perfci's image: arranges a user, a home and git, and becomes perfci.
 
-perfci stays root, so that the code under test, which runs as the owner of the workspace, can change nothing of
-perfci's; with `docker run --user` all runs as that user.
+perfci stays root, so that the code under test can change nothing of perfci's; with `docker run --user` all runs as that
+user.
 """
 
 import os
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def settle(args: Sequence[str], where: Path) -> list[str]:
-    """Return `args`, or by default those that fit the files in `where`: with none, for the suite that ships.
+    """Return `args`, or by default those that fit the files in `where`.
 
     Raises UsageError where nothing could be written there, and as `Repository.find`.
     """

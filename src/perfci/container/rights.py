@@ -76,7 +76,7 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
     """Return the lowest rung on which ncu can do what is needed: none, PERFMON, SYS_ADMIN.
 
     `asked`: `--counters`, `--no-counters`. `perfmon`: the engine knows it. SYS_ADMIN, close to root on the host, only
-    where an option, limit or verb asks for counters.
+    where an option, limit or verb asks for it.
     """
     if not trusted or asked is False:
         return Counting(False)
@@ -94,11 +94,8 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
 
 
 def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
-    """Return the caller's variables for the container: those of the code under test, and of perfci's output.
-
-    Without what would not fit the image, and for code that is not trusted without every likely secret, also one in
-    `pass_env`.
-    """
+    """Return the caller's variables for the container, without what would not fit the image, and for code that is
+    not trusted without every likely secret, also one in `pass_env`."""
     named = set(pass_env)
 
     def fits(name: str) -> bool:

@@ -1,8 +1,7 @@
 """`perfci VERB` in containers of its image: it builds with a network and without rights, and measures the other way
 round.
 
-The repository is mounted read-only and the output on its own, both at their paths on the host: a path means the same in
-both. rights.py decides the rights, engine.py runs the containers.
+The repository is mounted read-only and the output on its own, both at their paths on the host.
 """
 
 import os

@@ -1,2 +1,1 @@
-"""Layer 3: `perfci doctor`. Each check turns a Machine into Findings, bounded in time, and never raises. It speaks
-where there is a remedy for this machine."""
+"""Layer 3: `perfci doctor`. Each check turns a Machine into Findings, bounded in time, and never raises."""

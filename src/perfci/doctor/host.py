@@ -73,8 +73,8 @@ def in_container(machine: Machine) -> bool:
 
 
 def sys_admin(machine: Machine) -> bool | None:
-    """Return whether this process has CAP_SYS_ADMIN in the first user namespace, where the driver asks for it: a
-    rootless container's does not count. None where /proc does not tell."""
+    """Return whether this process has CAP_SYS_ADMIN in the first user namespace, where the driver asks for it. None:
+    not told."""
     if "user" in own_namespaces(machine):
         return False
     given = held([CAP_SYS_ADMIN], machine.root)

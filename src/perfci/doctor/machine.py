@@ -90,9 +90,9 @@ class Machine:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Said:
-        """Run a program in its own process group, killed after `limit` seconds. Never raises OSError.
+        """Run a program in its own process group, killed with what it leaves behind after `limit` seconds.
 
-        Its stdin is empty, its locale C. What it leaves behind is killed with it.
+        Never raises OSError. Its stdin is empty, its locale C.
         """
         return bounded.run(argv, limit, env={**(self.env if env is None else env), "LC_ALL": "C"}, cwd=cwd)
 

@@ -67,7 +67,7 @@ def examine(
 ) -> list[Finding]:
     """Return all lines, worst first; among equals `first`, then the order of `checks`.
 
-    A check that raises, or has no answer after `limit` seconds, fails under its own name.
+    A check that raises, or has no answer after `limit` seconds, fails.
     """
     deadline = time.monotonic() + limit
     answers = {name: asked(partial(_answer, machine, name, check)) for name, check in checks.items()}

@@ -17,8 +17,7 @@ from perfci.system.bounded import Said
 
 
 def nvcc(machine: Machine) -> tuple[str, str, Said] | None:
-    """Return path, version and answer of the compiler that torch's extensions take: $CUDA_HOME's, the PATH's,
-    /usr/local/cuda's."""
+    """Return path, version and answer of the compiler: $CUDA_HOME's, the PATH's, /usr/local/cuda's."""
     home = machine.env.get("CUDA_HOME") or machine.env.get("CUDA_PATH")
     places = (f"{home}/bin/nvcc" if home else None, machine.which("nvcc"), machine.root / "usr/local/cuda/bin/nvcc")
     path = next((str(place) for place in places if place and Path(place).is_file()), None)
@@ -59,7 +58,7 @@ def check_strace(machine: Machine) -> Iterator[Finding]:
 def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
     """Check in perfci's image that the driver is new enough, and versions are those pinned.
 
-    Where it is `built`, what is not fails; later somebody may have changed it on purpose.
+    Where it is `built`, what is not fails.
     """
     name = machine.env.get(pins.VARIABLE)
     if not name:

@@ -16,12 +16,10 @@ _LONGEST = 500
 def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) -> tuple[Acceptance | None, str]:
     """Return the acceptance of a pull request, or why its label does not count; both empty without the label.
 
-    `owns`: the verdicts, one of which must be there to accept.
-
-    The label counts when someone with write access set it after the last push to the head, and after a check had said
-    that this very head does not pass: nobody accepts what they cannot know. Times are GitHub's own: the label's from
-    the pull request's events, the push's from the activity of the head's branch. The author chooses the dates in
-    commits, and a workflow run may be older than the push that brought its commit here. Raises ApiError.
+    `owns`: the verdicts, one of which must be there to accept. The label counts when someone with write access set it
+    after the last push to the head, and after a check had said that this very head does not pass. Times are GitHub's
+    own: the label's from the pull request's events, the push's from the activity of the head's branch; the author
+    chooses commits' dates. Raises ApiError.
     """
     if ACCEPT_LABEL not in {label.name for label in pull.labels}:
         return None, ""
@@ -54,14 +52,13 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
 
 
 def _reason(body: str) -> str:
-    """Return the reason in the description, or empty."""
     start = f"{ACCEPT_LINE}:".lower()
     given = (line.strip()[len(start) :].strip() for line in body.splitlines() if line.lower().startswith(start))
     return next((text[:_LONGEST] for text in given if text), "")
 
 
 def _pushed(pull: PullRequest, api: Api) -> datetime | None:
-    """Return the time when the head's branch moved to where it is; None where its newest move led elsewhere."""
+    """None where the branch's newest move led elsewhere."""
     head = pull.head
     if head.repo is None:
         return None

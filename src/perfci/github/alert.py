@@ -1,7 +1,6 @@
 """The one issue of a device's alerts: opened, kept true, closed, and opened again.
 
-It needs `issues: write` alone. The step for a device may be repeated: it reads the issues again before it writes, so
-that a lost answer makes no second issue or comment.
+It needs `issues: write` alone. A step may be repeated: it reads the issues again before it writes.
 """
 
 import hashlib
@@ -39,13 +38,13 @@ class Marker:
 
     @classmethod
     def of(cls, suite: str, alerts: Alerts) -> "Marker":
-        """Return the marker for alerts."""
+        """Return the marker."""
         hashed = hashlib.sha256(alerts.name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         return cls(suite, f"{alerts.device}-{hashed}", moment(alerts.begun), moment(alerts.told))
 
     @classmethod
     def read(cls, body: str) -> "Marker | None":
-        """Return the marker at the end of an issue; None without it."""
+        """Return the marker; None without it."""
         read = _MARKER.search(body)
         return None if read is None else cls(read["suite"], read["device"], read["begun"], read["told"])
 
@@ -60,20 +59,19 @@ State = Literal[
 
 @dataclass(frozen=True)
 class Settled:
-    """The outcome of `settle`."""
+    """The outcome."""
 
     state: State
     url: str = ""
     retired: tuple[int, ...] = ()
-    """Numbers of closed duplicates."""
+    """Closed duplicates."""
 
 
 def settle(alerts: Alerts, suite: str, repository: str, api: Api) -> Settled:
     """Make the issue of a device say what is known of its alerts; `repository`: its address.
 
-    Ours is an issue that the token's own account wrote and that ends with the marker. The lowest open number stays,
-    others are closed. What a person closed stays closed until another alert begins; what the store does not tell of
-    stays as it is. Raises Forbidden, ApiError.
+    Ours is an issue that the token's own account wrote and that ends with the marker. The lowest open number stays.
+    What a person closed stays closed until another alert begins. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
     what = f"the issue of {shorten(visible(alerts.name), 100)}"
@@ -97,7 +95,7 @@ def _settle(alerts: Alerts, marker: Marker, repository: str, me: str, api: Api) 
 
 
 def _keep(kept: Issue, before: Marker, alerts: Alerts, marker: Marker, repository: str, me: str) -> State:
-    """Change our issue where needed, but not its title, which a person may have changed."""
+    """But not its title, which a person may have changed."""
     is_open = kept.state == "open"
     if not alerts.begun:  # the store that it was written from is another one, or reached further back
         return "left open" if is_open else "none"
@@ -129,8 +127,7 @@ def _body(alerts: Alerts, marker: Marker, repository: str) -> str:
 
 
 def _own(me: str, marker: Marker, api: Api) -> list[tuple[Issue, Marker]]:
-    """Return our issues of the device, open ones first, then oldest first. Anyone can write a marker, so the author
-    counts."""
+    """Open ones first, then oldest first. Anyone can write a marker, so the author counts."""
     own = []
     for issue in api.repository.get_issues(state="all", creator=cast(Any, me)):  # a login, as its docstring has it
         # GitHub lists pull requests, too, and PyGithub would ask again for each issue that none is.
@@ -142,6 +139,6 @@ def _own(me: str, marker: Marker, api: Api) -> list[tuple[Issue, Marker]]:
 
 
 def _say(issue: Issue, text: str, mark: str, me: str) -> None:
-    """Comment, unless the comment is there: the write after it may have failed."""
+    """Unless the comment is there: the write after it may have failed."""
     if not any(one.user is not None and one.user.login == me and mark in one.body for one in issue.get_comments()):
         issue.create_comment(f"{text}\n{mark}")

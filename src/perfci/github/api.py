@@ -14,13 +14,12 @@ from github.Repository import Repository
 from perfci.model.base import MachineError
 
 PATIENCE = 300.0
-"""Seconds that all calls of a publication wait for GitHub."""
+"""Seconds that all calls of a publication wait."""
 TRIES = 6
 TIMEOUT = 20
 """Seconds for an answer."""
 SECONDARY = 60.0
-"""Seconds to wait at a secondary rate limit that names no time (docs.github.com, "Best practices for using the REST
-API")."""
+"""Seconds at a secondary rate limit that names none (docs.github.com, "Best practices for using the REST API")."""
 _LONGEST_BACKOFF = 30.0
 _PASSING = frozenset({500, 502, 503, 504})
 _CHUNK = 1 << 20
@@ -38,11 +37,11 @@ class ApiError(MachineError):
 
 
 class Forbidden(ApiError):
-    """The token may not do it: expected for a pull request from a fork above all."""
+    """The token may not: expected for a pull request from a fork."""
 
 
 class NotFound(ApiError):
-    """It does not exist any more, or the token must not know of it."""
+    """It does not exist, or the token must not know of it."""
 
 
 class Api:
@@ -84,8 +83,8 @@ class Api:
     def call(self, what: str, step: Callable[[], T]) -> T:
         """Do `step`, which may be repeated, again while GitHub says that this may help.
 
-        Waits as long as GitHub asks, else twice as long each time with jitter, and at most PATIENCE over all calls.
-        Raises Forbidden, ApiError.
+        Waits as long as GitHub asks, else twice as long each time with jitter, and at most PATIENCE in all. Raises
+        Forbidden, ApiError.
         """
         for tried in range(1, TRIES + 1):
             try:
@@ -119,13 +118,12 @@ class Api:
         return self.viewer().removesuffix("[bot]")
 
     def viewer(self) -> str:
-        """Return the token's login, such as `github-actions[bot]`: REST does not tell a workflow token's."""
+        """The token's login, such as `github-actions[bot]`: REST does not tell a workflow token's."""
         _, answer = self._github.requester.graphql_query("query { viewer { login } }", {})
         return str(answer["data"]["viewer"]["login"])
 
     def download(self, artifact: int, limit: int) -> bytes:
-        """Return the archive of an artifact. The token stays with the API: the archive lies elsewhere, at a signed
-        address.
+        """Return the archive of an artifact, which lies elsewhere and is not sent the token.
 
         Raises ApiError for more than `limit` bytes, an unsafe address, and an artifact that is gone.
         """
@@ -184,7 +182,7 @@ def _message(error: GithubException) -> str:
 
 
 def _asked_wait(status: int, headers: Mapping[str, str], message: str) -> float | None:
-    """Return the seconds that GitHub asks to wait; 0 where it names none; None where a retry is of no use."""
+    """Seconds; 0 where it names none; None where a retry is of no use."""
     if status in _PASSING:
         return _seconds(headers.get("retry-after")) or 0.0
     if status not in {400, 403, 429}:  # 400: what PyGithub makes of an error of GraphQL

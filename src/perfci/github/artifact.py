@@ -29,7 +29,6 @@ UNSOUND = (
     ValueError,  # names that cannot be
     OSError,  # offsets that cannot be
 )
-"""zipfile's exceptions for unsound archives."""
 MEMBER_BYTES = 16 << 20
 MOST_RATIO = 200
 """Expansion of the member; JSON of worker values shrinks to a tenth."""
@@ -45,7 +44,7 @@ SMALLEST_LIMIT = 1e-4
 MOST_ITEMS = 20_000
 """Of a list or object."""
 MOST_OBJECTS = 500_000
-"""JSON objects altogether; a worker pair has about ten in half a thousand bytes."""
+"""Of a document; a worker pair has about ten in half a thousand bytes."""
 LONGEST_TEXT = 20_000
 """Characters of a string, or digits of a number."""
 _CENTRAL = b"PK\x01\x02"
@@ -57,14 +56,13 @@ Unmeasured = Literal["idle", "plan"]
 
 
 class Unfit(Exception):
-    """Why an archive cannot be used: a clause for people, with nothing that the archive says."""
+    """Why an archive cannot be used: a clause with nothing that the archive says."""
 
 
 def read_member(archive: bytes) -> bytes | Unmeasured:
     """Return `results.json` at the top of a zip archive, which is not unpacked. Raises Unfit.
 
-    UNMEASURED or PLAN in its place are not read: who publishes finds the reason of the first, and misses the shards of
-    the second. An entry that has no place in an artifact makes the archive unfit.
+    UNMEASURED or PLAN in its place are not read. An entry that has no place in an artifact makes the archive unfit.
     """
     if archive.count(_CENTRAL) > MOST_ENTRIES:
         raise Unfit(f"has more than {MOST_ENTRIES} entries")
@@ -192,13 +190,12 @@ _OTHER_RATES = "was planned with looks or error rates that are not perfci's"
 
 
 def is_shard(results: Results) -> bool:
-    """Tell whether these are one part of a plan, to be merged with others."""
+    """Tell whether these are one part of a plan."""
     return results.part is not None and not results.part.whole
 
 
 def _too_many(results: Results) -> bool:
-    """Tell whether α is shared by more than its criteria, over all device models, so that slowdowns are found more
-    rarely."""
+    """α is shared by more than its criteria, over all device models, so that slowdowns are found more rarely."""
     models = 1 if results.part is None else results.part.models
     return (
         results.plan.m
@@ -255,7 +252,7 @@ def _check_bounds(results: Results) -> None:
 
 
 def _check_proofs(results: Results) -> None:
-    """Raise Unfit for a proof that perfci would not have made, or that the results contradict."""
+    """For a proof that perfci would not have made, or that the results contradict."""
     digests = {side.tree for side in results.sides.values()}
     for case in results.cases:
         if case.proof is None or not case.proof.by:
@@ -275,6 +272,6 @@ def _check_proofs(results: Results) -> None:
 
 
 def _has_work(case: Case) -> bool:
-    """Tell whether a case's GPU work may have been compared: base and head ask the same, and time a graph."""
+    """Base and head ask the same, and time a graph."""
     captured = all(side.timing is not None and side.timing.mode in GRAPH_MODES for side in case.sides.values())
     return case.device == "cuda" and captured and not differences(case.sides["base"], case.sides["head"])

@@ -22,12 +22,12 @@ MOST_ANNOTATIONS = 50
 """In a request (GitHub's documentation, "Create a check run")."""
 ALL_ANNOTATIONS = 200
 MOST_LINES = 1_000_000
-"""Of a file with an annotation."""
+"""Of a file."""
 _LONGEST_BRANCH = 80
 _LONGEST_WHY = 500
 """Before escaping: with the longest summary it stays below GitHub's 65 535 characters."""
 _ASKING = frozenset({"required_status_checks", "merge_queue"})
-"""Types of ruleset rules by which a branch may ask for a check."""
+"""By which a branch may ask for a check."""
 _ROUNDS = 3
 """Of reading pull requests and writing what follows: they may be opened and closed meanwhile."""
 _LED = re.compile(r"(?:Held by|Waits for|Superseded by) [^:]{1,400}: ")
@@ -35,7 +35,7 @@ _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n
 
 
 def name_of(suite: str, into: str = "") -> str:
-    """Return the name for a branch rule; `into`: the branch, where no rule asks for its checks."""
+    """Return the name for a branch rule; `into`: the branch, where no rule asks."""
     name = "perfci" if suite == "perfci" else f"perfci ({suite})"
     return f"{name} into {shorten(visible(into), _LONGEST_BRANCH, middle=True)}" if into else name
 
@@ -71,7 +71,7 @@ class Checks:
         """The branch, where no rule asks for its checks."""
 
     def earlier(self, origin: Origin) -> list[Attempt]:
-        """Return earlier answers to a run's question, oldest first."""
+        """Return earlier answers, oldest first."""
         asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
         known = sorted(self._known(), key=lambda item: item[0].age)
         return [
@@ -94,7 +94,7 @@ class Checks:
         notes.
 
         Its own result comes first, and is complete only after all have been read: of two publishers at least one sees
-        both results, and an incomplete check lets nothing pass.
+        both.
         """
         check = self._api.call("the check run", lambda: self._write(publication, text))
         return str(check.html_url), self.conclude()
@@ -104,7 +104,6 @@ class Checks:
         return [note for into in dict.fromkeys(("", self._into)) for note in self._conclude(into)]
 
     def _conclude(self, into: str) -> list[str]:
-        """Decide and apply, and again where meanwhile others ask."""
         before, notes = None, list[str]()
         for _ in range(_ROUNDS):
             asking = self._asking(into)
@@ -168,18 +167,15 @@ class Checks:
         return list(self._api.repository.get_commit(self._head).get_check_runs(check_name=name, filter="all"))
 
     def _ours(self, listed: Sequence[CheckRun]) -> list[tuple[Result, CheckRun]]:
-        """Return the suite's checks that we wrote, and each run's result: two publishers may have written two of a
-        run."""
+        """Two publishers may have written two of a run."""
         read = [(Result.read(check.external_id or ""), check) for check in listed if self._is_ours(check)]
         return [(result, check) for result, check in read if result is not None and result.suite == self._suite]
 
     def _is_ours(self, check: CheckRun) -> bool:
-        """Tell whether this publisher's app wrote it: others' checks prove nothing."""
         return check.app is not None and check.app.slug == self._api.app
 
     def _asking(self, into: str) -> tuple[list[Open], list[str]]:
-        """Return the commit's open pull requests into `into`, or into all branches whose rules ask; and of these the
-        branches of its merge queues."""
+        """Into `into`, or into all branches whose rules ask; and of these the branches of its merge queues."""
         # GitHub's list of a commit's own pull requests misses those from forks.
         listed = self._api.call("open pull requests", lambda: list(self._api.repository.get_pulls(state="open")))
         pulls = [Open(pull.number, pull.base.ref) for pull in listed if pull.head.sha == self._head]
@@ -215,7 +211,7 @@ def edit(check: CheckRun, lead: str, why: str, concluded: Conclusion) -> None:
 
 
 def annotations(publication: Publication) -> list[dict[str, str | int]]:
-    """Return rows that fail or warn, at their kernels' declarations, worst first."""
+    """Return rows that fail or warn, worst first."""
     rows = [
         (row.effect != "fail", _annotation(shard.report, row, f"{shard.name}: " if shard.name else ""))
         for shard in publication.shards
@@ -226,7 +222,7 @@ def annotations(publication: Publication) -> list[dict[str, str | int]]:
 
 
 def _declared(row: Row) -> bool:
-    """Tell whether a row names a place in the repository, as code itself reports it."""
+    """A place in the repository, as code itself reports it."""
     file = row.file
     return (
         0 < row.line < MOST_LINES

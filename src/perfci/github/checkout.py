@@ -14,7 +14,7 @@ from perfci.sources.git import Commit, Repository, means_itself, run_git
 FETCH_TIMEOUT = 600.0
 """Seconds for a fetch."""
 DEEPEN = (50, 500, 5000)
-"""Commits by which a shallow clone is deepened until there is a merge-base; then all."""
+"""Commits by which a shallow clone is deepened; then all."""
 # No hook (sources/git.py), no command as a remote, no clean-up in the background that would outlive the fetch.
 _CONFIG = ("protocol.ext.allow=never", "gc.auto=0", "maintenance.auto=false")
 
@@ -30,13 +30,13 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """For people: a branch, a tag, the beginning of a hash."""
+        """A branch, a tag, the beginning of a hash."""
         name = self.ref or self.base.sha
         return name[:10] if _is_hash(name) else name
 
 
 def require_no_secret(where: Path) -> None:
-    """Raise UsageError where the configuration of the repository around `where` has a secret, or cannot be read."""
+    """Raise UsageError where the repository's configuration has a secret, or cannot be read."""
     for finding in check_token(Machine(where=where)):
         if finding.status != "ok":
             raise UsageError(f"checkout: {finding.found}: {finding.remedy}")
@@ -63,8 +63,8 @@ def require_head(repo: Repository, context: Context) -> bool:
 def find_base(repo: Repository, context: Context, asked: str = "") -> Compared | None:
     """Return the base of HEAD, fetched where missing; None: nothing.
 
-    `asked`: a branch, tag or commit in place of the event's, `none` for nothing. Raises UsageError where there is no
-    such commit, MachineError where it cannot be fetched.
+    `asked`: a branch, tag or commit in place of the event's, `none` for nothing. Raises UsageError where there is none
+    such, MachineError where it cannot be fetched.
     """
     merge = require_head(repo, context)
     if asked == "none" or not (asked or context.base):
@@ -85,10 +85,9 @@ def find_base(repo: Repository, context: Context, asked: str = "") -> Compared |
 
 
 def bringing_nothing(repo: Repository, context: Context, compared: Compared, asked: str = "") -> str | None:
-    """Return the commit that would be compared with itself, as base holds all of its commits; None: it brings some.
+    """Return the commit that would be compared with itself, as base holds all of its commits; else None.
 
-    Of a merge it is the pull request's head, as far as a shallow clone knows. The workflow's author may ask for HEAD
-    itself, by its hash.
+    Of a merge it is the pull request's head. The workflow's author may ask for HEAD itself, by its hash.
     """
     head = _commit(repo, "HEAD")
     if compared.merge:
@@ -107,7 +106,7 @@ def changed_files(repo: Repository, base: str) -> list[str]:
 
 
 def _obtain(repo: Repository, name: str) -> str:
-    """Return `name` (a commit, a branch, a tag) as git here knows it, fetched: a runner's branch may be old."""
+    """As git here knows it, fetched: a runner's branch may be old."""
     if _is_hash(name):
         if not _has(repo, name):
             _fetch(repo, name, name)
@@ -143,7 +142,7 @@ def _merge_base(repo: Repository, ref: str) -> bool:
 
 
 def _fetch(repo: Repository, name: str, what: str) -> None:
-    """Fetch `what` from origin: commit, refspec, or an option that deepens HEAD and `name`. Raises MachineError."""
+    """`what`: commit, refspec, or an option that deepens HEAD and `name`."""
     depth = ["--depth=1"] if repo.is_shallow() else []  # in a whole clone it would cut the history off
     both = [_commit(repo, "HEAD"), _commit(repo, name)] if what.startswith("--") else []
     wanted = [what, "origin", *both] if both else [*depth, "origin", what]

@@ -34,7 +34,7 @@ def _ref(text: str) -> str:
 Sha = Annotated[str, Field(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
 Ref = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_ref)]
 Name = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_named)]
-"""Of a head, which git is never asked for by name: a stranger's may begin with a hyphen."""
+"""Of a head; a stranger's may begin with a hyphen."""
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$", max_length=200)]
 Number = Annotated[int, Field(ge=1, le=2**53)]
 
@@ -131,7 +131,7 @@ class Surroundings(BaseModel):
 
 
 def surroundings(env: Mapping[str, str]) -> Surroundings | None:
-    """Return the runner's environment; None outside GitHub Actions. Raises UsageError."""
+    """Return the runner's environment; None outside GitHub Actions."""
     if env.get("GITHUB_ACTIONS") != "true":
         return None
     return _read(Surroundings, env, "environment")
@@ -177,7 +177,7 @@ def load(env: Mapping[str, str]) -> Context:
 def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Context:
     """Return the context of the event `name`; `env` is the runner's. Pure.
 
-    Raises UsageError for an unsupported event, and for a payload or variable that GitHub does not document so.
+    Raises UsageError for an unsupported event, and for what GitHub does not document so.
     """
     reader = _READERS.get(name)
     if reader is None:
@@ -188,7 +188,7 @@ def context(name: str, payload: Mapping[str, Any], env: Mapping[str, str]) -> Co
 def why_stranger(context: Context) -> str:
     """Tell why the code's author may have no write access; empty where all have it.
 
-    Stricter than `trusted`: a merge queue's commit may hold a fork's pull request, and the event does not tell.
+    Stricter than `trusted`: a merge queue's commit may hold a fork's pull request.
     """
     origin = context.origin
     if origin.event == "merge_group":
@@ -208,7 +208,7 @@ def require_own(context: Context) -> None:
 
 
 def of_default_branch(context: Context, env: Mapping[str, str]) -> bool:
-    """Tell whether this is the default branch as it stands, with no unmerged change."""
+    """Tell whether this is the default branch, with no unmerged change."""
     kinds = ("push", "schedule", "workflow_dispatch")
     ref = f"refs/heads/{context.default}"
     return context.origin.event in kinds and bool(context.default) and env.get("GITHUB_REF") == ref and context.trusted
@@ -285,7 +285,7 @@ def _other(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
 
 
 MEASURING = ("pull_request", "push", "merge_group", "workflow_dispatch", "schedule")
-"""Events that the measuring action takes; the publishing one takes `workflow_run`, too, after one of these."""
+"""The publishing action takes `workflow_run`, too, after one of these."""
 _READERS: dict[str, Callable[[str, Mapping[str, Any], Surroundings], Context]] = {
     "pull_request": _pull_request,
     "push": _push,
@@ -320,7 +320,6 @@ def _origin(env: Surroundings, event: str, repository: str, sha: str, ref: str, 
 
 
 def _short(ref: str) -> str:
-    """Return `main` of `refs/heads/main`, `v1` of `refs/tags/v1`."""
     return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
 

@@ -1,7 +1,4 @@
-"""Gathers each job's measurements, and those of a plan that several shared as one.
-
-Shards are merged before judging: the error rates, and so the verdict, are the whole plan's.
-"""
+"""Gathers each job's measurements, and those of a plan that several shared as one."""
 
 import time
 from collections.abc import Sequence
@@ -18,14 +15,13 @@ from perfci.model.base import PerfciError
 from perfci.model.results import Results
 
 READING = 480.0
-"""Seconds after which no further artifact is read: publishing jobs have a quarter of an hour."""
+"""Seconds after which no further artifact is read."""
 
 
 class Handed(NamedTuple):
     """Measurements that are judged as one."""
 
     said: str
-    """In errors."""
     name: str
     """Empty where there are no others."""
     results: Results
@@ -41,13 +37,13 @@ class Gathered(NamedTuple):
     idle: int
     """Jobs with nothing to measure."""
     joined: int
-    """Jobs without an answer of their own: plans, and all shards of a plan but one."""
+    """Plans, and all shards of a plan but one."""
     unconfirmed: str
     """As of a Publication."""
 
 
 def gather(source: Source, scope: Scope, api: Api) -> Gathered:
-    """Read what a run's jobs measured, and confirm that it was this change. Raises ApiError."""
+    """Read what a run's jobs measured, and confirm that it was this change."""
     handed, missing = list[Handed](), list[str]()
     idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
     of = change(source, api) if source.artifacts else None
@@ -105,5 +101,4 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
 
 
 def _plan_of(results: Results) -> str:
-    """Return the plan that this is a part of, or empty."""
     return results.part.plan if results.part is not None else ""

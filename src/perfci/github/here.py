@@ -1,7 +1,6 @@
 """`publish: here`: the measuring job writes the comment itself, and no check.
 
-For repositories without forks: measured code ran in a job whose token may write. What it left is read as strictly as an
-artifact.
+For repositories without forks: measured code ran in a job whose token may write.
 """
 
 import json
@@ -27,9 +26,9 @@ _RIGHTS = "give the job `permissions: {contents: read, pull-requests: write}`"
 def write_comment(
     context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted, api: Api
 ) -> sticky.Posted | None:
-    """Write what this job left in `folder` into its pull request's one comment.
+    """Write what this job left in `folder` into its pull request's one comment; None without a pull request.
 
-    None without a pull request. Raises UsageError where the code is not known to be the repository's own, ApiError.
+    Raises UsageError where the code is not known to be the repository's own, ApiError.
     """
     require_own(context)
     number = context.origin.pull_request
@@ -46,7 +45,7 @@ def write_comment(
 
 
 def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted) -> Publication:
-    """Return the publication of `folder`, judged by the planned limits: base's, where base has any."""
+    """Return the publication of `folder`, judged by the planned limits."""
     made = Publication(suite=wanted.suite, origin=context.origin, jobs=1, checked=False)
     file = folder / artifact.MEMBER
     try:

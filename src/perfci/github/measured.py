@@ -1,6 +1,6 @@
 """Was this change measured, against its base, and all of it? By GitHub's own history.
 
-The measuring workflow may be the change's own: it may have named another base, fewer cases, another device.
+The measuring workflow may be the change's own.
 """
 
 import re
@@ -19,7 +19,6 @@ from perfci.model.text import listed, shorten
 from perfci.render.escape import visible
 
 SHOWN = 3
-"""Cases that are named."""
 _GITHUBS = "noreply@github.com"
 """Committer of what is committed on GitHub itself."""
 _NOT_KNOWN = (
@@ -34,7 +33,7 @@ class Scope:
     """What the publishing action says was to be measured."""
 
     base: str = ""
-    """Branch, tag or commit; `none`: absolute limits only; empty: the event's."""
+    """`none`: absolute limits only; empty: the event's."""
     cases: Sequence[str] = ()
     """Globs; empty: all."""
     devices: Sequence[DeviceKind] = ()
@@ -59,7 +58,7 @@ class Change:
 
 
 def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
-    """Raise Unfit unless `change` was measured, against the base that it leaves. Raises ApiError.
+    """Raise Unfit unless `change` was measured, against the base that it leaves.
 
     Returns why a measured merge may differ from GitHub's; empty where it does not.
     """
@@ -110,9 +109,9 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
 
 
 def left_out(measured: Sequence[Results], policy: Policy | None, scope: Scope) -> list[str]:
-    """Return what all jobs together should have measured and did not, one line each.
+    """Return what all jobs together should have measured and did not.
 
-    For a demanded device only jobs that have it count: a case that they skip cannot run there.
+    For a demanded device only jobs that have it count.
     """
     lines = []
     declared = [results.plan.declared for results in measured if results.plan.declared is not None]
@@ -146,7 +145,6 @@ def _is_asked(ident: str, globs: Sequence[str]) -> bool:
 
 
 def _wanted(change: Change, scope: Scope, api: Api) -> str:
-    """Return the commit that the base has to come from; empty for none."""
     if scope.base == "none":
         return ""
     if not scope.base:
@@ -164,7 +162,7 @@ def tip(branch: str, api: Api) -> str | None:
 
 
 def _commit(results: Results, side: Side) -> str | None:
-    """Return a side's commit, if it is a whole hash."""
+    """If it is a whole hash."""
     code = results.sides.get(side)
     return code.commit if code is not None and code.commit and _SHA.fullmatch(code.commit) else None
 
@@ -179,10 +177,10 @@ def _git_commit(commit: str, api: Api) -> GitCommit:
 
 
 def _doubt(made: GitCommit, change: Change, api: Api) -> str:
-    """Return why a merge may hold other files than GitHub's of the same parents; empty where it holds the same.
+    """Why a merge may hold other files than GitHub's of the same parents; empty where it holds the same.
 
-    Where that is gone, since base has moved on, GitHub's signature is believed: its address is verified by its own key
-    alone (docs.github.com, "About commit signature verification").
+    Where that is gone, GitHub's signature is believed: its address is verified by its own key alone (docs.github.com,
+    "About commit signature verification").
     """
     now = _git_commit(change.merge, api) if change.merge else None
     if now is not None and [parent.sha for parent in now.parents] == [parent.sha for parent in made.parents]:
@@ -197,7 +195,6 @@ def _merge_base(first: str, second: str, api: Api) -> str:
 
 
 def _holds(branch: str, commit: str, api: Api) -> bool:
-    """Tell whether the history of `branch`, a commit, holds `commit`."""
     return bool(commit == branch or _compared(commit, branch, api).behind_by == 0)
 
 
@@ -211,6 +208,6 @@ def _compared(first: str, second: str, api: Api) -> Comparison:
 
 
 def named(text: str) -> str:
-    """Return a foreign name for a line that reads backticks as code."""
+    """Return a foreign name for a line with backticks."""
     shown = shorten(visible(text), 100, middle=True).replace("`", "'")
     return f"`{shown}`"

@@ -1,4 +1,4 @@
-"""From a run's measurements to comment, check run and verdict. Never runs code of the change."""
+"""From a run's measurements to comment, check run and verdict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,15 +33,14 @@ from perfci.render import comment
 from perfci.render.escape import prose
 
 MOST_LIMITS = 1000
-"""Of head's policy, where it is read."""
 _FAILED = frozenset({"failure", "cancelled", "timed_out", "startup_failure", "stale"})
 _BEGUN = frozenset({"requested", "in_progress"})
-"""Actions of a `workflow_run` event before the run has measured."""
+"""Before the run has measured."""
 _MOVED = frozenset({"opened", "reopened", "synchronize", "edited", "closed"})
-"""Actions of a `pull_request_target` event that change what is proposed."""
+"""Actions that change what is proposed."""
 _QUIET = frozenset({"unchanged", "skipped"})
 _UNJUDGED = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""Raised by judging and rendering for values that no measurement gives."""
+"""Raised for values that no measurement gives."""
 
 T = TypeVar("T")
 
@@ -55,15 +54,15 @@ class Published:
     check: str = ""
     """The check run's address; empty where it could not be written."""
     notes: list[str] = field(default_factory=list)
-    """What could not be done, one line each. The verdict stands."""
+    """What could not be done. The verdict stands."""
     waiting: str = ""
-    """Why nothing was published: another run is to measure, or measures now. Empty where something was."""
+    """Why nothing was published: another run is to measure, or measures now."""
     stale: bool = False
     """Nothing was published, and existing checks may not hold any more."""
     unread: str = ""
-    """Why the history does not tell where main stood: for the job's log alone."""
+    """Why the history does not tell where main stood."""
     problem: UsageError | None = None
-    """Of base's policy: nothing is judged then, unless somebody accepted the change that fixes it."""
+    """Of base's policy: nothing is judged, unless somebody accepted its fix."""
 
     @property
     def exit_code(self) -> int:
@@ -92,18 +91,18 @@ class Published:
 
 @dataclass(frozen=True)
 class _Faulty:
-    """Base's policy, or a limit that base declares, that nothing can be judged by."""
+    """Base's policy, or its limit, that nothing can be judged by."""
 
     problem: UsageError
     declared: Declared = field(default_factory=lambda: Declared(whole=False))
-    """Of base and head, as far as the measurements tell."""
+    """As far as the measurements tell."""
 
 
 def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Published:
     """Judge what the run of `context` measured, and say so on GitHub.
 
     `action`: the event's, such as `labeled`. Raises ApiError where the run or base's policy cannot be read; later
-    errors are named in the outcome, and its exit code stands.
+    errors are named in the outcome.
     """
     outcome = Published(
         Publication(suite=wanted.suite, origin=context.origin), waiting=_waiting(context.origin, action)
@@ -135,7 +134,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
 
 
 def _waiting(origin: Origin, action: str) -> str:
-    """Tell why an event brings nothing to publish, or empty."""
+    """Why an event brings nothing to publish, or empty."""
     if action in _BEGUN:
         return "the run has only begun"
     if origin.event == "pull_request_target" and action in _MOVED:
@@ -180,7 +179,7 @@ def _tell(outcome: Published, pull: PullRequest | None, wanted: Wanted, api: Api
 
 
 def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -> _Faulty | None:
-    """Read and judge measurements. Returns what is wrong with base's policy. Raises ApiError."""
+    """Returns what is wrong with base's policy."""
     if source.doubt:
         publication.missing.append(source.doubt)
         return None
@@ -204,7 +203,6 @@ def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -
 
 
 def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: Wanted, api: Api) -> None:
-    """Record who accepted, with the right to do so."""
     publication, pull = outcome.publication, source.pull or source.queued
     outcome.problem = faulty.problem if faulty is not None else None
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
@@ -230,7 +228,7 @@ def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: 
 
 
 def worth_telling(publication: Publication, when: When) -> bool:
-    """Tell whether to begin a comment; an existing one is kept true in any case."""
+    """Tell whether to begin a comment."""
     if when == "always" or publication.exit_code or publication.undecided or publication.acceptance:
         return True
     classes = {row.class_ for shard in publication.shards for row in shard.report.rows}
@@ -238,7 +236,7 @@ def worth_telling(publication: Publication, when: When) -> bool:
 
 
 def _policy(source: Source, api: Api) -> tuple[Policy | None, str]:
-    """Return the policy that counts and where it stands; None where base has none yet. Raises ApiError, UsageError.
+    """None where base has none yet.
 
     Without a pull request that of the default branch: nobody has reviewed another, and a rule may take the check.
     """
@@ -251,7 +249,6 @@ def _policy(source: Source, api: Api) -> tuple[Policy | None, str]:
 
 
 def _parsed(sha: str, where: str, api: Api) -> Policy | None:
-    """Return a commit's policy, or None. Raises ApiError, UsageError."""
     try:
         return parse_policy(api.call(where, lambda: _content(sha, api)).decode(), where)
     except NotFound:
@@ -268,7 +265,7 @@ def _content(sha: str, api: Api) -> bytes:
 
 
 def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
-    """Return the error in head's policy too; empty where it fixes base's. Raises ApiError."""
+    """Empty where head's policy fixes base's."""
     sha = source.origin.head_sha
     where = f"{sha[:10]}:{FILE}"
     try:
@@ -285,8 +282,7 @@ def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
 def _read(
     source: Source, policy: Policy | None, where: str, into: Publication, wanted: Wanted, api: Api
 ) -> _Faulty | None:
-    """Read and judge every job's measurements, or tell why they are missing. Return what is wrong with base's
-    policy."""
+    """Returns what is wrong with base's policy."""
     gathered = gather(source, wanted.scope, api)
     into.missing += gathered.missing
     faults = [_judged(handed, policy, where, source.origin, into) for handed in gathered.handed]
@@ -314,7 +310,7 @@ def _read(
 
 
 def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, into: Publication) -> _Faulty | None:
-    """Judge measurements into a shard of the publication, or tell why not. Return what is wrong with base's policy."""
+    """Returns what is wrong with base's policy."""
     results, faulty = handed.results, None
     declared = results.plan.declared or Declared(whole=False)
     try:
@@ -338,8 +334,7 @@ def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, i
 
 
 def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: Api) -> None:
-    """Check that every measuring job did measure, and count them; `joined` of them have no answer of their own. Raises
-    ApiError."""
+    """`joined` of them have no answer of their own."""
     listed = jobs(source.run, wanted, api)
     failed = [job for job in listed if job.conclusion in _FAILED]
     into.missing += [f"job {named(job.name)} ended with {job.conclusion}: see its log" for job in failed]
@@ -352,7 +347,7 @@ def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: A
 
 
 def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
-    """Tell why a change needs no measurement, by the policy that counts and GitHub's list of files, or empty."""
+    """By the policy that counts and GitHub's list of files, or empty."""
     if policy is None or not policy.ignore:
         return ""
     files = changed_files(source, api)
@@ -365,7 +360,7 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
 
 
 def _nothing(source: Source, api: Api) -> str:
-    """Tell why there was nothing to compare, by GitHub's history: base has every commit of head's. Else empty."""
+    """By GitHub's history: base has every commit of head's. Else empty."""
     base = brings_nothing(source, api)
     return (
         f"{named(source.origin.head_sha[:10])} has no commit of its own, {named(base)} holds them all" if base else ""

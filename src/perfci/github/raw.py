@@ -1,4 +1,4 @@
-"""The profilers' own reports on their way into an artifact: moved, and searched for secrets.
+"""The profilers' own reports on their way into an artifact.
 
 Code under test can write there too: a report is any ordinary file of such a name.
 """
@@ -20,7 +20,7 @@ from perfci.system.files import disk_error, disk_errors, remove
 LARGEST = 512 * MIB
 """Bytes of all reports."""
 MOST = 1000
-"""Files in the folder; there is a handful for every profiler, side and command."""
+"""There is a handful for every profiler, side and command."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\.(ncu|nsys)-rep")
 
 
@@ -31,13 +31,12 @@ class Reports(NamedTuple):
     """It holds nothing else; None without reports."""
     names: list[str]
     left: list[str]
-    """Why others are missing, one line each."""
 
 
 def clear(out: Path) -> None:
     """Remove the reports in a run's folder, which is uploaded and must never hold them.
 
-    Raises UsageError where that folder is a link, MachineError where the disk refuses.
+    Raises UsageError for a link, MachineError where the disk refuses.
     """
     if out.is_symlink():
         raise UsageError(f"{escaped(out)}: is a link: remove it")
@@ -49,7 +48,7 @@ def clear(out: Path) -> None:
 def collect(out: Path, temporary: Path) -> Reports:
     """Move the reports of a run out of `out` into a new folder below `temporary`, the smallest first, up to LARGEST.
 
-    What keeps a report from that is a line; raises what `clear` raises, which then has to stop the upload.
+    Raises what `clear` raises, which has to stop the upload.
     """
     if out.is_symlink():
         clear(out)
@@ -63,7 +62,6 @@ def collect(out: Path, temporary: Path) -> Reports:
 
 
 def _copied(source: Path, temporary: Path) -> Reports:
-    """Raises OSError."""
     if source.is_symlink():
         return Reports(None, [], [f"{RAW}: is a link"])
     files = sorted(source.iterdir()) if source.is_dir() else []
@@ -90,7 +88,7 @@ def _copied(source: Path, temporary: Path) -> Reports:
 def sift(folder: Path, env: Mapping[str, str]) -> Reports:
     """Remove the reports in `folder` that hold a secret of this job. Raises MachineError.
 
-    Secrets that were taken out of the measuring environment before any code ran are searched for here, where none runs.
+    Here no code runs from which secrets were taken.
     """
     withheld = secrets({name: value for name, value in env.items() if is_secret(name)})
     names, left = list[str](), list[str]()

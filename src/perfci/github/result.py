@@ -1,8 +1,7 @@
 """The results of runs at a commit, and what its checks say by them. Pure: `check.py` applies it.
 
 Every check of ours on a commit says the worst of the newest results of all that ask for it, and what asks and has no
-result yet passes nothing. For a branch rule asks for a commit's check, whichever pull request it is the head of: green
-for one of them is green for all.
+result yet passes nothing: a rule asks for a commit's check, whichever pull request it is the head of.
 """
 
 import re
@@ -23,17 +22,17 @@ VERDICTS: dict[Conclusion, str] = {
     "failure": "fail",
     "action_required": "error",
 }
-"""A run's verdict, for workflows that go on by it."""
+"""For workflows that go on by it."""
 QUEUE = "queue"
 """In place of a pull request's number: a merge queue's group."""
 NONE = "0"
 """In place of the number: no pull request."""
 FAILED = frozenset({"failure", "accepted"})
-"""Results with a verdict that can be accepted, or was."""
+"""Their verdict can be accepted, or was."""
 FAULTY = frozenset({"action_required", "accepted"})
-"""The same where base's policy is at fault, and nothing could be judged."""
+"""Base's policy is at fault."""
 PASSING = frozenset({"success", "neutral"})
-"""Results that satisfy a rule which requires the check."""
+"""They satisfy a rule which requires the check."""
 _TWIN = "this commit is its head, too, and a branch rule cannot tell the two apart"
 _WORST_FIRST: tuple[Conclusion, ...] = ("action_required", "failure", "neutral", "success")
 _ID = re.compile(
@@ -58,7 +57,7 @@ class Question:
 
     @classmethod
     def of_queue(cls, base: str) -> "Question":
-        """Return the question of a group in the merge queue of `base`."""
+        """Return the question of a group in `base`'s merge queue."""
         return cls(QUEUE, cls.of_pull(0, base).base)
 
     @classmethod
@@ -88,7 +87,7 @@ class Result:
 
     @classmethod
     def read(cls, text: str) -> "Result | None":
-        """Read an `external_id`; None of any other text."""
+        """Read an `external_id`; None of other text."""
         read = _ID.fullmatch(text)
         if read is None:
             return None
@@ -132,7 +131,7 @@ class Decided:
     by: Result | None
     """The result that decides; None where one is missing."""
     waits: str
-    """What asks and has no result yet, for people; empty with `by`."""
+    """What asks and has no result yet; empty with `by`."""
     asking: Mapping[Question, str]
     """All that ask, for people."""
     newest: Mapping[Question, Result]
@@ -156,9 +155,8 @@ class Decided:
 def conclusion(publication: Publication) -> Conclusion:
     """Return the conclusion of a publication.
 
-    Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. So a fault is `action_required`: it
-    holds the merge up, and does not read as a regression. `neutral` is undecided, as where there was nothing to
-    compare.
+    Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. A fault is `action_required`: it
+    does not read as a regression. `neutral` is undecided.
     """
     code = publication.exit_code
     if code:
@@ -170,8 +168,8 @@ def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[st
     """Return what the checks of a commit say; None without a result.
 
     `pulls` ask, each for its branch, and merge queues (`queued`: their branches) for their commits: for such a branch
-    the queue alone, so that whoever opens a pull request of it can neither pass nor stop it. Without either the runs of
-    the repository's own branches count, else all known.
+    the queue alone, so that whoever opens a pull request of it can neither pass nor stop it. Without either the
+    repository's own branches' runs count, else all known.
     """
     newest = {result.question: result for result in sorted(results, key=lambda result: result.age)}
     into = sorted(set(queued))

@@ -18,7 +18,6 @@ RAW_SUFFIX = "-raw"
 
 
 def _slug(text: str) -> str:
-    """Lower-case letters, digits and single hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST_LABEL].strip("-")
 
 
@@ -94,7 +93,7 @@ class Settings(_Inputs):
 
     @property
     def planned(self) -> int | None:
-        """The number of parts of the plan that this job makes; None where it measures."""
+        """Parts of the plan that this job makes; None where it measures."""
         return int(self.shards) if self.shards.isdigit() else None
 
 
@@ -102,7 +101,7 @@ Inputs = TypeVar("Inputs", bound=_Inputs)
 
 
 def read_inputs(model: type[Inputs], env: Mapping[str, str]) -> Inputs:
-    """Return an action's inputs. Raises UsageError that names the input as its action.yml does."""
+    """Return an action's inputs. Raises UsageError that names one."""
     given = {name.removeprefix(PREFIX).lower(): value.strip() for name, value in env.items() if name.startswith(PREFIX)}
     try:
         # An input left empty takes its default.
@@ -119,11 +118,9 @@ def read_settings(env: Mapping[str, str]) -> Settings:
 
 
 _PLANNED = ("base", "cases", "device", "python")
-"""Inputs that a plan answers."""
 
 
 def _require_sharing(settings: Settings) -> None:
-    """Raise UsageError for inputs that do not go with a shared comparison's."""
     if settings.models > 1 and not settings.planned:
         raise UsageError("input models: is for a job that makes a plan: give shards, too, be it 1")
     if bool(settings.plan) != ("/" in settings.shards):
@@ -164,7 +161,7 @@ def _sentence(error: ValidationError) -> str:
 class ArtifactName(NamedTuple):
     """The name of an artifact of measurements: unique in a run, and readable by a publisher.
 
-    Written `suite--job--shard--attempt`; no part but the job holds two hyphens in a row, and the job's are single.
+    `suite--job--shard--attempt`; only the job holds two hyphens in a row.
     """
 
     suite: str
@@ -194,9 +191,9 @@ def require_one_job(env: Mapping[str, str]) -> None:
 
 
 def artifact_name(settings: Settings, env: Mapping[str, str]) -> str:
-    """Return this job's artifact name: another for every job, shard and attempt.
+    """Return this job's artifact name.
 
-    action.yml sets `PERFCI_MATRIX`, the job's matrix as JSON, and `PERFCI_JOB_INDEX`, its place in it.
+    action.yml sets `PERFCI_MATRIX`, the job's matrix as JSON, and `PERFCI_JOB_INDEX`.
     """
     matrix = json.loads(env.get("PERFCI_MATRIX") or "null")
     values = " ".join(str(v) for v in (matrix or {}).values() if isinstance(v, str | int | float))

@@ -24,13 +24,12 @@ from perfci.model.publication import Artifact, Origin
 from perfci.model.results import Results
 
 MOST_RUNS = 50
-"""Runs of a head that are searched for measurements."""
 _OF_BRANCHES = frozenset(MEASURING) - {"pull_request"}
-"""Events without a pull request: authors may write to the repository."""
+"""Their authors may write to the repository."""
 _RELABELLED = frozenset({"labeled", "unlabeled", "edited"})
-"""Actions on a pull request that keep its head."""
+"""They keep the head."""
 _RETARGETED = frozenset({"base_ref_changed", "automatic_base_change_succeeded"})
-"""Events after which a pull request goes into another branch."""
+"""A pull request then goes into another branch."""
 
 ARCHIVE_BYTES = 64 << 20
 MOST_ARTIFACTS = 256
@@ -51,7 +50,7 @@ class Left(NamedTuple):
 def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Left]:
     """Return the newest artifacts of each job of the suite in a run up to `attempt`.
 
-    `pattern`: a glob for artifacts that the workflow names; empty for the measuring action's names.
+    `pattern`: a glob; empty for the measuring action's names.
     """
     remote = sorted(api.call("artifacts", lambda: list(run.get_artifacts())), key=lambda artifact: artifact.id)
     raw = {artifact.name: artifact for artifact in remote if artifact.name.endswith(RAW_SUFFIX)}
@@ -97,7 +96,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasu
 def links(left: Left, origin: Origin) -> list[Artifact]:
     """Return links to what a job left; its profilers' reports too, where they are of this run and of no fork.
 
-    A fork's workflow can upload what it likes under that name: no link here leads there.
+    A fork's workflow can upload what it likes under that name.
     """
     raw = left.raw
     if raw is None or origin.fork or raw.expired or not _of_run(raw, origin):
@@ -111,7 +110,7 @@ def _of_run(remote: RemoteArtifact, origin: Origin) -> bool:
 
 
 def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
-    """Return where people find an artifact, and until when."""
+    """Return where people find an artifact."""
     expires = remote.expires_at
     return Artifact(
         name=remote.name,
@@ -128,11 +127,11 @@ class Wanted:
     artifacts: str = ""
     """Glob; empty for those that the measuring action names."""
     jobs: str = "*"
-    """Glob of the measuring jobs: one that failed, or left nothing, was not heard."""
+    """One that failed, or left nothing, was not heard."""
     scope: Scope = field(default_factory=Scope)
     comment: When = "on-change"
     history: Callable[[], Store] | None = None
-    """Opens the store that tells where main stood; None without one."""
+    """Opens the history; None without one."""
 
 
 @dataclass(frozen=True)
@@ -153,17 +152,17 @@ class Source:
     before: str = ""
     """The branch's commit before the run's push; empty where unknown."""
     idle: bool = False
-    """The run was to measure nothing, as after a label, and no other has measured its head yet."""
+    """The run was to measure nothing, and no other has measured its head yet."""
     closed: str = ""
-    """Why nothing can be said of a pull request that is not open; empty where something can."""
+    """Why nothing can be said of a pull request that is not open."""
     doubt: str = ""
     """Why the measured change is unknown, or empty."""
 
 
 def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
-    """Return the run of `context`, or another of the same head whose measurements it is to publish.
+    """Return the run of `context`, or another of the same head whose measurements it is to publish. Raises ApiError.
 
-    `action`: the event's, such as `labeled`. Raises ApiError.
+    `action`: the event's.
     """
     asked = context.origin
     run = api.call(f"run {asked.run_id}", lambda: api.repository.get_workflow_run(asked.run_id).complete())
@@ -218,7 +217,7 @@ def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
 
 
 def change(source: Source, api: Api) -> Change:
-    """Return the change that the run should have measured, and its base. Raises ApiError."""
+    """Return the change that the run should have measured."""
     upstream, name = _upstream(source, api)
     pull = source.pull
     merge = (pull.merge_commit_sha or "") if pull is not None else ""
@@ -228,8 +227,8 @@ def change(source: Source, api: Api) -> Change:
 def retargeted(source: Source, api: Api) -> str:
     """Tell why a measurement is of another base than the pull request's, or empty. Raises ApiError.
 
-    By the pull request's events, and its age: a run that it started is no older. A run that is started again has its
-    first attempt's base.
+    By its events, and its age: a run that it started is no older. A run that is started again has its first attempt's
+    base.
     """
     pull = source.pull
     if pull is None:
@@ -250,8 +249,8 @@ def retargeted(source: Source, api: Api) -> str:
 
 
 def changed_files(source: Source, api: Api) -> list[File] | None:
-    """Return the files that head changes since it left base, as far as GitHub names them; None where base is unknown.
-    Raises ApiError."""
+    """Return the files that head changes since it left base, as far as GitHub names them; None: not known. Raises
+    ApiError."""
     base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
     if not base:
         return None
@@ -259,7 +258,7 @@ def changed_files(source: Source, api: Api) -> list[File] | None:
 
 
 def brings_nothing(source: Source, api: Api) -> str:
-    """Return the name of the base that has every commit of head's, or empty. Raises ApiError."""
+    """Return the base that has every commit of head's, or empty."""
     of = change(source, api)
     if not of.upstream or api.call("comparison", lambda: api.repository.compare(of.upstream, of.head).ahead_by):
         return ""
@@ -271,24 +270,22 @@ def _pull(number: int, api: Api) -> PullRequest:
 
 
 def _full_name(run: WorkflowRun) -> str:
-    """Return `owner/name` of the head's repository; empty where the fork is gone."""
+    """Empty where the fork is gone."""
     return run.head_repository.full_name if run.raw_data.get("head_repository") else ""
 
 
 def _head_of(pull: PullRequest) -> str:
-    """Return `owner/name`, likewise."""
     return pull.head.repo.full_name if pull.head.repo else ""
 
 
 def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
-    """Tell whether no job was to measure, as after a label."""
     return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
 
 
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
 ) -> tuple[WorkflowRun, list[Left]]:
-    """Return the newest run of this head with measurements; `run` itself where none left any."""
+    """`run` itself where none left any."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call(
         "runs of the head", lambda: list(islice(api.repository.get_workflow_runs(head_sha=head), MOST_RUNS))
@@ -305,10 +302,10 @@ def _stored(
 
 
 def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:
-    """Return the open pull request of the run's head, by owner, branch, repository and commit; or why it is unknown.
+    """By owner, branch, repository and commit; or why it is unknown.
 
     One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts sees
-    that the head is another. Raises ApiError.
+    that the head is another.
     """
     name, branch = _full_name(run), run.head_branch
     if not name or not branch:
@@ -328,8 +325,7 @@ def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None,
 
 
 def _upstream(source: Source, api: Api) -> tuple[str, str]:
-    """Return the commit whose history head has to leave, and its name for people; empty where head is compared with
-    none."""
+    """And its name for people; empty where head is compared with none."""
     run, branch = source.run, source.base
     if run.event == "merge_group":
         queue = QUEUE_BRANCH.fullmatch(run.head_branch or "")
@@ -347,7 +343,7 @@ def _upstream(source: Source, api: Api) -> tuple[str, str]:
 
 
 def _before(source: Source, api: Api) -> str:
-    """Return the branch's commit before the run's push; empty where unknown, and for a new branch."""
+    """Empty where unknown, and for a new branch."""
     if source.run.event != "push":
         return ""
     if re.fullmatch(r"[0-9a-f]{40,64}", source.before):

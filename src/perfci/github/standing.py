@@ -1,4 +1,4 @@
-"""Where main stood before a pull request, by the history: judges and fails nothing."""
+"""Where main stood before a pull request."""
 
 import base64
 import math
@@ -19,9 +19,7 @@ from perfci.model.text import one_line
 
 MOST_CASES = 3
 NIGHTS = 60
-"""The last nights, which are read: where main stood longer ago says little."""
 PATIENCE = 60.0
-"""Seconds: a check waits for this."""
 
 
 class Moved(NamedTuple):
@@ -31,14 +29,14 @@ class Moved(NamedTuple):
     metric: str
     device: DeviceKind
     name: str
-    """Of the device: another model's night says nothing of it."""
+    """Another model's night says nothing of it."""
     size: float
     """Absolute logarithm of the ratio head/base."""
 
 
 def open_history(text: str, repository: str, server: str, token: str) -> Store:
-    """Return the store of this name; `git:BRANCH` is a branch of `repository` (`owner/name`), fetched with the job's
-    token. Raises UsageError, MachineError."""
+    """Return the store of this name; `git:BRANCH` of `repository` (`owner/name`) is fetched with the job's token.
+    Raises UsageError, MachineError."""
     if not text.startswith("git:") or "#" in text:
         return open_store(text)
     known = base64.b64encode(f"x-access-token:{token}".encode()).decode()
@@ -62,8 +60,10 @@ def moved(publication: Publication) -> list[Moved]:
 def standings(
     publication: Publication, opened: Callable[[], Store], patience: float = PATIENCE
 ) -> tuple[list[Standing], str]:
-    """Return where main stood in what the change moves most, and why the history does not tell. Never raises, and
-    leaves the store alone after `patience` seconds."""
+    """Return where main stood in what the change moves most, and why the history does not tell.
+
+    Never raises, and leaves the store alone after `patience` seconds.
+    """
     wanted = moved(publication)
     if not wanted:
         return [], ""

@@ -1,4 +1,4 @@
-"""A suite's one comment on a pull request, whoever else publishes meanwhile."""
+"""A suite's one comment on a pull request."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from perfci.model.publication import Origin
 from perfci.render.fit import LIMIT
 
 SHORTER = 20_000
-"""Characters, where GitHub refuses an allowed length as too long."""
+"""Where GitHub refuses an allowed length."""
 SETTLE = 2.0
 """Seconds after which an earlier write of another publisher is visible."""
 ROUNDS = 6
@@ -36,12 +36,12 @@ class Marker:
 
     @classmethod
     def of(cls, suite: str, origin: Origin) -> "Marker":
-        """Return the marker of a run."""
+        """Return the marker."""
         return cls(suite, origin.run_id, origin.attempt, origin.head_sha)
 
     @classmethod
     def read(cls, body: str) -> "Marker | None":
-        """Return the marker at the end of a comment; None without it."""
+        """Return the marker; None without it."""
         read = _MARKER.search(body)
         return None if read is None else cls(read["suite"], int(read["run"]), int(read["attempt"]), read["head"])
 
@@ -49,13 +49,13 @@ class Marker:
         return f"<!-- perfci suite={self.suite} run={self.run} attempt={self.attempt} head={self.head} -->"
 
     def age(self, head: str) -> tuple[bool, int, int]:
-        """Return a key, larger for newer; of another head than the pull request's, `head`, nothing is current."""
+        """Return a key, larger for newer; of another head nothing is current."""
         return self.head == head, self.run, self.attempt
 
 
 @dataclass(frozen=True)
 class Posted:
-    """The outcome of `post`."""
+    """The outcome."""
 
     state: Literal["written", "superseded", "stale", "not wanted"]
     url: str = ""
@@ -65,8 +65,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
     """Leave exactly one comment of the suite on the pull request, on the newest run of its head.
 
     `render` gives a text of at most so many characters. `create`: begin a comment where there is none. The oldest
-    comment stays, so that concurrent publishers agree; each reads again after its write and fixes what another has
-    overwritten. Raises Forbidden, ApiError.
+    stays, so that concurrent publishers agree; each reads again after its write. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
     texts = [f"{render(limit)}\n{marker}" for limit in (LIMIT, SHORTER)]
@@ -79,7 +78,7 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
 
 
 def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
-    """Read once, and write once where needed; None after a write."""
+    """None after a write."""
     head = str(api.get(pull.url)["head"]["sha"])
     if head != marker.head:
         return Posted("stale")
@@ -107,7 +106,7 @@ def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], cre
 
 
 def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Marker]]:
-    """Return our comments of the suite, oldest first. Anyone can write a marker, so the author counts."""
+    """Oldest first. Anyone can write a marker, so the author counts."""
     own = []
     for comment in pull.get_issue_comments():
         if comment.user is not None and comment.user.login == me:
@@ -118,12 +117,12 @@ def _own(pull: PullRequest, me: str, suite: str) -> list[tuple[IssueComment, Mar
 
 
 def plain(body: str) -> str:
-    """Return a comment without what GitHub may change: line ends, spaces at the end."""
+    """Return a comment without what GitHub may change."""
     return body.replace("\r\n", "\n").rstrip()
 
 
 def _write(write: Callable[[str], object], texts: Sequence[str]) -> None:
-    """Write the first of `texts` that GitHub does not find too long."""
+    """The first that GitHub does not find too long."""
     for text in texts:
         try:
             write(text)
@@ -135,7 +134,7 @@ def _write(write: Callable[[str], object], texts: Sequence[str]) -> None:
 
 
 def _retire(comment: IssueComment, url: str) -> None:
-    """Hide a duplicate as outdated, or delete it where that is not allowed. Without its marker it is never found."""
+    """Or delete it where that is not allowed. Without its marker it is never found."""
     try:
         comment.edit(_RETIRED.format(url=url))
         comment.minimize("OUTDATED")

@@ -1,4 +1,4 @@
-"""Results as an artifact takes them: without what decides nothing where they are too large, which they say."""
+"""Results as an artifact takes them."""
 
 import zipfile
 from io import BytesIO
@@ -17,7 +17,7 @@ NOTE = (
 def fit(content: bytes) -> tuple[bytes, str]:
     """Return a `results.json` as publishing jobs read it, and a note on what was left out, or empty.
 
-    Raises Unfit where that does not suffice, or changes the verdict or a row's class.
+    Raises Unfit where that does not suffice, or changes an answer.
     """
     if not _refused(content):
         return content, ""
@@ -35,7 +35,6 @@ def fit(content: bytes) -> tuple[bytes, str]:
 
 
 def _refused(content: bytes) -> str:
-    """Return why no publishing job would read this out of an artifact, or empty."""
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr(artifact.MEMBER, content)
@@ -55,7 +54,6 @@ def _answers(results: Results) -> object:
 
 
 def _dumped(results: Results) -> bytes:
-    """Return the document without spaces, and its cases without defaults."""
     rest = results.model_dump_json(exclude={"cases"}).encode()
     cases = b",".join(case.model_dump_json(exclude_defaults=True).encode() for case in results.cases)
     return rest[:-1] + b',"cases":[' + cases + b"]}"

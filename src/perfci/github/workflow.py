@@ -1,7 +1,4 @@
-"""Output for the runner: commands on stdout, and the files of GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
-
-Text from code under test is escaped, and between `quiet` no line of stdout is a command.
-"""
+"""Output for the runner: commands on stdout, and the files of GITHUB_OUTPUT and GITHUB_STEP_SUMMARY."""
 
 import secrets
 import shutil
@@ -43,8 +40,7 @@ def annotation(level: Level, text: str, *, file: str = "", line: int = 0, title:
 
 
 def annotations(report: Report) -> list[str]:
-    """Return the report's rows as annotations at their kernels' declarations, worst first, ten of each level at
-    most."""
+    """Return the report's rows as annotations, worst first, ten of each level at most."""
     levels: dict[Level, list[Row]] = {"error": [], "warning": []}
     for row in report.rows:
         if row.effect != "pass":
@@ -66,7 +62,7 @@ def _of_row(level: Level, row: Row) -> str:
 
 @contextmanager
 def quiet(stream: TextIO) -> Iterator[None]:
-    """Keep what is written to `stream` meanwhile from being a command, by a stop word that cannot be guessed."""
+    """Keep what is written to `stream` meanwhile from being a command, by an unguessable stop word."""
     word = f"perfci-{secrets.token_hex(16)}"
     tell(f"::stop-commands::{word}", stream)
     try:
@@ -82,7 +78,7 @@ def tell(command: str, stream: TextIO) -> None:
 
 
 def output_text(values: Mapping[str, str]) -> str:
-    """Return a step's outputs for GITHUB_OUTPUT, between delimiters that cannot be guessed."""
+    """Return a step's outputs, between unguessable delimiters."""
     lines = []
     for name, value in values.items():
         delimiter = f"ghadelimiter_{secrets.token_hex(16)}"
@@ -98,7 +94,7 @@ class Files:
         self._held = {name: _read(path) or b"" for name, path in self._paths.items()}
 
     def restore(self) -> list[str]:
-        """Undo every later change of the files. Return the names of the changed.
+        """Undo every later change of the files. Return the changed.
 
         Raises MachineError of the first failure, after all the others are undone.
         """
@@ -119,7 +115,7 @@ class Files:
         self._append("GITHUB_OUTPUT", output_text(values))
 
     def summary(self, stages: Iterable[str]) -> bool:
-        """Append the first of `stages` that the runner takes. Return whether there was one. Raises MachineError."""
+        """Append the first of `stages` that the runner takes, if any. Raises MachineError."""
         room = SUMMARY_BYTES - len(self._held.get("GITHUB_STEP_SUMMARY", b""))
         for text in stages:
             if len(text.encode(errors="replace")) <= room:
@@ -134,7 +130,7 @@ class Files:
 
 
 def _read(path: Path) -> bytes | None:
-    """Read a regular file, or None: reading a pipe that was put there would never end."""
+    """Or None: reading a pipe that was put there would never end."""
     with disk_errors("read", path):
         return path.read_bytes() if path.is_file() and not path.is_symlink() else None
 

@@ -1,8 +1,8 @@
-"""Alerts: the limits that main is over on two nights in a row, since when, and what has come back. Pure.
+"""Alerts: the limits that main is over on two nights in a row.
 
-`limits.py` says of each night whether a limit holds. Two nights over in a row begin an alert, two within in a row end
-it; nights that know nothing do not count. Each epoch is counted by itself. The alert of a reference or a bound goes on
-in the next one; that of a step, whose commit before was not measured there, only stays.
+Pure. Two nights over in a row begin an alert, two within in a row end it; nights that know nothing do not count. Each
+epoch is counted by itself. The alert of a reference or a bound goes on in the next one; that of a step, whose commit
+before was not measured there, only stays.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from perfci.model.base import DeviceKind
 
 _AGAINST: tuple[Against, ...] = ("last", "reference", "bound")
 NIGHTS_WITHIN = 2
-"""In a row, to end an alert; it begins with the second night over: `_Limit._over`."""
+"""In a row, to end an alert."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Alert:
     within: int = 0
     """Nights within in a row."""
     left: Instant | Literal[""] = ""
-    """Of a step: the night of another epoch, in which what it is measured from was not measured."""
+    """Of a step: the night of another epoch, where its base was not measured."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Alerts:
     open: list[Alert]
     ended: list[Alert]
     once: list[Alert]
-    """Over on one night so far, of any stretch; with a step on an epoch's last night, which the next epoch cannot
-    confirm, for as long as that is the newest."""
+    """Over on one night so far, of any stretch; with a step on an epoch's last night for as long as that is the
+    newest."""
 
     @property
     def begun(self) -> Instant | Literal[""]:
@@ -86,7 +86,7 @@ class Alerts:
 
 
 def find_alerts(devices: Iterable[Device]) -> list[Alerts]:
-    """Return each device after all its nights, by kind and name."""
+    """Return each device after all its nights."""
     return [_alerts(device) for device in sorted(devices, key=lambda device: (device.kind, device.name))]
 
 
@@ -122,8 +122,8 @@ def _place(alert: Alert) -> tuple[str, str, str, str]:
 
 
 def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
-    """Epoch → the first night behind it; and the night of which the newest epoch has taken over. Nights that end by an
-    error are of no epoch."""
+    """Epoch → the first night behind it; and the night of which the newest epoch has taken over. Errors are of no
+    epoch."""
     nights = [head for head in device.heads if not head.error or not head.empty]
     left, newest = dict.fromkeys((night.epoch for night in nights), ""), ""
     for night, after in pairwise(nights):
@@ -135,10 +135,7 @@ def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
 
 
 def _count(device: Device, trace: Trace) -> list["_Limit"]:
-    """Limits of a case after all nights, a step's of each epoch by itself.
-
-    What a night with an error has counts.
-    """
+    """After all nights, a step's of each epoch by itself."""
     limits: dict[tuple[Against, str], _Limit] = {}
     for index, entry in trace.entries.items():
         night = device.heads[index]
@@ -157,13 +154,13 @@ class _Limit:
         self._device, self._trace, self._against = device, trace, against
         self._step = Step(trace.metric)
         self._within: dict[str, int] = {}
-        """Epoch → nights within since the last one over, in any epoch."""
+        """Nights within since the last one over, in any epoch."""
         self._good: dict[str, Commit] = {}
-        """Epoch → the newest commit within."""
+        """The newest commit within."""
         self.once: dict[str, Alert] = {}
-        """Epoch → over on one night."""
+        """Over on one night."""
         self.begun: list[Alert] = []
-        """Oldest first; all but the last have ended."""
+        """All but the last have ended."""
 
     def add(self, night: Head, entry: Entry) -> None:
         """Count the next night."""

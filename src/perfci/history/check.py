@@ -1,4 +1,4 @@
-"""The state of a history: where series changed, and how far they stand from the reference.
+"""The state of a history.
 
 Nothing is concluded across devices and epochs, and nothing accused: a bisect between the two commits of a change
 decides.
@@ -68,8 +68,8 @@ class Standing(Document):
     device_name: str
     reference: str
     state: State
-    """`over` or `within` its limit with the whole interval, `within` only where the last night's is not over; `silent`
-    without an answer of late, `unlimited` without a limit."""
+    """`over` or `within` its limit with the whole interval, `within` only where the last night's is not over;
+    `silent` without an answer of late."""
     ratio: float | None = None
     """By its last answers since the last change; None without any in this epoch."""
     low: float | None = None
@@ -160,7 +160,7 @@ class Checked(Document):
 
     @property
     def exit_code(self) -> Literal[0, 1]:
-        """1 where something is proposed, stands over its limit, or is over one on two nights in a row."""
+        """1 where something is proposed, or over its limit or one on two nights in a row."""
         standing = any(one.state == "over" for one in self.standings)
         return 1 if self.changes or standing or any(over.alert for over in self.over) else 0
 
@@ -172,7 +172,7 @@ class Found:
     trace: Trace
     scanned: Scanned
     nights: Sequence[int]
-    """Of the epoch: columns of what was scanned."""
+    """Columns of what was scanned."""
 
     def night(self, column: int) -> int:
         """Return the night of a column."""
@@ -213,7 +213,7 @@ def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
 
 
 def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int = LAST) -> Checked:
-    """Return what the history says. `last`: nights of a device whose proposals are told."""
+    """Return what the history says. `last`: nights whose proposals are told."""
     found = Checked(
         nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], over=[], silent=[],
         left_out=[Left(name=fault.name, reason=fault.reason) for fault in left_out],
@@ -260,15 +260,14 @@ def _over(device: Device, first: Head) -> Iterator[Over]:
 
 
 def _latest(device: Device) -> list[int]:
-    """Nights of the last epoch and those behind it: what went wrong begins no epoch."""
+    """With those behind it: what went wrong begins no epoch."""
     spoken = [night for trace in device.traces.values() for night in (*trace.values, *trace.nights, *trace.silent)]
     last = max(spoken, default=len(device.heads) - 1)
     return sorted({*epochs(device)[device.heads[last].epoch], *range(last + 1, len(device.heads))})
 
 
 def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
-    """Not compared in the latest epoch, and either never was though nothing went wrong, or is gone for too many nights
-    for a gap."""
+    """Either never though nothing went wrong, or gone for too many nights for a gap."""
     if not {*trace.silent, *trace.nights}.isdisjoint(nights):
         return False
     if trace.nights or trace.silent:

@@ -1,6 +1,6 @@
 """A night of the history: one run on main, as a document that is never changed.
 
-A ratio is of two commits measured in turns on one machine. A stored value is shown, never judged against.
+A stored value is shown, never judged against.
 """
 
 from datetime import datetime

@@ -2,12 +2,13 @@
 
 Three limits of a metric of a case are followed:
 
-- `reference`: the distance to the reference. Each night answers for itself.
+- `reference`: the distance to the reference, of each night.
+
 - `bound`: an absolute limit. So, too.
-- `last`: a step. Only one night compares main with the commit before it; from the next night on both sides of that
-  comparison have the step. What is asked from then on is the distance to the commit before the step, from ratios that
-  were measured side by side: of tonight's commit and of that one, each to the reference, which is a second measurement;
-  where that has no answer, the product of the ratios from night to night since.
+
+- `last`: a step. Only one night compares main with the commit before it. What is asked from then on is the distance to
+that commit, by tonight's ratio to the reference and that one's, a second measurement; without one, by the product of
+the ratios from night to night since.
 
 Of such a distance: over the limit where the estimate is, and all of its interval is for the worse, since that night
 only confirms what a test has shown; within the limit where all of the interval is; else nothing is known.
@@ -31,7 +32,7 @@ _LARGEST = 700.0
 """No float has the ratio of a larger logarithm."""
 _WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
 _MEASURED: frozenset[Class] = ANSWERED | {"inconclusive"}
-"""Classes with a ratio to be believed, unlike `invalid`, `clock` and `changed`."""
+"""Their ratio is to be believed, unlike that of `invalid`, `clock` and `changed`."""
 
 
 class Distance(NamedTuple):
@@ -119,9 +120,9 @@ class Step:
         self._to_reference: dict[str, Distance] = {}
         """Newest commits → distance to the reference."""
         self._before: Distance | None = None
-        """Of the commit before the step, as measured before it was seen."""
+        """As measured before the step was seen."""
         self._to_base: dict[str, Distance] = {}
-        """Commit → distance to the commit before the step, by those between."""
+        """By those between."""
         self._base: Commit | None = None
         self._limit: float | None = None
         self._worse = 0
@@ -131,7 +132,7 @@ class Step:
         self._change: Distance | None = None
 
     def say(self, night: Head, entry: Entry, *, followed: bool) -> Said:
-        """Say of the next night whether the step is there; `followed`: there was one that has not ended."""
+        """Say whether the step is there; `followed`: one has not ended."""
         self._keep(night, entry)
         last = entry.last if night.last is not None else None
         stepped = _shown(last, self._metric) == "over"
@@ -172,7 +173,7 @@ class Step:
             self._to_base = {night.last.sha: Distance(0.0, 0.0, 0.0), night.commit.sha: last}
 
     def _changes(self, night: Head, entry: Entry) -> Iterator[Distance]:
-        """From the commit before the step, that by the reference first."""
+        """That by the reference first."""
         reference, here = entry.reference, _distance(entry.reference)
         measured = reference is not None and (reference.class_ in ANSWERED or reference.limit is None)
         if measured and here is not None and self._before is not None:  # the ratio, whatever was asked
@@ -190,10 +191,7 @@ class Step:
 
 
 def _shown(answer: Answer | None, metric: str) -> Holds:
-    """Say whether a change was shown to be over its limit, or within.
-
-    A violation says nothing of the relative limit on the same metric: all of its ratio's interval must.
-    """
+    """A violation says nothing of the relative limit on the same metric: all of its ratio's interval must."""
     if answer is None or answer.class_ not in ANSWERED:
         return "unknown"
     if answer.class_ != "violation":

@@ -1,4 +1,4 @@
-"""The plan of a night: which commits main is compared with, by nights before and git's tags."""
+"""The plan of a night: which commits main is compared with."""
 
 import re
 from collections.abc import Iterable
@@ -36,8 +36,7 @@ class NightPlan(Document):
 def plan_night(repo: Repository, policy: Policy, nights: Iterable[Night]) -> NightPlan:
     """Return the plan for the commit that is checked out.
 
-    `nights`: the last one first. Raises UsageError where that commit, the policy's reference or, in a shallow clone,
-    what would be compared with is not here.
+    `nights`: the last one first. Raises UsageError where a commit is not here.
     """
     head = repo.head_commit()
     if head is None:
@@ -112,7 +111,7 @@ def _numbers(tag: str) -> tuple[int, ...]:
 
 
 def _lost(repo: Repository, commit: Commit) -> str | None:
-    """Why a recorded commit cannot be measured again. Raises UsageError in a shallow clone, which may only hide it."""
+    """Raises UsageError in a shallow clone, which may only hide it."""
     if repo.git("cat-file", "-e", f"{commit.sha}^{{commit}}", allow=(0, 1, 128)).returncode == 0:
         return None
     if repo.is_shallow():

@@ -1,5 +1,4 @@
-"""Make a night of a run's comparisons: against the commit recorded last, the reference, and of a new reference against
-the old."""
+"""Make a night of a run's comparisons."""
 
 import math
 import re
@@ -19,7 +18,7 @@ from perfci.model.text import escaped, one_line
 from perfci.sources.git import Repository
 
 _INCOMPARABLE: frozenset[Class] = frozenset({"added", "changed", "skipped", "missing"})
-"""The reference lacks the case, or asks otherwise: no ratio to it, on this night and later."""
+"""No ratio to the reference, on this night and later."""
 _WHOLE = "time"
 """Recorded for a case that fails as a whole."""
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -51,19 +50,15 @@ class Asked:
     attempt: int
     url: str = ""
     reference: str = ""
-    """Resolved by git."""
     seam_from: str = ""
-    """The reference before, likewise."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Further facts across which nothing is concluded, such as an image's digest."""
+    """Further facts across which nothing is concluded."""
     lost: str = ""
     """Why planned comparisons have no report."""
 
 
 @dataclass
 class _Roles:
-    """Comparisons by what they are for."""
-
     alone: Comparison | None = None
     """Without a base."""
     last: Comparison | None = None
@@ -76,10 +71,7 @@ class _Roles:
 
 
 def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) -> Night:
-    """Return the night of one run's comparisons.
-
-    Commits tell which is which. Raises UsageError for what is no run on one commit, on one machine.
-    """
+    """Return the night of one run's comparisons. Raises UsageError for what is no run on one commit, on one machine."""
     for one in comparisons:
         _require_committed(one)
     if asked.seam_from and not asked.reference:
@@ -123,7 +115,7 @@ def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) 
 
 
 def _require_committed(one: Comparison) -> None:
-    """Refuse what no commit holds: it could not be found again."""
+    """Without a commit it could not be found again."""
     if "head" not in one.report.sides:
         raise UsageError(f"{one.place}: ended before it knew what it measures: {one_line(one.report.sentence)}")
     for side, code in one.report.sides.items():
@@ -138,8 +130,7 @@ def _require_committed(one: Comparison) -> None:
 
 
 def _named(repo: Repository, name: str, comparisons: Sequence[Comparison], *, lost: bool = False) -> tuple[str, str]:
-    """Return the name and the commit that was compared: its own, or on another line than head the one where they part,
-    as for `perfci compare --base`. Raises UsageError where there is none.
+    """Its name and commit: its own, or where it parts from head's line, as for `perfci compare --base`.
 
     `lost`: the comparison may have no report; the night is of its epoch all the same.
     """
@@ -219,9 +210,9 @@ def _environment(one: Comparison) -> dict[str, str]:
 
 
 def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
-    """Devices and names; where nothing was measured, of what would have been.
+    """Where nothing was measured, of what would have been. No CPU where a GPU is measured.
 
-    No CPU where a GPU is measured. Raises UsageError for cases that need a GPU where there is none: it may have gone.
+    Raises UsageError for cases that need a GPU where there is none: it may have gone.
     """
     known = main[0].report.fingerprint.devices
     kinds: set[DeviceKind] = set()
@@ -319,8 +310,6 @@ def _point(key: Key, parts: "Mapping[str, _Part]") -> Point | None:
 
 
 class _Part:
-    """Answers of one report, by case, device and metric."""
-
     def __init__(self, one: Comparison) -> None:
         report = one.report
         self._facts = {(facts.case, facts.device): facts for facts in report.facts}
@@ -393,7 +382,7 @@ class _Part:
 
 
 def _unasked(trail: Trail | None) -> Compared | None:
-    """Of `trail`, or without one of a proof: nothing was asked."""
+    """Of `trail`, or without one of a proof."""
     if trail is None:
         ratio: Ratio | None = Ratio(ratio=1, low=1, high=1, level=1, pairs=0)
     else:

@@ -203,7 +203,7 @@ def _answer(compared: Compared | None) -> Answer | None:
 
 
 def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: str | None, limit: int) -> list[Series]:
-    """Return the series of a metric of cases that match the glob `pattern`, by case and device.
+    """Return the series of a metric of cases that match the glob `pattern`.
 
     `kind_or_name`: of the device, a glob on names. `limit`: last nights of each.
     """
@@ -218,10 +218,8 @@ def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: s
 
 
 def answered(compared: Compared | Answer | None) -> tuple[float, float, float, float] | str:
-    """Return log ratio, interval and standard error; as text why there is none.
-
-    The standard error of a normal variable with such an interval.
-    """
+    """Return log ratio, interval and standard error, of a normal variable with such an interval; as text why there
+    is none."""
     if compared is None:
         return "the reference has no answer"
     if compared.ratio is None:

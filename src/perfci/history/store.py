@@ -11,9 +11,9 @@ __all__ = ["LARGEST", "MOST", "Fault", "Store", "open_store"]
 
 
 def open_store(text: str, where: Path | None = None) -> Store:
-    """Open a store; `where`: folder that `git:BRANCH` and relative paths start from, else the current one.
+    """Open a store; `where`: folder that `git:BRANCH` and relative paths start from. Raises UsageError.
 
-    Nothing is read yet. Raises UsageError for a text that names none.
+    Nothing is read yet.
     """
     here = Path.cwd() if where is None else where
     if text.startswith("git:"):

@@ -1,4 +1,4 @@
-"""Rows of what is asked of a case: decided by pairs, observed once, or not answerable here."""
+"""Rows of what is asked of a case."""
 
 from collections.abc import Iterable
 
@@ -40,10 +40,7 @@ def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> li
 
 
 def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool) -> list[Row]:
-    """For a case that works in head.
-
-    `comparable`: base asks the same question; else only bounds hold. `believable`: its time can be.
-    """
+    """For a case that works in head. `comparable`: base asks the same question. `believable`: its time can be."""
     asked = context.criteria.get(case.key, [])
     judged = [one for one in asked if not one.waits]
     if not judged:
@@ -86,7 +83,6 @@ def _unknown(criterion: Criterion) -> Row:
 
 
 def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[Row]:
-    """The row of a case of which no limit can be judged here, though one names it."""
     if not waiting:
         return []
     first = next((one for one in waiting if "broken" in one.fail_on), waiting[0])

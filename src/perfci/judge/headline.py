@@ -1,4 +1,4 @@
-"""The first sentence of a report and comment: the verdict, its reason and the next step."""
+"""The first sentence of a report and comment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def headline(
 ) -> Headline:
     """Return the verdict over all rows, with its sentence.
 
-    `rows`: worst first; `files_in_both`: of files that import neither in base nor in head.
+    `rows`: worst first; `files_in_both`: of files that import in neither side.
     """
     if broken := _broken(results, context, cases, rows, files_in_both):
         return Headline("error", *broken)
@@ -66,7 +66,7 @@ def headline(
 
 
 def answers(row: Row) -> bool:
-    """Tell whether a row says what was asked, which one of a case that may be gone does not."""
+    """Tell whether a row says what was asked."""
     return row.class_ in ANSWERED and not (row.class_ == "missing" and row.effect == "warn")
 
 
@@ -81,7 +81,7 @@ def worst_rows(rows: list[Row]) -> list[Row]:
 def _broken(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> tuple[str, str] | None:
-    """Return the sentence of a run that is an error, and what to do; None for any other."""
+    """The sentence of a run that is an error, and what to do."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
         return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"
@@ -160,7 +160,7 @@ def _more(n: int) -> str:
 
 
 def _worst_of(rows: list[Row]) -> str:
-    """Return the first row in words, and how many other cases there are. `rows`: one row per case, worst first."""
+    """And how many other cases there are. `rows`: one per case, worst first."""
     one_file = [row for row in rows if _not_imported(rows[0]) and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
@@ -170,7 +170,7 @@ def _asked(worst: list[Row]) -> int:
 
 
 def _unlimited(results: Results, context: Context, measured: int) -> tuple[str, str]:
-    """Return the sentence on cases of which no limit was asked, and what to do; nothing without any."""
+    """And what to do; nothing without any."""
     if not measured:
         return "", ""
     cases = count(measured, "case")
@@ -184,10 +184,7 @@ def _unlimited(results: Results, context: Context, measured: int) -> tuple[str, 
 
 
 def _undecided(worst: list[Row], unlimited: str) -> str:
-    """Nothing fails, and something that was asked has no answer.
-
-    `worst`: a row per case, worst first; `unlimited`: said where nothing was asked.
-    """
+    """`worst`: a row per case, worst first; `unlimited`: said where nothing was asked."""
     rows = [row for row in worst if row.effect == "undecided"]
     if rows:
         lead = row_words(next(filter(_seems_worse, rows), rows[0]))
@@ -235,10 +232,7 @@ _ADVICE: dict[Class, str] = {
 
 
 def _advice(rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, on_main: bool = False) -> str:
-    """Return the advice about the worst row with this effect.
-
-    `short`: cases without their first look. `on_main`: the change is on main.
-    """
+    """Of the worst row with this effect. `short`: cases without their first look. `on_main`: the change is on main."""
     worst = next((row for row in rows if row.effect == effect), None)
     if worst is None:
         return ""

@@ -1,7 +1,6 @@
 """Hints: words by which a case said what it met, and what a suite mostly has there.
 
-A hint rests on words that torch, or the check of a result, really said; docs/suite.md, "Cases that need a thought", has
-the headings.
+A hint rests on words that torch, or the check of a result, really said.
 """
 
 from typing import NamedTuple
@@ -9,7 +8,6 @@ from typing import NamedTuple
 from perfci.model.text import one_line, shorten
 
 LONGEST = 400
-"""Characters of a reason, with its hint."""
 
 
 class Hint(NamedTuple):
@@ -18,7 +16,7 @@ class Hint(NamedTuple):
     seen: str
     advice: str
     heading: str
-    """The anchor of a heading in docs/suite.md."""
+    """Of docs/suite.md."""
 
     @property
     def text(self) -> str:
@@ -75,7 +73,7 @@ IMPORTS = Hint(
 
 
 def hinted(reason: str) -> str:
-    """Return a reason in a line of at most LONGEST characters, cut in the middle, with the first hint for it."""
+    """Return a reason in at most LONGEST characters, cut in the middle, with the first hint for it."""
     found = next((hint.text for hint in HINTS if hint.seen in reason), None)
     line = one_line(reason, LONGEST if found is None else len(reason))
     return line if found is None else f"{shorten(line, LONGEST - len(found) - 2, middle=True)}: {found}"

@@ -28,10 +28,9 @@ _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, 
 def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] | None = None) -> Report:
     """Judge a results document: each planned question answered, and a verdict over all.
 
-    `strict` lets what has no answer fail the run, wherever what is broken does. `criteria` replace the
-    planned ones; where those that pairs decide differ, the report is marked exploratory, since the error rates were
-    planned for others. The same results give the same report, in whatever order cases and pairs stand in the document.
-    Raises ValueError where the plan's looks do not fit together.
+    `strict` lets what has no answer fail the run, wherever what is broken does. `criteria` replace the planned ones;
+    where those that pairs decide differ, the report is marked exploratory. The same results give the same report, in
+    whatever order cases and pairs stand. Raises ValueError where the plan's looks do not fit together.
     """
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)
@@ -127,7 +126,7 @@ def _alone(part: Part) -> str:
 
 
 def _again(results: Results) -> list[str]:
-    """The command to repeat after an error; it goes on where it was only interrupted."""
+    """It goes on where it was only interrupted."""
     if results.error is None:
         return []
     # A night's comparisons begin anew together.
@@ -137,7 +136,7 @@ def _again(results: Results) -> list[str]:
 
 
 def _hold(rows: list[Row]) -> list[Row]:
-    """Let a case be undecided none of whose limits has an answer, even if they only warn."""
+    """If none of its limits has an answer, even if they only warn."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.case, row.device), []).append(row)
@@ -163,10 +162,8 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
 def _profiles(
     ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row], *, host: bool
 ) -> list[CaseProfile]:
-    """Profiles in the order of their worst rows, whose causes they write into rows.
-
-    `host`: list kernels' cases with what the host calls, too.
-    """
+    """In the order of their worst rows, whose causes they write. `host`: list kernels' cases with what the host
+    calls, too."""
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     found = []
     for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):

@@ -1,4 +1,4 @@
-"""Everything measured, limit or not, and what is worth knowing beside the numbers."""
+"""Everything measured, limit or not."""
 
 import math
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[
 
 
 def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
-    """Return what the report says of a case beside its rows; work and timing mode are head's, or else base's.
+    """Return what the report says of a case beside its rows.
 
     `first`: pairs of the first look.
     """
@@ -81,7 +81,7 @@ def _parts(found: Components | None, tuning: list[str]) -> Noise | None:
 def noise(cases: list[Case], first: int) -> float | None:
     """Return the median over cases of the standard deviation of ln(head/base) of time, at equal clock where known.
 
-    `first`: pairs of the first look. None without two pairs of finite positive times in any case.
+    `first`: pairs of the first look. None without two pairs of finite positive times.
     """
     spreads = []
     for case in cases:
@@ -108,8 +108,7 @@ def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Tra
 
 
 def unasked(context: Context, cases: Iterable[Case], rows: Iterable[Row]) -> list[Trail]:
-    """Return trails of times for a history: of cases that ask the same, can be believed, and have no row on their
-    change."""
+    """Return trails of times for a history: of cases that ask the same, can be believed, and have no such row."""
     if context.purpose not in ("reference", "seam"):
         return []
     rows = list(rows)

@@ -1,6 +1,6 @@
 """Rows of criteria on what was observed once a side, without statistics.
 
-A value beside a fault that could have changed it is none: it neither keeps a limit nor breaks one.
+A value beside a fault that could have changed it is none.
 """
 
 from typing import Any, assert_never
@@ -24,7 +24,7 @@ SCATTER, SCATTER_POINTS = 0.10, 5.0
 """By how much a profiler's value that is not exact may differ between runs of the same code: a share, and percentage
 points. An L2's contents differ by a tenth of the traffic."""
 TMA = ("gh", "gb")
-"""Chips with the Tensor Memory Accelerator: Hopper's, Blackwell's."""
+"""They have the Tensor Memory Accelerator: Hopper's, Blackwell's."""
 
 
 def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
@@ -59,7 +59,6 @@ def _profile(case: Case, side: Side) -> Profile:
 
 
 def _not_of_the_case(case: Case, criterion: Criterion) -> str:
-    """Tell why a profile of a whole command does not tell this of its case."""
     reports = max((side.profile.reports or 1 for side in case.sides.values() if side.profile), default=1)
     if reports > 1:
         text = f"profilers see {case.kernel} as a whole, and it reports {reports} cases"
@@ -142,7 +141,6 @@ def _relative(context: Context, criterion: Criterion, base: float, head: float) 
 
 
 def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
-    """Tell of a hit rate of about nothing where kernels may load round L1."""
     counters = _profile(case, "head").counters
     if criterion.metric != "l1_hit_rate" or head >= 1 or counters is None or not counters.chip.startswith(TMA):
         return ""
@@ -152,10 +150,7 @@ def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
 def _already_broken(
     context: Context, criterion: Criterion, base: float, head: float, broken: str
 ) -> tuple[Effect, str]:
-    """A broken bound still binds head, which must not be worse than base.
-
-    Without a relative limit it may be worse by what such values scatter by.
-    """
+    """Without a relative limit head may be worse by what such values scatter by."""
     was = show(base, criterion.unit)
     limit = context.relative_to(criterion)
     if limit is not None:
@@ -193,7 +188,6 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, An
 
 
 def _names(profile: Profile) -> list[str]:
-    """Longest first: of the timeline, else of the counters."""
     seen = profile.trace or profile.counters
     return list(dict.fromkeys(kernel.name for kernel in seen.kernels)) if seen else []
 

@@ -1,4 +1,4 @@
-"""Cases that a proof answers for, and those that were measured in spite of one."""
+"""Cases that a proof answers for, and audited ones."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,7 @@ _BY = {
 def proved_row(case: Case, criterion: Criterion) -> Row | None:
     """Return the row that the proof of its case answers; None where values must.
 
-    What is the same keeps limits on its change, and observed bounds as base keeps them. A bound on what is timed asks
-    for a number.
+    What is the same keeps limits on its change, and observed bounds as base keeps them.
     """
     if case.proof is None or not case.proved or not (criterion.relative or criterion.observed):
         return None
@@ -28,7 +27,7 @@ def proved_row(case: Case, criterion: Criterion) -> Row | None:
 
 
 def contradicted(case: Case, row: Row) -> Row:
-    """Return the row of an audited case, which fails where it is slower although proved the same."""
+    """Return the row of an audited case, which fails where it is slower."""
     if case.proof is None or not case.proof.audited or row.class_ != "regression":
         return row
     reason = f"contradicts its proof, by which {case.proof.reason}: {row.reason}; prove: false measures every case"
@@ -36,7 +35,7 @@ def contradicted(case: Case, row: Row) -> Row:
 
 
 def remarks(context: Context, cases: Sequence[Case]) -> list[str]:
-    """Return notes on how many cases were proved, by what, and which were audited."""
+    """Return notes on how many cases were proved, and audited."""
     asked = [case for case in cases if context.criteria.get(case.key)]
     notes = []
     for by, why in _BY.items():

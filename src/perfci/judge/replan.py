@@ -1,4 +1,4 @@
-"""Judging by a policy other than the one that the run was planned with: base's of today, or one that is being tried."""
+"""Judging by a policy other than the run's."""
 
 from perfci.judge.judge import judge
 from perfci.model.base import UsageError
@@ -14,8 +14,8 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
     """Judge by the limits, metrics and mode of `policy`.
 
     A kernel's own limits stand as planned, and fail the run as `policy` and they say. The report is exploratory where
-    what pairs decide is not what was planned.
-    Raises UsageError where a limit matches no case: `where` names the policy.
+    what pairs decide is not what was planned. Raises UsageError where a limit matches no case: `where` names the
+    policy.
     """
     declared = _declared(results)
     if text := mistake(policy, declared, {}, where):
@@ -36,7 +36,7 @@ def judge_by(policy: Policy, results: Results, *, strict: bool = False, where: s
 
 
 def _declared(results: Results) -> Declared:
-    """Of a document that does not tell them, not whole: there may be more than was measured."""
+    """Not whole: there may be more than was measured."""
     if results.plan.declared is not None:
         return results.plan.declared
     kernels = [case.id for case in results.cases if case.origin == "kernel"]
@@ -57,6 +57,5 @@ def _subject(results: Results, case: Case) -> Subject:
 
 
 def _planned(results: Results, case: Case) -> frozenset[str] | None:
-    """The metrics that the plan asks of a case that is not known to report any."""
     planned = [one for one in results.plan.timed if one.case_key == case.key]
     return frozenset("time" if one.tier == "timing" else one.metric for one in planned) or None

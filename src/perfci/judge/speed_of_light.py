@@ -50,7 +50,7 @@ def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None
 
 
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}
-"""By how much a ceiling may have been missed. A CPU shares clock and caches with its neighbours."""
+"""By how much a ceiling may have been missed."""
 ROTATED = 2.0
 """Times the L2 from which on input sets of `rotating` let reads count."""
 
@@ -64,10 +64,9 @@ def least_time(
 ) -> tuple[float, str] | None:
     """Return the least seconds, and the amount that says so; None where nothing can be said.
 
-    Declared reads count where no cache can hold them: under `cold`, or `rotating` whose `rotated_bytes` (of all `sets`
-    together) are at least twice `l2_bytes`. Then one set's bytes count, since what sets share stays in the L2, less the
-    share l2/rotated: more than its own size no cache can serve of a walk in circles. Writes never count: they may stay
-    in the L2. Operations count at the best rate of any type.
+    Declared reads count where no cache can hold them: under `cold`, or `rotating` whose `rotated_bytes` are at least
+    twice `l2_bytes`; then of one set, since what sets share stays in the L2, less the share l2/rotated, which a cache
+    can serve of a walk in circles. Writes never count. Operations count at the best rate of any type.
     """
     bounds = []
     rate = ceilings.read.usable
@@ -82,7 +81,6 @@ def least_time(
 
 
 def _cold_reads(work: Work, timing: Timing | None, device: DeviceKind, l2_bytes: float | None) -> float:
-    """Of the declared reads, what must come from the device's memory."""
     if device != "cuda" or timing is None:
         return 0.0
     if timing.mode == "cold":

@@ -1,4 +1,4 @@
-"""Cases that the budget did not bring to their first look: nothing is known of them, nor of a run of such alone."""
+"""Cases that the budget did not bring to their first look."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ from perfci.model.units import show_budget
 
 
 def starved(context: Context, cases: Sequence[Case]) -> bool:
-    """Tell whether no case, of which pairs are to tell something, came to its first look."""
+    """Tell whether no case, of which pairs are to tell something, came so far."""
     asked = [case for case in cases if _asked(context, case)]
     return bool(asked) and all(unreached(context, case) for case in asked)
 

@@ -1,4 +1,4 @@
-"""Things that all rows have in common: their effect on the verdict, their order, the case they speak of."""
+"""Effect on the verdict, order, and case of all rows."""
 
 import math
 from collections.abc import Sequence
@@ -36,21 +36,20 @@ class Context:
     m: int
     """Number of criteria that share α."""
     strict: bool
-    """True where what has no answer fails the run wherever what is broken does."""
+    """What has no answer fails the run wherever what is broken does."""
     compared: bool
-    """True where there is a base."""
     criteria: dict[str, list[Criterion]]
     """Case key → its criteria."""
     custom: dict[str, CustomMetric]
     environments: Environments | None = None
     """Of base and head, where they differ."""
     fail_on: frozenset[Outcome] = frozenset(FAIL_ON)
-    """The policy's own: of what belongs to no limit."""
+    """The policy's own."""
     purpose: Purpose = "change"
     drifting: bool = False
     """Pairs resemble those before them beyond chance."""
     starved: bool = False
-    """No case came to its first look: the run is an error."""
+    """No case came to its first look."""
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
         """Return the relative criterion on the same metric of the case; None without one."""
@@ -58,10 +57,7 @@ class Context:
         return next((one for one in asked if one.relative and not one.waits and one.metric == bound.metric), None)
 
     def unit(self, case: Case, metric: str) -> str:
-        """Return a unit; empty where neither catalogue nor policy knows the metric.
-
-        A throughput names what the case, or a limit on it, counts: `tokens/s`.
-        """
+        """Return a unit; empty where the metric is not known. A throughput names what is counted: `tokens/s`."""
         if metric == "throughput":
             works = (side.work for name in ("head", "base") if (side := case.sides.get(name)))
             told = [f"{work.item}/s" for work in works if work.items]
@@ -73,8 +69,7 @@ class Context:
         return known.unit if known is not None else ""
 
     def effect(self, class_: Class, criterion: Criterion) -> Effect:
-        """Return the effect on the verdict of a criterion's row. A limit that only warns does so whether or not it has
-        an answer."""
+        """Return the effect of a criterion's row. A limit that only warns does so whether or not it has an answer."""
         breaks = "broken" in criterion.fail_on
         if class_ in ("regression", "violation"):
             return "fail" if breaks else "warn"
@@ -84,13 +79,13 @@ class Context:
         return "pass"
 
     def unanswered(self, case: Case | None = None) -> Effect:
-        """Return the effect of a row on a case, or a file, itself that withholds an answer."""
+        """Return the effect of a row on a case or file itself that withholds an answer."""
         asked = self.criteria.get(case.key, ()) if case is not None else ()
         fails = self.strict or "undecided" in self.fail_on or any("undecided" in one.fail_on for one in asked)
         return "fail" if fails else "undecided"
 
     def failed(self, asked: Sequence[Criterion] = ()) -> Effect:
-        """Return the effect of a case that fails, of which so much is asked: what is wrong passes nowhere."""
+        """Return the effect of a case that fails: what is wrong passes nowhere."""
         fails = "broken" in self.fail_on or any("broken" in criterion.fail_on for criterion in asked)
         return "fail" if fails else "undecided"
 
@@ -122,7 +117,7 @@ def order(row: Row) -> tuple[object, ...]:
 
 
 def centre(values: Array) -> float | None:
-    """Return the Hodges–Lehmann centre; None without values or where one is not finite."""
+    """Return the Hodges–Lehmann centre; None where it is no number."""
     return hodges_lehmann(values) if values.size and np.isfinite(values).all() else None
 
 
@@ -166,7 +161,7 @@ def judged(class_: Class, effect: Effect, reason: str, **values: float | None) -
 
 
 def state(case: Case, side: Side) -> CaseSide:
-    """Return a side's state of a case, with two states said plainly.
+    """Return a side's state of a case.
 
     A case that is absent because its file did not import or its side did not build has failed; one that was skipped
     because time ran out has no pairs.
@@ -197,7 +192,7 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    """Return the effect of a missing case, the worst of its limits, those included that wait for another machine."""
+    """The worst of its limits, those included that wait for another machine."""
     return min(map(missing, context.criteria.get(case.key, [])), key=EFFECTS.index, default="warn")
 
 
@@ -254,7 +249,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 
 def declared_otherwise(context: Context, case: Case) -> Row | None:
-    """Return the row of a case that head declares otherwise, and that is judged all the same; else None."""
+    """Return the row of a case that head declares otherwise and that is judged all the same."""
     base, head = state(case, "base"), state(case, "head")
     if not context.compared or base.status != "ok" or head.status != "ok" or case.code_proved:
         return None
@@ -266,14 +261,14 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
 
 
 def fails_in_both(context: Context, case: Case) -> bool:
-    """Tell whether a case fails in base and head: then the measurement failed, not the change."""
+    """Tell whether a case fails in base and head: the measurement failed."""
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
 def breakdown(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
-    """Return the sentence of a run in which base failed while it was measured, and what to do; None where it did not.
+    """Return the sentence of a run in which base failed while it was measured, and what to do; else None.
 
-    Another case that fails the gate comes first: it is known whatever became of this one.
+    Another case that fails the gate comes first.
     """
     broke = [case for case in cases if context.compared and broke_down(case)]
     own = {(case.id, case.device) for case in broke}
@@ -290,17 +285,14 @@ def breakdown(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> t
 
 
 def broke_down(case: Case) -> bool:
-    """Tell whether base, which had been right, failed while it was measured, and head did not."""
+    """Tell whether base, which had been right, failed while it was measured."""
     base, head = state(case, "base"), state(case, "head")
     during = base.reason is not None and base.reason.during == "round"
     return base.status == "failed" and during and head.status == "ok"
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
-    """Return rows of suite files that did not import, and those of them that fail in base and head.
-
-    None for a file whose failure its cases tell.
-    """
+    """Return rows of suite files that did not import, and those of them that fail in base and head."""
     told = {
         (name, side.file)
         for case in results.cases

@@ -49,7 +49,7 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _stands(criterion: Criterion, found: Answer) -> bool:
-    """Though pairs are not independent: see `beyond_drift`."""
+    """See `beyond_drift`."""
     if found.ratios is None:
         sign = 1 if criterion.beyond == "above" else -1
         already = bool(found.base.size) and criterion.broken_by(hodges_lehmann(found.base))
@@ -59,7 +59,7 @@ def _stands(criterion: Criterion, found: Answer) -> bool:
 
 
 def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
-    """Of a speed-up whose alternative differs between base and head, or did not always run."""
+    """Of an alternative that differs between the sides, or did not always run."""
     sides = case.sides
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
         return judged("changed", context.unanswered(case), f"no speed-up to hold head to: {why}")
@@ -75,7 +75,6 @@ def _alternative_name(case: Case) -> str:
 
 
 def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -> Effect:
-    """Where no case came to its first look none, under strict too: the run is an error."""
     if class_ in UNANSWERED and context.starved and unreached(context, case):
         return "undecided"
     return context.effect(class_, criterion)
@@ -157,7 +156,7 @@ def _unmeasured(case: Case, metric: str) -> str:
 
 
 def ratio(logs: Array) -> tuple[float, Interval]:
-    """Return the Hodges–Lehmann estimate of the ratio head/base, and its interval."""
+    """Return the ratio head/base, and its interval."""
     low, high, level = interval(logs, LEVEL)
     with np.errstate(over="ignore"):  # a ratio beyond all numbers is infinite
         change, low, high = (float(v) for v in np.exp([hodges_lehmann(logs), low, high]))
@@ -216,7 +215,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
 
 
 def _seen(change: float, bounds: Interval, metric: str) -> str:
-    """Where the interval holds no change at all, and so no direction, the interval."""
+    """Where that holds no change at all, the interval."""
     return _between(bounds, metric) if bounds.holds(1) else change_words(change, metric)
 
 
@@ -225,7 +224,7 @@ def _between(bounds: Interval, metric: str) -> str:
 
 
 def _clocks(ratios: LogRatios) -> str:
-    """`head ran at 1.374 GHz, base at 1.412 GHz`: geometric means over the pairs decided on."""
+    """Geometric means over the pairs decided on."""
     if ratios.hertz is None:
         return "the clock was not measured"
     base, head = (show_clock(float(np.exp(np.nanmean(np.log(hertz))))) for hertz in ratios.hertz)
@@ -268,8 +267,8 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
     """A bound that base breaks, too, still binds head, which must not be worse.
 
-    `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse by more than the relative
-    limit, or without one shown to be worse at all, within the bound's own share of α.
+    By more than the relative limit, or without one shown to be worse at all, within the bound's own share of α. `base`:
+    its centre.
     """
     was = show(base, criterion.unit)
     relative = context.relative_to(criterion) or criterion.against_base(NOISE)

@@ -1,4 +1,4 @@
-"""Why pairs do not answer a limit, where the interval does not say it, and how many more would."""
+"""Why pairs do not answer a limit, and how many more would."""
 
 import math
 
@@ -14,7 +14,6 @@ from perfci.stats.decide import asked_at, margin, pairs_needed
 from perfci.stats.walsh import Array, interval
 
 LEVEL = 0.95
-"""Coverage of the intervals that people read."""
 _STOPPED = {
     "budget": ": the budget ended",
     "interrupted": ": the run was interrupted",
@@ -85,11 +84,8 @@ def _could_hold(context: Context, case: Case, criterion: Criterion, x: Array) ->
 
 
 def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, worse: Array) -> str:
-    """Where the whole interval lies on one side of the limit, say what an answer takes: looks share the error rates, so
-    that each asks more than the interval's level.
-
-    `worse`: log ratios, positive is worse.
-    """
+    """Say what an answer takes: looks share the error rates, so that each asks more than the interval's level.
+    `worse`: log ratios, positive is worse."""
     looks, n, r_log = context.looks, worse.size, margin(limit, criterion.better)
     low, high, level = interval(worse, LEVEL)
     if level <= 0 or low <= r_log <= high:

@@ -12,12 +12,12 @@ def call_name(name: str) -> str:
 
 
 def show_clock(hertz: float) -> str:
-    """1.3742e9 → `1.374 GHz`: four digits, because 0.1 % can matter."""
+    """1.3742e9 → `1.374 GHz`: 0.1 % can matter."""
     return f"{significant(hertz / 1e9, 4)} GHz"
 
 
 def change_words(ratio: float, metric: str) -> str:
-    """Return a ratio head/base in words: `3.1× slower`, `15.2 % slower`; `higher`, `lower` unless it is a time."""
+    """Return a ratio head/base in words: `3.1× slower`, `15.2 % slower`."""
     if ratio == 1 or not math.isfinite(ratio):
         return "the same" if ratio == 1 else "not comparable"
     word = direction(ratio, metric)
@@ -29,6 +29,6 @@ def change_words(ratio: float, metric: str) -> str:
 
 
 def still_worse(broken: str, was: str, base: float, head: float, *, metric: str) -> str:
-    """Say how head breaks a bound that base breaks too. `broken`: of head; `was`: base's value."""
+    """Say how head breaks a bound that base breaks too."""
     words = change_words(head / base, metric) if base > 0 and head > 0 else "worse"
     return f"{broken}; base breaks it already ({was}), and head is {words} still"

@@ -28,7 +28,7 @@ class Document(BaseModel):
 
 
 class PerfciError(Exception):
-    """One line for people: what, where and what to do; with the exit code it ends in.
+    """One line for people: what, where and what to do.
 
     Exit codes: 1 the gate failed, 2 usage or configuration, 3 the measurement or the machine failed.
     """
@@ -47,13 +47,13 @@ class PolicyError(UsageError):
 
 
 class MachineError(PerfciError):
-    """The measurement or the machine failed: exit code 3."""
+    """The measurement or the machine failed."""
 
     exit_code = 3
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Match a glob whose `*` crosses `/`: `matmul/*` takes every case of `matmul`."""
+    """Match a glob whose `*` crosses `/`."""
     from fnmatch import fnmatchcase
 
     return fnmatchcase(text, pattern)

@@ -1,4 +1,4 @@
-"""The findings of `perfci calibrate`: how identical code scatters on this machine, and what limits that allows."""
+"""The findings of `perfci calibrate`."""
 
 from typing import Literal
 
@@ -49,12 +49,12 @@ class CaseCalibration(Document):
 
     @property
     def key(self) -> str:
-        """As `Case.key`: `id@device`."""
+        """`id@device`."""
         return f"{self.case}@{self.device}"
 
     @property
     def smallest(self) -> float | None:
-        """The smallest r at the largest number of pairs, a log ratio; None where none can be promised."""
+        """The smallest r at the most pairs, a log ratio; None where none can be promised."""
         return self.reach[max(self.reach)] if self.reach else None
 
 
@@ -88,7 +88,6 @@ class Calibration(Document):
     cases: list[CaseCalibration] = Field(default_factory=list)
     """Those to worry about first."""
     sentence: str
-    """The outcome in a sentence."""
     warnings: list[str] = Field(default_factory=list)
     """Worst first."""
     notes: list[str] = Field(default_factory=list)

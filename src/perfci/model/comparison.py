@@ -1,7 +1,6 @@
-"""Is it the same? What was written down as what is here now; base and head of a case as one question.
+"""Is what was written down the same as what is here now, and are base and head of a case one question?
 
-Facts that must be the same are JSON values by name; claims are what is written down of them. What differs in one is
-never merged or gone on with.
+Facts that must be the same are JSON values by name; claims are what is written down of them.
 """
 
 import hashlib
@@ -37,13 +36,12 @@ def _canonical(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, whatever the order of keys. Raises ValueError for any other, such as a key
-    that is a number."""
+    """Return the SHA-256 of a JSON value, whatever the order of keys. Raises ValueError for any other."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()
 
 
 def claims(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is written down of facts: a short line as JSON; else, and of mappings, the digest."""
+    """Return the claims: a short line as JSON; else, and of mappings, the digest."""
     return {name: _claim(fact) for name, fact in facts.items()}
 
 
@@ -54,8 +52,7 @@ def _claim(fact: Any) -> str:
 
 
 def require_same(then: Mapping[str, str], now: Mapping[str, str], where: object, otherwise: str, todo: str) -> None:
-    """Raise UsageError for the first claim that is not the same in both: `where`, its name, `otherwise` with both
-    values, `todo`."""
+    """Raise UsageError for the first claim that differs: `where`, its name, `otherwise` with both values, `todo`."""
     for name in _differing(now, then):
         old, new = (_told(some[name]) if name in some else "nothing" for some in (then, now))
         told = f" ({old}, here {new})" if old and new else ""
@@ -101,9 +98,9 @@ def _sketches(base: list[float], head: list[float]) -> list[str]:
 
 
 def differences(base: CaseSide, head: CaseSide, environments: Environments | None = None) -> list[str]:
-    """Return what makes the sides two questions, a phrase each with both values.
+    """Return what makes the sides two questions, a phrase each.
 
-    Not settings of libraries where the command line set the environments apart, from which they follow.
+    Not settings of libraries that follow from environments which the command line set apart.
     """
     found = _dicts("parameter", base.params, head.params)
     if base.inputs != head.inputs:
@@ -117,7 +114,7 @@ def differences(base: CaseSide, head: CaseSide, environments: Environments | Non
 
 
 def settings_apart(environments: Environments, cases: Sequence[Case]) -> Environments:
-    """Return the environments with the settings of libraries that differ between the sides of a case."""
+    """Return the environments with the settings of libraries that differ between sides."""
     found = set()
     for case in cases:
         base, head = (_settings(case.sides[side]) for side in SIDES)
@@ -150,10 +147,7 @@ def alternatives(base: CaseSide, head: CaseSide) -> str:
 
 
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
-    """Return what head declares otherwise of the same executions: work, tolerances, reference, alternative.
-
-    Base and head are judged by base's declarations.
-    """
+    """Return what head declares otherwise of the same executions; base's declarations judge both."""
     found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     for name in ("rtol", "atol"):
         mine, theirs = getattr(base.check, name), getattr(head.check, name)

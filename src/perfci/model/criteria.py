@@ -34,12 +34,12 @@ Key = tuple[str, str, str, Kind]
 """Of several limits on the same case, device, metric and kind, one counts."""
 
 TIMER_TICK: dict[DeviceKind, float] = {"cuda": 32e-9, "cpu": 0.0}
-"""Seconds of a sample. CUDA events tick in 32 ns (measured on an H200). On the CPU a batch lasts 1 ms at least, of
-which two readings of perf_counter (90 ns) are under 0.01 %."""
+"""Seconds of a sample. CUDA events tick in 32 ns (measured on an H200); on the CPU two readings of perf_counter (90
+ns) are under 0.01 % of a batch."""
 
 
 def against(kind: Kind) -> Against:
-    """Return what a kind of limit compares head with."""
+    """Return head's counterpart."""
     match kind:
         case "regression" | "creep":
             return "base"
@@ -52,7 +52,7 @@ def against(kind: Kind) -> Against:
 
 
 def asked_in(kind: Kind, purpose: Purpose) -> bool:
-    """Tell whether a comparison of this purpose asks limits of this kind."""
+    """Tell whether a comparison of this purpose asks such limits."""
     match kind:
         case "regression":
             return purpose in ("change", "last")
@@ -65,7 +65,7 @@ def asked_in(kind: Kind, purpose: Purpose) -> bool:
 
 
 def beyond(kind: Kind, better: Direction = "lower") -> Beyond:
-    """Return the side on which a value is worse than the limit, or than base.
+    """Return the side on which a value is worse.
 
     `better`: of the metric of a relative limit. Raises ValueError for `kernels`: names have no order.
     """
@@ -126,8 +126,8 @@ class Criterion(Document):
     min_change: float = 0.0
     """Seconds of the limit under which a change is never a regression."""
     tick: float = 0.0
-    """Seconds that the timer resolves of one sample, where the limit names no min_change: shared out over the
-    executions in a sample it is the min_change."""
+    """Seconds that the timer resolves of a sample, where the limit names no min_change: over the executions in it,
+    the min_change."""
     fail_on: FailOn = Field(default_factory=lambda: list(FAIL_ON))
     added: FailOn = Field(default_factory=list)
     """Of a kernel's own limit: what it adds to the policy's, whichever policy judges."""
@@ -137,8 +137,8 @@ class Criterion(Document):
     waits: str = ""
     """The device or tool that it waits for, so that it cannot be judged here."""
     threshold: bool = False
-    """Of `regression`: True where the bound itself parts the answers, as a bisect asks: pairs must show a change beyond
-    it, or one that is not. Else a change that is there, and of more than half the bound, is beyond it."""
+    """Of `regression`: the bound itself parts the answers, as a bisect asks. Else a change that is there, and of
+    more than half the bound, is beyond it."""
 
     @model_validator(mode="after")
     def _decidable(self) -> Self:
@@ -148,7 +148,7 @@ class Criterion(Document):
 
     @property
     def case_key(self) -> str:
-        """The key of its case in a results document: `id@device`."""
+        """`id@device`."""
         return f"{self.case}@{self.device}"
 
     @property
@@ -158,7 +158,7 @@ class Criterion(Document):
 
     @property
     def timed(self) -> bool:
-        """Worker pairs decide it, by statistics."""
+        """Worker pairs decide it."""
         return not self.waits and self.tier not in OBSERVED
 
     @property
@@ -168,12 +168,12 @@ class Criterion(Document):
 
     @property
     def shares_alpha(self) -> bool:
-        """True where statistics can let the run fail by it, so that it gets α/m."""
+        """Statistics can let the run fail by it: it gets α/m."""
         return self.timed and "broken" in self.fail_on
 
     @property
     def against(self) -> Against:
-        """The counterpart that head is compared with."""
+        """Head's counterpart."""
         return against(self.kind)
 
     @property
@@ -183,7 +183,7 @@ class Criterion(Document):
 
     @property
     def beyond(self) -> Beyond:
-        """The side on which a value is worse. Raises ValueError as `beyond()`."""
+        """As `beyond()`."""
         return beyond(self.kind, self.better)
 
     def worse(self, value: float, other: float) -> bool:
@@ -191,9 +191,9 @@ class Criterion(Document):
         return value > other if self.beyond == "above" else value < other
 
     def broken_by(self, head: float, base: float = 1.0) -> bool:
-        """Tell whether head is beyond the bound, or beyond what a relative limit allows of `base`.
+        """Tell whether head is beyond the bound, or what a relative limit allows of `base`; NaN always is.
 
-        NaN is beyond every limit. Raises ValueError as `beyond()`.
+        Raises ValueError as `beyond()`.
         """
         upper = self.beyond == "above"
         match self.against:
@@ -224,10 +224,8 @@ class Criterion(Document):
         return self.model_copy(update={"fail_on": sorted({*fail_on, *self.added})})
 
     def tightened(self, own: Self) -> Self:
-        """Return this criterion of a policy, made stricter by a kernel's `own`, never looser.
-
-        A change cannot loosen a limit beside the code that it changes.
-        """
+        """Return this criterion of a policy, made stricter by a kernel's `own`: no change loosens a limit beside its
+        code."""
         lower = min(self, own, key=lambda one: (one.min_change, one.tick))
         changes: dict[str, Any] = {
             "fail_on": sorted({*self.fail_on, *own.fail_on}),
@@ -260,10 +258,7 @@ class Criterion(Document):
 
 
 def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[str, Any]]:
-    """Return kind → fields of its criterion that say what is compared.
-
-    Raises ValueError for a bound whose unit does not fit.
-    """
+    """Return kind → fields of its criterion. Raises ValueError for a bound whose unit does not fit."""
     counted = (item_of(limit.min) or item_of(limit.max)) if metric.name == "throughput" else ""
     unit = counted + metric.unit  # `tokens/s`, as the limit says it
     of = {"metric": metric.name, "unit": unit, "tier": metric.tier, "better": metric.better or limit.better}
@@ -290,9 +285,7 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
 
 
 def least_change(criterion: Criterion, timing: Timing | None) -> float:
-    """Return seconds of an execution under which a change is never a regression.
-
-    The limit's, or what the timer resolves: a sample under `rotating` holds hundreds.
-    """
+    """Return seconds of an execution under which a change is never a regression: the limit's, or what the timer
+    resolves."""
     executions = (timing and timing.executions_per_graph) or 1
     return max(criterion.min_change, criterion.tick / executions)

@@ -1,4 +1,4 @@
-"""The findings of `perfci doctor`: what this machine can give, and what stands in the way."""
+"""The findings of `perfci doctor`."""
 
 from typing import Any, Literal, Self
 
@@ -43,7 +43,6 @@ class TierState(Document):
     why: str = ""
     """Why they are out, or in part."""
     metrics: list[str] = Field(default_factory=list)
-    """Their names in the catalogue."""
 
 
 class Diagnosis(Document):
@@ -52,7 +51,6 @@ class Diagnosis(Document):
     version: Literal[1] = 1
     perfci: str
     seconds: Amount
-    """Seconds that the checks took."""
     findings: list[Finding]
     """Worst first; among equals, what matters more."""
     tiers: list[TierState]

@@ -41,7 +41,7 @@ class GpuFacts(Document):
 
     @property
     def chip(self) -> tuple[int, int]:
-        """The compute capability as two numbers."""
+        """The compute capability."""
         major, minor = self.capability.split(".")
         return int(major), int(minor)
 
@@ -81,14 +81,12 @@ class Ceilings(Document):
     """Bytes from pinned memory of the host; None on the CPU."""
     to_host: Rate | None
     seconds: float
-    """Seconds that measuring them took."""
 
 
 class Fingerprint(Document):
     """Facts of machine, device, driver and tools, as the workers saw them."""
 
     perfci: str = ""
-    """Version of perfci."""
     host: str = ""
     """Operating system and kernel."""
     cpu: str = ""
@@ -105,7 +103,6 @@ class Fingerprint(Document):
     devices: dict[str, str] = Field(default_factory=dict)
     """Kind → name: `{"cpu": "AMD EPYC 9654", "cuda": "NVIDIA H200"}`."""
     uuid: str | None = None
-    """UUID of the GPU."""
     gpu: GpuFacts | None = None
     """None without a GPU that torch can use."""
     ceilings: dict[DeviceKind, Ceilings] = Field(default_factory=dict)
@@ -114,7 +111,7 @@ class Fingerprint(Document):
     """Further facts in the files of another tool."""
 
     def lasting(self) -> dict[str, Any]:
-        """Return what is the same at every reading of one machine: nothing measured, nothing that others change."""
+        """Return what is the same at every reading of one machine."""
         gpu = {"nvml", "empty_pair_seconds"}
         found = self.model_dump(mode="json", exclude={"memory": True, "ceilings": True, "gpu": gpu})
         return {f"the machine's {name}": fact for name, fact in found.items()}

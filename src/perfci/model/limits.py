@@ -18,7 +18,6 @@ DEFAULT_LIMITS: tuple[Limit, ...] = (
 )
 """The limits of a policy that names none."""
 UNSEEN = "another tool's files hold nothing that profilers see"
-"""Of an imported case."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,11 @@ class Subject:
     device: DeviceKind
     device_name: str = ""
     own: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    """The kernel's own, which add to the policy's, and tighten them."""
+    """The kernel's own."""
     where: str = ""
     """`file:line` of the declaration."""
     reports: frozenset[str] | None = None
-    """By its first execution in base, else in head; None where not executed."""
+    """By its first execution in base, else in head; None: not executed."""
     bounded: frozenset[str] = frozenset()
     """By its first execution in head: bounds hold for these, too."""
     command: bool = False
@@ -43,10 +42,7 @@ class Subject:
 
 
 def declared(subject: Subject, custom: dict[str, CustomMetric]) -> list[tuple[Limit, LimitSource]]:
-    """Return the kernel's own limits, and where each stands.
-
-    Raises UsageError for a bad one.
-    """
+    """Return the kernel's own limits, and where each stands. Raises UsageError."""
     limits = []
     for index, raw in enumerate(subject.own):
         source = LimitSource(origin="kernel", index=index, where=subject.where)
@@ -75,10 +71,10 @@ def elsewhere(limit: Limit, subject: Subject) -> str:
 
 
 def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
-    """Return why this case is not profiled for `limit`. `kernels`: ids of all kernels' cases.
+    """Return why this case is not profiled for `limit`.
 
-    A command is profiled as a whole, which takes long: only where a limit names it, or a glob can be intended for
-    nothing else.
+    `kernels`: ids of all kernels' cases. A command is profiled as a whole, which takes long: only for a limit that
+    names it, or a glob that fits nothing else.
     """
     if subject.device != "cuda":
         return "profilers see nothing of it on the CPU"
@@ -111,14 +107,11 @@ def criteria(
     compared: bool = True,
     purpose: Purpose = "change",
 ) -> list[Criterion]:
-    """Return all that the policy and the kernels ask of these cases.
+    """Return all that the policy and the kernels ask of these cases: timed, observed, waiting, each in order.
 
     Of the policy's limits on one metric of a case, of one kind, the last counts, and a kernel's own may tighten it.
     Those that name a case and cannot be judged here wait, unless another of the kind can be. `kernels`: ids of all
-    kernels' cases. `compared`: there is a base, else no relative limit is asked.
-
-    Timed ones first, then observed, then waiting, each sorted by case, device, metric and kind. Raises UsageError for a
-    kernel's own limit that is wrong.
+    kernels' cases. `compared`: there is a base. Raises UsageError for a kernel's own limit that is wrong.
     """
     judged: list[Criterion] = []
     waiting: list[Criterion] = []
@@ -135,15 +128,12 @@ def criteria(
 
 
 def answerable(asked: Iterable[Criterion], *, timed: bool) -> list[Criterion]:
-    """Leave out default limits on times where there are none, as in captures of counters."""
+    """Leave out default limits on times where there are none."""
     return [one for one in asked if timed or one.source.origin != "default"]
 
 
 def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[Criterion]:
-    """Return the criteria that count, of those that can be judged here, in the order of `criteria`.
-
-    The last of the policy's, tightened by the last of a kernel's own.
-    """
+    """Return the criteria that count, of those that can be judged here, in the order of `criteria`."""
     made = {one.key: one for one in of_policy if not one.waits}
     for key, one in {one.key: one for one in own if not one.waits}.items():
         made[key] = made[key].tightened(one) if key in made else one
@@ -151,7 +141,7 @@ def strictest(of_policy: Iterable[Criterion], own: Iterable[Criterion]) -> list[
 
 
 def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str] = ()) -> list[str]:
-    """Return a line on each kernel's own limit that is less strict than the policy's, which counts.
+    """Return a line on each kernel's own limit that is less strict than the policy's.
 
     Raises UsageError for a kernel's own limit that is wrong.
     """
@@ -168,7 +158,7 @@ def looser(policy: Policy, subjects: Iterable[Subject], kernels: Collection[str]
 
 
 def told(found: Iterable[Criterion]) -> list[str]:
-    """Return a line on each limit that waits, and why, with its cases."""
+    """Return a line on each limit that waits, with its cases."""
     of: dict[tuple[str, str, str], dict[str, str]] = {}
     for one in found:
         if one.waits:
@@ -217,7 +207,7 @@ def _asked(
 
 SHOWN = 6
 LONGEST, MOST = 200, 5000
-"""Characters of an id, and ids, that are searched for the nearest: a stranger may bring any."""
+"""Characters of an id, and ids, that are searched: a stranger may bring any."""
 _LITERAL = re.compile(r"[^*?\[]*")
 
 
@@ -225,7 +215,6 @@ class Idle(NamedTuple):
     """A limit that judges nothing."""
 
     limit: int
-    """Its index."""
     loc: Loc
     """The wrong value: of a glob, which of them."""
     text: str
@@ -237,8 +226,7 @@ class Idle(NamedTuple):
 def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str]]) -> Iterator[Idle]:
     """Yield the limits of `policy` that no case of `declared` can answer.
 
-    A device that is not here, and what was asked for on the command line, are no reason. `reports`: id of a command's
-    case → its metrics; a case that is not in it may report any.
+    A device that is not here is no reason. `reports`: id of a command's case → its metrics; others may report any.
     """
     ids = [*declared.kernels, *declared.commands]
     for index, limit in enumerate(policy.limits):
@@ -265,7 +253,7 @@ def mistake(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[
 
 
 def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
-    """Tell whether a glob matches an id, or may match a case of `declared` that is not known."""
+    """Tell whether a glob matches an id, or may match a case that is not known."""
     if not declared.whole or any(matches(pattern, ident) for ident in ids):
         return True
     literal = _LITERAL.match(pattern)
@@ -276,7 +264,7 @@ def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
 
 
 def nearest(pattern: str, ids: Iterable[str]) -> str:
-    """Return what a glob that matches none of `ids` was probably meant for."""
+    """Return what a glob that matches no id was probably meant for."""
     known = [ident for ident in dict.fromkeys(ids) if len(ident) <= LONGEST][:MOST]
     pattern = pattern[:LONGEST]
     of_kernels = dict.fromkeys(f"{ident.split('/', maxsplit=1)[0]}/*" for ident in known if "/" in ident)

@@ -1,8 +1,4 @@
-"""The table of metrics.
-
-A new metric is one entry of TABLE, and unless it is ncu's or derives from time a function that computes it: in
-`profilers/metrics.py` from a timeline, in the worker from a clock or a check.
-"""
+"""The table of metrics; CONTRIBUTING.md says how to add one."""
 
 import math
 import re
@@ -18,11 +14,9 @@ from perfci.model.text import did_you_mean
 
 Direction = Literal["lower", "higher"]
 Tier = Literal["timing", "trace", "counters", "static", "reported"]
-"""Bare timing, a timeline, hardware counters, launch configurations and memory, a command's report."""
 OBSERVED: frozenset[Tier] = frozenset({"trace", "counters", "static"})
 """Observed once a side, in a pass of its own."""
 Source = Literal["worker", "work", "checks", "trace", "counters", "command"]
-"""The worker's clock, its time and declared work, checks before timing, a timeline, ncu, the command."""
 Aggregate = Literal["sum", "maximum", "minimum", "mean", "same"]
 """Of kernels' values: added, largest, smallest, mean weighted by device time, or the one that all have, else none."""
 Event = Literal["launches", "kernels", "copies", "sets", "calls"]
@@ -33,9 +27,7 @@ class CustomMetric(Document):
     """A metric that a command reports, declared so that a mistyped name is an error."""
 
     unit: str = Field("", max_length=24)
-    """The unit, as it is to be shown."""
     better: Direction = "lower"
-    """The better direction."""
 
 
 # ---------------------------------------------------------------- ncu's names, by chip
@@ -53,10 +45,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "gb20b": ("gb20b", "gb20c"),
     "gr100": ("gr100",),
 }
-"""Chips with the same of ncu's metrics below, under the name of the first.
-
-Availability and passes are from libnvperf_host of CUDA 13.5, checked against `ncu --query-metrics --chips` of 2024.1.
-"""
+"""Chips with the same of ncu's metrics below, under the name of the first. From libnvperf_host of CUDA 13.5, checked
+against `ncu --query-metrics --chips` of 2024.1."""
 _ALL = tuple(FAMILIES)
 _DISCRETE = tuple(name for name in FAMILIES if name not in ("ga10b", "gb10b", "gb20b"))
 _READ_WRITE = ("tu102", "ga100", "ga102", "ad102", "gh100", "gb100")
@@ -100,7 +90,7 @@ class PerTime:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Measured, observed or counted. One that is no Metric explains; no limit may be on it."""
+    """Measured, observed or counted. No limit may be on one that is no Metric."""
 
     name: str
     unit: str
@@ -115,7 +105,7 @@ class Quantity:
     ncu: tuple[NcuSum, ...] = ()
     """At most one fits a chip."""
     ncu_also: tuple[NcuSum, ...] = ()
-    """Other names in reports that perfci did not ask for, read without `ncu`."""
+    """Other names in reports that perfci did not ask for."""
     lacking: str = ""
     """Why a chip that no `ncu` fits cannot give it."""
     deep: bool = False
@@ -177,11 +167,11 @@ STALLS = {
     "wait": "on fixed latencies",
     "not_selected": "behind other ready warps",
 }
-"""Why a warp did not issue, by Nsight Compute's names, and where it waited: counters `stall_…`."""
+"""Why a warp did not issue, by Nsight Compute's names, and where it waited."""
 
 
 def table(*entries: Quantity) -> dict[str, Quantity]:
-    """Return the entries by name. Raises ValueError for a name that two have."""
+    """Return the entries by name. Raises ValueError for a name twice."""
     found: dict[str, Quantity] = {}
     for entry in entries:
         if entry.name in found:
@@ -306,10 +296,9 @@ COUNTERS: dict[str, Quantity] = {name: entry for name, entry in TABLE.items() if
 DERIVED: dict[str, PerTime] = {name: entry.work for name, entry in CATALOGUE.items() if entry.work}
 """From time and declared work."""
 CHECKED = frozenset(name for name, entry in TABLE.items() if "checks" in entry.sources)
-"""Told by the checks before timing of a kernel. Of commands and captures, which perfci does not check, a timeline may
-tell them."""
+"""Told by a kernel's checks before timing; of commands and captures a timeline may tell them."""
 TOLD_OF_RANGES = frozenset(name for name, entry in CATALOGUE.items() if not entry.of_commands)
-"""Told of a command only within a range: its process, and the profiler, start and end within what is recorded."""
+"""Told of a command only within a range: its process starts and ends within what is recorded."""
 RANGE = re.compile(r"range:(?P<name>\S.*)")
 """`range:encode`: device time of a user's NVTX range within the case."""
 ALL_RANGES = "range:*"
@@ -322,7 +311,7 @@ def following(event: Event) -> tuple[str, ...]:
 
 
 def unknown(name: str, what: str, known: Iterable[str], otherwise: str = "") -> UsageError:
-    """Return the error that `name` is no `what`, with the nearest of `known`, else with all.
+    """Return the error that `name` is no `what`, with the nearest of `known`, else all.
 
     `otherwise`: what else can be done.
     """
@@ -341,15 +330,13 @@ NCU = re.compile(
 )
 """`smsp__inst_executed.sum` (Kernel Profiling Guide, "Metrics Structure")."""
 PLAIN_NCU = f"^{re.sub(r'[(][?]P<[a-z]+>', '(', NCU.pattern)}$"
-"""The same for JSON schemas."""
 
 
 @lru_cache(maxsize=4096)
 def of_ncu(name: str) -> Metric | None:
     """Return the metric that ncu calls `name`; None for what cannot be a name of its.
 
-    One that the table has under another name is that metric. Of any other the name tells unit and aggregate, not the
-    better direction; a chip, or an ncu, may lack it.
+    A name that the table lacks tells unit and aggregate, not the better direction; a chip, or an ncu, may lack it.
     """
     match = NCU.fullmatch(name)
     if match is None:
@@ -366,10 +353,7 @@ def of_ncu(name: str) -> Metric | None:
 
 
 def _kernels_of_ncu(match: re.Match[str]) -> Aggregate:
-    """By the rollup over the units of the chip, and what is told of it.
-
-    A peak is the chip's; without rollup or ratio it is a launch's, and may be anything.
-    """
+    """A peak is the chip's; without rollup or ratio it is a launch's, and may be anything."""
     rollup, of, ratio = match["rollup"], match["of"] or "", match["ratio"]
     if of.startswith("peak") or ratio == "max_rate" or not (rollup or ratio):
         return "same"
@@ -392,7 +376,7 @@ def _unit_of_ncu(match: re.Match[str]) -> str:
 
 
 def counter(name: str) -> Quantity:
-    """Return the quantity of single kernels called `name` here or by ncu. Raises UsageError for any other."""
+    """Return the quantity of single kernels of this name, or ncu's. Raises UsageError."""
     found = COUNTERS.get(name) or of_ncu(name)
     if found is None:
         raise unknown(name, "counter", COUNTERS)
@@ -400,7 +384,7 @@ def counter(name: str) -> Quantity:
 
 
 def known_metric(name: str) -> Metric | None:
-    """Return the metric called `name` here or by ncu; None for any other, as of a range."""
+    """Return the metric of this name, or ncu's; None for any other, as of a range."""
     return CATALOGUE.get(name) or of_ncu(name)
 
 
@@ -419,8 +403,8 @@ def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
 def combined(name: str, parts: Collection[tuple[float | None, float]]) -> float | None:
     """Aggregate a counter over `parts`: values and their device times in seconds.
 
-    None where there is no part, one has no value, a mean has no weight, they differ where they must not, or the result
-    is not finite. Raises UsageError for no counter.
+    None where there is no part, one lacks its value, a mean has no weight, they differ where they must not, or the
+    result is not finite. Raises UsageError for no counter.
     """
     how = counter(name).aggregate
     known = [(value, seconds) for value, seconds in parts if value is not None]

@@ -17,14 +17,14 @@ OBVIOUS = {4: 0.02, 6: 0.005}
 FIRST_SHARE = 0.30
 """Of α, at the first look that may call a regression; see `Looks.fitted`."""
 ONLY_SHARE = 0.90
-"""Of α, at a look that alone may call a regression: room for a last look before it (`benchmarks/looks.py`)."""
+"""Of α, at a look that alone may call a regression: a last look before it has room (`benchmarks/looks.py`)."""
 
 
 class Looks(Document):
     """The looks at the data, and how much of each error rate they may spend.
 
-    Each column sums to at most 1: the rates hold by a union bound. Simulated in `benchmarks/looks.py`; see
-    docs/measurement.md.
+    Each column sums to at most 1: the rates hold by a union bound (docs/measurement.md; simulated in
+    `benchmarks/looks.py`).
     """
 
     pairs: list[int] = Field(default_factory=lambda: [8, 12, 16, 24, 32, 48, 64])
@@ -48,10 +48,9 @@ class Looks(Document):
     def fitted(cls, m: int, most: int | None = None) -> "Looks":
         """Return the looks of m criteria that share α, at `most` pairs or fewer.
 
-        As the smallest p-value of n pairs is 2^-n, a look can call a regression where 2^-n ≤ `FIRST_SHARE` · α/m: after
+        The smallest p-value of n pairs is 2^-n, so a look can call a regression where 2^-n ≤ `FIRST_SHARE` · α/m: after
         9, 12, 13 and 16 pairs for m = 1, 7, 20 and 100. The first such look spends that; later ones share the rest,
-        less what `OBVIOUS` takes, in fixed proportions; a single one spends `ONLY_SHARE`. Looks of fewer pairs spend of
-        β alone. Raises ValueError for m < 1.
+        less what `OBVIOUS` takes; a single one spends `ONLY_SHARE`. Raises ValueError for m < 1.
         """
         if m < 1:
             raise ValueError("the number of criteria is at least 1")
@@ -122,7 +121,7 @@ class Declared(Document):
 
 
 def sharing(criteria: Iterable[Criterion], proved: Collection[str] = ()) -> int:
-    """Return how many criteria share α, at least 1, without those of `proved` keys."""
+    """Return how many criteria share α, at least 1, without `proved` cases."""
     return max(1, sum(one.shares_alpha for one in criteria if one.case_key not in proved))
 
 
@@ -134,7 +133,6 @@ class Plan(Document):
     """`[head]` for a run without base."""
     looks: Looks = Field(default_factory=Looks)
     devices: list[DeviceKind] = Field(default_factory=list)
-    """The devices to measure on."""
     schedules: dict[str, Schedule] = Field(default_factory=dict)
     """Timing mode → how its first pairs are measured."""
     criteria: Items[Criterion] = Field(default_factory=list)
@@ -158,12 +156,12 @@ class Plan(Document):
 
     @property
     def timed(self) -> list[Criterion]:
-        """The criteria that worker pairs decide."""
+        """The criteria of worker pairs."""
         return [one for one in self.criteria if one.timed]
 
     @property
     def convicting(self) -> int:
-        """Pairs at the first look that can show a regression: the smallest p of n is 2^-n."""
+        """Pairs at the first look that can show a regression."""
         looks = self.looks
         shares = zip(looks.pairs, looks.alpha_spending, strict=True)
         within = (n for n, share in shares if 2.0**-n <= min(share * looks.alpha / self.m, looks.confirm))
@@ -171,5 +169,5 @@ class Plan(Document):
 
     @property
     def observed(self) -> list[Criterion]:
-        """The criteria that profilers and checks answer."""
+        """The criteria of profilers and checks."""
         return [one for one in self.criteria if one.observed]

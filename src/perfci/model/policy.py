@@ -40,7 +40,7 @@ _KINDS: tuple[str, ...] = get_args(DeviceKind)
 Loc = tuple[int | str, ...]
 """Leads to a value: `("limits", 0, "min")`."""
 COMPARED_FILES = 300
-"""As GitHub names in a comparison (GitHub's documentation, "Compare two commits"): more are not known there."""
+"""As many as GitHub names in a comparison (its documentation, "Compare two commits")."""
 KEY = "[key]"
 """Behind a field whose name is wrong, as pydantic writes it."""
 
@@ -117,10 +117,9 @@ Outcome = Literal["broken", "missing", "undecided"]
 is gone from head, or cannot be measured. `undecided`: there is no answer."""
 FailOn = Annotated[list[Outcome], BeforeValidator(_as_list), AfterValidator(_outcomes)]
 FAIL_ON: tuple[Outcome, ...] = ("broken", "missing")
-"""The default."""
 When = Literal["on_change", "always", "never"]
 Traced = Literal["osrt", "memory"]
-"""Traced on request, since they slow the program down: calls of the OS runtime, and the use of device memory."""
+"""They slow the program down."""
 
 UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
     "s": (BOUND_UNITS, "5ms"),
@@ -138,7 +137,7 @@ UNITS_OF: dict[str, tuple[dict[str, float], str]] = {
 def bound_in_unit(value: float | str, metric: Metric) -> float:
     """Return a bound in the metric's unit.
 
-    Raises ValueError where the unit does not fit or is missing: 0.85 may have been intended as 85 %. Zero needs none.
+    Raises ValueError where the unit does not fit or is missing: 0.85 may have been intended as 85 %.
     """
     known, example = UNITS_OF.get(metric.unit, ({metric.unit: 1.0}, f"10{metric.unit}"))
     number, unit = split(value) if isinstance(value, str) else (float(value), "")
@@ -360,7 +359,7 @@ class Policy(Document):
         self._lines = lines
 
     def place(self, file: str, loc: Loc) -> str:
-        """Return `perfci.yaml:7`, where the value stands; `file` where no line is known."""
+        """Return `perfci.yaml:7`; `file` where no line is known."""
         line = line_of(loc, self._lines)
         return file if line is None else f"{file}:{line}"
 
@@ -388,7 +387,7 @@ def line_of(loc: Loc, lines: Mapping[Loc, int]) -> int | None:
 
 
 def own_limit(written: dict[str, Any], custom: dict[str, CustomMetric]) -> Limit:
-    """Return a limit that a kernel declares. Raises Mistake."""
+    """Return a kernel's limit. Raises Mistake."""
     try:
         limit = Limit.model_validate(written)
     except ValidationError as error:

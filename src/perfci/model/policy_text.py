@@ -1,4 +1,4 @@
-"""From the text of `perfci.yaml` to a Policy; a mistake is one line with file, line, field and remedy."""
+"""From the text of `perfci.yaml` to a Policy."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -75,7 +75,7 @@ def parse_policy(text: str, name: str = FILE) -> Policy:
 
 
 def _read(text: str, name: str) -> tuple[Any, dict[Loc, int]]:
-    """And the line of each value. Raises UsageError."""
+    """With the line of each value."""
     loader = None
     try:
         loader = _Loader(text)
@@ -100,10 +100,7 @@ def _read(text: str, name: str) -> tuple[Any, dict[Loc, int]]:
 
 
 def _lines(node: yaml.Node, line: int, loc: Loc = ()) -> Iterator[tuple[Loc, int]]:
-    """Lines of values and of fields' names below `node`, which stands on `line`.
-
-    A value that spans lines stands where it begins; a block, where its name is.
-    """
+    """A value that spans lines stands where it begins; a block, where its name is."""
     yield loc, line
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
@@ -129,16 +126,12 @@ def _first(error: ValidationError, lines: dict[Loc, int], name: str) -> str:
 
 
 def _loc(detail: Any) -> Loc:
-    """Down to the value itself, or the name of an unknown field."""
     below = error.loc if isinstance(error := detail.get("ctx", {}).get("error"), Mistake) else ()
     return (*detail["loc"], *below, *([KEY] if detail["type"] == "extra_forbidden" else []))
 
 
 def _where(detail: Any, lines: dict[Loc, int]) -> str:
-    """As people write it.
-
-    Without a union's branch, and the index in a list of which the only item was written.
-    """
+    """Without a union's branch, and the index in a list of which the only item was written."""
     loc = tuple(part for part in _loc(detail) if part != KEY)
     end = next(end for end in range(len(loc), -1, -1) if loc[:end] in lines)
     return spelled(loc if detail["type"] == "missing" else loc[:end])

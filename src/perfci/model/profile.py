@@ -306,13 +306,12 @@ def source(profile: Profile, part: Part) -> Tool | None:
 
 
 def bears_on(fault: Fault, profile: Profile, part: Part) -> bool:
-    """Tell whether a fault is about a part as it is there, not another profiler's attempt at it."""
+    """Tell whether a fault is about a part as it is there."""
     return fault.part == part and source(profile, part) in (None, fault.tool)
 
 
 def needs(profile: Profile, metric: str) -> list[tuple[Part, ...]]:
-    """Return the parts whose faults bear on `metric`: each that tells its value; without one, of all that together
-    could have."""
+    """Return the parts whose faults bear on `metric`: each that tells its value, else all that could have."""
     if metric in CHECKED:  # of a kernel a check tells them
         return [("trace",)] if profile.reports is not None or (profile.trace and profile.trace.memory) else []
     if metric == "kernels":

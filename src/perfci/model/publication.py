@@ -1,4 +1,4 @@
-"""The publication on a pull request: where its numbers come from, and the report of every matrix job."""
+"""The publication on a pull request."""
 
 from datetime import date
 
@@ -13,14 +13,14 @@ ACCEPT_LINE = "Perf-Accepted"
 
 
 class Origin(Document):
-    """A publisher fills it from GitHub's API, never from an artifact."""
+    """From GitHub's API, never from an artifact."""
 
     repository: str
     """`owner/name`, of the base."""
     pull_request: int | None = None
     """None for a push, a schedule or a dispatch."""
     event: str = ""
-    """The event that started the run: `pull_request`, `push`, …"""
+    """`pull_request`, `push`, …"""
     head_sha: str
     head_ref: str = ""
     base_ref: str = ""
@@ -37,7 +37,7 @@ class Artifact(Document):
     name: str
     url: str
     expires: str = ""
-    """ISO 8601, UTC; empty where it is not known."""
+    """ISO 8601, UTC; empty: not known."""
 
 
 class Acceptance(Document):
@@ -48,9 +48,9 @@ class Acceptance(Document):
     at: str
     """ISO 8601, UTC."""
     reason: str = ""
-    """From a line `Perf-Accepted: …` of the description, which may be another's than who accepted."""
+    """From a line `Perf-Accepted: …` of the description, which may be another's."""
     author: str = ""
-    """Login of the pull request's author, whose description it is; empty where that account is gone."""
+    """Login of the description's author; empty where that account is gone."""
 
 
 class Attempt(Document):
@@ -59,7 +59,6 @@ class Attempt(Document):
     run_id: int
     attempt: int
     sentence: str
-    """Its verdict."""
     url: str = ""
 
 
@@ -94,7 +93,7 @@ class Publication(Document):
     """All that comment, check run and summary say."""
 
     suite: str = "perfci"
-    """Parts the comments of several suites of a repository."""
+    """Parts several suites' comments."""
     origin: Origin
     shards: list[Shard] = Field(default_factory=list)
     missing: list[str] = Field(default_factory=list)

@@ -37,7 +37,7 @@ class Interval(Document):
     """Exact coverage."""
 
     def holds(self, value: float) -> bool:
-        """Tell whether a value lies in it."""
+        """In it."""
         return self.low <= value <= self.high
 
 
@@ -69,15 +69,13 @@ class Row(Document):
     """`presence`: of the case itself: missing, added, failed, skipped, changed."""
     class_: Class = Field(alias="class")
     effect: Effect
-    """Its effect on the verdict."""
     reason: str = ""
-    """One sentence: why this class."""
     base: float | None = None
     """Centre of base's workers, in `unit`."""
     head: float | None = None
     change: float | None = None
-    """Ratio head/base (Hodges–Lehmann over pairs): at equal SM clock where that was measured, and as measured where the
-    two differ beyond limit and noise and that shows it, too; `reason` then has both."""
+    """Ratio head/base (Hodges–Lehmann over pairs): at equal SM clock where measured, and as measured where the two
+    differ beyond limit and noise; `reason` then has both."""
     worse: bool | None = None
     """The change points to the worse side."""
     interval: Interval | None = None
@@ -147,7 +145,6 @@ class Look(Document):
     """Statistics of the pairs at one look."""
 
     pairs: int
-    """Their number."""
     change: float
     """Ratio head/base, as in `Row.change`."""
     interval: Interval
@@ -283,7 +280,6 @@ class CaseProfile(Document):
     sentences: list[str] = Field(default_factory=list)
     """Explanations of the change, or of what stands out, most telling first."""
     next_steps: list[str] = Field(default_factory=list)
-    """Steps to try next."""
     roofline: str = ""
     """Between memory and arithmetic; empty without declared work."""
     sources: list[str] = Field(default_factory=list)
@@ -309,7 +305,6 @@ class Report(Document):
     sentence: str
     """The verdict with its largest change."""
     advice: str = ""
-    """The next step for the reader."""
     advised: list[str] = Field(default_factory=list)
     """Words of the command that `advice` ends with."""
     strict: bool = False

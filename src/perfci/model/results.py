@@ -114,8 +114,8 @@ class CaseSide(Document):
     profile: Profile | None = None
     """None where it was not profiled."""
     tuner: str | None = None
-    """Why processes of this code may run different kernels, seen before timing: a tuner, or code that may be one. Empty
-    for none; None where not asked, as on the CPU."""
+    """Why processes of this code may run different kernels, seen before timing. Empty: for no reason; None: not
+    asked, as on the CPU."""
 
 
 class Clock(Document):
@@ -186,8 +186,8 @@ class Pair(Document):
     blocks: int = 0
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of base and head: `first` placement with its warm-up, also for workers that live one after the other;
-    `open` and `close` of the others, `block` for the blocks."""
+    """Wall time of base and head: `first` placement with its warm-up; `open` and `close` of the others, `block` for
+    the blocks."""
     at: float | None = None
     """When it ended, in seconds since 1970; None in older runs."""
     gaps: dict[Side, int] = Field(default_factory=dict)
@@ -241,12 +241,12 @@ class Case(Document):
 
     @property
     def key(self) -> str:
-        """Unique in a results document: `id@device`."""
+        """`id@device`."""
         return f"{self.id}@{self.device}"
 
     @property
     def captured(self) -> bool:
-        """A range or kernel of a profiler's file, which tells more than times."""
+        """A range or kernel of a profiler's file."""
         return self.origin == "imported" and any(side.profile is not None for side in self.sides.values())
 
     @property
@@ -256,12 +256,11 @@ class Case(Document):
 
     @property
     def code_proved(self) -> bool:
-        """Proved, and nothing of it was executed. It shares no α; a case that was proved by its work was planned to."""
+        """Proved, and nothing of it was executed: it shares no α."""
         return self.proved and self.proof is not None and self.proof.by != "work"
 
     def measured(self, side: Side) -> bool:
-        """Return whether a side is timed: of a proved case head, if a limit asks for a number. What is not is not
-        checked, unless its work is the proof."""
+        """Return whether a side is timed: of a proved case head, if a limit asks for a number."""
         if not self.proved or self.proof is None:
             return True
         return side == "head" and bool(self.proof.number)
@@ -345,7 +344,7 @@ class Part(Document):
 
     @property
     def whole(self) -> bool:
-        """True where all shards are here."""
+        """All shards are here."""
         return len(self.shards) == self.of
 
 
@@ -358,7 +357,6 @@ class Results(Document):
 
     version: Literal[1] = 1
     run: str
-    """Identifier of this run."""
     mode: Literal["run", "compare"]
     started: str
     """UTC, ISO 8601."""
@@ -376,7 +374,6 @@ class Results(Document):
     command: list[str]
     """Command line that reproduces the run."""
     repository: str = ""
-    """Name of the repository."""
     fingerprint: Fingerprint
     environments: Environments | None = None
     """None where they are the same. The fingerprint is head's."""
@@ -412,8 +409,7 @@ class Reports(NamedTuple):
 
 
 def reports(case: Case) -> Reports:
-    """Return the metrics of the first executions, by which the plan is made; where those are not known, what pairs
-    hold."""
+    """Return the metrics of the first executions, by which the plan is made; where not known, what pairs hold."""
     if case.origin == "kernel":
         return Reports(frozenset({"time"}), frozenset())
     base, head = _reported(case, "base"), _reported(case, "head")

@@ -10,7 +10,7 @@ import re2
 
 
 def one_line(text: object, limit: int = 160) -> str:
-    """Return `text` with single spaces and without lone surrogates, in `limit` characters."""
+    """Return `text` with single spaces, without lone surrogates, cut to `limit`."""
     return shorten(" ".join(str(text).encode("utf-8", "replace").decode("utf-8").split()), limit)
 
 
@@ -48,7 +48,7 @@ def plural(number: float, noun: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return `1 case`, `2 cases`."""
+    """`1 case`, `2 cases`."""
     return f"{number} {plural(number, noun)}"
 
 
@@ -58,10 +58,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def did_you_mean(name: str, known: Iterable[str], other: str = "", least: float = 0.6) -> str:
-    """Return `did you mean 'time'?`; `other` where no known name is near.
-
-    `least`: difflib's similarity.
-    """
+    """Return `did you mean 'time'?`; `other` where no known name is near."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, list(known), 1, least)
@@ -71,9 +68,8 @@ def did_you_mean(name: str, known: Iterable[str], other: str = "", least: float 
 def shell(words: Sequence[str], *, spanned: bool = False) -> str:
     """Return the words as one line for a shell.
 
-    A word that holds what does not print (a newline, bytes that are no UTF-8) is written as bash, zsh and ksh read it,
-    `$'a\\012b'`; others as every shell does. `spanned`: backticks and runs of spaces, too, for a line between backticks
-    in a sentence.
+    What does not print (a newline, bytes that are no UTF-8) is written as bash, zsh and ksh read it, `$'a\\012b'`.
+    `spanned`: backticks and runs of spaces, too, for a line between backticks.
     """
     return " ".join(_quoted(word, spanned) for word in words)
 
@@ -98,7 +94,7 @@ def _written(character: str, hidden: str) -> str:
 
 
 def hides_failures(line: str) -> bool:
-    """Tell whether a command line has a pipe, of which the shell tells the last exit code alone."""
+    """Tell whether a command line has a pipe: the shell tells the last exit code alone."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     try:
@@ -122,5 +118,5 @@ def compiled(text: str) -> Any:
 
 
 def finds(pattern: str, text: str) -> bool:
-    """Tell whether `pattern` matches somewhere. Raises ValueError as compiled() does."""
+    """Search for `pattern`. Raises ValueError as compiled() does."""
     return compiled(pattern).search(text) is not None

@@ -9,9 +9,8 @@ from perfci.model.base import Document
 TimingMode = Literal["auto", "rotating", "cold", "hot"]
 """Of policy or kernel; `auto` is rotating where a case can be captured into a CUDA graph, else cold."""
 Mode = Literal["cpu", "rotating", "cold", "hot"]
-"""How a worker samples a case."""
 GRAPH_MODES: tuple[Mode, ...] = ("rotating", "hot")
-"""Modes that time replays of a CUDA graph."""
+"""They replay a CUDA graph."""
 Setting = str | int | float | bool
 _SAID: dict[str, str] = {"alternating": "sides", "statistic": "time"}
 """For people."""
@@ -50,7 +49,7 @@ class Timing(Document):
     """The timer, and settings of libraries that a time depends on."""
 
     def told(self) -> dict[str, Setting]:
-        """Return all that is known, under names that people read."""
+        """Return all that is known, by names for people."""
         fields = self.model_dump(exclude={"units", "settings"}, exclude_none=True)
         units = {f"unit of {metric}": unit for metric, unit in self.units.items()}
         return {**self.settings, **units, **{_SAID.get(name, name): value for name, value in fields.items()}}

@@ -22,7 +22,7 @@ TIME_UNITS = {
     "h": 3600.0,
 }
 BOUND_UNITS = {name: scale for name, scale in TIME_UNITS.items() if name != "m"}
-"""Of limits on times: `m` is rather milli than minutes there."""
+"""`m` is rather milli than minutes there."""
 SIZE_UNITS = {
     "B": 1.0, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40,
@@ -48,7 +48,7 @@ def split(text: str) -> tuple[float, str]:
 
 
 def item_of(text: object) -> str:
-    """Return what a rate counts, such as `samples` of `5000 samples/s`."""
+    """Return what a rate counts, such as `samples`."""
     word = split(text)[1].removesuffix("/s").lstrip("kMG") if isinstance(text, str) else ""
     return word if word in COUNTED else ""
 
@@ -61,7 +61,7 @@ def same_items(one: str, other: str) -> bool:
 
 
 def parse(value: Any, units: dict[str, float], example: str) -> float:
-    """Read a quantity; `units`: name → factor. Raises ValueError with `example`."""
+    """Read a quantity; `units`: name → factor. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"write it with its unit, such as {example!r}")
     number, unit = split(value)
@@ -123,7 +123,7 @@ def _write(value: float, units: dict[str, float], keep: tuple[str, ...]) -> str:
 
 
 def pattern(units: Iterable[str], sign: str = r"\+?", digits: str = r"(\d+\.?\d*|\.\d+)") -> str:
-    """Return an expression, for JSON schemas, of a number and one of `units`."""
+    """Return an expression for JSON schemas."""
     return rf"^\s*{sign}{digits}([eE][+-]?\d+)?\s*({'|'.join(units)})\s*$"
 
 
@@ -166,7 +166,7 @@ Price = Annotated[
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Write to `digits` significant digits; with an exponent where people would not read it at a glance."""
+    """Write to `digits` significant digits; with an exponent where hard to read."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if not 1e-4 <= abs(value) < 1e7:
@@ -208,18 +208,18 @@ def show(value: float | None, unit: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Show a share to two digits, or three from 10 % on: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
+    """Show a share: 0.152 → `15.2 %`, 0.0213 → `2.1 %`."""
     value = share * 100
     return f"{significant(value, 3 if value >= 10 else 2)} %"
 
 
 def limit_percent(share: float) -> str:
-    """Show a limit as it was written: 0.02 → `2 %`."""
+    """0.02 → `2 %`, as it was written."""
     return f"{round(share * 100, 9):g} %"
 
 
 def noise_percent(share: float) -> str:
-    """Show an estimate to two digits: 0.0234 → `2.3 %`; nothing under 0.001 %."""
+    """Show an estimate: 0.0234 → `2.3 %`; nothing under 0.001 %."""
     return "0 %" if share < 1e-5 else f"{float(f'{share * 100:.2g}'):g} %"
 
 
@@ -243,7 +243,7 @@ def show_change(ratio: float | None) -> str:
 
 
 def show_points(low: float, high: float) -> str:
-    """Show half of an interval of a ratio in percentage points: `±0.4`; empty where it has no end."""
+    """Show half of a ratio's interval in percentage points: `±0.4`; empty without an end."""
     points = (high - low) / 2 * 100
     return f"±{significant(points, 1 if points < 1 else 2)}" if math.isfinite(points) else ""
 
@@ -255,7 +255,7 @@ def show_span(ratio: float | None, low: float, high: float) -> str:
 
 
 def direction(ratio: float, metric: str) -> str:
-    """Return where a ratio head/base other than 1 moved a metric: `slower`, `faster`; `higher`, `lower`."""
+    """Return where a ratio other than 1 moved a metric: `slower`, `faster`; `higher`, `lower`."""
     more, less = ("slower", "faster") if metric in SPEED else ("higher", "lower")
     return more if ratio > 1 else less
 

@@ -22,7 +22,7 @@ _FILES: dict[str, Callable[[Report], str]] = {
 
 
 def render_all(report: Report, recorded: Recorded | None = None) -> dict[str, str]:
-    """Return file name → text; `profile.csv` where profilers saw something.
+    """Return file name → text.
 
     `recorded`: what `report.html` draws besides.
     """

@@ -1,4 +1,4 @@
-"""An alert's issue: what main is over, since when, the commits between, and how to repeat it."""
+"""An alert's issue."""
 
 import glob
 import math
@@ -24,16 +24,15 @@ _SHORT = 10
 
 
 def title(found: Alerts, suite: str) -> str:
-    """Return the title of a device's issue, the same for as long as there are alerts."""
+    """Return the title of a device's issue, which stays."""
     of = "" if suite == "perfci" else f" ({suite})"
     return f"perfci: main is over a limit on {shorten(visible(found.name), 100)}{of}"
 
 
 def render(found: Alerts, repository: str, limit: int = LIMIT) -> str:
-    """Return the issue's text without its hidden marker. `limit`: characters, at least 10 000; what is left out is
-    counted.
+    """Return the issue's text without its hidden marker.
 
-    `repository`: its address.
+    `limit`: characters, at least 10 000. `repository`: its address.
     """
     most = _MOST_ROWS
     while len(text := _page(found, repository, most)) > limit and most:
@@ -42,20 +41,20 @@ def render(found: Alerts, repository: str, limit: int = LIMIT) -> str:
 
 
 def closing(found: Alerts) -> str:
-    """Return the comment with which the issue is closed."""
+    """Return the closing comment."""
     last = max(found.ended, key=lambda one: one.told)
     return f"Closed: every limit held on two nights in a row, the last one on {_day(last.ended)}.\n"
 
 
 def reopening(found: Alerts) -> str:
-    """Return the comment with which it is opened again: on the alert that began last."""
+    """Return the comment on the alert that began last."""
     one = max(found.open, key=lambda one: one.begun)
     what = f"{name(one.case)} {markdown(one.metric, 80)}"
     return f"Opened again: {what} has been over its limit since {_day(one.since)}, {_short(one.bad)}.\n"
 
 
 def lines(found: Alerts) -> list[str]:
-    """Return a line for each alert, and for each limit that is over on one night so far."""
+    """Return a line for each alert, and limit that is over on one night so far."""
     told = [f"{_plain(one)}, since {_day(one.since)}" for one in found.open]
     told += [f"{_plain(one)}: within again since {_day(one.ended)}" for one in found.ended]
     for one in found.once:
@@ -131,10 +130,7 @@ def _ended(one: Alert) -> Safe:
 
 
 def _commands(rows: Sequence[Alert]) -> list[str]:
-    """Shell lines that repeat the first cases' comparisons in a clone, and find the commit.
-
-    A step over two limits is compared with the commit before it, which is nearer than the reference.
-    """
+    """In a clone. A step over two limits is compared with the commit before it, which is nearer than the reference."""
     found: list[str] = []
     nearest: dict[tuple[str, str], Alert] = {}
     for one in sorted(rows, key=lambda one: one.against != "last"):

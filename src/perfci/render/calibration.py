@@ -17,10 +17,7 @@ _MOST_COMPONENTS = 10
 
 
 def print_calibration(calibration: Calibration, console: Console) -> None:
-    """Print the sentence, a table, warnings, and the limits that are proposed.
-
-    On a terminal within its width; elsewhere padded lines, without colour or cut names.
-    """
+    """Print it within a terminal's width; elsewhere padded lines, without colour or cut names."""
     rich = console.is_terminal
 
     def put(text: str, style: str = "", whole: bool = False) -> None:

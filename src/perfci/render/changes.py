@@ -14,7 +14,7 @@ MOST = 100
 
 
 def render(found: Checked) -> str:
-    """Return the answer of a check as plain lines."""
+    """Return a check's answer as plain lines."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -25,7 +25,7 @@ def change(one: Proposal) -> str:
 
 
 def between(one: Proposal) -> str:
-    """Return between which commits a change lies."""
+    """Return its commits."""
     if not one.command:
         return f"between two nights of {one.good[:10]}, so that no commit did it"
     return f"between {one.good[:10]} and {one.bad[:10]}"

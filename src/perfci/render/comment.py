@@ -32,7 +32,7 @@ _FOLDED = (
     "method",
     "kernel names",
 )
-"""Sections that a comment folds away, the first to be kept; a summary has all of `report.md`."""
+"""The first to be kept; a summary has all of `report.md`."""
 _MOST_CASES = 5
 _MOST_COLUMNS = 8
 _LONGEST_CASE = 160
@@ -44,7 +44,7 @@ class CheckText:
     """The texts of a check run."""
 
     title: str
-    """Plain text of at most 255 characters."""
+    """At most 255 characters."""
     summary: str
     """Markdown."""
 
@@ -77,7 +77,6 @@ class _Page:
 
     @cached_property
     def _folds(self) -> list[Fold]:
-        """The most important of every job comes before what matters less of any."""
         found: dict[object, Fold] = {}
         views = self.verdict.views[: Most.jobs]
         several = len(views) > 1
@@ -161,14 +160,14 @@ def _commit(view: View, side: str) -> str:
 
 
 def _shares(views: Sequence[View], most: int) -> list[int]:
-    """Rows that each job shows, of those that lead to its verdict: the worst over all jobs."""
+    """Of those that lead to its verdict: the worst over all jobs."""
     rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]
 
 
 def _matrix(verdict: Verdict, most: int) -> Safe:
-    """Cases that moved or have no answer in a job, worst first, a column for each job."""
+    """Cases that moved or have no answer, worst first, a column for each job."""
     jobs = verdict.shards[:_MOST_COLUMNS]
     found: dict[tuple[str, str, str], dict[int, Row]] = {}
     for job, (_, view) in enumerate(jobs):
@@ -190,7 +189,6 @@ def _moved(row: Row) -> bool:
 
 
 def _heading(name: str, view: View) -> Safe:
-    """Of a job of several; what else there is is in its counts and rows."""
     told = named(name, view.sentence) if view.report.verdict == "error" or not name else name
     return Safe(f"#### {view.icon} {prose(told)}")
 
@@ -204,7 +202,7 @@ def _accepted(publication: Publication) -> Safe:
 
 
 def _standing(one: Standing) -> Safe:
-    """Return `main was 3.1 % (±0.3) over v1.2 on 18 November 2026 (abc1234)` of a case."""
+    """`main was 3.1 % (±0.3) over v1.2 on 18 November 2026 (abc1234)`."""
     points, width = (one.ratio - 1) * 100, (one.high - one.low) / 2 * 100
     digits = 1 if width >= 0.1 or width == 0 else 2
     size = f"{abs(points):.{digits}f}"

@@ -1,4 +1,4 @@
-"""Measured values and profiles as CSV (RFC 4180 with plain line ends), for spreadsheets and data frames."""
+"""Measured values and profiles as CSV (RFC 4180 with plain line ends)."""
 
 import csv
 import io
@@ -14,8 +14,7 @@ COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Write a line for each case, by its worst row, device, metric and side; numbers in the metric's unit, in full
-    precision.
+    """Write a line for each case, by its worst row, device, metric and side, in full precision.
 
     The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """
@@ -49,8 +48,7 @@ _OF_USES: dict[Use, list[tuple[str, str, str]]] = {
 
 
 def profile(report: Report) -> str:
-    """Write lines for each kernel, function of the CUDA API and the OS runtime, kind of copies and of memory, and
-    metric of one execution."""
+    """Write a line for each kernel, use and metric of one execution."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PROFILE_COLUMNS)

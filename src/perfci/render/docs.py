@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import perfci
 
 VARIABLE = "PERFCI_DOCS"
-"""Where docs/ is, for a perfci that was not installed: in an action, in a container."""
+"""For a perfci that was not installed: in an action, in a container."""
 _LABELS = ("source", "repository", "homepage")
 
 
@@ -44,7 +44,7 @@ def _folder() -> str:
 
 
 def _address(url: str) -> str:
-    """For a browser, without who fetched from it; empty where it has none."""
+    """Without who fetched from it; empty where it has none."""
     parts = urlsplit(url)
     known = parts.scheme in ("https", "ssh") and parts.hostname
     return f"https://{parts.hostname}{parts.path.removesuffix('/').removesuffix('.git')}" if known else ""

@@ -17,10 +17,7 @@ _TIERS = ("tier", "here", "metrics")
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the sentence, a line for each check with what fixes it, and the tiers of metrics.
-
-    On a terminal within its width; elsewhere padded lines, a remedy on the line below.
-    """
+    """Print it within a terminal's width; elsewhere padded lines, a remedy on the line below."""
     rich = console.is_terminal
 
     def put(text: str, style: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Text from code and tools (case ids, reasons, branch names) made harmless for where it lands.
+"""Text from code and tools made harmless for where it lands.
 
 `limit` bounds the length in *visible* characters, cut before escaping, so that no escape is ever torn.
 """
@@ -14,12 +14,12 @@ _ACTIVE = str.maketrans(
     | {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "\\": "&#92;", "`": "&#96;", "$": "&#36;"}
 )
 _BREAK = "&#8203;"
-"""A zero-width space: keeps GitHub from making links and mentions of what follows."""
+"""A zero-width space: keeps GitHub from making links and mentions."""
 _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xmpp):", re.IGNORECASE)
 _LINKS_IN_TAGS = re.compile(r"(?<=[\w.+-]@)(?=[\w.-])|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
 """Where GitHub makes links within the tags of code, where it mentions nobody."""
 NOTHING = "<!-- -->"
-"""No link reaches across a comment of HTML, which is neither shown nor copied, within tags of code too."""
+"""No link reaches across a comment of HTML, which is neither shown nor copied."""
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
@@ -38,8 +38,8 @@ class Safe(str):
 def visible(text: str) -> str:
     """Return `text` on one line with nothing hidden in it.
 
-    White space becomes single spaces; control characters, bidirectional overrides, zero-width characters, lone
-    surrogates and noncharacters are written as `\\u202e`.
+    Control characters, bidirectional overrides, zero-width characters, lone surrogates and noncharacters are written as
+    escapes.
     """
     return _shown(" ".join(text.split()))
 
@@ -59,8 +59,8 @@ def _seen(character: str) -> str:
 def markdown(text: str, limit: int = 300) -> Safe:
     """Escape plain text for a sentence, list item or table cell of GitHub's Markdown.
 
-    Nothing in it is active: emphasis, link, mention, reference (`#1`, `GH-1`, a commit), autolink, HTML, mathematics,
-    list or heading.
+    Nothing in it is active: emphasis, link, mention, reference (`#1`, `GH-1`, a commit), HTML, mathematics, list or
+    heading.
     """
     return _inactive(shorten(visible(text), limit))
 
@@ -79,7 +79,7 @@ def _inactive(text: str, begins: bool = True) -> Safe:
 def code(text: str, limit: int = 160) -> Safe:
     """Return `text` as code, in table cells too; long names are cut in the middle.
 
-    People copy it: nothing is put into it that they would not see.
+    People copy it: nothing unseen is put into it.
     """
     shown = shorten(visible(text), limit, middle=True)
     if not shown:
@@ -97,8 +97,10 @@ def code(text: str, limit: int = 160) -> Safe:
 
 
 def name(text: str) -> Safe:
-    """Return an id or path as code that may break behind its slashes: a table is as wide as its longest name. No more
-    is copied with it than with code."""
+    """Return an id or path as code that may break behind its slashes.
+
+    No more is copied with it than with code.
+    """
     shown = shorten(visible(text), 160, middle=True)
     *parts, last = re.findall("[^/]*/+|[^/]+$", shown) or [""]
     if len(shown) <= _SHORT or not parts:
@@ -113,7 +115,7 @@ def cell(text: str, limit: int = 300) -> Safe:
 
 
 def prose(text: str, limit: int = 300) -> Safe:
-    """Return a sentence in which what stands between backticks becomes code."""
+    """Return a sentence whose backticks become code."""
     parts = spans(shorten(visible(text), limit))
     return Safe("".join(code(part) if index % 2 else _inactive(part, index == 0) for index, part in enumerate(parts)))
 
@@ -124,16 +126,13 @@ def spans(text: str) -> list[str]:
 
 
 def csv_field(text: str, limit: int = 2000) -> str:
-    """Return a text field that no spreadsheet takes for a formula.
-
-    Source: OWASP, "CSV Injection". Quoting is the CSV writer's business.
-    """
+    """Return a text field that no spreadsheet takes for a formula (OWASP, "CSV Injection")."""
     shown = shorten(visible(text), limit)
     return f"'{shown}" if shown[:1] and shown[0] in _FORMULA else shown
 
 
 def xml(text: str, limit: int = 2000) -> str:
-    """Drop characters that XML 1.0 forbids; quoting is the XML writer's business."""
+    """Drop characters that XML 1.0 forbids."""
     return shorten(visible(text), limit)
 
 
@@ -145,7 +144,7 @@ def link(text: str, url: str, near: str) -> Safe:
 
 
 def fence(*lines: str) -> Safe:
-    """Return a code block of command lines that nothing inside can close; spaces stay."""
+    """Return a code block that nothing inside can close."""
     shown = "\n".join(map(_shown, lines))
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     mark = "`" * max(3, longest + 1)

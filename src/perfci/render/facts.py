@@ -45,7 +45,7 @@ def device_facts(facts: Fingerprint) -> list[tuple[str, str]]:
 
 
 def environments(found: Environments) -> list[str]:
-    """Return what differs between the environments, a line each kind of thing, names between backticks."""
+    """Return what differs between the environments, names between backticks."""
     base, head = (found.interpreters[side] for side in SIDES)
     facts = [
         ("interpreter", _span(base.path), _span(head.path)),
@@ -83,7 +83,7 @@ def _either(text: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without backticks, which would begin or end a name."""
+    """Backticks would begin or end a name."""
     return text.replace("`", "'")
 
 

@@ -26,7 +26,7 @@ class Most:
     jobs: int = 32
 
     def less(self) -> "Most | None":
-        """Return this with half of what gives way next; None where nothing is left to give."""
+        """Return this with half of what gives way next, if anything."""
         for field in fields(self):
             number: int = getattr(self, field.name)
             if number:
@@ -36,11 +36,11 @@ class Most:
 
 @dataclass(frozen=True)
 class Fold:
-    """A folded section: its name where it must be left out, its job, its Markdown."""
+    """A folded section: its name, its job, its Markdown."""
 
     name: str
     text: Safe
-    """As printed, with the blank line that follows."""
+    """With the blank line that follows."""
     job: int = 0
     """`SHARED` for one that all jobs have in common."""
 
@@ -59,11 +59,11 @@ class Page(Protocol):
 
 
 def fit(page: Page, limit: int) -> str:
-    """Return the page in at most `limit` characters, always whole; what was left out to keep to it is named.
+    """Return the page in at most `limit` characters, always whole; what was left out is named.
 
     Folds go first, from the last on (those that fit after all stay), then what `Most` counts. Raises ValueError for a
     limit under 10 000, and where verdict, counts and commands are longer still: a report's never are, a comment's not
-    at 20 000, however hostile the text.
+    at 20 000.
     """
     if limit < LEAST:
         raise ValueError(f"limit={limit}: a page needs at least {LEAST} characters")

@@ -29,7 +29,7 @@ _MOST_FAULTS = 10
 
 
 def recorded(night: Night, name: str, *, new: bool) -> str:
-    """Return what was recorded, under which name."""
+    """Return what was recorded."""
     title = f" {visible(night.commit.title)}" if night.commit.title else ""
     against = [night.reference.name] if night.reference is not None else []
     against += [night.last.sha[:_SHORT]] if night.last is not None else []
@@ -42,7 +42,7 @@ def recorded(night: Night, name: str, *, new: bool) -> str:
 
 
 def as_json(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, Any]:
-    """Return what `print_series` shows, for programs."""
+    """Return what `print_series` shows."""
     shown = [
         {
             "case": trace.case, "device": device.kind, "device_name": device.name, "metric": trace.metric,
@@ -71,10 +71,7 @@ def _answer(answer: Answer | None) -> dict[str, Any] | None:
 
 
 def print_series(series: Sequence[Series], console: Console) -> None:
-    """Print each series, epochs apart: a sparkline of the ratio to the reference, and a row a night.
-
-    On a terminal within its width.
-    """
+    """Print each series, epochs apart: a sparkline of the ratio to the reference, and a row a night."""
     for number, (device, trace, shown) in enumerate(series):
         if number:
             _put(console, Text())
@@ -90,7 +87,7 @@ def print_series(series: Sequence[Series], console: Console) -> None:
 
 
 def fault_lines(faults: Sequence[Fault]) -> list[str]:
-    """Return a line for each of the first documents that were left out."""
+    """Return a line for each of the first documents left out."""
     lines = [f"left out: {one.name} {visible(one.reason)}" for one in faults[:_MOST_FAULTS]]
     more = len(faults) - _MOST_FAULTS
     return [*lines, f"left out: {count(more, 'document')} more (history show --json names them)"] if more > 0 else lines
@@ -133,7 +130,7 @@ def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) ->
 
 
 def _told(answer: Answer | None) -> str:
-    """`+3.10 % (±0.3)`; the class without a ratio, `–` where nothing was compared."""
+    """`+3.10 % (±0.3)`; the class without a ratio, `–` without either."""
     if answer is None:
         return "–"
     if (ratio := answer.ratio) is None:
@@ -151,7 +148,7 @@ def _style(entry: Entry) -> str:
 
 
 def sparkline(answers: Sequence[Answer | None]) -> str:
-    """Return a character a night, and the range spanned: `▁▂▂█ +0.10 % to +3.10 %`; empty without two ratios.
+    """Return a character a night, and the range spanned: `▁▂▂█ +0.10 % to +3.10 %`.
 
     The range is at least as wide as an interval, so that noise stays flat.
     """
@@ -170,7 +167,7 @@ def sparkline(answers: Sequence[Answer | None]) -> str:
 
 
 def no_series(pattern: str, devices: Sequence[Device]) -> str:
-    """Return why nothing of a history is shown."""
+    """Return why nothing is shown."""
     of_case = sorted(
         f"{visible(metric)} on {visible(device.name)}"
         for device in devices

@@ -1,6 +1,6 @@
 """The report as JUnit XML, for the test views of GitHub, GitLab and Jenkins.
 
-Format: the schema of the Jenkins xUnit plug-in (junit-10.xsd), which other readers take too.
+Format: the schema of the Jenkins xUnit plug-in (junit-10.xsd).
 """
 
 from xml.etree import ElementTree as ET
@@ -18,8 +18,8 @@ _RUN = "perfci"
 def render(report: Report) -> str:
     """Return a suite per device, a test per row, worst first, and one for the run in a suite `perfci`.
 
-    A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped, with
-    the reason; a warning, and what was proved, is a passed test with output.
+    A row that fails the run is a failure, or an error where the case failed; one without an answer is skipped; a
+    warning, and what was proved, is a passed test with output.
     """
     view = View(report)
     root = ET.Element("testsuites", name=_RUN, time=f"{report.seconds:.3f}")

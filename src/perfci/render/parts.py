@@ -1,4 +1,4 @@
-"""The parts of Markdown pages: tables, folded sections, and the templates that print them."""
+"""The parts of Markdown pages."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ def page(template: str, **values: Any) -> str:
 
 
 def folds(shown: View) -> list[Fold]:
-    """Return the sections that have something to say, in reading order, numbers in the summary."""
+    """Return the sections that have something to say, in reading order."""
     found = []
 
     def add(name: str, title: str, body: str) -> None:
@@ -74,7 +74,7 @@ def folds(shown: View) -> list[Fold]:
 
 
 def body(shown: View, rows: Sequence[Row], remarks: Sequence[str]) -> Safe:
-    """Render a report between its sentence and its folded sections."""
+    """Render a report before its folded sections."""
     return Safe(_macro("body", shown, rows, remarks).rstrip())
 
 
@@ -84,7 +84,7 @@ def matrix(names: Sequence[str], rows: Sequence[Sequence[tuple[View, Row | None]
 
 
 def environments(shown: Sequence[View], names: Sequence[str]) -> Fold:
-    """Return one section: what is the same in all jobs once, the rest with the names of its jobs."""
+    """Return one section: what is the same in all jobs once, the rest by job."""
     facts: dict[str, dict[str, list[str]]] = {}
     for one, name in zip(shown, names, strict=True):
         for fact, value in one.environment:
@@ -142,7 +142,7 @@ def templates(folder: Path, finalize: Callable[[Any], Any], **more: Any) -> Envi
 
 
 def _finalize(value: Any) -> str:
-    """Escape all that is not Safe. Raises TypeError for all but text and integers."""
+    """Raises TypeError for all but text and integers."""
     if isinstance(value, Safe):
         return value
     if isinstance(value, str) or type(value) is int:
@@ -165,7 +165,7 @@ def _subject(shown: View, row: Row) -> Safe:
 
 
 def _numbers(shown: View, row: Row, failing: bool) -> Safe:
-    """Base and head, the change, the limit, a line each: a comment is 390 pixels wide on a phone."""
+    """A line each: a comment is 390 pixels wide on a phone."""
     base, head, limit = shown.base(row), shown.head(row), shown.limit(row)
     values = f"{_amount(base)}{_NO_BREAK}→{_NO_BREAK}{_amount(head)}" if shown.comparing else _amount(head)
     lines = [values] if {base, head} != {"–"} else []
@@ -175,8 +175,7 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
 
 
 def _moved(shown: View, row: Row | None) -> Safe:
-    """`❌ +211 % slower`, `✅ -0.1 %`, `🟡 inconclusive`; `–` without a row. Of a change that is
-    not proved, the class."""
+    """`❌ +211 % slower`, `✅ -0.1 %`, `🟡 inconclusive`; `–` without a row."""
     if row is None:
         return Safe("–")
     answered = row.class_ not in UNANSWERED and row.change is not None and math.isfinite(row.change)
@@ -185,7 +184,7 @@ def _moved(shown: View, row: Row | None) -> Safe:
 
 
 def _launched(kernel: KernelRow, side: Side) -> Safe:
-    """Return `2 × · 107 µs`: launches of a kernel and the time of all of them; `–` where there are none."""
+    """`2 × · 107 µs`; `–` where there are none."""
     if side not in kernel.count:
         return Safe("–")
     return _amount(f"{words.times(kernel.count[side])} · {show(kernel.seconds[side], 's')}")
@@ -212,7 +211,7 @@ def _why(shown: View, row: Row) -> Safe:
 
 
 def _amount(text: str) -> Safe:
-    """A value stays on a line with its unit; its interval may go to the next."""
+    """Its interval may go to the next line."""
     return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
 
 

@@ -1,4 +1,4 @@
-"""Tables of a terminal: columns that fit its width, ids broken at `/` alone, and what stands under a row."""
+"""Tables of a terminal: columns that fit its width, and what stands under a row."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,6 @@ class Table:
     styles: list[str] = field(default_factory=list)
     """Of the first cell of each row."""
     below: list[Text | None] = field(default_factory=list)
-    """Text under each row, on a terminal."""
 
     @property
     def names(self) -> list[str]:
@@ -35,7 +34,7 @@ class Table:
 
     @property
     def widths(self) -> list[int]:
-        """Widths of the columns where nothing is broken."""
+        """Where nothing is broken."""
         columns = zip(self.names, *self.cells, strict=True)
         return [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
 
@@ -51,7 +50,7 @@ class Table:
         return width - _whole(self.widths[:-1]) - _GAP
 
     def fitted(self, width: int) -> "Table":
-        """Return it with its last column cut to what is left."""
+        """Return it with its last column cut."""
         room = self.last(width)
         return replace(self, cells=[[*line[:-1], _cut(line[-1], room)] for line in self.cells])
 
@@ -67,7 +66,7 @@ class Table:
     def drawn(self, console: Console) -> Iterator[Text]:
         """Yield lines no wider than the terminal.
 
-        An id is broken behind `/`; one with a part that is too wide stands whole in a line above its row's values.
+        An id is broken behind `/`; one with a part that is too wide stands above its row's values.
         """
         width, widths = console.width, self.widths
         case = self.names.index("case") if "case" in self.names else 0
@@ -111,7 +110,7 @@ def _whole(widths: Sequence[int]) -> int:
 
 
 def _broken(text: str, width: int) -> list[str] | None:
-    """In lines of at most `width`, broken behind `/` and at spaces; None where a part is wider."""
+    """Behind `/` and at spaces; None where a part is wider."""
     lines = [""]
     for piece in _PIECE.findall(text):
         if cell_len((lines[-1] + piece).rstrip()) > width:

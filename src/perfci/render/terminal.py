@@ -21,7 +21,6 @@ from perfci.render.view import View
 from perfci.render.words import class_count
 
 MOST_ROWS = 40
-"""With more rows unchanged ones are only counted."""
 _MARKS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
 _STYLES: dict[Effect, str] = {"fail": "bold red", "undecided": "bold yellow", "warn": "yellow", "pass": "green"}
 _BADGES: dict[Verdict, tuple[str, str]] = {
@@ -34,7 +33,7 @@ _BADGES: dict[Verdict, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class _Detail:
-    """How a row's line is laid out; a narrow terminal breaks more, and leaves no number out."""
+    """A narrow terminal breaks more, and leaves no number out."""
 
     words: bool = False
     """A column has the class; else it stands before the reason."""
@@ -46,9 +45,7 @@ class _Detail:
 
 _LOG = re.compile(r"\blogs/[\w.-]+\.log\b")
 _SENTENCES = 3
-"""Of a case's profile; the report has the others."""
 _TRACED = 5
-"""Functions of a case likewise."""
 _DETAILS = (
     _Detail(words=True),
     _Detail(),
@@ -59,7 +56,7 @@ _DETAILS = (
 
 
 def print_costs(report: Report, console: Console) -> None:
-    """Print seconds and share of each phase, and what imports cost."""
+    """Print each phase, and what imports cost."""
     printer = _Printer(View(report), console)
     phases = [[name, f"{seconds:.1f} s", f"{100 * share:.1f} %"] for name, seconds, share in printer.view.phases]
     printer.table(Table(["phase", ">wall time", ">share"], phases))
@@ -67,7 +64,7 @@ def print_costs(report: Report, console: Console) -> None:
 
 
 def print_report(report: Report, console: Console, folder: Path = Path()) -> None:
-    """Print the verdict, the rows and what is worth knowing beside them. `folder`: of its logs, from here.
+    """Print the verdict, the rows and what is worth knowing beside them. `folder`: of its logs.
 
     On a terminal tables within its width; elsewhere one line a row, without colour, boxes or cut names.
     """
@@ -75,9 +72,9 @@ def print_report(report: Report, console: Console, folder: Path = Path()) -> Non
 
 
 def print_decided(report: Report, console: Console) -> None:
-    """Print a line for each row that pairs have decided, and the number of proved cases.
+    """Print a line for each row that pairs have decided.
 
-    Without class and reason, which the report on all pairs may still change.
+    Without class and reason, which later pairs may change.
     """
     printer = _Printer(View(report), console)
     if proved := len({(row.case, row.device) for row in report.rows if row.proved}):
@@ -116,7 +113,6 @@ class _Printer:
             self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 
     def profile(self) -> list[Text]:
-        """Show what profilers saw first of each case, beyond its rows."""
         told = {(row.case, row.device) for row in self.report.rows if row.cause}
         lines = []
         quiet = {(row.case, row.device) for row in self.report.rows if _quiet(row)}
@@ -135,8 +131,7 @@ class _Printer:
         return lines
 
     def traced(self) -> None:
-        """Show what was traced because somebody asked: calls of the OS runtime, and device memory. Of two sides it is
-        less, so that it fits."""
+        """Of two sides it is less, so that it fits."""
         shown = [(case, table) for case in self.report.profiles[:MOST_ROWS] for table in uses.tables(case)]
         waiting = [(case, table) for case, table in shown if table.kind == "os_call"]
         launching = not self.view.comparing and any(uses.LAUNCHING in table.columns for _, table in waiting)
@@ -149,7 +144,6 @@ class _Printer:
         self.uses("device memory", [uses.BYTES], [one for one in shown if one[1].kind == "memory"])
 
     def uses(self, first: str, columns: Sequence[Column], of: Sequence[tuple[CaseProfile, UseTable]]) -> None:
-        """Show the first uses of cases, with these columns of each side."""
         sides = self.view.sides
         head = [
             f">{side} {column.name}" if len(sides) > 1 else f">{column.name}" for side in sides for column in columns
@@ -167,7 +161,6 @@ class _Printer:
             self.table(Table(["case", first, *head], cells))
 
     def header(self) -> None:
-        """Show the verdict, what to do, facts and counts."""
         report, view = self.report, self.view
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
@@ -201,7 +194,6 @@ class _Printer:
             self.put(text)
 
     def row_table(self, rows: Sequence[Row]) -> Table:
-        """Return the rows, laid out so that all fits."""
         for detail in _DETAILS:
             table = self.detailed(rows, detail)
             if not self.rich or table.fits(self.console.width):
@@ -209,7 +201,6 @@ class _Printer:
         return table
 
     def detailed(self, rows: Sequence[Row], detail: _Detail) -> Table:
-        """Return the table; the metric is told where it is not always the time."""
         view = self.view
         times = self.rich and all(row.metric in ("", "time") for row in rows)
         column = not times and detail.metric
@@ -256,7 +247,6 @@ class _Printer:
         return _prose("" if detail.words else f"{row.class_}: ", why, _style(row))
 
     def measured_table(self) -> Table:
-        """Show head's time and what follows from it."""
         view = self.view
         head = ["case"]
         for metric in view.standard_metrics:
@@ -273,7 +263,6 @@ class _Printer:
         return Table(head, cells)
 
     def other_table(self) -> Table:
-        """Show head's values of metrics that commands report."""
         cells = [
             [
                 visible(entry.case) + self.view.on(entry.device),
@@ -285,7 +274,6 @@ class _Printer:
         return Table(["case", "metric", ">value"], cells)
 
     def device_table(self) -> Table:
-        """Compare CPU and GPU."""
         cells = [
             [visible(pair.case), show(pair.cpu.median, "s"), show(pair.cuda.median, "s"), pair.quotient]
             for pair in self.view.device_pairs
@@ -293,18 +281,16 @@ class _Printer:
         return Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
 
     def table(self, table: Table) -> None:
-        """Print a table that fits, or lines padded to columns."""
         self.block(list(table.drawn(self.console)) if self.rich else table.plain())
 
     def block(self, lines: Sequence[Text]) -> None:
-        """Print lines set off by an empty one."""
         if lines:
             self.put(Text())
         for line in lines:
             self.put(line)
 
     def put(self, text: Text) -> None:
-        """Print one line, however long where there is no terminal."""
+        """However long where there is no terminal."""
         self.console.print(text, soft_wrap=not self.rich, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""What a case used beside its kernels, as tables: functions that it called, copies, memory."""
+"""What a case used beside its kernels."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -61,6 +61,6 @@ def tables(profile: CaseProfile) -> Iterator[UseTable]:
 
 
 def os_runtime(*, launching: bool) -> str:
-    """Return the line below the calls of the OS runtime: what their times are of, and the column `launching`."""
+    """Return the line below the calls of the OS runtime."""
     text = "Times are sums over all threads, those that wait idly too, and shares are of all of it"
     return text + ("; launching is the part on threads that launch work of the GPU." if launching else ".")

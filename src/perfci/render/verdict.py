@@ -1,4 +1,4 @@
-"""The verdict of a publication over all its jobs, as plain text with names in backticks."""
+"""The verdict of a publication over all its jobs, as plain text."""
 
 from perfci.judge.headline import NEEDS_REVIEW
 from perfci.judge.status import order
@@ -14,13 +14,13 @@ _ADVICE = "Read the log of the run, fix what it names, and run it again: this sa
 
 
 class Verdict:
-    """The reports of a publication, worst first, and what they come to together."""
+    """The reports of a publication, worst first."""
 
     def __init__(self, publication: Publication) -> None:
         self.publication = publication
         shards = [(shard, View(shard.report)) for shard in publication.shards]
         self.shards = sorted(shards, key=lambda one: _severity(one[1]))
-        """Jobs with their Views: failing ones by their worst row, those in error, undecided, the rest."""
+        """Jobs with their Views: failing, in error, undecided, the rest."""
         self.views = [view for _, view in self.shards]
         idle = publication.unmeasured or publication.nothing
         self.missing = publication.missing or ([] if shards or idle else [NO_RESULTS])
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def advice(self) -> str:
-        """The advice; empty where there is none."""
+        """The advice, if any."""
         if (not self.jobs and not self.missing) or self.sentence.startswith(_NOT_CONFIRMED):
             return ""
         lead = self.failing or self.shards
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def counts(self) -> list[tuple[Class, int]]:
-        """Classes that occur in any job, worst first, with their rows."""
+        """Classes, worst first, with their rows in all jobs."""
         sums = {name: sum(dict(view.counts).get(name, 0) for view in self.views) for name in CLASSES}
         return [(name, number) for name, number in sums.items() if number]
 

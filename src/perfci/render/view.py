@@ -1,6 +1,6 @@
-"""The words and groups that every rendering shares. Plain text: each renderer escapes it for where it lands.
+"""The words and groups that every rendering shares, in plain text.
 
-Numbers come from the Report; only notation is worked out here: half-widths of its intervals, quotients of its times.
+Numbers come from the Report; only notation is worked out here.
 """
 
 import math
@@ -23,7 +23,7 @@ _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A run that passes with warnings has another."""
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
-"""Share of a phase, seconds of an import that are told; imports that are listed."""
+"""Share of a phase, seconds of an import that are told; imports listed."""
 MOST_PROFILES = 20
 """Cases whose profiles are shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
@@ -48,7 +48,7 @@ class DevicePair:
 
     @property
     def quotient(self) -> str:
-        """`GPU 12.3× faster`; empty where a time is no positive number."""
+        """`GPU 12.3× faster`; empty without two times."""
         if not (self.cpu.median > 0 and self.cuda.median > 0):
             return "–"
         ratio = self.cpu.median / self.cuda.median
@@ -85,17 +85,17 @@ class View:
 
     @cached_property
     def undecided(self) -> list[Row]:
-        """Rows without an answer, which keep the run from passing."""
+        """Rows that keep the run from passing."""
         return [row for row in self.report.rows if row.effect == "undecided"]
 
     @cached_property
     def leading(self) -> list[Row]:
-        """Rows that make the verdict: those that fail, or else those without an answer."""
+        """Rows that make the verdict."""
         return self.failing or self.undecided
 
     @cached_property
     def warnings(self) -> list[Row]:
-        """Rows worth knowing that do not fail the run."""
+        """Rows that warn."""
         return [row for row in self.report.rows if row.effect == "warn"]
 
     @cached_property
@@ -105,7 +105,7 @@ class View:
 
     @cached_property
     def without_base(self) -> list[Row]:
-        """Rows of cases that base lacks: nothing to hold limits on their change against."""
+        """Rows of cases that base lacks."""
         return [row for row in self.report.rows if row.class_ == "added"]
 
     @property
@@ -124,7 +124,7 @@ class View:
 
     @staticmethod
     def passed_over(row: Row) -> bool:
-        """Tell whether a row says only that its case needs a device that is not here."""
+        """Tell whether a row only says that its device is not here."""
         return row.class_ == "skipped" and row.effect == "pass"
 
     @cached_property
@@ -141,7 +141,7 @@ class View:
 
     @cached_property
     def measured(self) -> list[MeasuredCase]:
-        """Measured values by case, in the Report's order."""
+        """By case, in the Report's order."""
         cases: dict[tuple[str, DeviceKind], dict[str, Measured]] = {}
         for entry in self.report.measured:
             cases.setdefault((entry.case, entry.device), {})[entry.metric] = entry
@@ -149,17 +149,17 @@ class View:
 
     @cached_property
     def standard_metrics(self) -> list[str]:
-        """Metrics with a column: time and what follows from it, as far as measured."""
+        """Time and what follows from it, as far as measured."""
         return [name for name in _STANDARD if any(name in case.metrics for case in self.measured)]
 
     @cached_property
     def other_measured(self) -> list[Measured]:
-        """Values of other metrics, a row each."""
+        """Other metrics, a row each."""
         return [entry for entry in self.report.measured if entry.metric not in _STANDARD]
 
     @cached_property
     def device_pairs(self) -> list[DevicePair]:
-        """Head's times of cases that were measured on CPU and GPU."""
+        """Head's times of cases on CPU and GPU."""
         times: dict[str, dict[DeviceKind, Stats]] = {}
         for case in self.measured:
             stats = case.metrics["time"].sides.get("head") if "time" in case.metrics else None
@@ -169,7 +169,7 @@ class View:
 
     @cached_property
     def kinds(self) -> list[DeviceKind]:
-        """Devices that were used, the GPU first."""
+        """The GPU first."""
         seen: set[DeviceKind] = {row.device for row in self.report.rows if not self.passed_over(row)}
         seen |= {measured.device for measured in self.report.measured}
         return [kind for kind in ("cuda", "cpu") if kind in seen]
@@ -185,7 +185,7 @@ class View:
 
     @staticmethod
     def head(row: Row, interval: bool = True) -> str:
-        """Return head's value, with its interval under an absolute limit: `48.5 µs (±0.2 %)`."""
+        """Return head's value: `48.5 µs (±0.2 %)` under an absolute limit."""
         text = show(row.head, row.unit)
         if not interval or row.against != "bound" or row.interval is None or not row.head:
             return text
@@ -216,7 +216,7 @@ class View:
         return f"{shown} {moved(row)}".rstrip()
 
     def median(self, entry: Measured | None, side: Side) -> str:
-        """Return a side's median over workers; a speed-up with what it is over: `1.23x sdpa`."""
+        """Return a side's median; a speed-up with what it is over: `1.23x sdpa`."""
         if entry is None or side not in entry.sides:
             return "–"
         text = show(entry.sides[side].median, entry.unit)
@@ -225,7 +225,7 @@ class View:
 
     @staticmethod
     def spread(entry: Measured | None, side: Side) -> str:
-        """Return half of the median's interval, relative to it: `0.1 %`; `–` for too few workers."""
+        """Return half of the median's relative interval: `0.1 %`; `–` for too few workers."""
         stats = entry.sides.get(side) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
@@ -250,7 +250,7 @@ class View:
 
     @cached_property
     def counts(self) -> list[tuple[Class, int]]:
-        """Classes that occur, worst first, with their rows: what tables list is what was counted."""
+        """Classes, worst first, with their rows."""
         rows = self.report.rows
         return [(name, number) for name in CLASSES if (number := sum(row.class_ == name for row in rows))]
 
@@ -265,7 +265,7 @@ class View:
         return any(row.class_ == name for row in self.failing)
 
     def commit(self, side: Side) -> str:
-        """Return `4d5993f`, the ref's name where there is no commit, or `working tree`."""
+        """Return `4d5993f`, the ref's name, or `working tree`."""
         facts = self.report.sides.get(side)
         if facts is None:
             return "–"
@@ -286,7 +286,7 @@ class View:
 
     @cached_property
     def environments(self) -> list[str]:
-        """Differences between the environments of base and head, line by line."""
+        """Differences, line by line."""
         return [] if self.report.environments is None else environments(self.report.environments)
 
     @cached_property
@@ -307,7 +307,7 @@ class View:
 
     @cached_property
     def phases(self) -> list[tuple[str, float, float]]:
-        """Phases, longest first: name, seconds, share."""
+        """Longest first: name, seconds, share."""
         costs = self.report.costs
         whole = math.fsum(costs.values())
         if not math.isfinite(whole):
@@ -316,7 +316,7 @@ class View:
 
     @property
     def dear_imports(self) -> list[str]:
-        """`import torch: 2.1 s in each worker`, longest first; much is told with what to do."""
+        """`import torch: 2.1 s in each worker`, longest first."""
         dear = sorted(self.report.imports.items(), key=lambda two: -two[1])
         return [
             f"`{visible(name)}`: {duration(one)} in each worker{f': {IMPORTS.text}' if one >= _DEAR else ''}"
@@ -325,7 +325,7 @@ class View:
 
     @cached_property
     def costs(self) -> str:
-        """`93 s: 61 % samples, 14 % import, 25 % the rest`, and the dearest import."""
+        """`93 s: 61 % samples, 14 % import, 25 % the rest`."""
         if not self.phases:
             return ""
         large = [one for one in self.phases if one[2] >= _LARGE]
@@ -337,7 +337,7 @@ class View:
 
     @property
     def _cost(self) -> str:
-        """`, 0.18 USD`: of the time in which the run held a GPU; empty where the policy names no price."""
+        """`, 0.18 USD`: of the GPU; empty where the policy names no price."""
         if self.report.gpu_hour is None or "cuda" not in self.kinds:
             return ""
         amount, currency = parse_price(self.report.gpu_hour)
@@ -345,7 +345,7 @@ class View:
 
     @cached_property
     def sentence(self) -> str:
-        """The verdict as a sentence, with the case that it names between backticks."""
+        """The verdict, its case between backticks."""
         sentence = visible(self.report.sentence)
         names = {visible(row.case) for row in self.report.rows} - {""}
         for name in sorted(names, key=len, reverse=True):
@@ -356,18 +356,18 @@ class View:
 
     @cached_property
     def profile(self) -> list[CaseProfile]:
-        """The profiles of the cases whose rows are worst."""
+        """Of the cases whose rows are worst."""
         return self.report.profiles[:MOST_PROFILES]
 
     @cached_property
     def shortened(self) -> list[tuple[str, str]]:
-        """Kernels whose names the profiles shorten: short and full name, each pair once."""
+        """Short and full name of kernels, each pair once."""
         kernels = (kernel for case in self.profile for kernel in case.kernels)
         return list(dict.fromkeys((one.short, one.name) for one in kernels if one.short not in ("", one.name)))
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Remarks that a reader needs beside the rows: files that did not import and have no row, notes."""
+        """Files that did not import and have no row, notes."""
         told = {row.case for row in self.report.rows if row.case == row.file}
         found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
         return (
@@ -378,17 +378,17 @@ class View:
 
     @cached_property
     def checked(self) -> list[CaseFacts]:
-        """Facts of the cases whose results were checked in head, else in base."""
+        """Facts of the cases that were checked."""
         return [facts for facts in self.report.facts if self.check(facts)]
 
     @staticmethod
     def check(facts: CaseFacts) -> Side | None:
-        """Return the side whose check is shown: head, or base where head was not checked."""
+        """Return head, or base where head was not checked."""
         return next((side for side in reversed(SIDES) if side in facts.checks and facts.checks[side].shapes), None)
 
     @cached_property
     def unreferenced(self) -> list[CaseFacts]:
-        """Cases whose results were compared with no reference."""
+        """Cases compared with no reference."""
         return [
             facts
             for facts in self.report.facts
@@ -397,13 +397,13 @@ class View:
 
     @cached_property
     def noisy(self) -> list[CaseFacts]:
-        """Facts of the cases whose noise is known by its parts, the noisiest first."""
+        """Facts of the cases whose noise is known by its parts, noisiest first."""
         known = [(facts.noise.pair, facts) for facts in self.report.facts if facts.noise is not None]
         return [facts for _, facts in sorted(known, key=lambda item: (-item[0], item[1].case, item[1].device))]
 
     @cached_property
     def timings(self) -> list[tuple[str, int]]:
-        """The timing modes, each with the number of cases measured so."""
+        """Each with the number of cases measured so."""
         groups: dict[str, int] = {}
         for facts in self.report.facts:
             if facts.timing:
@@ -413,7 +413,7 @@ class View:
 
     @cached_property
     def environment(self) -> list[tuple[str, str]]:
-        """Facts of machine, tools and code as name and value; names to copy stand between backticks."""
+        """Facts of machine, tools and code as name and value."""
         report, facts = self.report, self.report.fingerprint
         pairs = [(f"device ({kind})", name) for kind, name in sorted(facts.devices.items()) if name != facts.cpu]
         pairs += [

@@ -1,4 +1,4 @@
-"""Amounts, changes and commands in words. Plain text: each renderer escapes it for where it lands."""
+"""Amounts, changes and commands in words, in plain text."""
 
 import math
 import re
@@ -11,11 +11,11 @@ from perfci.render.docs import link
 _NOUNS: tuple[Class, ...] = ("regression", "violation", "improvement")
 
 UNDECIDED_PAGE = "undecided.md"
-"""Why something is undecided, and what to do: a heading for each class."""
+"""A heading for each class without an answer."""
 
 
 def help_page(row: Row) -> str:
-    """Return the address of what to do about a row without an answer; empty where none is known, or it has one."""
+    """Return the address of what to do about a row without an answer; empty where none is known."""
     unanswered = row.effect == "undecided" or row.class_ in UNANSWERED
     return link(f"{UNDECIDED_PAGE}#{row.class_}") if unanswered else ""
 
@@ -42,23 +42,23 @@ def times(number: float | None) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a shown quantity without idle zeros, `5.00 ms` → `5 ms`: for numbers that people wrote."""
+    """Return a shown quantity without idle zeros, `5.00 ms` → `5 ms`."""
     return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda match: match[1] if len(match[1]) > 1 else "", text)
 
 
 def because(row: Row) -> str:
-    """Tell why a row has its class: what profilers saw first, where they did."""
+    """What profilers saw first, else the reason."""
     return f"{row.cause} · {row.reason}" if row.cause else row.reason
 
 
 def relative(low: float, high: float, centre: float) -> str:
-    """Return half of an interval as a share of its centre; empty where that is no number."""
+    """Return half of an interval as a share of its centre; empty without one."""
     points = show_points(low / abs(centre), high / abs(centre))
     return f"{points.removeprefix('±')} %" if points else ""
 
 
 def moved(row: Row) -> str:
-    """Name the direction in which a value moved, in a word; empty where it is not known or means nothing."""
+    """Name the direction in which a value moved; empty where not known."""
     if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
         return ""
     if row.pairs and (row.interval is None or row.interval.holds(1)):
@@ -72,5 +72,5 @@ def command_line(report: Report) -> str:
 
 
 def bare_advice(report: Report) -> str:
-    """Return the advice for a place that does not show the command it ends with."""
+    """Return the advice without its command."""
     return f"{report.advice.removesuffix(':')}." if report.advised else report.advice

@@ -1,4 +1,4 @@
-"""One criterion answered from one case: what the run asks at each look, and the judge in the end."""
+"""One criterion answered from one case."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, assert_never
@@ -39,19 +39,19 @@ class Answer(NamedTuple):
     limit: float
     """Applied: a relative change, never under the least change; or the absolute bound."""
     base: Array
-    """Worker values in the metric's unit, shape (n,); for bounds all that there are."""
+    """Worker values in the metric's unit, shape (n,)."""
     head: Array
     ratios: LogRatios | None = None
     """Of the pairs decided on; None for bounds, and without values that have a logarithm."""
     only_at_equal_clock: bool = False
-    """True where a change for the worse is shown at equal clock, and not by the measured values alone."""
+    """A change for the worse is shown at equal clock, and not by the measured values alone."""
 
 
 def answer(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool = False) -> Answer:
     """Decide from the pairs of `case`, looks replayed from the first.
 
     `ended`: no more pairs will come, so that the last look is taken. The status is `invalid` where values are missing,
-    not finite, or not positive though they must be. Raises ValueError for names, which no pair holds.
+    not finite, or not positive though they must be. Raises ValueError for names.
     """
     match criterion.against:
         case "base":
@@ -127,7 +127,6 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
 
 
 def _worse(criterion: Criterion) -> float:
-    """The sign that turns log ratios so that positive is worse."""
     return 1.0 if criterion.better == "lower" else -1.0
 
 
@@ -141,10 +140,10 @@ def _decided(ratios: LogRatios, criterion: Criterion, r_log: float, looks: Looks
 
 
 def hopeless(case: Case, criteria: Iterable[Criterion], looks: Looks, m: int) -> bool:
-    """Return whether nearly all continuations leave all open criteria undecided. `criteria`: those that pairs decide.
+    """Return whether nearly all continuations leave all open criteria undecided.
 
-    Each of `CONTINUATIONS` adds pairs up to the last look from a resample of its own, since few pairs leave open where
-    they lie. The same pairs give the same answer.
+    `criteria`: those that pairs decide. Each continuation draws from a resample of its own, since few pairs leave open
+    where they lie. The same pairs give the same answer.
     """
     still = [(one, found) for one in criteria if (found := answer(case, one, looks, m)).decision.status == "continue"]
     return bool(still) and all(_hopeless(one, found, looks, m) for one, found in still)
@@ -162,7 +161,7 @@ def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDA
 
 
 def replay(case: Case, criterion: Criterion, looks: Looks, m: int, places: NDArray[np.intp]) -> list[Decision]:
-    """Return the decisions at the end of runs whose pairs are drawn from those of `case`, for a relative criterion.
+    """Return the decisions at the end of runs drawn from the pairs of `case`, for a relative criterion.
 
     `places`: the pairs of each run in their order, shape (runs, pairs). The looks before the first one, which ask for
     samples, are left out.
@@ -180,8 +179,7 @@ def precise(case: Case, criterion: Criterion, looks: Looks) -> bool:
 
 
 def outlook(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:
-    """Return the pairs in all that would decide, were further ones like those so far; None where even the last look
-    would not."""
+    """Return the pairs in all that would decide, were further ones like those so far; None where none would."""
     decision = _drawn(criterion, found, looks, m, np.arange(looks.pairs[-1]) % len(found.head))
     return None if decision.status == "inconclusive" else decision.n
 
@@ -208,18 +206,14 @@ def _limit(case: Case, criterion: Criterion, base: Array) -> float:
 
 
 def limit_in_effect(criterion: Criterion, value: float | None, least: float) -> float:
-    """Return the limit as a relative change, never under `least`, seconds that count beside a typical `value` of
-    base."""
+    """Return the limit as a relative change, never under `least`, in seconds, of a typical `value` of base."""
     if criterion.unit == "s" and least > 0 and value is not None and value > 0:
         return max(criterion.bound, least / value)
     return criterion.bound
 
 
 def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer | None:
-    """Answer by the looks before the first one, where a change is plain both as measured and at equal clock.
-
-    Clock and limit come from the pairs of the look alone: it says the same whatever pairs follow.
-    """
+    """By the looks before the first one: clock and limit come from their pairs alone, whatever pairs follow."""
     sign = 1.0 if criterion.better == "lower" else -1.0
     for n, share in zip(looks.obvious_pairs, looks.obvious_spending, strict=True):
         ratios = log_ratios(case, criterion.metric, n).first(n)

@@ -1,4 +1,4 @@
-"""The least time of declared work on a device, by the ceilings that were measured on it.
+"""The least time of declared work by measured ceilings.
 
 Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model".
 """
@@ -18,8 +18,7 @@ NAMES = {
 def least_seconds(work: Work, ceilings: Ceilings, dtype: str | None = None, *, tf32: bool = False) -> float:
     """Return the seconds of `work` at the measured ceilings of memory or compute, whichever is more.
 
-    0 where none is declared, a number is not finite, or no ceiling was measured for what is declared. `tf32`: float32
-    operands may go through tensor cores.
+    0 where that cannot be said. `tf32`: float32 operands may go through tensor cores.
     """
     if not all(math.isfinite(one) and one >= 0 for one in (work.flops, work.read, work.written)):
         return 0.0

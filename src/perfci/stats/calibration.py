@@ -1,4 +1,4 @@
-"""Calibration by pairs of identical code: noise, bias, and the smallest change that can be promised."""
+"""Calibration by pairs of identical code."""
 
 import math
 from collections.abc import Sequence
@@ -36,13 +36,13 @@ class Noise(NamedTuple):
     differs: bool
     """The corrected interval excludes 0."""
     bound: float
-    """Of the bias at 99 %, for this case alone."""
+    """Of the bias at 99 %, uncorrected."""
 
 
 def noise(x: Sequence[float] | Array, cases: int) -> Noise:
-    """`x`: ln(head/base) per pair of one of `cases` cases, shape (n,), n ≥ 2.
+    """`x`: ln(head/base) per pair of one of `cases` cases, shape (n,).
 
-    Raises ValueError where there are fewer than two pairs, one is not finite, or cases < 1.
+    Raises ValueError for n < 2, a value that is not finite, or cases < 1.
     """
     values = np.asarray(x, dtype=np.float64)
     if values.size < 2 or cases < 1:
@@ -66,7 +66,7 @@ def reach(found: Noise, looks: Looks, m: int) -> dict[int, float]:
     """Return cap on pairs → the smallest r, a log ratio, that is found and whose absence is shown in 99 % of cases.
 
     `factor × sd`, plus twice a proven bias, since a regression must exceed r/2; never under twice the effect that the
-    pairs leave possible, which no r fixes. Caps at which nothing can be a regression are left out.
+    pairs leave possible. Caps at which nothing can be a regression are left out.
     """
     effect = 2 * abs(found.effect) if found.differs else 0.0
     return {cap: max(factor * found.sd + effect, 2 * found.bound) for cap, factor in factors(looks, m).items()}
@@ -136,7 +136,7 @@ def _kept(bounds: _Bounds, r: float, last: int) -> bool:
 
 
 def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
-    """Return the mean number of pairs of an unchanged case of normal noise `sd`; undecided: the last look's."""
+    """Return the mean number of pairs of an unchanged case of normal noise `sd`; undecided counts as all."""
     if not (math.isfinite(r_log) and r_log > 0 and math.isfinite(sd) and sd >= 0):
         raise ValueError("pairs can be expected of a positive limit and a finite noise only")
     clears = _bounds(looks.model_dump_json(), m).clear * sd < r_log
@@ -145,7 +145,7 @@ def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
 
 
 def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
-    """Return the smallest statistics that show, confirm, and exclude "slower"; beyond the largest where none does."""
+    """The smallest statistics that show, confirm, and exclude "slower"; beyond the largest where none does."""
     n = looks.pairs[look]
     tail = null_tail(n)[::-1]
 
@@ -161,8 +161,7 @@ def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
 
 
 def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact two-sided interval of a share (Clopper & Pearson, Biometrika 26, 1934), by bisection on the
-    binomial tails.
+    """Return the exact two-sided interval of a share (Clopper & Pearson, Biometrika 26, 1934).
 
     Raises ValueError unless 0 ≤ hits ≤ trials and trials ≥ 1.
     """

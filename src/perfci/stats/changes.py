@@ -54,7 +54,7 @@ RESOLUTION = 0.0005
 RECENT = 7
 """Answers that say where a series stands now."""
 PEERS = 20
-"""Series of a device from which on they tell of a night, and of each other's correlation."""
+"""Series of a device from which on they tell of a night and each other's correlation."""
 
 _CANDIDATES = slice(0, WINDOW - FEWEST + 1)
 _MANY = 30
@@ -84,7 +84,7 @@ class Change:
     before: int
     """The last night that has its answer from before the change, at 99 %."""
     at: int
-    """The likeliest first night of the new level; of a drift, of its begin."""
+    """The likeliest first night of the new level, or of a drift."""
     after: int
     """The first night that has its answer from after the change, at 99 %."""
     known: int
@@ -96,7 +96,7 @@ class Change:
 
 
 class Scanned(NamedTuple):
-    """All that is told of one series."""
+    """All that is told of a series."""
 
     changes: list[Change]
     """Oldest first."""
@@ -239,7 +239,6 @@ class _Scan:
         return r
 
     def _propose(self, row: int, z: Array, size: Array, sd: Array, noise: Noise, column: int) -> None:
-        """Propose what z says, unless the last change, set elsewhere, explains it."""
         k = int(z[_CANDIDATES].argmax())
         proposed, answers = self.proposed[row], len(self.columns[row])
         begin = answers - MEMORY
@@ -266,8 +265,7 @@ class _Scan:
         self._part(row, MEMORY - FEWEST)
 
     def _bend(self, row: int, at: int, sd: Array, noise: Noise, last: _Proposed | None) -> tuple[int | None, bool]:
-        """Return the place from which on a series drifts, None where it steps; and whether the last change began the
-        drift."""
+        """The place from which on a series drifts, None where it steps; and whether the last change began the drift."""
         clip, n, previous = float(noise.clip()[0]), int(self.n[row]), int(self.previous[row])
         own = MEMORY - n
         ended = 0 if last is None else (last.last if last.kind == "drift" else last.at)
@@ -281,7 +279,7 @@ class _Scan:
         return (own + start if gain > _DOUBT else None), False
 
     def _moved(self, row: int, sd: Array, noise: Noise) -> bool:
-        """Set the last change elsewhere, where that leaves nothing to propose; tell whether it did."""
+        """Set the last change elsewhere, where that leaves nothing to propose."""
         last, n = self.proposed[row][-1], int(self.n[row] + self.previous[row])
         if last.kind == "drift" or self.n[row] > WINDOW or not self.previous[row]:
             return False
@@ -344,7 +342,7 @@ def _factor(spread: float) -> float:
 
 
 def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Proposed:
-    """Let all answers from the change before (`start`) to the change after (`end`) place a step."""
+    """All answers from the change before (`start`) to the change after (`end`) place a step."""
     levels = np.median(x[start : one.at]), np.median(x[one.at : end])
     x, sd = x[start:end], sd[start:end]
     weight = sd**-2
@@ -359,7 +357,7 @@ def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Propo
 
 
 def _sized(one: _Proposed, columns: Ints, before: Level, after: Level) -> Change:
-    """The size is the difference of two levels, and the root of their squared half-widths."""
+    """The difference of two levels, and the root of their squared half-widths."""
     size = after.value - before.value
     half = float(np.hypot(before.high - before.low, after.high - after.low)) / 2
     first, at, last = (int(columns[i]) for i in (one.first - 1, one.at, one.last))

@@ -61,16 +61,14 @@ class Costs(NamedTuple):
     """Seconds, base and head together."""
 
     placement: float
-    """Opening and closing one placement."""
     block: float
-    """One block of each side."""
 
 
 def scatter_of(blocks: Blocks) -> Scatter | None:
     """Return the sums of squares of one pair from its block values.
 
     None where a side is absent, numbers of blocks differ or are 0, or a value is not finite and positive. The clock's
-    sums are 0 where a block has no clock.
+    sums are 0 where a block lacks it.
     """
     sides = [blocks.get(name, []) for name in SIDES]
     counts = {len(placement) for side in sides for placement in side}
@@ -99,10 +97,10 @@ def _moments(deviations: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> M
 
 
 def components(case: Case, first: int, least: int = 2) -> Components | None:
-    """Return the components of a case's pairs, at equal clock. `first`: pairs of the first look.
+    """Return the components of a case's pairs, at equal clock.
 
-    None where fewer than `least` pairs, no pair with two placements, or no placement with two blocks tells, or a value
-    is not finite. A component that the others account for is 0, as is that of workers in a single pair.
+    `first`: pairs of the first look. None where fewer than `least` pairs tell, none has two placements or two blocks of
+    one, or a value is not finite. A component that the others account for is 0, as is that of workers in a single pair.
     """
     ratios = log_ratios(case, "time", first)
     found = [
@@ -152,9 +150,8 @@ def allot(found: Components, costs: Costs, target: float, seconds: float, most: 
 
     The cheapest that scatter within workers by `target` at most, a standard deviation in log units, for up to `most`
     seconds a pair; out of reach, those that scatter least for `seconds`; where these allow nothing, one placement of
-    two blocks. Every choice of up to 16 each is tried; without bounds the least lies at n =
-    √(cost_placement/cost_block) · B/P (Cochran, Sampling Techniques, 3rd ed., 10.6). Raises ValueError for costs that
-    are not positive and finite.
+    two blocks. Without bounds the least lies at n = √(cost_placement/cost_block) · B/P (Cochran, Sampling Techniques,
+    3rd ed., 10.6). Raises ValueError for costs that are not positive and finite.
     """
     if not all(math.isfinite(cost) and cost > 0 for cost in costs):
         raise ValueError("costs are positive numbers of seconds")

@@ -50,10 +50,10 @@ steps. The worst of them, as a multiple of α/m, ± 0.03:
 "Within the limit" spends at most 0.8 of β.
 """
 SEEN = 0.025
-"""Level at which a case within the limit is faster beyond it when it ends: its printed 95 % interval lies beyond."""
+"""Level at which a case within the limit ends as faster: its printed 95 % interval lies beyond."""
 _SUSPECT = 0.05
 """Level at which a case within the limit at equal clock seems slower as measured, and takes more pairs. It decides
-nothing: a looser one costs pairs, a stricter one lets a lowered clock pass."""
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,22 @@ class Decision:
     status: Status
     """`continue` asks for more pairs; never where none will come."""
     look: int | None
-    """Index of the look that decided, or showed a case within the limit that goes on; else the last one taken. None for
-    a last look, and for one before the first."""
+    """Index of the look that decided, or showed a case within the limit that goes on; else the last one taken. None
+    for any other look."""
     n: int
     """Pairs that were used."""
     p: float | None
     """p-value of the deciding test; None where none decided."""
     estimate: float | None
-    """Hodges–Lehmann: a log ratio, positive is worse; for bounds a value in the metric's unit."""
+    """Hodges–Lehmann: a log ratio, positive is worse; for bounds in the metric's unit."""
     within: bool = False
-    """True where a slow-down of the limit's size is excluded."""
+    """A slow-down of the limit's size is excluded."""
     reason_code: ReasonCode = ""
     """Why the status is `invalid`."""
     last: bool = False
     """The last look decided, over all pairs."""
     early: bool = False
-    """A look before the first one decided: the change is obvious."""
+    """A look before the first one decided."""
 
 
 def invalid(code: ReasonCode, n: int = 0) -> Decision:
@@ -90,8 +90,7 @@ def margin(r: float, better: Direction) -> float:
     """Return the log ratio, positive is worse, of a change for the worse by the share r.
 
     ln(1 + r) where lower is better, -ln(1 - r) where higher is: r itself would call a true r within the limit where
-    noise is tiny. NaN, which `decide` calls invalid, where there is no such change (r < 0; r ≥ 1 where higher is
-    better).
+    noise is tiny. NaN where there is no such change (r < 0; r ≥ 1 where higher is better).
     """
     if not math.isfinite(r) or r < 0 or (better == "higher" and r >= 1):
         return math.nan
@@ -99,7 +98,7 @@ def margin(r: float, better: Direction) -> float:
 
 
 def may_prove_after(look: int, looks: Looks, m: int) -> bool:
-    """Return whether a later look can show a regression at all: the smallest p-value of n pairs is 2^-n."""
+    """Return whether a later look can show a regression: the smallest p-value of n pairs is 2^-n."""
     later = zip(looks.pairs[look + 1 :], looks.alpha_spending[look + 1 :], strict=True)
     return any(2.0**-n <= looks.alpha / m * share for n, share in later)
 
@@ -129,23 +128,24 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     """Decide between regression, improvement, unchanged, and more pairs.
 
     `x`: ln(head/base) per pair, shape (n,), in the order measured, positive is worse. `r_log`: the limit, from
-    `margin`. `m`: number of criteria that share α. `ended`: no more pairs will come; never `continue`.
+    `margin`. `m`: number of criteria that share α. `ended`: no more pairs will come; never `continue`. Looks are
+    replayed from the first; the first final status wins. At each look:
 
-    Looks are replayed from the first; the first final status wins and later data are ignored. At each look:
     - regression: the location is above 0 within the look's share of α/m, and above r/2 at `confirm`;
+
     - improvement: the mirror image;
+
     - within the limit: the location is below r within the look's share of β. It ends the case, except where it seems
-      faster by more than r/2 and a later look may still name it an improvement: then `continue`, `within`.
-    Once they have ended undecided, with the first look's pairs or more, a last look at all of them does the same
-    within its share (`LAST`) of what the looks so far have left of α/m and β.
+    faster by more than r/2 and a later look may still name it an improvement: then `continue`, `within`.
 
-    A case within the limit ends as an improvement if it is faster than the limit at 97.5 %, where the printed interval
-    lies beyond it. That takes nothing of α, since neither fails a run: of unchanged code that scatters by r or less
-    practically none is called faster, by 10 r one case in a hundred. Within the limit is never a regression later; as
-    the tests are monotone, raising any x never turns a regression into something else.
+    Once they have ended undecided, with the first look's pairs or more, a last look at all of them does the same within
+    its share (`LAST`) of what is left of α/m and β.
 
-    Invalid: a value that is not finite, an r_log that is not positive and finite.
-    Raises ValueError for m < 1.
+    A case within the limit ends as an improvement if it is faster than the limit at 97.5 %. That takes nothing of α,
+    since neither fails a run. Within the limit is never a regression later; as the tests are monotone, raising any x
+    never turns a regression into something else.
+
+    Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
     """
     values = np.asarray(x, dtype=np.float64)
     if (code := _unfit(values, m) or _no_margin(r_log)) != "":
@@ -175,12 +175,10 @@ class _Look(NamedTuple):
     beta: float
 
     def decision(self, status: Status, p: float | None, used: Averages, *, within: bool) -> Decision:
-        """Return what the look decides."""
         return Decision(status, self.number, self.n, p, used.hodges_lehmann(), within, last=self.number is None)
 
 
 def _taken(n: int, looks: Looks, m: int, *, ended: bool) -> list[_Look]:
-    """Return the planned looks that n pairs reach and, once they have `ended`, the last one."""
     shares = list(zip(looks.pairs, looks.alpha_spending, looks.beta_spending, strict=True))
     found = [
         _Look(index, pairs, looks.alpha / m * alpha, looks.beta * beta)
@@ -214,10 +212,9 @@ def _open(values: Array, looks: Looks, *, ended: bool) -> Decision:
 def _look(
     used: Averages, look: _Look, r_log: float, confirm: float, *, within: bool
 ) -> tuple[Decision | None, float | None, bool]:
-    """Return what one look names, the p-value of "within the limit", and whether the case seems faster by more than
-    r/2.
+    """What one look names, the p-value of "within the limit", and whether the case seems faster by more than r/2.
 
-    `used`: of its pairs. `within`: shown to be within the limit already, so that neither is asked again.
+    `within`: shown already, so that neither is asked again.
     """
     if not within and look.alpha > 0:
         p = used.p_greater(0.0)
@@ -235,8 +232,7 @@ def _look(
 
 
 def _passed(used: Averages, look: _Look, r_log: float, cleared_at: tuple[int | None, float]) -> Decision:
-    """Return how a case within the limit ends. `look`: which ended it; `cleared_at`: look and p-value of "within the
-    limit"."""
+    """How a case within the limit ends. `cleared_at`: look and p-value of "within the limit"."""
     p = used.p_less(-r_log)
     if p <= SEEN:
         return look.decision("improvement", p, used, within=True)
@@ -249,8 +245,7 @@ def decide_threshold(
 ) -> Decision:
     """Decide on which side of `r_log` the location of x lies: `regression` beyond it, `unchanged` short of it.
 
-    Arguments as of `decide`. Both answers are exact tests within α/m of that one point, on which neither comes but by
-    chance. Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
+    Both are exact tests within α/m of that point. Arguments, `invalid` and errors as of `decide`.
     """
     values = np.asarray(x, dtype=np.float64)
     if (code := _unfit(values, m) or _no_margin(r_log)) != "":
@@ -275,16 +270,16 @@ def decide_beside(
 ) -> Decision:
     """Decide at equal clock; where what was measured says otherwise, the clock did it.
 
-    `x`: log ratios at equal clock; `measured`: of the same pairs as measured; both as `decide` takes them,
-    as is `ended`. The decision is `decide(x)`, save for two cases, which are `clock`:
-    - x says unchanged or improvement, and `decide(measured)` says regression: slower, but not at equal clock.
-      A case that seems so (slower by more than r/2 at 5 %) goes on while a later look may show it; the last look
-      asks what was measured too.
-    - x says regression, and what was measured shows at `confirm` that it is not slower by r/2: slower at equal
-      clock, and the clock made up for it.
-    A `clock` holds the measured p-value and estimate in the first case, those of x in the second.
+    `x`: log ratios at equal clock; `measured`: of the same pairs as measured. The decision is `decide(x)`, save for two
+    cases, which are `clock`:
 
-    Raises and is invalid as `decide`.
+    - x says unchanged or improvement, and `decide(measured)` says regression. A case that seems so (slower by more than
+    r/2 at 5 %) goes on while a later look may show it; the last look asks what was measured too.
+
+    - x says regression, and what was measured shows at `confirm` that it is not slower by r/2.
+
+    A `clock` holds the measured p-value and estimate in the first case, those of x in the second. Raises and is invalid
+    as `decide`.
     """
     plain = np.asarray(measured, dtype=np.float64)
     decision = decide(x, r_log, looks, m, ended=ended)
@@ -323,9 +318,9 @@ def decide_bound(
     """Decide whether the location of head's worker values is `beyond` the bound: `above` it, or `below`.
 
     `values`: shape (n,), in the metric's unit and in the order measured. `violation` where the location is beyond
-    within the look's share of α/m; `unchanged` at the first look whose Hodges–Lehmann centre is on the right side; else
-    `continue`, or with `ended` a last look. Exactly on the bound is within. Invalid: a value or bound that is not
-    finite. Raises ValueError for m < 1.
+    within the look's share of α/m; `unchanged` at the first look whose Hodges–Lehmann centre is on the right side or
+    exactly on the bound; else `continue`, or with `ended` a last look. Invalid: a value or bound that is not finite.
+    Raises ValueError for m < 1.
     """
     array = np.asarray(values, dtype=np.float64)
     if (code := _unfit(array, m) or ("" if math.isfinite(bound) else "bound")) != "":

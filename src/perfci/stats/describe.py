@@ -24,9 +24,8 @@ def _finite(values: Sequence[float] | Array) -> Array:
 def trimmed_mean(samples: Sequence[float] | Array, share: float = 0.2) -> float:
     """Return the mean after ⌊share × n⌋ samples are cut from each end of the sorted samples.
 
-    It resolves differences below the tick of the timer, which a median cannot, and ignores stray samples,
-    which a mean does not (Tukey & McLaughlin, Sankhya A 25, 1963). Raises ValueError where samples are
-    empty or not finite, or share is outside [0, 0.5).
+    It resolves less than the timer's tick, unlike a median, and ignores stray samples (Tukey & McLaughlin, Sankhya A
+    25, 1963). Raises ValueError where samples are empty or not finite, or share is outside [0, 0.5).
     """
     if not 0 <= share < 0.5:
         raise ValueError(f"the share to trim lies in [0, 0.5), not at {share}")
@@ -56,8 +55,8 @@ def _median_rank(n: int, level: float) -> tuple[int, float]:
 def describe(values: Sequence[float] | Array) -> Stats:
     """Return number, mean, standard deviation (n - 1; 0 for one value), median, and the median's exact interval.
 
-    The interval covers 95 % or more; where there are too few values for that it is the range, with its
-    exact coverage: 0 for one value. Raises ValueError where values are empty or not finite.
+    It covers 95 % or more; of too few values it is the range, with its exact coverage: 0 for one value. Raises
+    ValueError where values are empty or not finite.
     """
     array = np.sort(_finite(values))
     n = array.size

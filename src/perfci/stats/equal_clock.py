@@ -37,11 +37,11 @@ class LogRatios(NamedTuple):
     """In the metric's unit, shape (pairs,)."""
     head: Array
     x: Array
-    """ln(head/base) at equal clock, shape (pairs,), decided on. As measured without a slope."""
+    """ln(head/base) at equal clock, shape (pairs,); as measured without a slope."""
     measured: Array
     """ln(head/base) as measured, shape (pairs,). Not finite where a value is not finite or not positive."""
     slope: float | None
-    """b; None where the clock was not measured, or does not concern the metric."""
+    """b; None without a clock, or where it does not concern the metric."""
     hertz: tuple[Array, Array] | None
     """Base's and head's, shape (pairs,) each; NaN in a pair without. None without a slope."""
 
@@ -59,8 +59,7 @@ class LogRatios(NamedTuple):
 def slope(pairs: Sequence[Pair]) -> float | None:
     """Return b of these pairs, in [0, 1]; 0 where the clock stood still.
 
-    None without pairs, or where one lacks a clock: then nothing is adjusted. NaN where a sum is not finite, which makes
-    the decision invalid.
+    None without pairs, or where one lacks a clock. NaN where a sum is not finite: the decision is invalid.
     """
     clocks = [pair.clock.get(side) for pair in pairs for side in SIDES]
     known = [clock for clock in clocks if clock is not None]
@@ -77,8 +76,7 @@ def slope(pairs: Sequence[Pair]) -> float | None:
 def log_ratios(case: Case, metric: str, first: int) -> LogRatios:
     """Return the log ratios of `metric`: at equal clock for time and what derives from it, else as measured.
 
-    `first`: pairs of the first look, `looks.pairs[0]`, from which alone the slope comes. A later pair without a clock
-    enters as measured.
+    `first`: pairs of the first look, from which alone the slope comes. A later pair without a clock enters as measured.
     """
     found = paired(case, metric)
     pairs, (base, head) = [pair for pair, _, _ in found], values_of(found)

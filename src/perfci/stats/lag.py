@@ -75,6 +75,5 @@ def lag(cases: Iterable[Case], looks: Looks) -> Lag | None:
 
 
 def beyond_drift(y: Array) -> bool:
-    """Return whether all of y, shape (n,), how far pairs lie beyond a limit, exceeds their range, which drift does
-    not."""
+    """Return whether all of y, shape (n,), how far pairs lie beyond a limit, exceeds their range."""
     return bool(y.size) and float(y.min()) > float(np.ptp(y))

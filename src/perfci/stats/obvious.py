@@ -27,7 +27,7 @@ from perfci.stats.walsh import Array, hodges_lehmann
 
 
 def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
-    """Return the p-value of "the location of x, shape (n,), is greater than r_log": 1 where a value is not beyond it.
+    """Return the p-value of "the location of x, shape (n,), is greater than r_log".
 
     Raises ValueError for fewer than two values, and for one that is not finite.
     """
@@ -39,12 +39,11 @@ def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
 
 
 def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold: bool = False) -> Decision | None:
-    """Return the decision that a change, for the worse or the better, is plain within `alpha`, at equal clock and as
-    measured; None where it is not.
+    """Return the decision that a change is plain within `alpha`, at equal clock and as measured; else None.
 
     `x`, `measured`: log ratios of the same pairs, shape (n,), positive is worse. `r_log`: from `margin`; NaN shows
-    nothing. `threshold`: as `decide_threshold` asks, that there is no such change may be plain, too: all of the above
-    holds of y = r_log - x. Raises as `p_beyond`.
+    nothing. `threshold`: that there is no such change may be plain, too: all of the above holds of y = r_log - x.
+    Raises as `p_beyond`.
     """
     if not (math.isfinite(r_log) and r_log > 0):
         return None
@@ -60,7 +59,7 @@ def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold:
 def one_peak(case: Case, n: int) -> bool:
     """Return whether the first n pairs may be taken to scatter about one value.
 
-    They are of replayed graphs, the workers of a pair live together, and all processes tell, none of a trace of a tuner
+    They are of replayed graphs, the workers of a pair live together, and no process has a trace of a tuner
     (`worker/tuners.py`).
     """
     for name in SIDES:

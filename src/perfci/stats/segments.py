@@ -1,8 +1,7 @@
 """Thresholds of changes, and arithmetic of segments: series of nights, right-aligned, whose noise differs, and
 resembles that of the night before.
 
-The statistics of `changes`, which says where they come from. Shapes are (series, MEMORY) unless said otherwise; places
-before a segment are NaN.
+Shapes are (series, MEMORY) unless said otherwise; places before a segment are NaN.
 """
 
 from typing import NamedTuple
@@ -110,8 +109,8 @@ def _quantile(z: float, freedom: Array) -> Array:
 def scores(x: Array, sd: Array, n: Ints, noise: Noise) -> tuple[Array, Array]:
     """Return |z| and size of a change before each of the last `WINDOW` answers, shape (series, WINDOW).
 
-    n: answers of each segment, shape (series,). z is 0 where fewer than `FEWEST` answers stand before, or the change is
-    smaller than `LEAST`.
+    n: answers of each segment, shape (series,). z is 0 of fewer than `FEWEST` answers before, or a change under
+    `LEAST`.
     """
     inside, clip = inside_of(n), noise.clip()[:, None]
     centre = median(np.where(inside, x, np.nan))[:, None]
@@ -132,7 +131,7 @@ def scores(x: Array, sd: Array, n: Ints, noise: Noise) -> tuple[Array, Array]:
 def bent(x: Array, sd: Array, steps: list[int], clip: float) -> tuple[int, float]:
     """Return the answer after which a segment bends, and by how much that fits better than `steps`.
 
-    Weighted least squares of a level and a slope that sets in; the fall of the sum of squares, residuals winsorised.
+    Weighted least squares of a level and a slope that sets in, residuals winsorised.
     """
     places = np.arange(x.size)
 

@@ -1,4 +1,4 @@
-"""Worker values of a case, metric by metric, with the metrics that follow from time and declared work."""
+"""Worker values of a case, metric by metric."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def in_order(case: Case) -> list[Pair]:
 
 
 def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
-    """Return the worker value, None where it was not measured; NaN where it derives from a time that is none."""
+    """Return the worker value, None where not measured; NaN where it derives from a time that is none."""
     values = pair.values.get(side, {})
     if metric in values:
         return values[metric]
@@ -35,7 +35,7 @@ def value(case: Case, pair: Pair, side: Side, metric: str) -> float | None:
 
 
 def _declared(case: Case, side: Side, derived: PerTime) -> float:
-    """As base declares it, where it does: what head declares otherwise changes no value."""
+    """As base declares it, where it does."""
 
     def amount(one: CaseSide) -> float:
         known = {**one.work.model_dump(), "least": one.least}
@@ -47,13 +47,13 @@ def _declared(case: Case, side: Side, derived: PerTime) -> float:
 
 
 def side_values(case: Case, side: Side, metric: str) -> Array:
-    """Return worker values in the order measured, shape (workers,), in the metric's unit."""
+    """Return worker values in the order measured, shape (workers,)."""
     found = (value(case, pair, side, metric) for pair in in_order(case))
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
 
 def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
-    """Return the pairs with a value in base and in head, in the order measured, with both."""
+    """Return the pairs with a value in base and in head, in the order measured."""
     found = []
     for pair in in_order(case):
         base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)
@@ -69,7 +69,7 @@ def values_of(found: Sequence[tuple[Pair, float, float]]) -> tuple[Array, Array]
 
 
 def metrics(case: Case) -> list[str]:
-    """Return the metrics with a value in some worker: time first, then cycles, derived ones, reported ones."""
+    """Return the metrics with a value in some worker: time first, then cycles, derived, reported."""
     reported = {name for pair in case.pairs for values in pair.values.values() for name in values}
     known = ["time", "cycles", *DERIVED]
     have = [name for name in known if any(side_values(case, side, name).size for side in case.sides)]

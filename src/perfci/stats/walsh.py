@@ -35,9 +35,8 @@ def _upper(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def null_tail(n: int) -> Array:
     """Return P(W ≥ w), w = 0 … n(n+1)/2, of the signed-rank statistic W of n observations symmetric about 0.
 
-    Shape (n(n+1)/2 + 1,), read-only. W is the sum of the ranks 1 … n, each taken with probability one half,
-    so that its distribution is a convolution of n two-point distributions (Hollander & Wolfe, 3.1, comment
-    5). Raises ValueError for n < 1.
+    Shape (n(n+1)/2 + 1,), read-only: a convolution of n two-point distributions (Hollander & Wolfe, 3.1, comment 5).
+    Raises ValueError for n < 1.
     """
     if n < 1:
         raise ValueError("a signed-rank distribution needs at least one observation")
@@ -65,7 +64,7 @@ def _averages(x: Sequence[float] | Array) -> Array:
 
 
 def middle(ordered: Array) -> float:
-    """Return the median of sorted values, exact for the smallest numbers and finite for the largest."""
+    """Return the median of sorted values, without overflow or underflow."""
     low, high = ordered[(ordered.size - 1) // 2], ordered[ordered.size // 2]
     return float(min(max(0.5 * low + 0.5 * high, low), high))
 
@@ -77,7 +76,7 @@ def walsh(x: Sequence[float] | Array) -> Array:
 
 
 class Averages:
-    """The Walsh averages of x, taken once for several questions."""
+    """The Walsh averages of x, taken once."""
 
     def __init__(self, x: Sequence[float] | Array) -> None:
         """x: shape (n,). Raises ValueError where it is empty or not finite."""
@@ -85,19 +84,19 @@ class Averages:
         self._tail = null_tail(len(x))
 
     def p_greater(self, c: float) -> float:
-        """See the function of this name."""
+        """As the function."""
         if math.isnan(c):
             raise ValueError("the location to test is not a number")
         return float(self._tail[np.count_nonzero(self._averages > c)])
 
     def p_less(self, c: float) -> float:
-        """See the function of this name."""
+        """As the function."""
         if math.isnan(c):
             raise ValueError("the location to test is not a number")
         return float(self._tail[np.count_nonzero(self._averages < c)])
 
     def hodges_lehmann(self) -> float:
-        """See the function of this name."""
+        """As the function."""
         return middle(np.sort(self._averages))
 
 
@@ -110,20 +109,20 @@ def p_greater(x: Sequence[float] | Array, c: float) -> float:
 
 
 def p_less(x: Sequence[float] | Array, c: float) -> float:
-    """Return the exact one-sided p-value of "the location of x is less than c"; see `p_greater`."""
+    """Return the exact one-sided p-value of "the location of x is less than c", as `p_greater`."""
     return Averages(x).p_less(c)
 
 
 def hodges_lehmann(x: Sequence[float] | Array) -> float:
-    """Return the median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
+    """Return the median of the Walsh averages."""
     return Averages(x).hodges_lehmann()
 
 
 def interval(x: Sequence[float] | Array, level: float) -> Bounds:
     """Return the narrowest interval between Walsh averages that covers the location with `level` or more.
 
-    Where n is too small for the level it is the widest there is, with its exact coverage 1 - 2^(1-n). Raises ValueError
-    where x is empty or not finite, or level is outside (0, 1).
+    Of too small an n it is the widest there is, with its exact coverage 1 - 2^(1-n). Raises ValueError where x is empty
+    or not finite, or level is outside (0, 1).
     """
     if not 0 < level < 1:
         raise ValueError(f"a level lies between 0 and 1, not at {level}")

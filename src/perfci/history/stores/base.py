@@ -1,7 +1,7 @@
 """A store of nights: documents that never change, read as the data of strangers.
 
-A document is named by its start, run and attempt, so that a listing is in the order of time. Nothing of its content
-ever names a path. What cannot be read is a fault, named and left out; what cannot be reached is an error.
+A document is named by its start, run and attempt: a listing is in the order of time. Nothing of its content ever names
+a path. What cannot be read is a fault, named and left out; what cannot be reached is an error.
 """
 
 import os
@@ -171,7 +171,7 @@ class Store(ABC):
         return names[-MOST:]
 
     def read(self, names: Iterable[Listed]) -> Iterator[tuple[Listed, Night]]:
-        """Yield listed documents with their nights, in this order; what cannot be read becomes a fault.
+        """Yield listed documents with their nights; what cannot be read becomes a fault.
 
         Raises MachineError where the store cannot be reached.
         """
@@ -185,7 +185,7 @@ class Store(ABC):
                     self.fault(listed.name, str(why))
 
     def nights(self, since: datetime | None = None) -> Iterator[Night]:
-        """Yield the nights in the order of their start, those of `since` and later; `faults` names what is left out.
+        """Yield the nights in the order of their start, those of `since` and later.
 
         Raises MachineError where the store cannot be reached.
         """
@@ -193,9 +193,9 @@ class Store(ABC):
             yield night
 
     def best_attempts(self) -> list[Listed]:
-        """Return the documents as names() does, of each run one attempt: the highest of those with the best answers.
+        """Return the documents, of each run one attempt: the highest of those with the best answers.
 
-        Only attempts that have others beside them are read; `faults` names those that cannot be.
+        Only attempts that have others beside them are read.
         """
         runs: dict[str, list[Listed]] = {}
         for listed in self.names():
@@ -214,11 +214,10 @@ class Store(ABC):
             yield night
 
     def add(self, night: Night) -> bool:
-        """Keep a night for good; return False where it is there already, to the byte. `warnings` tell of one that
-        starts before the newest.
+        """Keep a night for good; return False where it is there already, to the byte.
 
-        Raises UsageError where its name holds something else, or its run and attempt another document; MachineError
-        where the store cannot be reached or written.
+        `warnings` tell of one that starts before the newest. Raises UsageError where its name holds something else, or
+        its run and attempt another document; MachineError where the store cannot be reached or written.
         """
         name, content = name_of(night), content_of(night)
         newest = ""
@@ -278,8 +277,7 @@ def _batches(names: Iterable[Listed]) -> Iterator[list[Listed]]:
 
 
 def cache_folder() -> Path:
-    """Return this user's `$XDG_CACHE_HOME/perfci/history`, which can be deleted. Raises UsageError without a home,
-    MachineError where it cannot be made."""
+    """Return this user's `$XDG_CACHE_HOME/perfci/history`. Raises UsageError without a home, MachineError."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         root = Path(named) if named.startswith("/") else Path.home() / ".cache"

@@ -1,7 +1,6 @@
 """A store on a branch of a git repository: one commit a night, pushed and never forced.
 
-git works in a bare clone below the user's cache folder, which can be deleted; checkout, index and configuration stay
-untouched.
+git works in a bare clone below the user's cache folder; checkout, index and configuration stay untouched.
 """
 
 import fcntl
@@ -48,9 +47,9 @@ _PROTOCOLS = "file:git:http:https:ssh"
 
 
 def open_branch(text: str, where: Path, settings: Sequence[tuple[str, str]] = ()) -> "BranchStore":
-    """Return the store `BRANCH` of the repository around `where`, at its origin if it has one, or `URL#BRANCH`.
+    """Return the store `BRANCH` of the repository around `where`, at its origin if any, or `URL#BRANCH`.
 
-    `settings`: of git, for reaching such a URL; they may hold a secret. Raises UsageError.
+    `settings`: of git, for such a URL; they may hold a secret. Raises UsageError.
     """
     url, mark, branch = text.rpartition("#")
     shown = escaped(_SECRET.sub("", text), 200)
@@ -116,7 +115,7 @@ class BranchStore(Store):
     def _level(
         self, clone: Path, tip: str, folders: Sequence[str]
     ) -> list[tuple[bytes, tuple[bytes, ...], bytes, bytes]]:
-        """Kind, facts (mode, kind, hash, size), path and name of what lies right below these folders."""
+        """Kind, facts (mode, kind, hash, size), path and name."""
         if not folders:
             return []
         args = ["ls-tree", "-z", "-l", "--full-tree", tip, "--", *(f"{folder}/" for folder in folders)]
@@ -194,7 +193,7 @@ class BranchStore(Store):
             )
 
     def _push(self, clone: Path, tip: str | None, name: str, content: bytes) -> str:
-        """Commit upon `tip` and push; return git's words where it was refused."""
+        """Return git's words where it was refused."""
         index = clone / "index"
         env = {"GIT_INDEX_FILE": str(index)}
         for who in ("AUTHOR", "COMMITTER"):

@@ -24,11 +24,7 @@ _LINKS: tuple[CopyKind, ...] = ("host to device", "device to host")
 
 
 def standing(seen: Seen) -> list[Finding]:
-    """Find host faults, pageable copies, launches that bind, casts, spills, low occupancy, matrices without tensor
-    cores.
-
-    Most time that could be given back first; else in that order.
-    """
+    """Find what stands out on one side, most time that could be given back first."""
     host: list[Finding] = []
     if seen.trace:
         host = _process(seen.trace) if seen.profile.reports and not seen.trace.within else _host(seen, seen.trace)
@@ -64,7 +60,6 @@ def _host(seen: Seen, trace: Trace) -> list[Finding]:
 
 
 def _process(trace: Trace) -> list[Finding]:
-    """Of a whole process, of which no other number is of a loop."""
     found = []
     spent = sum(call.seconds for call in calls_of(trace, "allocation"))
     top = _longest(trace, "allocation", spent)
@@ -79,7 +74,7 @@ def _process(trace: Trace) -> list[Finding]:
 
 
 def _longest(trace: Trace, kind: CallKind, seconds: float) -> Call | None:
-    """Return the longest call of `kind`; None where they are rare, or the `seconds` lost to them few."""
+    """None where they are rare, or the `seconds` lost to them few."""
     calls = calls_of(trace, kind)
     if not (SHARE * trace.wall <= seconds < math.inf and trace.wall > 0 and sum(call.count for call in calls) >= ONCE):
         return None
@@ -142,7 +137,7 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def longest(seen: Seen) -> str:
-    """Return, in one line, where the device time goes."""
+    """Return, in a line, where the device time goes."""
     if seen.groups and math.isfinite(seen.device) and seen.device > 0:
         group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
         share = percent_of(group.seconds, seen.device)

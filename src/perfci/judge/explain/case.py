@@ -21,14 +21,12 @@ from perfci.model.units import show
 MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
 MOST_CALLS, LEAST_SHARE = 8, 0.01
-"""Functions of the CUDA API that are listed, and the least share of the host's time in it; of the OS runtime
-likewise."""
+"""Functions of the CUDA API and the OS runtime that are listed, and the least share of the host's time in it."""
 
 
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
 MOST_TUNED = 3
-"""Kernels of a case whose autotuning is told."""
 
 
 def seen(case: Case) -> bool:
@@ -43,7 +41,6 @@ def _profiled(profile: Profile | None) -> bool:
 def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host: bool = False) -> CaseProfile:
     """Return all that the report says of a case's profile, and write what moved as the cause into rows of timing.
 
-    `ceilings`: of its device.
     `host`: list what the host calls and what is copied.
     """
     found = {name: case.sides[name].profile for name in SIDES if name in case.sides}

@@ -1,4 +1,4 @@
-"""Why a case changed: sentences that a kernel author accepts, from the profiles of base and head.
+"""Why a case changed: sentences from the profiles of base and head.
 
 Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
 """
@@ -29,7 +29,7 @@ SENTENCES, STEPS = 8, 6
 SLOWEST = 3
 """Kernels whose rules are told."""
 NEWS = 0.8
-"""Of a rule's estimated speed-up, from which on base's says the same."""
+"""From this share of a rule's estimated speed-up on base's says the same."""
 TELLING = 0.10
 """Of the change, from which on a finding explains it."""
 SUSPICIOUS = 0.03
@@ -44,17 +44,16 @@ class Explanation(Document):
     sentences: list[str] = Field(default_factory=list)
     """Most telling first, one line each; the first of at most 140 characters."""
     next_steps: list[str] = Field(default_factory=list)
-    """One line each, most promising first."""
     cause: str = ""
-    """The first sentence where it is of what moved between base and head, or that nothing did."""
+    """The first sentence, if of what moved between base and head, or that nothing did."""
 
 
 def explain(base: Profile, head: Profile, change: float | None = None) -> Explanation:
     """Explain what moved between `base` and `head`, ranked by how much of the change it accounts for.
 
-    `change`: ratio head/base of the measured time; None or no finite positive number: the profilers' own times decide.
-    First come findings that account for a tenth of the change, longest first; then those that no time tells; then those
-    that point the other way. There is always a sentence: that nothing moved, or what could not be seen.
+    `change`: ratio head/base of the measured time; without one the profilers' own times decide. First come findings
+    that account for a tenth of the change, longest first; then those that no time tells; then those that point the
+    other way. There is always a sentence.
     """
     ratio = change if change is not None and math.isfinite(change) and change > 0 else None
     traced = usable(base) is not None and usable(head) is not None
@@ -130,10 +129,7 @@ def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
 
 
 def _unseen(sides: dict[Side, Profile]) -> list[str]:
-    """Name the parts that a side lacks; its faults say why.
-
-    A part that no side has and of which no fault speaks was not asked for.
-    """
+    """Parts that a side lacks; its faults say why. One that no side has and no fault names was not asked for."""
     said = []
     for part in ("trace", "counters"):
         lacking = [name for name, profile in sides.items() if _lacks(profile, part)]
@@ -154,8 +150,7 @@ def _lacks(profile: Profile, part: Part) -> bool:
 
 
 def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
-    """Of the slowest kernels, the rule with the largest estimated speed-up, most device time saved first; beside a base
-    only rules that say more than there of the same kernel."""
+    """Of the slowest kernels, most device time saved first; beside a base only rules that say more than there."""
     if base is not None and not base.counted:
         return []
     was: dict[tuple[str, str], float] = {}
@@ -185,7 +180,7 @@ def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
 
 
 def _telling(message: str) -> str:
-    """Return the sentences from the first with a number on: definitions stand before."""
+    """From the first with a number on: definitions stand before."""
     sentences = _SENTENCE.split(message)
     start = next((i for i, one in enumerate(sentences) if any(c.isdigit() for c in one)), 0)
     return " ".join(sentences[start:])
@@ -203,7 +198,6 @@ def _lines(texts: Iterable[str]) -> list[str]:
 
 
 def _fitted(text: str) -> str:
-    """End what is too long behind a whole part."""
     if len(text) <= FIRST:
         return text
     end = text.rfind(", ", FIRST // 2, FIRST - 2)

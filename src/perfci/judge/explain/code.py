@@ -1,6 +1,6 @@
-"""Findings in the kernels' machine code where counters are missing: tensor instructions, and those of local memory.
+"""Findings in the kernels' machine code where counters are missing.
 
-Only kernels of which every launch has its code are spoken of.
+Only of kernels of which every launch has its code.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from perfci.model.profile import KernelCode, KernelCounters, KernelUse
 from perfci.model.text import listed
 
 LOCAL = 0.25
-"""Relative change of loads and stores of local memory that is told: a compiler moves a few with any change."""
+"""Of loads and stores: a compiler moves a few with any change."""
 SOURCE = "in its machine code"
 TENSOR_STEP = "see why there is no tensor instruction: operand types, tile shapes, the architecture compiled for"
 
@@ -105,7 +105,6 @@ def _exchanged(
     before: Mapping[str, Sequence[KernelCode]],
     after: Mapping[str, Sequence[KernelCode]],
 ) -> list[Finding]:
-    """Kernels that used tensor cores exchanged for ones that do not, or the other way."""
     gone, new = base.keys() - head.keys(), head.keys() - base.keys()
     if not gone or not new or not gone <= before.keys() or not new <= after.keys():
         return []

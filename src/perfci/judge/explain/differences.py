@@ -1,6 +1,6 @@
-"""Differences between two profiles of a case: findings with the time they account for.
+"""Differences between two profiles of a case, with the time they account for.
 
-Quantities are of one execution. Only what base and head both tell is compared; what one lacks is never taken as zero.
+Only what base and head both tell is compared; what one lacks is never taken as zero.
 """
 
 from perfci.judge.explain import code, kernel_change, kernel_set
@@ -29,7 +29,6 @@ def findings(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _metrics(base: Seen, head: Seen) -> list[Finding]:
-    """The peak memory, and all metrics where kernels cannot be compared one by one."""
     unseen = base.groups is None or head.groups is None
     found = []
     for name, known in CATALOGUE.items():
@@ -44,7 +43,6 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
 
 
 def _ranges(base: Seen, head: Seen) -> list[Finding]:
-    """The user's range whose device time changed most."""
     if base.trace is None or head.trace is None:
         return []
     before: dict[str, float] = {}

@@ -56,7 +56,6 @@ def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) ->
 
 
 def _wall(base: Seen, head: Seen) -> float:
-    """On the host's clock: nothing that the host does can account for more."""
     if base.trace is None or head.trace is None:
         return 0.0
     return max(finite(head.trace.wall - base.trace.wall) or 0.0, 0.0)
@@ -65,7 +64,7 @@ def _wall(base: Seen, head: Seen) -> float:
 def host(base: Seen, head: Seen) -> list[Finding]:
     """Find allocations and synchronisations inside the loop, and launches that the device waits for.
 
-    Nothing of traces by different tools, which slow the host by different amounts and see different calls.
+    Nothing of traces by different tools.
     """
     if base.trace is None or head.trace is None or base.trace.source != head.trace.source:
         return []

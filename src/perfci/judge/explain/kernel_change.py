@@ -91,7 +91,6 @@ Configuration = tuple[tuple[int, int, int], tuple[int, int, int], float | None, 
 
 
 def _configured(use: KernelUse | KernelCounters) -> Configuration:
-    """Grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
     if isinstance(use, KernelUse):
         known = [part for part in (use.static_shared, use.dynamic_shared) if part is not None]
         return use.grid, use.block, use.registers, use.local, finite(sum(known)) if len(known) == 2 else None
@@ -133,10 +132,7 @@ def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
 
 
 def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
-    """Changes of occupancy, tensor pipes, bytes, instructions, spills, stalls, hit rates.
-
-    `spilled`: spills are told already.
-    """
+    """`spilled`: told already."""
 
     def both(name: str) -> tuple[float, float] | None:
         return pair(before.value(name), after.value(name))

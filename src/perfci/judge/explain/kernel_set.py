@@ -41,7 +41,6 @@ def _of(groups: Iterable[Group], what: str) -> bool:
 
 
 def _traffic(base: Seen, head: Seen) -> str:
-    """`, 59.7 MB → 2.64 GB of DRAM traffic (44×)` where it was counted and moved."""
     before, after = value(base.counted, "dram_bytes"), value(head.counted, "dram_bytes")
     if before is None or after is None or not moved(before, after, BYTES, LEAST_BYTES):
         return ""

@@ -8,7 +8,7 @@ from perfci.model.kernels import LAUNCHERS, computed, identify, parts, spaced
 from perfci.model.text import shorten
 
 SHORT, LONGER, BRIEF = 64, 120, 52
-"""Characters of a name, of one that is not unique in as few, and of one in a sentence."""
+"""Characters of a name, of one that is not unique so, and in a sentence."""
 
 _SPELT_OUT = 40
 """Characters from which on a name without a template has its settings spelt out."""
@@ -20,8 +20,7 @@ _SCOPE = re.compile(r"\b\w+::(?=\w)")
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Name → short name: the function with its telling template argument.
 
-    Different names get different short ones, in one line, not empty or longer than the name, but for a number where
-    nothing short tells them apart. They depend on `names` and their order alone.
+    Different names get different short ones, in one line, not empty or longer than the name, but for a number.
     """
     given = left = list(dict.fromkeys(names))
     found: dict[str, str] = {}
@@ -51,14 +50,13 @@ def brief_names(names: Iterable[str]) -> list[str]:
 
 
 def _fitting(name: str, form: Callable[[str], str]) -> str:
-    """In this form where that is shorter, else as it is; `?` for nothing."""
     whole = spaced(name)
     spelt = form(name)
     return (min(spelt, whole, key=len) if _WORD.search(spelt) else whole or "?").replace("`", "'")
 
 
 def _labelled(name: str) -> str:
-    """`xmma 128x128x8` for a name that a library spells out; else as `_telling`."""
+    """`xmma 128x128x8`, of a name that a library spells out."""
     _, function, arguments = parts(name)
     spelt_out = len(function) > _SPELT_OUT and not arguments.startswith("<") and function not in LAUNCHERS
     label = identify(name).label
@@ -66,7 +64,7 @@ def _labelled(name: str) -> str:
 
 
 def _telling(name: str) -> str:
-    """`vectorized_elementwise_kernel<FillFunctor, float32>`, `softmax_warp_forward<float, float, float, 9, 0, 0>`."""
+    """`vectorized_elementwise_kernel<FillFunctor, float32>`."""
     _, function, arguments = parts(name)
     if function in LAUNCHERS and (spelt := computed(arguments)[0]):
         return shorten(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
@@ -79,7 +77,7 @@ def _with_arguments(name: str) -> str:
 
 
 def _template(arguments: str) -> str:
-    """Without scopes, casts and the function's parameters."""
+    """Without scopes, casts and parameters."""
     depth = 0
     for at, character in enumerate(arguments):
         if character in "<([{":

@@ -30,7 +30,7 @@ def arrow(base: float, head: float, unit: str = "") -> str:
 
 
 def times(base: float, head: float) -> str:
-    """Return ` (44×)` where head is that many times base, else nothing."""
+    """Return ` (44×)`, or nothing."""
     grown = finite(head / base) if base > 0 else None
     return f" ({significant(grown, 2)}×)" if grown is not None and MANY <= grown < 1e6 else ""
 
@@ -41,7 +41,7 @@ def counted(n: float, what: str) -> str:
 
 
 def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:
-    """Tell whether they differ by more than `relative` of the smaller one and by more than `least`."""
+    """Tell whether they differ by more than `relative` of the smaller one and `least`."""
     if base is None or head is None:
         return False
     gap = abs(head - base)
@@ -51,7 +51,7 @@ def moved(base: float | None, head: float | None, relative: float, least: float 
 def gain(whole: float, part: float) -> str:
     """Return ` up to 9×`: how much faster at most without `part` of `whole`; empty for next to nothing.
 
-    Amdahl's bound 1 / (1 - part/whole), rounded down, since it is one.
+    Amdahl's bound 1 / (1 - part/whole), rounded down.
     """
     rest = whole - part
     if not 0 < part < whole or not math.isfinite(whole) or rest <= whole * 1e-3:

@@ -1,7 +1,6 @@
 """The declared work against what this very device does at most, as measured.
 
-Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model". The ceilings are those that the
-worker measures (`ceilings` of the fingerprint), not those of a data sheet.
+Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model".
 """
 
 import math
@@ -18,9 +17,9 @@ from perfci.stats.attainable import compute_rate, memory_time_of
 from perfci.stats.series import side_values
 
 TENSOR = 5.0
-"""Percent of cycles with tensor pipes active from which on float32 operands are taken for TF32."""
+"""Percent of cycles from which on float32 operands are taken for TF32."""
 CLOSE = 1.05
-"""Times a ceiling: no nearer than the clocks of both measurements differ by."""
+"""No nearer than the clocks of both measurements differ by."""
 TRAFFIC = 1.10
 """Measured over declared bytes that is told: an L2 keeps or refetches up to that."""
 
@@ -31,17 +30,16 @@ class Roofline(NamedTuple):
     """The place of a case under the roofline."""
 
     point: RoofPoint
-    """Above 1 where caches served bytes, the declared work is too large, or another type's ceiling applies."""
+    """Above 1 where caches served bytes, the declared work is too large, or the type is another."""
     memory: float | None
-    """Bytes per second, for the declared mix of reads and writes."""
+    """Bytes per second, for the declared mix."""
     compute: float | None
-    """Ceiling in floating-point operations per second."""
+    """Operations per second."""
     dtype: str
-    """Type whose compute ceiling it is."""
+    """Of the compute ceiling."""
     traffic: float | None
     """Measured over declared bytes."""
     assumptions: list[str]
-    """Assumptions, one line each."""
 
     @property
     def sentence(self) -> str:
@@ -70,12 +68,10 @@ def roofline(
 ) -> Roofline | None:
     """Return the roofline of `work` done in `seconds`; None where it cannot be drawn.
 
-    `counters`: of one execution. `dtype`: of the operands, as far as known (`bf16`, `torch.bfloat16`, …).
-
-    The memory ceiling follows the declared mix: each written byte goes with a read one at the rate of the copy, reads
-    beyond that at the rate of reads, writes beyond the reads at the rate of the copy. The compute ceiling is that of
-    `dtype`, else the largest of any type, which makes headroom an upper bound. None where no work is declared, a number
-    is not finite or positive, or no ceiling was measured for it.
+    `counters`: of one execution. `dtype`: of the operands, as far as known (`bf16`, `torch.bfloat16`, …). The memory
+    ceiling follows the declared mix: each written byte goes with a read one at the rate of the copy, reads beyond that
+    at the rate of reads, writes beyond at that of the copy. The compute ceiling is that of `dtype`, else the largest of
+    any type, which makes headroom an upper bound.
     """
     moved = work.read + work.written
     if not all(math.isfinite(one) and one >= 0 for one in (work.flops, work.read, work.written, moved)):
@@ -113,7 +109,7 @@ def roofline(
 
 
 def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
-    """Say what share of the measured link copies between host and device reach, to the device first."""
+    """Say what share of the measured link copies reach, to the device first."""
     if ceilings is None:
         return []
     found = []
@@ -127,7 +123,7 @@ def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
 
 
 def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
-    """Return base and head under one roofline: head's, or else base's; None where neither can be drawn."""
+    """Return base and head under one roofline: head's, or else base's."""
     found = {name: one for name in SIDES if (one := of_side(case, name, ceilings)) is not None}
     if not found:
         return None
@@ -154,7 +150,6 @@ def of_side(case: Case, name: Side, ceilings: Ceilings | None) -> Roofline | Non
 
 
 def _over(part: float, whole: float) -> float | None:
-    """None unless both are positive and the result finite and positive."""
     if not (part > 0 and whole > 0):
         return None
     ratio = part / whole
@@ -166,7 +161,7 @@ def _tensor_active(counters: Counters | None) -> bool:
 
 
 def _counted(counters: Counters | None) -> float:
-    """Bytes of device memory; 0 where any kernel lacks them."""
+    """Bytes; 0 where any kernel lacks them."""
     known = [one.values.get("dram_bytes") for one in counters.kernels] if counters else []
     total = sum(one for one in known if one is not None)
     return total if known and None not in known and math.isfinite(total) else 0.0

@@ -12,14 +12,14 @@ from perfci.model.profile import Call, CopyKind, Fault, KernelCounters, KernelUs
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that differs or stands out."""
+    """What differs or stands out."""
 
     order: int
     """Where no time tells: the smaller, the more telling."""
     text: str
     """One line."""
     seconds: float | None = None
-    """Head - base of one execution, accounted for; None where no time tells."""
+    """Head - base of one execution; None where no time tells."""
     step: str = ""
     """The remedy; empty where nothing general helps."""
     topic: str = ""
@@ -34,12 +34,12 @@ class Group:
     count: float = 0.0
     seconds: float = 0.0
     uses: list[KernelUse | KernelCounters] = field(default_factory=list)
-    """Longest first; from the trace, or from the counters without one to compare."""
+    """Longest first; from the counters without a trace to compare."""
     counted: list[KernelCounters] = field(default_factory=list)
     types: frozenset[str] = frozenset()
 
     def value(self, name: str) -> float | None:
-        """Return a counter over all launches; None where one lacks it or the result is not finite."""
+        """Return a counter over all launches; None where one lacks it."""
         return value(self.counted, name)
 
 
@@ -51,7 +51,7 @@ class Seen:
     trace: Trace | None
     """None also for an empty one beside a fault."""
     groups: dict[str, Group] | None
-    """None where no kernels were seen in the way that they are compared."""
+    """None where kernels were not seen in the way that they are compared."""
     counted: list[KernelCounters]
 
     @property
@@ -66,7 +66,7 @@ class Seen:
 
 
 def value(counted: Sequence[KernelCounters], name: str) -> float | None:
-    """Return a counter over kernels; None without kernels, where one lacks it, or the result is not finite."""
+    """Return a counter over kernels; None where one lacks it, or the result is not finite."""
     return combined(name, [(one.values.get(name), one.seconds) for one in counted])
 
 
@@ -87,7 +87,7 @@ def kernelless(profile: Profile) -> bool:
 
 
 def faults(profile: Profile) -> list[Fault]:
-    """Return the faults, without a count of kernels that failed where there are none."""
+    """Return the faults, without a count of failed kernels where there are none."""
     if not kernelless(profile):
         return profile.faults
     return [fault for fault in profile.faults if (fault.part, fault.kind) != ("counters", "empty")]
@@ -144,7 +144,7 @@ class Copied:
     bytes: float
     seconds: float
     pageable: bool | None
-    """Of most bytes; None where most are of unknown or no host memory."""
+    """Of most bytes; None: of unknown or no host memory."""
 
     @property
     def rate(self) -> float | None:
@@ -153,7 +153,7 @@ class Copied:
 
 
 def copied(trace: Trace | None, kind: CopyKind) -> Copied | None:
-    """Return the copies of `kind`; None without any, or where sums are not finite."""
+    """Return the copies of `kind`; None without any."""
     of_kind = [one for one in trace.copies if one.kind == kind] if trace else []
     count, moved_bytes, seconds = (sum(getattr(one, name) for one in of_kind) for name in ("count", "bytes", "seconds"))
     if count <= 0 or not math.isfinite(count + moved_bytes + seconds):
@@ -173,6 +173,6 @@ def calls_of(trace: Trace, kind: str) -> list[Call]:
 
 
 def idle(trace: Trace) -> float | None:
-    """Return the percent of the device's span in which nothing runs; None without a span."""
+    """Return the percent of the device's span in which nothing runs."""
     percent_idle = finite(100 * (trace.span - trace.busy) / trace.span) if trace.span > 0 else None
     return max(percent_idle, 0.0) if percent_idle is not None else None

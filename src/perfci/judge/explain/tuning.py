@@ -1,4 +1,4 @@
-"""The configurations that an autotuner chose: what differs between base and head, and what varies by process."""
+"""The configurations that an autotuner chose."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from perfci.model.results import Case
 from perfci.model.text import one_line, printable, shorten
 
 Config = tuple[tuple[str, str], ...]
-"""Parameters by name, the kernel's own and Triton's."""
 _LONGEST, _MOST = 130, 3
 """Characters on one kernel; configurations of one side."""
 
@@ -29,7 +28,7 @@ def tuned(case: Case) -> dict[Side, list[Tuned]]:
 
 
 def changes(case: Case) -> list[str]:
-    """Return a sentence for each kernel whose workers agree within base and within head, not between them."""
+    """Return a sentence for each kernel whose workers agree within each side, not between them."""
     base, head = (_chosen(case, name) for name in SIDES)
     several = len(base.keys() | head.keys()) > 1
     said = []
@@ -42,8 +41,7 @@ def changes(case: Case) -> list[str]:
 
 
 def variations(case: Case) -> list[str]:
-    """Return a sentence for each kernel that workers of one side ran differently: noise that no more samples average
-    out."""
+    """Return a sentence for each kernel that workers of one side ran differently."""
     chosen = {name: _chosen(case, name) for name in SIDES}
     several = len({kernel for one in chosen.values() for kernel in one}) > 1
     said = []
@@ -56,7 +54,7 @@ def variations(case: Case) -> list[str]:
 
 
 def _chosen(case: Case, side: Side) -> Mapping[str, Counter[tuple[Config, ...]]]:
-    """Kernel → configurations of a worker, several where arguments differ → number of workers."""
+    """Kernel → configurations of a worker → number of workers."""
     found: dict[str, Counter[tuple[Config, ...]]] = {}
     for pair in case.pairs:
         own: dict[str, set[Config]] = {}
@@ -78,7 +76,7 @@ def _moved(old: Config, new: Config) -> str:
 
 
 def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
-    """`head BLOCK 64 in 5, BLOCK 128 in 3 of 8`, with the parameters that vary."""
+    """`head BLOCK 64 in 5, BLOCK 128 in 3 of 8`."""
     values: dict[str, set[str | None]] = {}
     everything = [dict(config) for configs in counted for config in configs]
     for name in {name for config in everything for name in config}:
@@ -91,7 +89,7 @@ def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
 
 
 def _several(configs: Sequence[Config], only: set[str] | None = None) -> str:
-    """`only`: the parameters that are named."""
+    """`only`: the parameters named."""
     words = []
     for config in configs:
         parts = (f"{_plain(name)} {_plain(value)}" for name, value in config if only is None or name in only)

@@ -1,7 +1,7 @@
-"""The report for a browser: `report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
+"""`report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
 
-HTML comes from a template, which escapes whatever it prints; plots are drawn by uPlot from JSON in the page. The
-content security policy names scripts and styles by their hash.
+A template escapes whatever it prints; plots are drawn by uPlot from JSON in the page. The content security policy names
+scripts and styles by their hash.
 """
 
 import base64
@@ -39,7 +39,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def render(report: Report, recorded: Recorded | None = None) -> str:
-    """Return the page; without `recorded` with the plots that the report alone gives."""
+    """Return the page, with fewer plots without `recorded`."""
     recorded = recorded or Recorded()
     shown = View(report)
     cases = _cases(shown)
@@ -69,7 +69,6 @@ class Case:
     case: str
     device: DeviceKind
     commands: list[str]
-    """Shell lines that repeat it in a clone."""
     rows: list[Row] = field(default_factory=list)
     """Worst first."""
     measured: list[Measured] = field(default_factory=list)
@@ -127,7 +126,7 @@ def asset(name: str) -> str:
 
 @cache
 def policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """Return the content security policy: nothing is loaded, and only what was hashed runs."""
+    """Return the content security policy: only what was hashed runs."""
 
     def hashes(names: Sequence[str]) -> str:
         digests = (hashlib.sha256(asset(name).encode()).digest() for name in names)

@@ -1,4 +1,4 @@
-"""The history as a site for Pages: an overview, and a page of every case.
+"""The history as a site for Pages.
 
 Strangers' names enter pages as text, and file names only through a hash. A link needs a run at an https address of
 GitHub Actions.
@@ -24,7 +24,6 @@ from perfci.render.html import asset, jinja, policy
 from perfci.render.html.plots import embed
 
 MOST_NIGHTS = 2000
-"""The last ones of a device, in a page."""
 POINTS = 150
 """Points of a sparkline."""
 _WIDTH, _HEIGHT = 220, 40
@@ -38,7 +37,6 @@ class Spark:
     """A line of ratios with its band, as points of SVG."""
 
     lines: list[str]
-    """One of each epoch."""
     bands: list[str]
     zero: float
     """Where the ratio is 1."""
@@ -54,16 +52,15 @@ class Entry:
     trace: Trace
     standing: Standing | None
     changes: list[Proposal] = field(default_factory=list)
-    """Latest first."""
 
     @property
     def page(self) -> str:
-        """The file of its case, from the overview."""
+        """From the overview."""
         return page_name(self.trace.case)
 
     @property
     def state(self) -> str:
-        """Its state, as a class of CSS and a word."""
+        """A class of CSS and a word."""
         return self.standing.state if self.standing is not None else "silent"
 
     @property
@@ -163,7 +160,6 @@ def _spark(one: Entry) -> Spark:
 
 
 def _seams(device: Device) -> list[int]:
-    """Nights on which another epoch begins."""
     heads = device.heads
     return [night for night in range(1, len(heads)) if heads[night].epoch != heads[night - 1].epoch]
 
@@ -173,7 +169,7 @@ def _second(instant: str) -> int:
 
 
 def _links(head: Head) -> tuple[str, str]:
-    """Of a night's commit and run; empty without a run of GitHub Actions."""
+    """Empty without a run of GitHub Actions."""
     known = _RUN.fullmatch(head.url)
     return (f"{known[1]}/commit/{head.commit.sha}", head.url) if known else ("", "")
 

@@ -1,7 +1,4 @@
-"""The plots of a page as JSON, from the report and its side files.
-
-Only notation is worked out here: units, percent, which order statistics of samples are shown.
-"""
+"""The plots of a page as JSON, from the report and its side files."""
 
 import json
 import math
@@ -36,7 +33,7 @@ def embed(data: Any) -> str:
 
 
 def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, Any]:
-    """Return `overview`, and `cases` in the order of `keys`, each with the plots that it has."""
+    """Return `overview`, and `cases` in the order of `keys`."""
     results = recorded.results
     cases = {(case.id, case.device): case for case in results.cases} if results else {}
     trails: dict[Key, Trail] = {}
@@ -76,7 +73,6 @@ def page(report: Report, recorded: Recorded, keys: Sequence[Key]) -> dict[str, A
 
 
 def _number(value: float | None, digits: int = _DIGITS) -> float | None:
-    """To the digits that a plot can show; None for no finite number."""
     return float(f"{value:.{digits}g}") if value is not None and math.isfinite(value) else None
 
 
@@ -137,7 +133,6 @@ def _workers(
 
 
 def _order(samples: list[float], ranks: Sequence[float], scale: float) -> list[float | None]:
-    """The smallest sample for rank 0, the largest for 1."""
     ordered = sorted(samples)
     return [_number(ordered[round(rank * (len(ordered) - 1))] / scale, 5) for rank in ranks]
 
@@ -176,7 +171,6 @@ def _ratios(trail: Trail, row: Row, results: Results | None) -> dict[str, Any] |
 def _overview(
     trails: dict[Key, Trail], rows: dict[tuple[str, DeviceKind, str], Row], keys: Sequence[Key], results: Results | None
 ) -> list[dict[str, Any]]:
-    """By the number of the case."""
     found = []
     for number, key in enumerate(keys):
         row = rows.get((*key, trails[key].metric)) if key in trails else None
@@ -215,7 +209,6 @@ def _clock(case: Case, start: float) -> dict[str, Any] | None:
 
 
 def _roof(roof: Roof | None) -> dict[str, Any] | None:
-    """In TFLOP/s and FLOP/B; None without declared arithmetic or a ceiling."""
     if roof is None or not (roof.memory and roof.compute):
         return None
     sides = {
@@ -238,7 +231,7 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
 
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
-    """Slices as [name, stream, start, duration], the first two by number, in a unit for people."""
+    """Slices as [name, stream, start, duration], the first two by number."""
     traces = {name: side.profile.trace for name, side in case.sides.items() if side.profile and side.profile.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:

@@ -12,9 +12,9 @@ Samples = Mapping[str, Mapping[int, Mapping[Side, list[list[float]]]]]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Everything of a run that is not in its report."""
+    """What is not in a run's report."""
 
     results: Results | None = None
     samples: Samples = field(default_factory=dict)
     missing: str = ""
-    """Why there are no samples, where there should be."""
+    """Why there are no samples."""
