@@ -160,14 +160,12 @@ def _write_template(path: Path, template: str) -> None:
 
 
 @app.command()
+@taking(options.Placed)
 def doctor(
-    python: options.Python = None,
-    out: options.Out = OUT,
-    where: options.Where = HERE,
     offline: Annotated[
         bool, typer.Option("--offline", help="Check programs and their versions alone, as an image's build does.")
     ] = False,
-    json: options.Json = False,
+    **asked: Any,
 ) -> None:
     """Say what this machine can give and what stands in the way, with the command that fixes it.
 
@@ -175,7 +173,7 @@ def doctor(
     """
     from perfci.cli.doctor import examine_machine
 
-    examine_machine(python=python, out=out, where=where, offline=offline, json=json)
+    examine_machine(offline=offline, **asked)
 
 
 @app.command("list")
@@ -280,6 +278,7 @@ def profile(
 
 
 @app.command(epilog=OF_MACHINE)
+@taking(options.Placed)
 def bisect(
     good: Annotated[str, typer.Argument(metavar="GOOD", help="The commit, tag or branch before the change.")],
     bad: Annotated[str, typer.Argument(metavar="BAD", help="One behind it.")],
@@ -319,10 +318,7 @@ def bisect(
             metavar="TIME", help="Time for each comparison behind its builds, such as 3m.", show_default="the policy's"
         ),
     ] = None,
-    python: options.Python = None,
-    out: options.Out = OUT,
-    where: options.Where = HERE,
-    json: options.Json = False,
+    **asked: Any,
 ) -> None:
     """Find the commit between GOOD and BAD that made a case slower, or faster.
 
@@ -333,13 +329,13 @@ def bisect(
     from perfci.cli.bisect import find_commit
 
     find_commit(
-        good, bad, metric=metric, limit=limit, json=json,
+        good, bad, metric=metric, limit=limit, cases=[case], device=device, budget=budget, **asked,
         search={"deeper": deeper, "first_parent": first_parent, "suite": suite, "restart": restart, "skip": skip},
-        cases=[case], device=device, budget=budget, python=python, out=out, where=where,
     )  # fmt: skip
 
 
 @app.command(epilog=OF_MACHINE)
+@taking(options.Placed)
 def calibrate(
     cases: options.Cases = None,
     pairs: Annotated[
@@ -352,10 +348,7 @@ def calibrate(
         typer.Option(metavar="TIME", help="Time for all that follows the builds, such as 3m.", show_default="10m"),
     ] = None,
     resume: options.Resume = False,
-    python: options.Python = None,
-    out: options.Out = OUT,
-    where: options.Where = HERE,
-    json: options.Json = False,
+    **asked: Any,
 ) -> None:
     """Measure HEAD against itself, built twice: noise, false alarms and the smallest change each case can show.
 
@@ -364,9 +357,7 @@ def calibrate(
     """
     from perfci.cli.measure import calibrate_machine
 
-    calibrate_machine(
-        pairs, cases=cases, device=device, budget=budget, resume=resume, python=python, out=out, where=where, json=json
-    )
+    calibrate_machine(pairs, cases=cases, device=device, budget=budget, resume=resume, **asked)
 
 
 @app.command()
@@ -393,14 +384,9 @@ app.add_typer(history.app, name="history", cls=Verbs)
 
 
 @app.command(hidden=True)
+@taking(options.Placed)
 def explain(
-    cases: options.SomeCases,
-    base: options.Base = None,
-    committed: options.Committed = False,
-    python: options.Python = None,
-    out: options.Out = OUT,
-    where: options.Where = HERE,
-    json: options.Json = False,
+    cases: options.SomeCases, base: options.Base = None, committed: options.Committed = False, **asked: Any
 ) -> None:
     """Say whether a change reaches the GPU at all: kernels, launches, arguments, data and machine code, side by side.
 
@@ -409,7 +395,7 @@ def explain(
     """
     from perfci.cli.explain import explain_cases
 
-    explain_cases(cases, base=base, committed=committed, python=python, out=out, where=where, json=json)
+    explain_cases(cases, base=base, committed=committed, **asked)
 
 
 @app.command("plan", hidden=True)

@@ -108,6 +108,15 @@ class Measuring:
     counters: Annotated[bool, typer.Option("--counters/--no-counters", hidden=True)] = True
 
 
+class Placed:
+    """Options of verbs with one interpreter."""
+
+    python: Python = None
+    out: Out = OUT
+    where: Where = HERE
+    json: Json = False
+
+
 class Judging:
     """Options of verbs that judge files."""
 

@@ -7,9 +7,9 @@ from perfci.judge.proved import contradicted, proved_row
 from perfci.judge.speed_of_light import TIMED, impossible
 from perfci.judge.status import (
     Context,
-    about,
     about_criterion,
     about_id,
+    answered,
     declared_otherwise,
     judged,
     missing,
@@ -42,12 +42,12 @@ def rows_of(context: Context, cases: Iterable[Case], machine: Fingerprint) -> li
 def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool) -> list[Row]:
     """For a case that works in head. `comparable`: base asks the same question. `believable`: its time can be."""
     asked = context.criteria.get(case.key, [])
-    judged = [one for one in asked if not one.waits]
-    if not judged:
+    answerable = [one for one in asked if not one.waits]
+    if not answerable:
         return _unanswered(context, case, asked)
     return [
         _row(context, case, one)
-        for one in judged
+        for one in answerable
         if (comparable or not one.relative)
         and (believable or one.metric not in TIMED)
         and not (one.observed and inapplicable(case, one))
@@ -77,8 +77,7 @@ def _row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _unknown(criterion: Criterion) -> Row:
-    reason = "not measured: the results hold no such case"
-    fields = judged("invalid", missing(criterion), reason)
+    fields = judged("invalid", missing(criterion), "not measured: the results hold no such case")
     return Row(**about_id(criterion.case, criterion.device), **about_criterion(criterion), **fields)
 
 
@@ -95,6 +94,5 @@ def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[
     # A case of which nothing is known does not pass, though its limits only warn.
     fails = any(context.effect("invalid", one) == "fail" for one in waiting)
     effect: Effect = "fail" if fails else "undecided"
-    fields = judged("invalid", effect, reason)
-    said = about_criterion(first) | {"unit": context.unit(case, first.metric), "kind": "presence", "limit": None}
-    return [Row(**about(case), **said, **fields)]
+    unit = context.unit(case, first.metric)
+    return [answered(case, first, "invalid", effect, reason, unit=unit, kind="presence", limit=None)]

@@ -3,7 +3,7 @@
 A value beside a fault that could have changed it is none.
 """
 
-from typing import Any, assert_never
+from typing import assert_never
 
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
@@ -13,7 +13,7 @@ from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
 from perfci.model.metrics import CHECKED, TOLD_OF_RANGES, known_metric
 from perfci.model.profile import Fault, Profile, concerns, doubt
-from perfci.model.report import Effect, Row
+from perfci.model.report import Class, Effect, Row
 from perfci.model.results import Case
 from perfci.model.text import finds, listed
 from perfci.model.units import limit_percent, show
@@ -29,24 +29,22 @@ TMA = ("gh", "gb")
 
 def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of a case that works in head, and for a relative limit is comparable."""
-    return Row(**about(case), **about_criterion(criterion), **_fields(context, case, criterion))
-
-
-def _fields(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
     if case.origin == "command" and (why := _not_of_the_case(case, criterion)):
-        return judged("invalid", missing(criterion), f"not judged: {why}")
+        return answered(case, criterion, "invalid", missing(criterion), f"not judged: {why}")
     if criterion.against == "names":
         return _kernels(context, case, criterion)
     base, head = (_told(_profile(case, side), criterion) for side in SIDES)
     if head is None and base is not None and _has_none(case, "head", criterion):
-        return judged("missing", missing(criterion), f"in base, and {_why(case, 'head', criterion)}", base=base)
+        reason = f"in base, and {_why(case, 'head', criterion)}"
+        return answered(case, criterion, "missing", missing(criterion), reason, base=base)
     if head is None:
-        return judged("invalid", missing(criterion), f"not measured: {_why(case, 'head', criterion)}", base=base)
+        reason = f"not measured: {_why(case, 'head', criterion)}"
+        return answered(case, criterion, "invalid", missing(criterion), reason, base=base)
     match criterion.against:
         case "base":
             if base is None:
                 return _new(context, case, criterion, head)
-            return _relative(context, criterion, base, head)
+            return _relative(context, case, criterion, base, head)
         case "bound":
             return _absolute(context, case, criterion, base, head)
         case _:
@@ -77,21 +75,24 @@ def _told(profile: Profile, criterion: Criterion) -> float | None:
     return None if doubt(profile, criterion.metric) else profile.metrics.get(criterion.metric)
 
 
-def _new(context: Context, case: Case, criterion: Criterion, head: float) -> dict[str, Any]:
+def _new(context: Context, case: Case, criterion: Criterion, head: float) -> Row:
     if context.compared and not _has_none(case, "base", criterion):
-        return judged("invalid", missing(criterion), f"not measured: {_why(case, 'base', criterion)}", head=head)
-    return judged("added", "pass", f"head has {criterion.metric}, base has not: nothing to compare with", head=head)
+        reason = f"not measured: {_why(case, 'base', criterion)}"
+        return answered(case, criterion, "invalid", missing(criterion), reason, head=head)
+    reason = f"head has {criterion.metric}, base has not: nothing to compare with"
+    return answered(case, criterion, "added", "pass", reason, head=head)
 
 
-def _absolute(context: Context, case: Case, criterion: Criterion, base: float | None, head: float) -> dict[str, Any]:
+def _absolute(context: Context, case: Case, criterion: Criterion, base: float | None, head: float) -> Row:
     shown, bound = show(head, criterion.unit), show(criterion.bound, criterion.unit)
     if not criterion.broken_by(head):
-        return judged("unchanged", "pass", f"{shown} is within the limit of {bound}", base=base, head=head)
+        reason = f"{shown} is within the limit of {bound}"
+        return answered(case, criterion, "unchanged", "pass", reason, base=base, head=head)
     broken = f"{shown} is {criterion.beyond} the limit of {bound}{_round_l1(case, criterion, head)}"
     effect = context.effect("violation", criterion)
     if base is not None and criterion.broken_by(base):
         effect, broken = _already_broken(context, criterion, base, head, broken)
-    return judged("violation", effect, broken, base=base, head=head)
+    return answered(case, criterion, "violation", effect, broken, base=base, head=head)
 
 
 def inapplicable(case: Case, criterion: Criterion) -> bool:
@@ -117,27 +118,26 @@ def _has_none(case: Case, side: Side, criterion: Criterion) -> bool:
     return criterion.metric.startswith(("range:", _BANDWIDTH)) and profile.trace is not None
 
 
-def _relative(context: Context, criterion: Criterion, base: float, head: float) -> dict[str, Any]:
-    """The same code gives the same value, but for what the metric is known to scatter by."""
-    worse = criterion.worse(head, base)
+def _relative(context: Context, case: Case, criterion: Criterion, base: float, head: float) -> Row:
+    class_: Class = "unchanged"
+    effect: Effect = "pass"
     change = head / base if base > 0 else None
     values = f"{show(base, criterion.unit)} → {show(head, criterion.unit)}"
-    fields: dict[str, Any] = {"change": change, "worse": None if head == base else worse}
-    if base == head:
-        return {**judged("unchanged", "pass", f"{values}: the same", base=base, head=head), **fields}
     words = values if change is None else f"{values}: {change_words(change, criterion.metric)}"
-    known = known_metric(criterion.metric)
-    if known is not None and abs(head - base) <= known.scatter * abs(base):
+    worse, limit, known = criterion.worse(head, base), limit_percent(criterion.bound), known_metric(criterion.metric)
+    if base == head:
+        reason = f"{values}: the same"
+    elif known is not None and abs(head - base) <= known.scatter * abs(base):
         reason = f"{words}, and runs of the same code differ by up to {limit_percent(known.scatter)}"
-        return {**judged("unchanged", "pass", reason, base=base, head=head), **fields}
-    if not worse:
-        return {**judged("improvement", "pass", words, base=base, head=head), **fields}
-    if not criterion.broken_by(head, base):
-        reason = f"{words}, within the limit of {limit_percent(criterion.bound)}"
-        return {**judged("unchanged", "pass", reason, base=base, head=head), **fields}
-    reason = f"{words}; the limit is {limit_percent(criterion.bound)}"
-    row = judged("regression", context.effect("regression", criterion), reason, base=base, head=head)
-    return {**row, **fields}
+    elif not worse:
+        class_, reason = "improvement", words
+    elif not criterion.broken_by(head, base):
+        reason = f"{words}, within the limit of {limit}"
+    else:
+        class_, effect = "regression", context.effect("regression", criterion)
+        reason = f"{words}; the limit is {limit}"
+    moved = None if head == base else worse
+    return answered(case, criterion, class_, effect, reason, base=base, head=head, change=change, worse=moved)
 
 
 def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
@@ -165,26 +165,27 @@ def _already_broken(
     return "warn", f"{broken}, as it already was in base ({was})"
 
 
-def _kernels(context: Context, case: Case, criterion: Criterion) -> dict[str, Any]:
+def _kernels(context: Context, case: Case, criterion: Criterion) -> Row:
     seen = _profile(case, "head")
     names = _names(seen)
     if not names:
-        return judged("invalid", missing(criterion), f"no kernel was seen: {_why(case, 'head', criterion)}")
+        reason = f"no kernel was seen: {_why(case, 'head', criterion)}"
+        return answered(case, criterion, "invalid", missing(criterion), reason)
     if any(finds(criterion.pattern, name) for name in names):  # what was lost beside it cannot undo it
-        return judged("unchanged", "pass", f"a kernel matches {criterion.pattern}")
+        return answered(case, criterion, "unchanged", "pass", f"a kernel matches {criterion.pattern}")
     # Of a command only the kernels are counted that were asked for.
     if doubt(seen, criterion.metric) or (case.origin == "command" and seen.trace is None):
         reason = (
             f"no kernel that was seen matches {criterion.pattern}, and not all were: {_why(case, 'head', criterion)}"
         )
-        return judged("invalid", missing(criterion), reason)
+        return answered(case, criterion, "invalid", missing(criterion), reason)
     broken = f"no kernel matches {criterion.pattern}: {listed(brief_names(names), 2, '`')}"
     effect = context.effect("violation", criterion)
     base = _profile(case, "base")
     in_base = [] if doubt(base, criterion.metric) else _names(base)
     if in_base and not any(finds(criterion.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
-    return judged("violation", effect, broken)
+    return answered(case, criterion, "violation", effect, broken)
 
 
 def _names(profile: Profile) -> list[str]:

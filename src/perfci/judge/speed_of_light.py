@@ -1,6 +1,6 @@
 """Rows of cases whose times cannot be: faster than the device does the declared work."""
 
-from perfci.judge.status import Context, about, centre, judged
+from perfci.judge.status import Context, of_case
 from perfci.model.base import DeviceKind, Side
 from perfci.model.fingerprint import Ceilings, Fingerprint
 from perfci.model.metrics import DERIVED
@@ -41,12 +41,9 @@ def too_fast(case: Case, machine: Fingerprint) -> str | None:
 
 def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
     """Return the row of a case whose time cannot be, else None."""
-    reason = too_fast(case, machine)
-    if reason is None:
+    if (reason := too_fast(case, machine)) is None:
         return None
-    base, head = (centre(side_values(case, side, "time")) for side in ("base", "head"))
-    fields = judged("invalid", context.unanswered(case), reason, base=base, head=head)
-    return Row(**about(case), **fields, metric="time", unit="s", kind="presence", pairs=len(case.pairs))
+    return of_case(case, "time", "s", "invalid", context.unanswered(case), reason)
 
 
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}

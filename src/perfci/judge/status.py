@@ -160,6 +160,18 @@ def judged(class_: Class, effect: Effect, reason: str, **values: float | None) -
     return {"class": class_, "effect": effect, "reason": reason, **values}
 
 
+def answered(case: Case, criterion: Criterion, class_: Class, effect: Effect, reason: str, **values: Any) -> Row:
+    """Return the row that answers a criterion; `values`: its other fields."""
+    return Row(**{**about(case), **about_criterion(criterion), **judged(class_, effect, reason), **values})
+
+
+def of_case(case: Case, metric: str, unit: str, class_: Class, effect: Effect, reason: str) -> Row:
+    """Return a row on a case itself, with the values of a metric."""
+    base, head = (centre(side_values(case, side, metric)) for side in SIDES)
+    fields = judged(class_, effect, reason, base=base, head=head)
+    return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
+
+
 def state(case: Case, side: Side) -> CaseSide:
     """Return a side's state of a case.
 
@@ -185,10 +197,7 @@ def presence(context: Context, case: Case) -> Row | None:
 
 def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: str) -> Row:
     metric = next(iter(metrics(case)), "")
-    base, head = (centre(side_values(case, side, metric)) for side in SIDES)
-    fields = judged(class_, effect, reason, base=base, head=head)
-    unit = context.unit(case, metric)
-    return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
+    return of_case(case, metric, context.unit(case, metric), class_, effect, reason)
 
 
 def _gone(context: Context, case: Case) -> Effect:
@@ -312,8 +321,8 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
         class_: Class = "failed" if "head" in sides else "invalid"
         effect = context.failed() if class_ == "failed" else context.unanswered()
         reason = f"{IMPORTS_NOT}{where}: {one_line(failed[file, sides[-1]].text, 400)}"
-        fields = judged(class_, effect, reason)
-        rows.append(Row(**about_id(file, device), **fields, metric="", unit="", kind="presence", file=file))
+        said = judged(class_, effect, reason)
+        rows.append(Row(**about_id(file, device), **said, metric="", unit="", kind="presence", file=file))
         if sides == list(SIDES):
             both.append(rows[-1])
     return rows, both

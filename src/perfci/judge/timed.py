@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from perfci.judge.starved import unreached
-from perfci.judge.status import Context, about, about_criterion, centre, judged, missing
+from perfci.judge.status import Context, answered, centre, missing
 from perfci.judge.undecided import LEVEL, enough, stopped, undecided, unproved
 from perfci.judge.words import change_words, show_clock, still_worse
+from perfci.model.base import SIDES
 from perfci.model.comparison import alternatives
 from perfci.model.criteria import Criterion
 from perfci.model.metrics import DERIVED
@@ -32,20 +33,38 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of a case that runs in head, and for a relative limit in base."""
     found = answer(case, criterion, context.looks, context.m, ended=True)
     decision = found.decision
-    if criterion.metric == "speedup" and (unlike := _unlike(context, case)) is not None:
-        fields = unlike
+    if criterion.metric == "speedup" and (unlike := _unlike(context, case, criterion)) is not None:
+        row = unlike
     elif decision.status == "invalid":
-        fields = _invalid(context, case, criterion, found)
-    elif found.ratios is not None:
-        fields = _relative(context, case, criterion, found, found.ratios)
+        row = _invalid(context, case, criterion, found)
     else:
-        fields = _absolute(context, case, criterion, found)
-    fails = fields["effect"] == "fail" or "broken" not in criterion.fail_on
-    failed = fails and fields["class"] in ("regression", "violation")
+        row = _decided(context, case, criterion, found)
+    fails = row.effect == "fail" or "broken" not in criterion.fail_on
+    failed = fails and row.class_ in ("regression", "violation")
+    update: dict[str, Any] = {"limit": found.limit}
     if context.drifting and failed and not _stands(criterion, found):
         # Its effect stays: drift must not turn a slow-down green.
-        fields |= {"class": "inconclusive", "look": None, "reason": f"{fields['reason']}; {_DRIFTS}"}
-    return Row(**about(case), **about_criterion(criterion) | {"limit": found.limit}, **fields)
+        update |= {"class_": "inconclusive", "look": None, "reason": f"{row.reason}; {_DRIFTS}"}
+    return row.model_copy(update=update)
+
+
+def _decided(context: Context, case: Case, criterion: Criterion, found: Answer) -> Row:
+    decision = found.decision
+    if found.ratios is not None:
+        row = _relative(context, case, criterion, found, found.ratios)
+    else:
+        row = _absolute(context, case, criterion, found)
+    return row.model_copy(
+        update={
+            "base": centre(found.base),
+            "head": centre(found.head),
+            "pairs": decision.n,
+            "look": None if row.class_ == "inconclusive" else decision.look,
+            "last_look": decision.last,
+            "early_look": decision.early,
+            "p": decision.p,
+        }
+    )
 
 
 def _stands(criterion: Criterion, found: Answer) -> bool:
@@ -58,9 +77,9 @@ def _stands(criterion: Criterion, found: Answer) -> bool:
     return beyond_drift(worse - margin(found.limit, criterion.better))
 
 
-def _unlike(context: Context, case: Case) -> dict[str, Any] | None:
+def _unlike(context: Context, case: Case, criterion: Criterion) -> Row | None:
     """Of an alternative that differs between the sides, or did not always run."""
-    sides = case.sides
+    sides, effect = case.sides, context.unanswered(case)
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
         return judged("changed", context.unanswered(case), f"no speed-up to hold head to: {why}")
     refused = next((pair.refused for pair in case.pairs if pair.refused), "")
@@ -80,7 +99,7 @@ def _effect(context: Context, case: Case, class_: Class, criterion: Criterion) -
     return context.effect(class_, criterion)
 
 
-def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
+def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) -> Row:
     metric, code = criterion.metric, found.decision.reason_code
     class_: Class = "invalid"
     effect = _effect(context, case, "invalid", criterion)
@@ -110,12 +129,8 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
             reason = f"measured values cannot be held to {limit_percent(found.limit)}: choose a larger limit"
         case _:
             reason = f"the limit {found.limit} is not a finite number"
-    return {
-        **judged(class_, effect, reason),
-        "base": centre(side_values(case, "base", metric)),
-        "head": centre(side_values(case, "head", metric)),
-        "pairs": found.decision.n,
-    }
+    base, head = (centre(side_values(case, side, metric)) for side in SIDES)
+    return answered(case, criterion, class_, effect, reason, base=base, head=head, pairs=found.decision.n)
 
 
 def _counted_alone(case: Case) -> str:
@@ -163,7 +178,7 @@ def ratio(logs: Array) -> tuple[float, Interval]:
     return change, Interval(low=low, high=high, level=level)
 
 
-def _relative(context: Context, case: Case, criterion: Criterion, found: Answer, ratios: LogRatios) -> dict[str, Any]:
+def _relative(context: Context, case: Case, criterion: Criterion, found: Answer, ratios: LogRatios) -> Row:
     metric, decision = criterion.metric, found.decision
     (change, bounds), (measured, measured_bounds) = ratio(ratios.x), ratio(ratios.measured)
     words, seen = change_words(change, metric), _seen(change, bounds, metric)
@@ -199,19 +214,13 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
     if aside and class_ in ("regression", "improvement") and plain:
         # Beside the measured values of base and head, and in the headline, stands what was measured.
         change, bounds = measured, measured_bounds
-    return {
-        **judged(class_, _effect(context, case, class_, criterion), reason),
-        "base": centre(found.base),
-        "head": centre(found.head),
-        "change": change,
-        "worse": None if change == 1 else criterion.worse(change, 1),
-        "interval": bounds if bounds.level > 0 else None,  # of a single pair there is none
-        "pairs": decision.n,
-        "look": None if class_ == "inconclusive" else decision.look,
-        "last_look": decision.last,
-        "early_look": decision.early,
-        "p": decision.p,
-    }
+    effect = _effect(context, case, class_, criterion)
+    worse = None if change == 1 else criterion.worse(change, 1)
+    return answered(case, criterion, class_, effect, reason, change=change, worse=worse, interval=_known(bounds))
+
+
+def _known(bounds: Interval) -> Interval | None:
+    return bounds if bounds.level > 0 else None  # of a single pair or worker there is none
 
 
 def _seen(change: float, bounds: Interval, metric: str) -> str:
@@ -231,15 +240,15 @@ def _clocks(ratios: LogRatios) -> str:
     return f"head ran at {head}, base at {base}"
 
 
-def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer) -> dict[str, Any]:
-    head, base, decision = centre(found.head), centre(found.base), found.decision
+def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer) -> Row:
+    head, base = centre(found.head), centre(found.base)
     bound, value = show(found.limit, criterion.unit), show(head, criterion.unit)
     if criterion.metric == "speedup":
         value += f" against {_alternative_name(case)}"
     bounds = Interval(**interval(found.head, LEVEL)._asdict())
     broken = f"{value} is {criterion.beyond} the limit of {bound}"
     class_: Class
-    match decision.status:
+    match found.decision.status:
         case "violation":
             class_, reason = "violation", broken
         case "unchanged":
@@ -252,16 +261,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
         effect, reason = "warn", f"{broken}, and base's as well: {case.proof.reason}"
     elif class_ == "violation" and base is not None and criterion.broken_by(base):
         effect, reason = _already_broken(context, case, criterion, base, broken)
-    return {
-        **judged(class_, effect, reason),
-        "base": base,
-        "head": head,
-        "interval": bounds if bounds.level > 0 else None,  # of a single worker there is none
-        "pairs": decision.n,
-        "look": None if class_ == "inconclusive" else decision.look,
-        "last_look": decision.last,
-        "p": decision.p,
-    }
+    return answered(case, criterion, class_, effect, reason, interval=_known(bounds))
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
