@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from perfci.cli.report import read_report
-from perfci.history.document import Commit, Night
+from perfci.history.document import Commit, Night, Reference
+from perfci.history.plan import NightPlan, described
 from perfci.history.record import Asked, Comparison, night_of
 from perfci.history.store import open_store
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Environments
-from perfci.model.report import CaseFacts, Interval, Report, Row, Trail
+from perfci.model.report import CaseFacts, Interval, Row, Trail
 from perfci.model.results import SideCode
 from perfci.sources.git import Repository
 from tests.history import nights
@@ -52,16 +53,27 @@ def make(repo: Repo) -> Make:
             if ref is not None
         }
         known: list[CaseFacts] = [facts(case, SDPA) for case in dict.fromkeys(one.case for one in found)]
-        mode = {"mode": "compare" if base else "run"}
-        return Comparison(f"out-{base}", report(found, "said", **{"facts": known, "sides": code, **mode, **fields}))
+        purpose = {None: "change", "before": "last"}.get(base, "seam" if head == "v2" else "reference")
+        told = {"mode": "compare" if base else "run", "purpose": purpose}
+        return Comparison(f"out-{base}", report(found, "said", **{"facts": known, "sides": code, **told, **fields}))
 
     return compare
 
 
-def night(repo: Repo, *comparisons: Comparison, **asked: Any) -> Night:
+def planned(repo: Repo, made: dict[str, Comparison], reference: str = "", seam: str = "") -> NightPlan:
     found = Repository.find(repo.root)
     assert found is not None
-    return night_of(comparisons, Asked(**{"run": "7391.h200", "attempt": 1, **asked}), found)
+    reference_, seam_ = (Reference(name=it, commit=described(found, it)) if it else None for it in (reference, seam))
+    last = described(found, "HEAD~1") if "last" in made else None
+    return NightPlan(head=described(found, "HEAD"), last=last, reference=reference_, seam=seam_)
+
+
+def night(repo: Repo, *comparisons: Comparison, reference: str = "", seam: str = "", **asked: Any) -> Night:
+    found = Repository.find(repo.root)
+    assert found is not None
+    made = {"alone" if it.report.mode == "run" else it.report.purpose: it for it in comparisons}
+    plan = planned(repo, made, reference, seam)
+    return night_of(made, plan, Asked(**{"run": "7391.h200", "attempt": 1, **asked}), found)
 
 
 def test_two_comparisons_make_a_night(repo: Repo, make: Make) -> None:
@@ -110,7 +122,7 @@ def test_an_epoch_is_of_reference_devices_and_environment(repo: Repo, make: Make
 
 
 def test_a_new_reference_against_the_old_is_the_seam(repo: Repo, make: Make) -> None:
-    found = night(repo, make("v2"), make("before"), make("v1", head="v2"), reference="v2", seam_from="v1")
+    found = night(repo, make("v2"), make("before"), make("v1", head="v2"), reference="v2", seam="v1")
     assert found.seam is not None and found.seam.before.commit.sha == repo.commits["v1"]
     assert [(one.metric, one.last is not None, one.reference) for one in found.seam.points] == [("time", True, None)]
     assert found.last is not None
@@ -189,8 +201,8 @@ def test_an_error_is_recorded_as_one(repo: Repo, make: Make) -> None:
 
 
 def test_a_comparison_that_left_no_report_is_an_error_of_the_same_epoch(repo: Repo, make: Make) -> None:
-    whole = night(repo, make("before"), make("v1", purpose="reference"), reference="v1")
-    found = night(repo, make("before"), reference="v1", lost="no report: reference")
+    whole = night(repo, make("before"), make("v1"), reference="v1")
+    found = night(repo, make("before"), reference="v1")
     assert (found.epoch, found.reference, found.error) == (whole.epoch, whole.reference, "no report: reference")
     assert any(one.last is not None for one in found.points) and not any(one.reference for one in found.points)
 
@@ -210,7 +222,7 @@ def elsewhere(**facts: Any) -> dict[str, Any]:
     return against("v1", fingerprint=report([], "").fingerprint.model_copy(update=facts))
 
 
-V1, V2, SEAM = {"reference": "v1"}, {"reference": "v2"}, {"reference": "v2", "seam_from": "v1"}
+V1 = {"reference": "v1"}
 NEITHER = {"base": SideCode(commit="a" * 40), "head": SideCode()}
 OTHERS = Environments(asked=True, interpreters={})
 
@@ -218,21 +230,9 @@ OTHERS = Environments(asked=True, interpreters={})
 @pytest.mark.parametrize(
     ("comparisons", "asked", "reason"),
     [
-        ([against("before"), against("v1")], {}, "none compares with the reference: name it with --reference"),
-        ([against("v1"), against("v1")], V1, "both compare with v1"),
-        ([against("before")], V1, "v1: none of these folders compares with it"),
-        ([against("before")], {"reference": "v9"}, "'v9': no such branch, tag or commit here"),
-        ([against("before"), against("v1", "v2")], V1, "are of two commits: record one run on one commit of main"),
-        ([against("v1", purpose="reference"), against("before")], {}, "name that with --reference"),
-        ([against("v1", purpose="reference"), against("before")], V2, "none of these folders compares with it"),
-        ([against("v1", purpose="reference"), against("v2", purpose="last")], V2, "name that with --reference"),
-        ([against("before")], {"seam_from": "v1"}, "name the new one with --reference"),
-        ([against("v2")], SEAM, "v1: none of these folders compares with it"),
-        ([against("v2"), against("v1")], SEAM, "--seam-from v1: none of these folders compares v2 with it"),
-        ([against("before"), against("v1", "v2")], SEAM, "none of these folders compares main with it"),
-        ([against("v1", "v2")], SEAM, "says nothing of main"),
+        ([against("before"), against("v1", "before")], V1, ": measure the night anew"),
         ([against("before", dirty=True)], {}, "its head has uncommitted changes: measure with --committed"),
-        ([against("before", "f" * 40)], {}, "ffffffffff: is not in this clone: check out with `fetch-depth: 0`"),
+        ([against("f" * 40, purpose="last")], {}, "ffffffffff': no such branch, tag or commit here"),
         ([against("before", "--output=x")], {}, "out-before: its head is no full hash of a commit (--output=x)"),
         ([against("before", sides=NEITHER)], {}, "its head is no commit"),
         ([against("before", sides={}, verdict="error")], {}, "ended before it knew what it measures: said"),
@@ -256,33 +256,36 @@ def test_what_is_no_run_on_one_commit_is_refused(
 # ---------------------------------------------------------------- the command line
 
 
-def write(repo: Repo, name: str, one: Report) -> None:
-    (repo.root / name).mkdir()
-    (repo.root / name / "report.json").write_text(one.model_dump_json())
+def write(repo: Repo, **comparisons: Comparison) -> None:
+    """Write what `perfci history measure` leaves."""
+    for name, one in comparisons.items():
+        (repo.root / "perfci-night" / name).mkdir(parents=True)
+        (repo.root / "perfci-night" / name / "report.json").write_text(one.report.model_dump_json())
+    plan = planned(repo, comparisons, reference="v1")
+    (repo.root / "perfci-night" / "night.json").write_text(plan.model_dump_json())
 
 
 def test_the_verb_records_once_under_the_name_of_github_s_run(repo: Repo, make: Make) -> None:
-    write(repo, "out-ref", make("v1").report)
-    write(repo, "out-last", make("before").report)
+    write(repo, reference=make("v1"), last=make("before"))
     told = {
         "GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "7391", "GITHUB_RUN_ATTEMPT": "2", "GITHUB_REPOSITORY": "org/kernels",
         "GITHUB_SHA": repo.commits["main"], "GITHUB_REF": "refs/heads/main",
     }  # fmt: skip
-    args = ("history", "record", "out-last", "out-ref", "--reference", "v1", "--store", "store")
+    args = ("history", "record", "--store", "store")
     name = "nights/2026/01/20260105T101500Z-7391.nvidia-h200-2.json"
     line = f"{repo.commits['main'][:10]} Title of main: 1 case against v1 and {repo.commits['before'][:10]} · {name}\n"
     for said in ("recorded", "was recorded already:"):
         assert nights.perfci(repo.root, *args, **told) == (0, f"{said} {line}", "")
     (found,) = open_store("store", repo.root).nights()
     assert found.url == "https://github.com/org/kernels/actions/runs/7391"
-    code, _, other = nights.perfci(repo.root, *args[:3], "--store", "store", **told)
+    code, _, other = nights.perfci(repo.root, *args, "--fact", "image=sha256:1a", **told)
     assert code == 2 and f"{name} is there with other content, and what is recorded is never changed" in other
 
 
 def test_the_verb_tells_of_a_night_that_starts_before_the_newest_one(repo: Repo, make: Make) -> None:
-    write(repo, "out", make("v1").report)
+    write(repo, reference=make("v1"))
     open_store("store", repo.root).add(nights.night(0))
-    args = ("history", "record", "out", "--reference", "v1", "--store", "store")
+    args = ("history", "record", "perfci-night", "--store", "store")
     code, out, err = nights.perfci(repo.root, *args)
     assert code == 0 and out.startswith("recorded ")
     assert "started at 20260105T101500Z, before the newest night there, of 20261101T031500Z" in err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfci.cli import options
-from perfci.cli.options import HERE, OUT
+from perfci.cli.options import HERE
 from perfci.model.base import MachineError, UsageError
 
 if TYPE_CHECKING:
@@ -17,30 +17,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keep what comparisons of main said, night by night, and show it.", rich_markup_mode=None)
 
+NIGHTS = Path("perfci-night")
 StoreName = Annotated[str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH or git:URL#BRANCH.")]
 
 
 @app.command(hidden=True)
 def record(
     store: StoreName,
-    outs: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="OUT",
-            help="The folder of `perfci history measure`; or the output folders of one run on main, against the commit "
-            "recorded last and against the reference.",
-            show_default=str(OUT),
-        ),
-    ] = None,
-    reference: Annotated[
-        str, typer.Option(metavar="REF", help="The reference, such as the last release's tag: the comparison with it.")
-    ] = "",
-    seam_from: Annotated[
-        str,
-        typer.Option(
-            metavar="REF", help="The reference before: a comparison of the new one with it joins the two epochs."
-        ),
-    ] = "",
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `perfci history measure`.")] = NIGHTS,
     run: Annotated[
         str, typer.Option(metavar="NAME", help="The run's name.", show_default="GitHub's run and the device")
     ] = "",
@@ -64,7 +48,7 @@ def record(
 
     The repository tells the commits' dates and titles. Nothing of the code under test runs.
     """
-    from perfci.cli.night import NIGHT, comparisons_of
+    from perfci.cli.night import read_measured
     from perfci.cli.report import read_report
     from perfci.github.event import surroundings
     from perfci.history.record import Asked, Comparison, night_of
@@ -74,19 +58,17 @@ def record(
     from perfci.render.history import recorded
     from perfci.sources.git import Repository
 
-    folders, lost = outs or [OUT], ""
-    if len(folders) == 1 and (folders[0] / NIGHT).is_file():
-        folders, reference, seam_from, lost = comparisons_of(folders[0])
+    plan, folders = read_measured(out)
     repo = Repository.find(where)
     if repo is None:
         raise UsageError(
             f"{escaped(where)}: is in no git repository, which tells dates and titles: name one with --repo"
         )
-    comparisons = [
-        Comparison(escaped(one), read_report(one / "report.json" if one.is_dir() else one)) for one in folders
-    ]
+    comparisons = {
+        name: Comparison(escaped(folder), read_report(folder / "report.json")) for name, folder in folders.items()
+    }
     of_github = surroundings(os.environ)
-    first = comparisons[0].report
+    first = next(iter(comparisons.values())).report
     if not run:
         names = first.fingerprint.devices
         run = (
@@ -104,8 +86,7 @@ def record(
     if attempt is None:
         attempt = 1 if of_github is None else of_github.GITHUB_RUN_ATTEMPT
     opened = open_store(store, where)
-    asked = Asked(run, attempt, url, reference, seam_from, _facts(fact or []), lost)
-    night = night_of(comparisons, asked, repo)
+    night = night_of(comparisons, plan, Asked(run, attempt, url, _facts(fact or [])), repo)
     new = opened.add(night)
     typer.echo(recorded(night, name_of(night), new=new))
     for warning in opened.warnings:
@@ -268,9 +249,7 @@ def measure(
     ] = None,
     device: options.Device = None,
     python: options.Python = None,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where each comparison gets a folder.")] = Path(
-        "perfci-night"
-    ),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where each comparison gets a folder.")] = NIGHTS,
     where: options.Where = HERE,
 ) -> None:
     """Compare main with the commit recorded last, and with the reference; a new reference with the one before.

@@ -159,18 +159,13 @@ def read_night(repo: Repository, store: str) -> NightPlan:
     return plan
 
 
-def comparisons_of(folder: Path) -> tuple[list[Path], str, str, str]:
-    """Return the folders of a night's comparisons that have a report, the names of the reference and of the one
-    before, or empty, and what has no report. Raises UsageError."""
+def read_measured(folder: Path) -> tuple[NightPlan, dict[str, Path]]:
+    """Return a night's plan, and the folders of its comparisons that have a report. Raises UsageError."""
     plan = _parse_plan(folder / NIGHT, str(folder / NIGHT))
     found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
     if not (found.keys() - {"seam"}):
         raise UsageError(f"{folder}: none of its comparisons has a report: see what `perfci history measure` said")
-    planned = {"last": plan.last, "reference": plan.reference, "seam": plan.seam}
-    lost = [name for name, one in planned.items() if one is not None and name not in found]
-    names = {name: one.name for name, one in planned.items() if isinstance(one, Reference)}
-    seam = names.get("seam", "") if "seam" in found else ""
-    return list(found.values()), names.get("reference", ""), seam, f"no report: {', '.join(lost)}" if lost else ""
+    return plan, found
 
 
 def _read_plan(file: Path, repo: Repository) -> NightPlan:

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from pydantic import ValidationError
 
-from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference, Seam
+from perfci.history.document import Compared, Night, Point, Ratio, Reference, Seam
+from perfci.history.plan import NightPlan, described
 from perfci.model.base import DeviceKind, UsageError
 from perfci.model.comparison import digest
 from perfci.model.metrics import known_metric
@@ -26,6 +27,8 @@ _CPU_ALONE = re.compile(r" (-d|--device)[ =]cpu\b(?!.* (-d|--device)[ =]cuda\b)"
 """No GPU was asked for."""
 _AHEAD = timedelta(days=1)
 """By which a machine's clock may be ahead of this one's."""
+_OF_MAIN = ("reference", "last", "alone")
+"""Comparisons of main, whose values count in this order."""
 Key = tuple[str, DeviceKind, str]
 """Case, device, metric."""
 
@@ -49,64 +52,52 @@ class Asked:
     run: str
     attempt: int
     url: str = ""
-    reference: str = ""
-    seam_from: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     """Further facts across which nothing is concluded."""
-    lost: str = ""
-    """Why planned comparisons have no report."""
 
 
-@dataclass
-class _Roles:
-    alone: Comparison | None = None
-    """Without a base."""
-    last: Comparison | None = None
-    reference: Comparison | None = None
-    seam: Comparison | None = None
+def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Asked, repo: Repository) -> Night:
+    """Return the night of a plan by its `comparisons`, of which some may have no report.
 
-    @property
-    def of_main(self) -> list[Comparison]:
-        return [one for one in (self.reference, self.last, self.alone) if one is not None]
-
-
-def night_of(comparisons: Sequence[Comparison], asked: Asked, repo: Repository) -> Night:
-    """Return the night of one run's comparisons. Raises UsageError for what is no run on one commit, on one machine."""
-    for one in comparisons:
+    Raises UsageError for what is no run on the plan's commit, on one machine.
+    """
+    main = [comparisons[name] for name in _OF_MAIN if name in comparisons]
+    for one in comparisons.values():
         _require_committed(one)
-    if asked.seam_from and not asked.reference:
-        raise UsageError("--seam-from: names the reference before: name the new one with --reference")
-    name, new = _named(repo, asked.reference, comparisons, lost=bool(asked.lost)) if asked.reference else ("", "")
-    old_name, old = _named(repo, asked.seam_from, comparisons) if asked.seam_from else ("", "")
-    roles = _roles(comparisons, new, old, asked)
-    main = roles.of_main
-    if not main:
-        raise UsageError(f"{comparisons[0].place}: says nothing of main: name its comparison, too")
-    _require_one_machine([*main, *([roles.seam] if roles.seam else [])])
-    if new and roles.reference is None and main[0].commit("head") != new and not asked.lost:
-        raise UsageError(
-            f"--reference {escaped(asked.reference, 100)}: none of these folders compares main with it: "
-            "`perfci compare --base` it, too"
-        )
+    for one in main:
+        if (head := one.commit("head")) != plan.head.sha:
+            raise UsageError(
+                f"{one.place}: is of {head[:10]}, its plan of {plan.head.sha[:10]}: measure the night anew"
+            )
+    _require_one_machine([*main, *comparisons.values()])
+    planned = {"last": plan.last, "reference": plan.reference, "seam": plan.seam}
+    lost = [name for name, one in planned.items() if one is not None and name not in comparisons]
     devices = _devices(main)
     environment = _environment(main[0]) | asked.environment
-    reference = Reference(name=name, commit=_commit(repo, new)) if new else None
-    identity = [new, *([list(one) for one in sorted(facts.items())] for facts in (devices, environment))]
+    reference = None
+    if plan.reference is not None:
+        # A release on a line of its own stands for the commit where the two part.
+        against = comparisons.get("reference")
+        sha = plan.reference.commit.sha if against is None else against.commit("base")
+        reference = Reference(name=plan.reference.name, commit=described(repo, sha))
+    last, seam = comparisons.get("last"), comparisons.get("seam")
+    facts = ([list(one) for one in sorted(facts.items())] for facts in (devices, environment))
+    identity = [reference.commit.sha if reference is not None else "", *facts]
     try:
         return Night(
             run=asked.run,
             attempt=asked.attempt,
             url=asked.url,
             started=min(_instant(one) for one in main),
-            commit=_commit(repo, main[0].commit("head")),
-            last=_commit(repo, roles.last.commit("base")) if roles.last else None,
+            commit=described(repo, plan.head.sha),
+            last=described(repo, last.commit("base")) if last is not None else None,
             reference=reference,
             devices=devices,
             environment=environment,
             epoch=digest(identity)[:16],
-            seam=_seam(repo, roles.seam, old_name) if roles.seam else None,
-            error=_error(roles, asked.lost),
-            points=[point for point in _points(roles) if point.device in devices],
+            seam=_seam(repo, seam, plan.seam.name) if seam is not None and plan.seam is not None else None,
+            error=_error(comparisons, lost),
+            points=[point for point in _points(comparisons) if point.device in devices],
         )
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
@@ -127,64 +118,6 @@ def _require_committed(one: Comparison) -> None:
             raise UsageError(f"{one.place}: its {side} has uncommitted changes: measure with --committed")
     if one.report.environments is not None and one.report.environments.asked:
         raise UsageError(f"{one.place}: compares environments, not commits: leave out --python base: and --env base:")
-
-
-def _named(repo: Repository, name: str, comparisons: Sequence[Comparison], *, lost: bool = False) -> tuple[str, str]:
-    """Its name and commit: its own, or where it parts from head's line, as for `perfci compare --base`.
-
-    `lost`: the comparison may have no report; the night is of its epoch all the same.
-    """
-    own = repo.commit(name).sha
-    bases = {one.commit("base"): one for one in comparisons}
-    heads = {one.commit("head") for one in comparisons}
-    if own in bases or own in heads:
-        return name, own
-    for base, one in bases.items():
-        if base and repo.git("merge-base", own, one.commit("head"), allow=(0, 1, 128)).stdout.decode().strip() == base:
-            return name, base
-    if lost:
-        return name, own
-    raise UsageError(
-        f"{escaped(name, 100)}: none of these folders compares with it ({own[:10]}): `perfci compare --base` it, too"
-    )
-
-
-def _roles(comparisons: Sequence[Comparison], new: str, old: str, asked: Asked) -> _Roles:
-    roles = _Roles()
-    for one in comparisons:
-        base, head = one.commit("base"), one.commit("head")
-        if one.report.mode == "run" or not base:
-            role = "alone"
-        elif one.report.purpose != "change":
-            role = one.report.purpose  # by commits alone, a release that was recorded last would be both
-        elif old and (base, head) == (old, new):
-            role = "seam"
-        else:
-            role = "reference" if base == new else "last"
-        if (other := getattr(roles, role)) is not None:
-            what = {
-                "alone": "both have no base",
-                "seam": f"both compare {escaped(asked.reference, 60)} with {escaped(asked.seam_from, 60)}",
-                "reference": f"both compare with {escaped(asked.reference, 60)}",
-                "last": "none compares with the reference: name it with --reference",
-            }[role]
-            raise UsageError(f"{other.place} and {one.place}: {what}")
-        setattr(roles, role, one)
-    if roles.reference is not None and roles.reference.commit("base") != new:
-        raise UsageError(
-            f"{roles.reference.place}: compares with {roles.reference.commit('base')[:10]}: name that with --reference"
-        )
-    heads = {one.commit("head"): one for one in roles.of_main}
-    if len(heads) > 1:
-        told = " and ".join(f"{one.place} ({head[:10]})" for head, one in heads.items())
-        raise UsageError(f"{told}: are of two commits: record one run on one commit of main")
-    if old and roles.seam is None:
-        before, after = escaped(asked.seam_from, 100), escaped(asked.reference, 100)
-        raise UsageError(
-            f"--seam-from {before}: none of these folders compares {after} with it: "
-            f"`perfci compare --base {before}` in a checkout of {after}"
-        )
-    return roles
 
 
 def _require_one_machine(comparisons: Sequence[Comparison]) -> None:
@@ -246,42 +179,24 @@ def _instant(one: Comparison) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _commit(repo: Repository, sha: str) -> Commit:
-    """Raises UsageError where the clone lacks it."""
-    done = repo.git("cat-file", "-e", f"{sha}^{{commit}}", allow=(0, 1, 128))
-    if done.returncode:
-        raise UsageError(f"{sha[:10]}: is not in this clone: check out with `fetch-depth: 0`, or `git fetch` it")
-    args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%ct%n%s", sha)
-    told = repo.git(*args).stdout.decode(errors="replace")
-    seconds, _, title = told.partition("\n")
-    try:
-        at = datetime.fromtimestamp(int(seconds), UTC)
-    except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{sha[:10]}: has no date that a calendar knows ({escaped(seconds, 40)})") from None
-    return Commit(sha=sha, date=f"{at:%Y-%m-%dT%H:%M:%SZ}", title=escaped(title.rstrip("\n"), 200))
-
-
 def _seam(repo: Repository, one: Comparison, name: str) -> Seam:
-    before = Reference(name=name, commit=_commit(repo, one.commit("base")))
-    points = [point.model_copy(update={"reference": None}) for point in _points(_Roles(last=one))]
+    before = Reference(name=name, commit=described(repo, one.commit("base")))
+    points = [point.model_copy(update={"reference": None}) for point in _points({"last": one})]
     return Seam(before=before, points=[one for one in points if one.last is not None])
 
 
-def _error(roles: _Roles, lost: str) -> str:
-    told = {"against the reference": roles.reference, "against the commit before": roles.last, "main": roles.alone}
-    said = [
-        f"{what}: {one.report.sentence}"
-        for what, one in told.items()
-        if one is not None and one.report.verdict == "error"
-    ]
-    return one_line("; ".join([*([lost] if lost else []), *said]), 1000)
+def _error(comparisons: Mapping[str, Comparison], lost: list[str]) -> str:
+    told = {"reference": "against the reference", "last": "against the commit before", "alone": "main"}
+    found = ((what, comparisons[name].report) for name, what in told.items() if name in comparisons)
+    said = [f"{what}: {report.sentence}" for what, report in found if report.verdict == "error"]
+    return one_line("; ".join([*([f"no report: {', '.join(lost)}"] if lost else []), *said]), 1000)
 
 
 # ---------------------------------------------------------------- points
 
 
-def _points(roles: _Roles) -> list[Point]:
-    parts = {name: _Part(one) for name, one in vars(roles).items() if one is not None and name != "seam"}
+def _points(comparisons: Mapping[str, Comparison]) -> list[Point]:
+    parts = {name: _Part(comparisons[name]) for name in _OF_MAIN if name in comparisons}
     keys = sorted({key for part in parts.values() for key in part.named()})
     return [point for key in keys if (point := _point(key, parts)) is not None]
 
@@ -292,7 +207,7 @@ def _point(key: Key, parts: "Mapping[str, _Part]") -> Point | None:
     reference = parts["reference"].compared(key) if "reference" in parts else None
     if reference is not None and reference.ratio is None and reference.class_ in _INCOMPARABLE:
         reference = None
-    order = [parts[name] for name in ("reference", "last", "alone") if name in parts]
+    order = list(parts.values())
     value = next((found for part in order if (found := part.value(key)) is not None), None)
     if value is None and last is None and reference is None:
         return None
