@@ -13,7 +13,6 @@ from typing import Any
 from perfci.bisect.document import Answer, Compared, Purpose
 from perfci.bisect.search import Asked
 from perfci.bisect.walk import tree
-from perfci.bisect.words import short
 from perfci.judge.judge import judge
 from perfci.judge.timed import ratio
 from perfci.measure.journal import JOURNAL as PAIRS
@@ -23,7 +22,7 @@ from perfci.model.base import DeviceKind, Document, MachineError, UsageError
 from perfci.model.comparison import claims, differences, require_same
 from perfci.model.metrics import Direction
 from perfci.model.results import Results
-from perfci.model.text import one_line
+from perfci.model.text import one_line, short
 from perfci.sources.git import Repository
 from perfci.stats.equal_clock import log_ratios
 from perfci.system.files import Appender, disk_errors, read_lines, remove_tree

@@ -13,6 +13,7 @@ from perfci.bisect.document import Compared, Purpose, Range
 from perfci.bisect.walk import GitHistory
 from perfci.bisect.words import sentence
 from perfci.model.metrics import Direction
+from perfci.model.text import short
 
 
 class Asked(NamedTuple):
@@ -86,7 +87,7 @@ def _conclude(found: Range) -> None:
 
 def _log(one: Compared) -> float:
     if one.change is None or not 0 < one.change < math.inf:
-        raise ValueError(f"{one.base[:10]}..{one.head[:10]}: an answer without a change")
+        raise ValueError(f"{short(one.base)}..{short(one.head)}: an answer without a change")
     return math.log(one.change)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from perfci.bisect.document import Answer, CommitFacts
 from perfci.model.base import UsageError
-from perfci.model.text import escaped
+from perfci.model.text import escaped, short
 from perfci.sources.git import Repository, run_git
 
 _MARKS: Mapping[Answer, str] = {"yes": "bad", "no": "good", "unknown": "skip"}
@@ -75,7 +75,7 @@ def ends(repo: Repository, good: str, bad: str) -> tuple[str, str, list[str]]:
         )
     if base == old.sha:
         return base, new.sha, []
-    return base, new.sha, [f"{escaped(good, 100)} is on another line: {base[:10]}, where it parted, is taken for it"]
+    return base, new.sha, [f"{escaped(good, 100)} is on another line: {short(base)}, where it parted, is taken for it"]
 
 
 def tree(repo: Repository, commit: str) -> str:

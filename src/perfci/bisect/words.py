@@ -3,26 +3,18 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from perfci.bisect.document import Answer, Bisect, CommitFacts, Compared, Purpose, Range
-from perfci.model.text import count, listed
+from perfci.model.text import count, listed, short
 from perfci.model.units import limit_percent, show_change, show_span
 from perfci.render.escape import cell, code, prose, visible
-from perfci.render.table import Table
+from perfci.render.table import Table, put
 from perfci.render.words import duration
 
-SHORT = 10
-"""Characters of a hash."""
 NONE = "no commit is accused"
 _HEAD = ["commit", ">change", "is it there", ">pairs", ">time", "subject"]
 _PURPOSES: dict[Purpose, str] = {"whole": "whole range", "step": "step", "confirm": "against its parent"}
 _HERE: dict[Answer, str] = {"yes": "there", "no": "not there", "unknown": "skipped"}
-
-
-def short(commit: str) -> str:
-    """Return a hash as people are told it."""
-    return commit[:SHORT]
 
 
 def change(one: Compared) -> str:
@@ -87,28 +79,23 @@ def told(one: Compared, head: CommitFacts) -> str:
 def print_bisect(found: Bisect, console: Console) -> None:
     """Print each range with its steps, and what came of those before the last."""
     rich = console.is_terminal
-
-    def put(text: str, style: str = "") -> None:
-        console.print(Text(text, style if rich else ""), soft_wrap=not rich, highlight=False)
-
-    put(visible(_about(found)), "dim")
+    put(console, visible(_about(found)), "dim")
     for one in found.ranges:
-        put("")
-        put(visible(_range(one, found.metric)), "bold")
+        put(console, "")
+        put(console, visible(_range(one, found.metric)), "bold")
         if one.steps:
             table = Table(_HEAD, [[visible(entry) for entry in _row(step, found)] for step in one.steps])
             for line in (table.fitted(console.width) if rich else table).lines(console):
                 console.print(line, soft_wrap=True, highlight=False)
         for sentence in _reasons(one):
-            put(visible(f"  {sentence}"), "dim")
+            put(console, visible(f"  {sentence}"), "dim")
         if len(found.ranges) > 1:
-            put(visible(one.sentence))
+            put(console, visible(one.sentence))
 
 
 def print_answer(found: Bisect, console: Console) -> None:
     """Print which commits are accused, or that none is."""
-    rich = console.is_terminal
-    console.print(Text(visible(found.sentence), "bold" if rich else ""), soft_wrap=not rich, highlight=False)
+    put(console, visible(found.sentence), "bold")
 
 
 def render(found: Bisect) -> str:

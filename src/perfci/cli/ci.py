@@ -32,7 +32,7 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.publication import Publication
 from perfci.model.publication import Shard as Published
 from perfci.model.results import UNMEASURED, Results
-from perfci.model.text import count, listed
+from perfci.model.text import count, listed, short
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
@@ -208,7 +208,7 @@ def _decide(job: _Job) -> Answer | Request:
         if policy is not None and policy.ignores(changed):
             return _unmeasured(_satisfied(changed), job)
         if (commit := bringing_nothing(repo, context, compared, settings.base)) is not None:
-            return _unmeasured(_nothing(commit[:10], compared.name), job)
+            return _unmeasured(_nothing(short(commit), compared.name), job)
     request = _request(settings, context, job.out, compared)
     if shard is not None:
         return as_planned(request, shard, Path(settings.plan)).but(command=shard.plan.command)

@@ -20,7 +20,7 @@ from perfci.measure.request import Request
 from perfci.model.base import PerfciError, UsageError
 from perfci.model.criteria import Purpose
 from perfci.model.policy_text import FILE
-from perfci.model.text import escaped
+from perfci.model.text import escaped, short
 from perfci.sources.git import Repository
 from perfci.system.bounded import Unread, regular
 from perfci.system.files import disk_errors, remove_tree, write_atomic
@@ -131,7 +131,7 @@ def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Seque
 
     if plan.last is not None:
         sha = plan.last.sha
-        yield against("last", sha, "HEAD", f"against {sha[:10]}, recorded last")
+        yield against("last", sha, "HEAD", f"against {short(sha)}, recorded last")
     if plan.reference is not None:
         base = _named(repo, plan.reference)
         yield against("reference", base, "HEAD", f"against the reference {escaped(plan.reference.name, 200)}")
@@ -145,7 +145,7 @@ def read_night(repo: Repository, store: str) -> NightPlan:
     head = repo.commit("HEAD")
     policy = policy_of(repo, head)
     if policy is None:
-        raise UsageError(f"{head.sha[:10]}: has no {FILE}: write one with `perfci init`, and commit it")
+        raise UsageError(f"{short(head.sha)}: has no {FILE}: write one with `perfci init`, and commit it")
     opened = open_store(store, repo.root)
     here = surroundings(os.environ)
     nights = (night for _, night in opened.read(reversed(opened.names())))
@@ -173,7 +173,7 @@ def _read_plan(file: Path, repo: Repository) -> NightPlan:
     plan = _parse_plan(file, f"--plan {file}")
     head = repo.commit("HEAD").sha
     if plan.head.sha != head:
-        raise UsageError(f"--plan {file}: is of {plan.head.sha[:10]}, and {head[:10]} is checked out: make it anew")
+        raise UsageError(f"--plan {file}: is of {short(plan.head.sha)}, and {short(head)} is checked out: make it anew")
     return plan
 
 

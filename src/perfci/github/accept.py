@@ -9,6 +9,7 @@ from perfci.github.api import Api, NotFound
 from perfci.github.check import Checks
 from perfci.github.result import Question
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
+from perfci.model.text import short
 
 _LONGEST = 500
 
@@ -44,8 +45,8 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
     failed = Checks(suite, pull.head.sha, pull.base.ref, api).failed_since(question, owns)
     if failed is None or at < failed.astimezone(UTC):
         return None, (
-            f"the label {ACCEPT_LABEL} does not count: no verdict on {pull.head.sha[:10]} was there to accept when it "
-            "was set: set it anew"
+            f"the label {ACCEPT_LABEL} does not count: no verdict on {short(pull.head.sha)} was there to accept when "
+            "it was set: set it anew"
         )
     author = pull.user.login if pull.user else ""
     return Acceptance(by=login, at=_iso(at), reason=_reason(pull.body or ""), author=author), ""

@@ -14,7 +14,7 @@ from perfci.github.event import QUEUE_BRANCH
 from perfci.github.result import PASSING, Conclusion, Open, Question, Result, decide
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
-from perfci.model.text import shorten
+from perfci.model.text import short, shorten
 from perfci.render.comment import TITLE_LIMIT, CheckText
 from perfci.render.escape import prose, visible
 
@@ -111,7 +111,7 @@ class Checks:
                 return notes
             before = asking
             notes = self._api.call("the check runs", partial(self._apply, into, *asking))
-        raise ApiError(f"pull requests of {self._head[:10]}: changed {_ROUNDS} times meanwhile: run the job again")
+        raise ApiError(f"pull requests of {short(self._head)}: changed {_ROUNDS} times meanwhile: run the job again")
 
     def _apply(self, into: str, pulls: Sequence[Open], queued: Sequence[str]) -> list[str]:
         name = name_of(self._suite, into)

@@ -8,7 +8,7 @@ from perfci.doctor.machine import Machine
 from perfci.doctor.repository import check_token
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
-from perfci.model.text import escaped
+from perfci.model.text import escaped, short
 from perfci.sources.git import Commit, Repository, means_itself, run_git
 
 FETCH_TIMEOUT = 600.0
@@ -32,7 +32,7 @@ class Compared:
     def name(self) -> str:
         """A branch, a tag, the beginning of a hash."""
         name = self.ref or self.base.sha
-        return name[:10] if _is_hash(name) else name
+        return short(name) if _is_hash(name) else name
 
 
 def require_no_secret(where: Path) -> None:
@@ -55,8 +55,8 @@ def require_head(repo: Repository, context: Context) -> bool:
     if merges and repo.parents(head.sha)[1:] == [wanted]:
         return True
     raise UsageError(
-        f"checkout: HEAD is {head.sha[:10]}, neither the commit {wanted[:10]} of this {context.origin.event} nor its "
-        "merge with the base: let actions/checkout take its default `ref`, or run the workflow anew"
+        f"checkout: HEAD is {short(head.sha)}, neither the commit {short(wanted)} of this {context.origin.event} nor "
+        "its merge with the base: let actions/checkout take its default `ref`, or run the workflow anew"
     )
 
 

@@ -15,7 +15,7 @@ from perfci.github.artifact import Unfit
 from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.policy import Policy
 from perfci.model.results import Results
-from perfci.model.text import listed, shorten
+from perfci.model.text import listed, short, shorten
 from perfci.render.escape import visible
 
 SHOWN = 3
@@ -187,7 +187,7 @@ def _doubt(made: GitCommit, change: Change, api: Api) -> str:
         known = now.tree.sha == made.tree.sha
     else:
         known = made.verification.verified and made.committer.email == _GITHUBS
-    return "" if known else f"{named(made.sha[:10])}{_NOT_KNOWN}"
+    return "" if known else f"{named(short(made.sha))}{_NOT_KNOWN}"
 
 
 def _merge_base(first: str, second: str, api: Api) -> str:

@@ -28,7 +28,7 @@ from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.publication import ACCEPT_LABEL, Origin, Publication, Shard
 from perfci.model.report import Report
 from perfci.model.results import Results
-from perfci.model.text import count
+from perfci.model.text import count, short
 from perfci.render import comment
 from perfci.render.escape import prose
 
@@ -125,7 +125,7 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
     if source.idle and not (publication.unmeasured or publication.nothing or faulty):
         # An answer now would outrank that of the run that measures, which may have begun before this one.
         outcome.waiting = (
-            f"no run of {source.origin.head_sha[:10]} has left measurements yet: the one that does, is published"
+            f"no run of {short(source.origin.head_sha)} has left measurements yet: the one that does, is published"
         )
         return outcome
     _accept(outcome, source, faulty, wanted, api)
@@ -244,7 +244,7 @@ def _policy(source: Source, api: Api) -> tuple[Policy | None, str]:
     if branch:
         # By commit: a tag may have the branch's name. Without the right to read this is what fails, not the file.
         sha = api.call(f"branch {branch}", lambda: api.repository.get_branch(branch).commit.sha)
-    where = f"{branch or sha[:10]}:{FILE}"
+    where = f"{branch or short(sha)}:{FILE}"
     return _parsed(sha, where, api), where
 
 
@@ -260,14 +260,14 @@ def _parsed(sha: str, where: str, api: Api) -> Policy | None:
 def _content(sha: str, api: Api) -> bytes:
     file = api.repository.get_contents(FILE, ref=sha)
     if not isinstance(file, ContentFile) or file.type != "file" or file.encoding != "base64":
-        raise UsageError(f"{FILE}: is no plain file of at most 1 MB in {sha[:10]}")
+        raise UsageError(f"{FILE}: is no plain file of at most 1 MB in {short(sha)}")
     return file.decoded_content
 
 
 def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
     """Empty where head's policy fixes base's."""
     sha = source.origin.head_sha
-    where = f"{sha[:10]}:{FILE}"
+    where = f"{short(sha)}:{FILE}"
     try:
         policy = _parsed(sha, where, api)
     except UsageError as error:
@@ -363,7 +363,7 @@ def _nothing(source: Source, api: Api) -> str:
     """By GitHub's history: base has every commit of head's. Else empty."""
     base = brings_nothing(source, api)
     return (
-        f"{named(source.origin.head_sha[:10])} has no commit of its own, {named(base)} holds them all" if base else ""
+        f"{named(short(source.origin.head_sha))} has no commit of its own, {named(base)} holds them all" if base else ""
     )
 
 

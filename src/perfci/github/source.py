@@ -22,6 +22,7 @@ from perfci.github.settings import RAW_SUFFIX, ArtifactName, When
 from perfci.history.store import Store
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import Results
+from perfci.model.text import short
 
 MOST_RUNS = 50
 _OF_BRANCHES = frozenset(MEASURING) - {"pull_request"}
@@ -173,7 +174,7 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
     if action in _RELABELLED and pull is not None:
         head = pull.head.sha
     elif run.head_sha != head:
-        raise ApiError(f"run {run.id}: is of commit {run.head_sha[:10]}, the event of {head[:10]}: run it again")
+        raise ApiError(f"run {run.id}: is of commit {short(run.head_sha)}, the event of {short(head)}: run it again")
     doubt = ""
     try:
         artifacts = find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
@@ -335,7 +336,7 @@ def _upstream(source: Source, api: Api) -> tuple[str, str]:
             return "", ""
         if run.head_branch == source.default:
             before = _before(source, api)
-            return before, before[:10]
+            return before, short(before)
         if tip(run.head_branch, api) is None:  # a tag, which is measured alone
             return "", ""
         branch = source.default

@@ -11,7 +11,7 @@ from perfci.history.document import Commit, Night, Reference, Text
 from perfci.model.base import Document, Items, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE
-from perfci.model.text import escaped
+from perfci.model.text import escaped, short
 from perfci.sources.git import Repository
 
 _RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){1,4})")
@@ -81,7 +81,7 @@ def described(repo: Repository, rev: str) -> Commit:
     try:
         date = datetime.fromtimestamp(int(seconds), UTC)
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{found.sha[:10]}: has no date that a calendar knows: name another commit") from None
+        raise UsageError(f"{short(found.sha)}: has no date that a calendar knows: name another commit") from None
     return Commit(sha=found.sha, date=f"{date:%Y-%m-%dT%H:%M:%SZ}", title=found.subject)
 
 
@@ -115,5 +115,5 @@ def _lost(repo: Repository, commit: Commit) -> str | None:
     if repo.git("cat-file", "-e", f"{commit.sha}^{{commit}}", allow=(0, 1, 128)).returncode == 0:
         return None
     if repo.is_shallow():
-        raise UsageError(f"{commit.sha[:10]}: was recorded, and is not in this shallow clone: {repo.whole()}")
-    return f"{commit.sha[:10]} of {commit.date[:10]}, is no longer in the repository"
+        raise UsageError(f"{short(commit.sha)}: was recorded, and is not in this shallow clone: {repo.whole()}")
+    return f"{short(commit.sha)} of {commit.date[:10]}, is no longer in the repository"

@@ -15,7 +15,7 @@ from perfci.model.base import DeviceKind, UsageError
 from perfci.model.comparison import digest
 from perfci.model.metrics import known_metric
 from perfci.model.report import CLASSES, Class, Report, Row, Trail
-from perfci.model.text import escaped, one_line
+from perfci.model.text import escaped, one_line, short
 from perfci.sources.git import Repository
 
 _INCOMPARABLE: frozenset[Class] = frozenset({"added", "changed", "skipped", "missing"})
@@ -67,7 +67,7 @@ def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Aske
     for one in main:
         if (head := one.commit("head")) != plan.head.sha:
             raise UsageError(
-                f"{one.place}: is of {head[:10]}, its plan of {plan.head.sha[:10]}: measure the night anew"
+                f"{one.place}: is of {short(head)}, its plan of {short(plan.head.sha)}: measure the night anew"
             )
     _require_one_machine([*main, *comparisons.values()])
     planned = {"last": plan.last, "reference": plan.reference, "seam": plan.seam}

@@ -52,6 +52,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {plural(number, noun)}"
 
 
+def short(commit: str) -> str:
+    """Return a commit's hash as people are told it."""
+    return commit[:10]
+
+
 def version_numbers(version: str) -> tuple[int, ...]:
     """`2025.1.1.65`, or a folder's name that holds one, → (2025, 1, 1, 65)."""
     return tuple(map(int, re.findall(r"\d+", version)))

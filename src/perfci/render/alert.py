@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perfci.history.alert import Alert, Alerts
 from perfci.history.document import Commit
 from perfci.model.metrics import OBSERVED, RANGE, known_metric
-from perfci.model.text import count, shell, shorten
+from perfci.model.text import count, shell, short, shorten
 from perfci.model.units import limit_percent, show, show_span
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, name, prose, visible
@@ -19,8 +19,6 @@ _MOST_LINES = 1000
 _MOST_CASES = 5
 """That commands are written for."""
 _LONGEST_CASE = 160
-_SHORT = 10
-"""Characters of a hash."""
 
 
 def title(found: Alerts, suite: str) -> str:
@@ -113,7 +111,7 @@ def _between(one: Alert, repository: str) -> Safe:
     if before is None:
         return Safe(f"until {_short(one.bad)}")
     good, bad = before.sha, one.bad.sha
-    return link(f"{good[:_SHORT]}...{bad[:_SHORT]}", f"{repository}/compare/{good}...{bad}", repository)
+    return link(f"{short(good)}...{short(bad)}", f"{repository}/compare/{good}...{bad}", repository)
 
 
 def _left(one: Alert) -> Safe:
@@ -167,7 +165,7 @@ def _bisect(one: Alert, good: str) -> list[str]:
 
 def _plain(one: Alert) -> str:
     what = show(one.value, one.unit) if one.against == "bound" else _moved(one) or "worse"
-    over = {"bound": "", "reference": f" over {one.name}", "last": f" over {one.base.sha[:_SHORT] if one.base else ''}"}
+    over = {"bound": "", "reference": f" over {one.name}", "last": f" over {short(one.base.sha) if one.base else ''}"}
     return f"{one.case} {one.metric} {what}{over[one.against]}"
 
 
@@ -183,7 +181,7 @@ def _log(one: Alert) -> float:
 
 
 def _short(commit: Commit | None) -> Safe:
-    return code(commit.sha[:_SHORT]) if commit is not None else Safe("–")
+    return code(short(commit.sha)) if commit is not None else Safe("–")
 
 
 def _day(instant: str) -> str:

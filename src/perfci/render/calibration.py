@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from perfci.model.calibration import Calibration, CaseCalibration
+from perfci.model.text import short
 from perfci.model.units import direction, limit_percent, noise_percent, show
 from perfci.render.escape import cell, code, prose, visible
-from perfci.render.table import Table
+from perfci.render.table import Table, put
 
 _HEAD = ["case", "noise", "bias", "smallest change", "limit", "pairs", "decided in"]
 _MOST_COMPONENTS = 10
@@ -18,32 +19,27 @@ _MOST_COMPONENTS = 10
 
 def print_calibration(calibration: Calibration, console: Console) -> None:
     """Print it within a terminal's width; elsewhere padded lines, without colour or cut names."""
-    rich = console.is_terminal
-
-    def put(text: str, style: str = "", whole: bool = False) -> None:
-        console.print(Text(text, style), soft_wrap=whole or not rich, highlight=False)
-
-    put(visible(calibration.sentence), "bold" if rich else "")
-    put(visible(_machine(calibration)), "dim" if rich else "")
+    put(console, visible(calibration.sentence), "bold")
+    put(console, visible(_machine(calibration)), "dim")
     rows = [[visible(entry) for entry in _row(case, calibration)] for case in calibration.cases]
-    put("")
+    put(console, "")
     styles = ["bold red" if case.differs else "" for case in calibration.cases]
     for line in Table(_HEAD, rows, styles).lines(console):
-        console.print(line, soft_wrap=not rich, highlight=False)
+        put(console, line)
     for lead, style, texts in (
         ("warning: ", "yellow", calibration.warnings),
         ("noise: ", "", _components(calibration)),
         ("note: ", "cyan", calibration.notes),
     ):
         if texts:
-            put("")
+            put(console, "")
         for text in texts:
-            put(f"{lead}{visible(text)}", style if rich else "")
+            put(console, f"{lead}{visible(text)}", style)
     if calibration.limits:
-        put("")
-        put("Limits that this machine can hold:")
+        put(console, "")
+        put(console, "Limits that this machine can hold:")
         for limit in calibration.limits:
-            put(f"  {visible(limit)}", whole=True)  # to be copied
+            console.print(Text(f"  {visible(limit)}"), soft_wrap=True, highlight=False)  # to be copied
 
 
 def render(calibration: Calibration) -> str:
@@ -70,9 +66,9 @@ def _machine(calibration: Calibration, quote: str = "") -> str:
     facts = calibration.fingerprint
     devices = [facts.devices.get(kind, kind) for kind in calibration.devices]
     driver = [f"driver {facts.driver}"] if facts.driver and "cuda" in calibration.devices else []
-    commit = f"{quote}{calibration.commit[:10]}{quote} against itself" if calibration.commit else "HEAD against itself"
+    what = f"{quote}{short(calibration.commit)}{quote}" if calibration.commit else "HEAD"
     pairs = max((case.pairs for case in calibration.cases), default=0)
-    return " · ".join([*devices, *driver, commit, f"{pairs} pairs", _time(calibration.seconds)])
+    return " · ".join([*devices, *driver, f"{what} against itself", f"{pairs} pairs", _time(calibration.seconds)])
 
 
 def _row(case: CaseCalibration, calibration: Calibration) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from perfci.history.check import Checked, Over, Proposal, Standing
 from perfci.model.base import DeviceKind
-from perfci.model.text import count, shell
+from perfci.model.text import count, shell, short
 from perfci.model.units import limit_percent, show_span
 from perfci.render.escape import visible
 
@@ -27,8 +27,8 @@ def change(one: Proposal) -> str:
 def between(one: Proposal) -> str:
     """Return its commits."""
     if not one.command:
-        return f"between two nights of {one.good[:10]}, so that no commit did it"
-    return f"between {one.good[:10]} and {one.bad[:10]}"
+        return f"between two nights of {short(one.good)}, so that no commit did it"
+    return f"between {short(one.good)} and {short(one.bad)}"
 
 
 def _lines(found: Checked) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _standing(one: Standing) -> str:
     name = _name(one.case, one.metric, one.device, one.device_name)
     if one.ratio is None or one.low is None or one.high is None or not math.isfinite(one.ratio):
         return f"? {name}: no answer against {visible(one.reference) or 'a reference'}: {visible(one.reason)}"
-    where = f"{show_span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {one.commit[:10]}"
+    where = f"{show_span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {short(one.commit)}"
     if one.state == "silent":
         return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
     return f"> {name}: {where}, over its limit of {limit_percent(one.limit or 0)}"
@@ -105,7 +105,7 @@ def _over(over: Over) -> str:
     if over.against != "bound":
         moved = "worse" if over.ratio is None else show_span(over.ratio, over.low or 0, over.high or 0)
         limit = f", over its limit of {limit_percent(over.limit)}" if over.limit is not None else ""
-        what = f"{moved} against {visible(over.reference) or over.base[:10]}{limit}"
+        what = f"{moved} against {visible(over.reference) or short(over.base)}{limit}"
     nights = f"since {over.since[:10]}" if over.alert else f"on one night so far, {over.since[:10]}"
     return (
         f"{'>' if over.alert else '!'} {_name(over.case, over.metric, over.device, over.device_name)}: {what}, {nights}"

@@ -11,6 +11,7 @@ from rich.text import Text
 from perfci.model.doctor import Diagnosis, Finding, Status, TierState
 from perfci.model.text import count
 from perfci.render.escape import visible
+from perfci.render.table import put
 
 _STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _TIERS = ("tier", "here", "metrics")
@@ -19,21 +20,17 @@ _TIERS = ("tier", "here", "metrics")
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print it within a terminal's width; elsewhere padded lines, a remedy on the line below."""
     rich = console.is_terminal
-
-    def put(text: str, style: str = "") -> None:
-        console.print(Text(text, style if rich else ""), soft_wrap=not rich, highlight=False)
-
-    put(sentence(diagnosis), "bold")
-    put("")
+    put(console, sentence(diagnosis), "bold")
+    put(console, "")
     if rich:
         console.print(_lines(diagnosis.findings))
     else:
         width = max((cell_len(one.name) for one in diagnosis.findings), default=0)
         for one in diagnosis.findings:
-            put(f"{one.status:4}  {_padded(visible(one.name), width)}  {visible(one.found)}")
+            put(console, f"{one.status:4}  {_padded(visible(one.name), width)}  {visible(one.found)}")
             if one.remedy:
-                put(f"{'':4}  {'':{width}}  → {visible(one.remedy)}")
-    put("")
+                put(console, f"{'':4}  {'':{width}}  → {visible(one.remedy)}")
+    put(console, "")
     if rich:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for name in _TIERS:
@@ -44,9 +41,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(table)
     else:
         for state in diagnosis.tiers:
-            put(f"{state.tier:8}  {_source(state)}")
+            put(console, f"{state.tier:8}  {_source(state)}")
             if state.metrics:
-                put(f"{'':8}  {metric_names(state.metrics)}")
+                put(console, f"{'':8}  {metric_names(state.metrics)}")
 
 
 def sentence(diagnosis: Diagnosis) -> str:

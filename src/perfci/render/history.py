@@ -14,16 +14,14 @@ from perfci.history.document import Night
 from perfci.history.series import Answer, Device, Entry, Head, Series
 from perfci.history.store import Fault
 from perfci.model.base import matches
-from perfci.model.text import count, listed
+from perfci.model.text import count, listed, short
 from perfci.model.units import show, show_change, show_span
 from perfci.render.escape import visible
-from perfci.render.table import Table
+from perfci.render.table import Table, put
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _NOTHING = "·"
 """A night without a ratio."""
-_SHORT = 10
-"""Characters of a hash."""
 _LEAST_TITLE = 20
 _MOST_FAULTS = 10
 
@@ -32,13 +30,13 @@ def recorded(night: Night, name: str, *, new: bool) -> str:
     """Return what was recorded."""
     title = f" {visible(night.commit.title)}" if night.commit.title else ""
     against = [night.reference.name] if night.reference is not None else []
-    against += [night.last.sha[:_SHORT]] if night.last is not None else []
+    against += [short(night.last.sha)] if night.last is not None else []
     cases = count(len({(point.case, point.device) for point in night.points}), "case")
     told = f"{cases} against {' and '.join(map(visible, against))}" if against else f"{cases}, alone"
     seam = f"; seam to {visible(night.seam.before.name)}" if night.seam is not None else ""
     wrong = f"; error: {visible(night.error)}" if night.error else ""
     begin = "recorded" if new else "was recorded already:"
-    return f"{begin} {night.commit.sha[:_SHORT]}{title}: {told}{seam}{wrong} · {name}"
+    return f"{begin} {short(night.commit.sha)}{title}: {told}{seam}{wrong} · {name}"
 
 
 def as_json(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, Any]:
@@ -74,14 +72,14 @@ def print_series(series: Sequence[Series], console: Console) -> None:
     """Print each series, epochs apart: a sparkline of the ratio to the reference, and a row a night."""
     for number, (device, trace, shown) in enumerate(series):
         if number:
-            _put(console, Text())
+            put(console, Text())
         heading = Text.assemble((visible(trace.case), "bold"), f"  {visible(trace.metric)} on {visible(device.name)}")
-        _put(console, heading.append(f", {visible(trace.timing)}" if trace.timing not in ("", device.kind) else ""))
+        put(console, heading.append(f", {visible(trace.timing)}" if trace.timing not in ("", device.kind) else ""))
         before: Head | None = None
         for _, members in groupby(shown, key=lambda night: night[0].epoch):
             nights = list(members)
             if before is not None:
-                _put(console, Text(f"── a new epoch: {_why(before, nights[0][0])} ──", "dim"))
+                put(console, Text(f"── a new epoch: {_why(before, nights[0][0])} ──", "dim"))
             _epoch(console, trace.unit, nights)
             before = nights[-1][0]
 
@@ -105,12 +103,12 @@ def _why(before: Head, after: Head) -> str:
 def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) -> None:
     reference = visible(nights[-1][0].reference_name)
     if reference and (line := sparkline([entry.reference for _, entry in nights])):
-        _put(console, Text(f"{line} against {reference}"))
+        put(console, Text(f"{line} against {reference}"))
     head = ["date", "commit", *([f">against {reference}"] if reference else []), ">since last", ">value", "title"]
     cells = [
         [
             night.started[:10],
-            night.commit.sha[:_SHORT],
+            short(night.commit.sha),
             *([_told(entry.reference)] if reference else []),
             _told(entry.last),
             show(entry.value, unit),
@@ -126,7 +124,7 @@ def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) ->
         below = [Text(line[-1], "dim") if line[-1] else None for line in cells]
         table = Table(head[:-1], [line[:-1] for line in cells], styles, below)
     for text in table.lines(console):
-        _put(console, text)
+        put(console, text)
 
 
 def _told(answer: Answer | None) -> str:
@@ -178,7 +176,3 @@ def no_series(pattern: str, devices: Sequence[Device]) -> str:
         return f"no such metric or device is recorded of it: there is {listed(dict.fromkeys(of_case))}"
     cases = sorted({case for device in devices for case, _ in device.traces})
     return f"no recorded case matches {visible(pattern)!r}: there is {listed(map(visible, cases)) or 'none'}"
-
-
-def _put(console: Console, text: Text) -> None:
-    console.print(text, soft_wrap=not console.is_terminal, highlight=False)

@@ -99,6 +99,13 @@ class Table:
                     yield line
 
 
+def put(console: Console, text: str | Text, style: str = "") -> None:
+    """Print a line, however long where there is no terminal; `style`: of words on one."""
+    rich = console.is_terminal
+    line = Text(text, style if rich else "") if isinstance(text, str) else text
+    console.print(line, soft_wrap=not rich, highlight=False)
+
+
 def _cut(text: str, room: int) -> str:
     while cell_len(text) > room > 0:  # some characters take two columns
         text = shorten(text, len(text) - max(1, (cell_len(text) - room) // 2))
