@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,18 +49,46 @@ tuners.watch()
 """
 
 
+FORKS = """
+import json, os, sys, traceback
+import torch
+from perfci.worker import tuners
+
+for line in sys.stdin:
+    request = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        os.environ.update(request["env"])
+        try:
+            exec(request["script"], {"__name__": "__main__"})
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        sys.stdout.flush()
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""Importing torch takes longer than a script."""
+
+
+@cache
+def forks() -> subprocess.Popen:
+    """A process that has imported torch and forks one for each script; it ends with this one, which closes its stdin."""
+    env, pipe = os.environ | {"PYTHONPATH": str(SOURCE)}, subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", FORKS], env=env, stdin=pipe, stdout=pipe, text=True)
+
+
 def told_by(script: str, **env: str) -> dict[str, str]:
     """What a process tells that runs this."""
     text = SETUP + textwrap.dedent(script) + "\nprint(json.dumps(told))\n"
-    ended = subprocess.run(
-        [sys.executable, "-c", text],
-        env=os.environ | {"PYTHONPATH": str(SOURCE)} | env,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return dict(json.loads(ended.stdout.splitlines()[-1]))
+    process = forks()
+    print(json.dumps({"script": text, "env": env}), file=process.stdin, flush=True)
+    said = []
+    while not (line := process.stdout.readline()).strip().lstrip("-").isdigit():
+        assert line, "it has ended"
+        said.append(line)
+    assert int(line) == 0, said
+    return dict(json.loads(said[-1]))
 
 
 def test_plain_torch_leaves_no_trace() -> None:

@@ -3,12 +3,9 @@ and all wait for each other, and for nobody who is gone."""
 
 import json
 import os
-import random
-import signal
 import tempfile
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +30,7 @@ from perfci.model.results import Results
 from tests.e2e.conftest import Repo, adding
 
 from .replay import SILENT, Killed, Series, judged, measure, planned, series
+from .steps import STEPS, step
 
 QUIET: Any = SILENT
 
@@ -208,27 +206,6 @@ def test_how_far_all_have_come_is_told_as_one_and_what_it_takes_once_each_has_a_
     assert host._overall([first._replace(expected=None), second]).expected is None
 
 
-STEPS = 4
-
-
-def step(request: Request, member: Member, connection: Connection) -> None:
-    """In the place of a measurement: writes down when each step begins and ends, and dies where it is told to."""
-    line = host._Line(connection)
-    rng = random.Random(member.name)
-    with (request.where.out / f"{member.name}.jsonl").open("a", buffering=1) as file:
-        for number in range(STEPS):
-            print(json.dumps({"step": number, "begins": time.monotonic()}), file=file)
-            if member.env.get("DIES") == str(number):
-                os.kill(os.getpid(), signal.SIGKILL)
-            if member.env.get("REFUSES") == str(number):
-                return line.refused(UsageError("it is not to be"))
-            time.sleep(0.05 * rng.random())
-            print(json.dumps({"step": number, "ends": time.monotonic()}), file=file)
-            if number < STEPS - 1:
-                line.barrier()
-    return line.over()
-
-
 def steps(tmp_path: Path, *members: Member) -> list[str | None]:
     request = Request.of("compare", tmp_path, tmp_path)
     with patch.object(host, "_measure", step):
@@ -246,7 +223,7 @@ def moments(tmp_path: Path, kind: str) -> dict[int, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("dies", [None, 0, 1, 3])
+@pytest.mark.parametrize("dies", [None, 1, *(pytest.param(step, marks=pytest.mark.slow) for step in (0, 3))])
 def test_no_step_begins_before_all_have_ended_the_one_before(tmp_path: Path, dies: int | None) -> None:
     env = {} if dies is None else {"DIES": str(dies)}
     exits = steps(tmp_path, Member("a", {}), Member("b", env), Member("c", {}))
