@@ -5,11 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from ..conftest import Repo, adding
+from ..warm import Warm
 
 PERFCI = [sys.executable, "-m", "perfci"]
 
@@ -23,9 +25,11 @@ def unread() -> int:
     os.close(writes)
 
 
-@pytest.fixture
-def judged(repo: Repo) -> Repo:
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Repo:
     """A repository whose last run holds what `perfci report` judges: more than a pipe's reader takes at once."""
+    folder = tmp_path_factory.mktemp("judged")
+    repo = Repo(folder / "repo", {**os.environ, "TMPDIR": str(folder), "COLUMNS": "160", "NO_COLOR": "1"}, warm)
     repo.policy("limits: [{cases: '*', metric: time, max: 1ns}]\n")
     repo.write("kernels/adding.py", adding())
     run = repo.perfci("run", "--quick")
@@ -33,45 +37,58 @@ def judged(repo: Repo) -> Repo:
     return repo
 
 
-def test_an_output_that_nobody_reads_is_no_verdict(judged: Repo, unread: int) -> None:
-    for args in (["--help"], ["--version"], ["compare", "--help"], ["list"], ["report"], ["report", "--json"]):
-        done = subprocess.run(
-            [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=unread, stderr=subprocess.PIPE, check=False
-        )
-        assert (done.returncode, b"Exception" in done.stderr) == (141, False), (args, done.stderr)
+def slowly(*rows: Sequence) -> list:
+    return [pytest.param(*row, marks=pytest.mark.slow) for row in rows]
 
 
-def test_head_takes_the_first_line_of_a_report(judged: Repo) -> None:
-    for command in ("perfci --help | true", "perfci report | head -1", "perfci report --json | head -c 9"):
-        line = command.replace("perfci", f"{sys.executable} -m perfci")
+@pytest.mark.parametrize(
+    "args",
+    [["--version"], ["report"], *slowly([["--help"]], [["compare", "--help"]], [["list"]], [["report", "--json"]])],
+)
+def test_an_output_that_nobody_reads_is_no_verdict(judged: Repo, unread: int, args: list[str]) -> None:
+    done = subprocess.run(
+        [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=unread, stderr=subprocess.PIPE, check=False
+    )
+    assert (done.returncode, b"Exception" in done.stderr) == (141, False), done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["perfci report | head -1", *slowly(["perfci --help | true"], ["perfci report --json | head -c 9"])]
+)
+def test_head_takes_the_first_line_of_a_report(judged: Repo, command: str) -> None:
+    line = command.replace("perfci", f"{sys.executable} -m perfci")
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{line}; echo ${{PIPESTATUS[0]}} >&2"],
+        cwd=judged.root, env=judged.env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    whole = {"0"} if "help" in command else {"1"}  # read before its reader went: the code is the verdict's
+    assert done.stderr.strip() in {"141"} | whole, done.stderr
+
+
+@pytest.mark.parametrize("stderr", ["unread", "/dev/full", None])
+@pytest.mark.parametrize(
+    ("args", "code"), [(["report"], 1), *slowly((["frob"], 2), (["run", "--repo", "nowhere"], 2), (["--version"], 0))]
+)
+def test_messages_that_nobody_reads_change_no_exit_code(
+    judged: Repo, unread: int, stderr: str | None, args: list[str], code: int
+) -> None:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", f"{line}; echo ${{PIPESTATUS[0]}} >&2"],
-            cwd=judged.root, env=judged.env, capture_output=True, text=True, check=False,
+            [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=subprocess.PIPE,
+            stderr={"unread": unread, "/dev/full": full, None: None}[stderr],
+            preexec_fn=None if stderr is not None else lambda: os.close(2), check=False,
         )  # fmt: skip
-        whole = {"0"} if "help" in command else {"1"}  # read before its reader went: the code is the verdict's
-        assert done.stderr.strip() in {"141"} | whole, (command, done.stderr)
+    assert done.returncode == code
 
 
-def test_messages_that_nobody_reads_change_no_exit_code(judged: Repo, unread: int) -> None:
-    for args, code in ((["frob"], 2), (["run", "--repo", "nowhere"], 2), (["report"], 1), (["--version"], 0)):
-        for stderr in (unread, "/dev/full", None):
-            with Path("/dev/full").open("w") as full:
-                kinds = {unread: unread, "/dev/full": full, None: None}
-                done = subprocess.run(
-                    [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=subprocess.PIPE, stderr=kinds[stderr],
-                    preexec_fn=None if stderr is not None else lambda: os.close(2), check=False,
-                )  # fmt: skip
-            assert done.returncode == code, (args, stderr)
-
-
-def test_a_run_without_stdout_has_its_verdict(judged: Repo) -> None:
+@pytest.mark.parametrize(("args", "code"), [(["report"], 1), (["run", "--quick"], 1), *slowly((["--help"], 0))])
+def test_a_run_without_stdout_has_its_verdict(judged: Repo, args: list[str], code: int) -> None:
     """`>&-`: nobody is to read, and no file of the run may take the place of what is closed."""
-    for args, code in ((["report"], 1), (["run", "--quick"], 1), (["--help"], 0)):
-        done = subprocess.run(
-            [*PERFCI, *args], cwd=judged.root, env=judged.env, stderr=subprocess.PIPE, text=True, check=False,
-            preexec_fn=lambda: os.close(1),
-        )  # fmt: skip
-        assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    done = subprocess.run(
+        [*PERFCI, *args], cwd=judged.root, env=judged.env, stderr=subprocess.PIPE, text=True, check=False,
+        preexec_fn=lambda: os.close(1),
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 WAITS = """
@@ -81,7 +98,7 @@ WAITS = """
 """
 
 
-@pytest.mark.parametrize("verb", [["list"], ["run"], ["calibrate"]])
+@pytest.mark.parametrize("verb", [["run"], *slowly([["list"]], [["calibrate"]])])
 def test_an_interrupt_says_so_and_ends_with_3(repo: Repo, tmp_path: Path, verb: list[str]) -> None:
     marker = tmp_path / "imports"
     repo.policy()
