@@ -81,7 +81,7 @@ def _draw_fewer(item: pytest.Item) -> None:
     asked = getattr(function, "_hypothesis_internal_use_settings", None)  # hypothesis has no public way to them
     if asked is not None and isfunction(function) and not hasattr(function, "draws_fewer"):  # once for all parameters
         function.draws_fewer = True
-        fewer = settings(asked, max_examples=max(asked.max_examples // QUICK, 10))
+        fewer = settings(asked, max_examples=max(asked.max_examples // QUICK, 5))
         function._hypothesis_internal_use_settings = fewer
 
 

@@ -51,6 +51,7 @@ def paced(repo: Repo) -> Repo:
     return repo
 
 
+@pytest.mark.slow
 def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_path: Path) -> None:
     """No --base: the tree, with what is not committed, is compared with itself."""
     old, new = interpreter(tmp_path / "old", "1.0", 20_000), interpreter(tmp_path / "new", "2.0", 40_000)
@@ -104,6 +105,7 @@ def test_a_variable_that_slows_head_is_a_regression(repo: Repo) -> None:
     assert commit in run.report["command"]
 
 
+@pytest.mark.slow
 def test_a_variable_that_does_nothing_is_measured(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/a.py", CHOOSING)

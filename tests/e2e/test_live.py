@@ -140,6 +140,15 @@ def test_proved_cases_are_told_once_as_a_count(changed: Repo) -> None:
     assert [line for line in terminal.lines() if line[:1] in ("✓", "✗")] == ["✓ 2 cases proved unchanged"]
 
 
+def test_colour_that_is_forced_colours_no_line_of_a_pipe() -> None:
+    said = StringIO()
+    with Teller(Console(file=said, _environ={"FORCE_COLOR": "1", "TERM": "xterm"})) as teller:
+        teller.stage("checking · head · k")
+        teller.pair(STANDING)
+    assert len(said.getvalue().splitlines()) == 2 and "\x1b" not in said.getvalue()
+
+
+@pytest.mark.slow
 def test_a_pipe_gets_lines_even_where_colour_is_forced(changed: Repo) -> None:
     changed.env |= {"FORCE_COLOR": "1", "TERM": "xterm"}
     run = changed.perfci("compare", "--base", "main~1", "--committed", fresh=True)

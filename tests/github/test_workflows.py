@@ -327,7 +327,7 @@ def played(job: str, variant: str, publish: str, folder: Path) -> str:
 NVIDIA = [name for name, one in pins.variants().items() if one.base.startswith("nvidia/")]
 
 
-@pytest.mark.parametrize(("publish", "variant"), zip(["true", "True", "", "false"], cycle(NVIDIA), strict=False))
+@pytest.mark.parametrize(("publish", "variant"), [*zip(["true", "True", "", "false"], cycle(NVIDIA), strict=False)])
 def test_an_image_is_built_from_the_pins_and_pushed_only_where_the_variable_says_so(
     variant: str, publish: str, tmp_path: Path
 ) -> None:

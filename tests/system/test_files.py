@@ -39,13 +39,15 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small disk"
-    folder.mkdir()
+def small_disk() -> Iterator[Path]:
+    """Outside of pytest's folders, which it could not remove where a killed run has left it mounted."""
+    folder = Path(tempfile.mkdtemp(prefix="small disk "))
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], capture_output=True).returncode:
+        folder.rmdir()
         pytest.skip("mounting is not allowed here; the tests with a file size limit cover failing writes")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+    folder.rmdir()
 
 
 def test_a_document_is_replaced_whole_with_the_usual_mode(tmp_path: Path):

@@ -116,18 +116,22 @@ def _without_strace(repo: Repo, tmp_path: Path) -> None:
     repo.env["PATH"] = str(programs)
 
 
+@pytest.mark.slow
 def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
     proving.commit()
     proving.write("README.md", "More.")
     _without_strace(proving, tmp_path)
-    why = "strace is not installed here: apt-get install strace"
     run = compared(proving)
-    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", why))
-    assert f"note: nothing was proved unchanged by its code: {why}" in run.out
+    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", WITHOUT))
+    assert f"note: nothing was proved unchanged by its code: {WITHOUT}" in run.out
 
 
-def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: Path) -> None:
-    """It could be attached when that was tried, and then no more."""
+WITHOUT = "strace is not installed here: apt-get install strace"
+DETACHED = "the process that was traced failed: strace is not attached: ptrace: not again (log: logs/prove-base.log)"
+
+
+def _not_attached(repo: Repo, tmp_path: Path) -> None:
+    """It can be attached when that is tried, and then no more."""
     count, real = tmp_path / "count", shutil.which("strace")
     fake = tmp_path / "bin/strace"
     fake.parent.mkdir()
@@ -136,12 +140,26 @@ def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: 
         f'[ -e {count} ] || {{ : > {count}; exec {real} "$@"; }}\necho "ptrace: not again" >&2; exit 1\n'
     )
     fake.chmod(0o755)
-    proving.env["PATH"] = f"{fake.parent}:{proving.env['PATH']}"
+    repo.env["PATH"] = f"{fake.parent}:{repo.env['PATH']}"
+
+
+@pytest.mark.parametrize(("broken", "why"), [(_without_strace, WITHOUT), (_not_attached, DETACHED)])
+def test_what_strace_does_not_trace_is_not_proved(
+    proving: Repo, tmp_path: Path, broken: Callable[[Repo, Path], None], why: str
+) -> None:
     proving.commit()
     proving.write("README.md", "More.")
+    broken(proving, tmp_path)
+    assert planned(proving) == dict.fromkeys(("adding", "b"), ("", why))
+
+
+@pytest.mark.slow
+def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: Path) -> None:
+    proving.commit()
+    proving.write("README.md", "More.")
+    _not_attached(proving, tmp_path)
     run = compared(proving, "--quick", "--budget", "5m")
-    why = "the process that was traced failed: strace is not attached: ptrace: not again (log: logs/prove-base.log)"
-    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", why))
+    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", DETACHED))
     assert all(case["pairs"] for case in run.results["cases"])
 
 

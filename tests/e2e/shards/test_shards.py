@@ -165,7 +165,7 @@ def test_models_of_device_share_error_rates_and_pass_together(repo: Repo) -> Non
     assert (json_of.code, "2 models have a report each" in json_of.err) == (2, True)
 
 
-def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo, tmp_path: Path) -> None:
+def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo) -> None:
     suite(repo)
     slower(repo)
     plan = planned(repo, 2, "--committed")
@@ -199,8 +199,13 @@ def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo, tmp_path: Path
     # Another commit, though it holds the same files.
     repo.commit("nothing")
     assert "the commit of head is not that of the plan" in last_line(shard(repo, "1/2"))
-    repo.git("reset", "-q", "--hard", "HEAD~1")
-    # What is not committed does not count.
+
+
+@pytest.mark.slow
+def test_what_is_not_committed_does_not_count(repo: Repo) -> None:
+    suite(repo)
+    slower(repo)
+    planned(repo, 2, "--committed")
     repo.write("kernels/ant.py", kernel("ant", spin=5))
     assert shard(repo, "1/2").code in (0, 1)
 

@@ -60,6 +60,7 @@ def test_a_dear_import_is_paid_once_a_run(repository):
     assert "imported once for all workers" in told
 
 
+@pytest.mark.slow
 def test_what_head_alone_provides_is_left_to_the_workers(repository):
     (repository / "kernels/total.py").write_text("import json\n" + SUITE)
     git(repository, "commit", "-qam", "json")

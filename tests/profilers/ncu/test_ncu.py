@@ -606,7 +606,7 @@ def fuzz_reports(folder, number, seed):
 
 
 def test_mutated_reports(report, tmp_path):
-    assert fuzz_reports(tmp_path, 30, seed=4)["none"]
+    assert fuzz_reports(tmp_path, 8, seed=4)["none"]
 
 
 @pytest.mark.slow
