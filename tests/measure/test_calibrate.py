@@ -49,7 +49,9 @@ def test_a_planted_effect_of_3_in_1000_is_named_first_and_ends_in_1():
     assert any("`matmul/n=8192`: head is 1.2 % faster than base" in text for text in found.warnings)
 
 
-@pytest.mark.parametrize("kernel", IDS)
+@pytest.mark.parametrize(
+    "kernel", [kernel if kernel == "mm1024" else pytest.param(kernel, marks=pytest.mark.slow) for kernel in IDS]
+)
 def test_3_in_1000_is_caught_on_every_recorded_kernel(kernel):
     measured = recorded({kernel: 0.003})
     found = conclude(measured)

@@ -135,7 +135,9 @@ def test_workers_inherit_what_the_stem_has_imported(made):
     assert place.told("import dear", ["dear"], side="base")["dear"] is True, "those of the other side, too"
 
 
-@pytest.mark.parametrize("much", [0, 1400, 3000, 4700, 8400])
+@pytest.mark.parametrize(
+    "much", [0, 4700, *(pytest.param(much, marks=pytest.mark.slow) for much in (1400, 3000, 8400))]
+)
 def test_forks_for_both_sides_lay_out_memory_alike_while_others_end(made, much):
     """A process that serves requests finds other memory after each, by their sizes."""
     place = made({"dear.py": ""})
