@@ -43,7 +43,7 @@ def test_a_step_of_one_percent_is_proposed_within_four_nights():
     assert score.misplaced <= 0.02 * len(score.delays)
 
 
-@pytest.mark.parametrize("stepping", [1, 12, 18, 24, 36])
+@pytest.mark.parametrize("stepping", [1, 18, 36, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 24))])
 @pytest.mark.parametrize(("before", "size", "within"), [(30, 0.01, 10), (30, 0.02, 4), (30, 0.05, 3), (120, 0.01, 4)])
 def test_a_step_of_many_series_on_one_night_is_proposed_as_soon_as_one_alone(stepping, before, size, within):
     found = []
