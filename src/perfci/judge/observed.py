@@ -7,7 +7,7 @@ from typing import assert_never
 
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
-from perfci.judge.status import Context, about, about_criterion, judged, missing
+from perfci.judge.status import Context, answered, missing
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion

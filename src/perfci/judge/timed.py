@@ -81,10 +81,10 @@ def _unlike(context: Context, case: Case, criterion: Criterion) -> Row | None:
     """Of an alternative that differs between the sides, or did not always run."""
     sides, effect = case.sides, context.unanswered(case)
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
-        return judged("changed", context.unanswered(case), f"no speed-up to hold head to: {why}")
-    refused = next((pair.refused for pair in case.pairs if pair.refused), "")
-    if refused:
-        return judged("invalid", context.unanswered(case), f"not measured: {_alternative_name(case)} failed: {refused}")
+        return answered(case, criterion, "changed", effect, f"no speed-up to hold head to: {why}")
+    if refused := next((pair.refused for pair in case.pairs if pair.refused), ""):
+        reason = f"not measured: {_alternative_name(case)} failed: {refused}"
+        return answered(case, criterion, "invalid", effect, reason)
     return None
 
 

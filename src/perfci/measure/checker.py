@@ -16,7 +16,7 @@ from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide, Check, Reason, Work
 from perfci.model.timing import Setting, TimingMode
 from perfci.system.child import Died
-from perfci.system.starter import Wait, Worker, wait_first
+from perfci.system.starter import Wait, Worker, close_all, wait_first
 
 _MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
 """As PyTorch, CUDA's libraries, Python and the C library say it."""
@@ -184,7 +184,8 @@ class Checker:
             for number, (case, reply) in enumerate(unsettled)
             if not self._settle(case, reply, beside, len(unsettled) - number)
         ]
-        _end(self._spare)
+        close_all(self._spare)
+        self._spare.clear()
         return disturbed
 
     def _settle(self, case: Case, reply: Checked | Died, beside: bool, left: int) -> bool:
@@ -230,28 +231,20 @@ class Checker:
                 for worker in started:
                     self._spare.append(bench.loaded(worker))
             except Died:
-                _end([worker for worker in started if worker not in self._spare])
+                close_all([worker for worker in started if worker not in self._spare])
                 if not self._spare:
                     raise
         self._worker, self.loading = self._spare.pop(), False
 
-    def dismiss(self) -> None:
-        """Tell the worker to end by itself."""
-        if self._worker is not None:
-            self._worker.dismiss()
+    @property
+    def workers(self) -> list[Worker]:
+        """The worker, if there is one."""
+        return [] if self._worker is None else [self._worker]
 
     def close(self) -> None:
         """End the worker."""
         if self._worker is not None:
             self._worker.close()
-
-
-def _end(workers: list[Worker]) -> None:
-    for worker in workers:
-        worker.dismiss()
-    for worker in workers:
-        worker.close()
-    workers.clear()
 
 
 def _is_short(text: str) -> bool:

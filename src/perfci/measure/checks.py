@@ -19,7 +19,7 @@ from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
 from perfci.stats.attainable import least_seconds
 from perfci.system.facts import cpu_quota, usable_cores
-from perfci.system.starter import Wait, wait_first
+from perfci.system.starter import Wait, close_all, wait_first
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
 """As `worker/checks/check.py` says it."""
@@ -216,10 +216,7 @@ def _check(shares: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None
 
 
 def _close(checkers: "Sequence[Checker]") -> None:
-    for checker in checkers:
-        checker.dismiss()
-    for checker in checkers:
-        checker.close()
+    close_all(worker for checker in checkers for worker in checker.workers)
 
 
 def settle_all(

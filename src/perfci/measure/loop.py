@@ -14,7 +14,7 @@ from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.request import Progress, Standing
-from perfci.measure.rounds import PairOutcome, close_all, run_round
+from perfci.measure.rounds import PairOutcome, end_workers, run_round
 from perfci.measure.sampling import Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left, planned_pairs
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
@@ -89,7 +89,7 @@ class Loop:
         finally:
             for bench in self.benches.values():
                 if bench.spare:
-                    close_all(bench, bench.spare)
+                    end_workers(bench, bench.spare)
             self.seconds = time.monotonic() - start
 
     def _standing(self, cases: Sequence[Case], open_cases: Sequence[Case]) -> Standing:

@@ -19,7 +19,7 @@ from perfci.model.timing import GRAPH_MODES
 from perfci.stats.components import Blocks, scatter_of
 from perfci.stats.describe import trimmed_mean
 from perfci.system.child import Died
-from perfci.system.starter import Worker
+from perfci.system.starter import Worker, close_all
 
 Samples = dict[Side, list[list[float]]]
 N = TypeVar("N", bound=str)
@@ -60,16 +60,16 @@ def run_round(
     workers, bench.spare = bench.spare, {}
     order = list(workers)
     with ExitStack() as stack:
-        stack.callback(close_all, bench, workers)
+        stack.callback(end_workers, bench, workers)
         for case in todo:
             if time.monotonic() >= deadline:
                 break
             if bench.setups[case.key].alternating:
-                close_all(bench, workers)  # neither memory nor an exclusive device is left to them
+                end_workers(bench, workers)  # neither memory nor an exclusive device is left to them
                 done(_alternate(bench, case, rng))
                 continue
             if not all(name in workers and workers[name].alive for name in sides):
-                close_all(bench, workers)
+                end_workers(bench, workers)
                 order, drawn = list(sides), rng.getrandbits(62)
                 rng.shuffle(order)
                 try:
@@ -99,8 +99,8 @@ def _renew(bench: Bench, workers: dict[Side, Worker], rng: random.Random) -> Non
         for name in order:
             bench.loaded(bench.spare[name])
     except Died:
-        close_all(bench, bench.spare)  # the next round's workers will say why
-    close_all(bench, workers)
+        end_workers(bench, bench.spare)  # the next round's workers will say why
+    end_workers(bench, workers)
 
 
 def _verified(case: Case) -> bool:
@@ -108,13 +108,10 @@ def _verified(case: Case) -> bool:
     return not case.pairs or random.SystemRandom().random() < VERIFIED
 
 
-def close_all(bench: Bench, workers: dict[Side, Worker]) -> None:
+def end_workers(bench: Bench, workers: dict[Side, Worker]) -> None:
     """End all workers at a time."""
     with bench.costs.phase("close"):
-        for worker in workers.values():
-            worker.dismiss()  # releasing a GPU takes a worker some 150 ms: both at a time
-        for worker in workers.values():
-            worker.close()
+        close_all(workers.values())  # releasing a GPU takes a worker some 150 ms
     workers.clear()
 
 
