@@ -1,4 +1,5 @@
-"""The check run on the head, which a branch rule can require. `result.py` decides, this applies."""
+"""The check run on the head, which a branch rule can require. `result.py` decides its conclusion; here are its name
+(`perfci into BRANCH` where no rule asks for it), its annotations, and what is written."""
 
 import re
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from perfci.model.base import Amount, DeviceKind, Document, Finite, Items
 from perfci.model.report import Class
 
-ANSWERED: frozenset[Class] = frozenset({"regression", "violation", "unchanged", "improvement"})
+TELLS_OF_LIMIT: frozenset[Class] = frozenset({"regression", "violation", "unchanged", "improvement"})
 """Classes that say whether a limit holds."""
 
 Name = Annotated[str, Field(min_length=1, max_length=500)]
@@ -129,7 +129,7 @@ class Night(Document):
     environment: dict[Name, Text]
     """Facts that ratios are not chained across: driver, torch, CUDA, interpreter, image."""
     epoch: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    """Of reference, devices and environment: nothing is concluded across two."""
+    """Digest of reference, devices and environment (`record.py`): nothing is concluded across two."""
     seam: Seam | None = None
     error: Text = ""
     """Why the run has no answer; points are those that it had."""
@@ -143,7 +143,7 @@ class Night(Document):
         An attempt at a run is worth the more of this it has, in this order.
         """
         told = [one for point in self.points for one in (point.last, point.reference) if one is not None]
-        decided = any(one.class_ in ANSWERED for one in told)
+        decided = any(one.class_ in TELLS_OF_LIMIT for one in told)
         return decided, any(one.ratio is not None for one in told), not self.error
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from perfci.history.document import ANSWERED, Commit
+from perfci.history.document import TELLS_OF_LIMIT, Commit
 from perfci.history.series import Answer, Entry, Head
 from perfci.model.metrics import known_metric
 from perfci.model.report import Class
@@ -31,7 +31,7 @@ _COMMITS = 32
 _LARGEST = 700.0
 """No float has the ratio of a larger logarithm."""
 _WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
-_MEASURED: frozenset[Class] = ANSWERED | {"inconclusive"}
+_MEASURED: frozenset[Class] = TELLS_OF_LIMIT | {"inconclusive"}
 """Their ratio is to be believed, unlike that of `invalid`, `clock` and `changed`."""
 
 
@@ -140,7 +140,7 @@ class Step:
             if not stepped:
                 return UNKNOWN
             self._begin(night, entry)
-        if last is not None and last.class_ in ANSWERED and last.limit is not None:
+        if last is not None and last.class_ in TELLS_OF_LIMIT and last.limit is not None:
             self._limit = last.limit
         if not self._worse:
             return Said(self._by_class(last), self._base, self._change, self._limit)
@@ -175,10 +175,10 @@ class Step:
     def _changes(self, night: Head, entry: Entry) -> Iterator[Distance]:
         """That by the reference first."""
         reference, here = entry.reference, _distance(entry.reference)
-        measured = reference is not None and (reference.class_ in ANSWERED or reference.limit is None)
+        measured = reference is not None and (reference.class_ in TELLS_OF_LIMIT or reference.limit is None)
         if measured and here is not None and self._before is not None:  # the ratio, whatever was asked
             yield here.times(self._before.back())
-        if entry.last is not None and entry.last.class_ in ANSWERED and night.commit.sha in self._to_base:
+        if entry.last is not None and entry.last.class_ in TELLS_OF_LIMIT and night.commit.sha in self._to_base:
             yield self._to_base[night.commit.sha]
 
     def _by_class(self, last: Answer | None) -> Holds:
@@ -192,7 +192,7 @@ class Step:
 
 def _shown(answer: Answer | None, metric: str) -> Holds:
     """A violation says nothing of the relative limit on the same metric: all of its ratio's interval must."""
-    if answer is None or answer.class_ not in ANSWERED:
+    if answer is None or answer.class_ not in TELLS_OF_LIMIT:
         return "unknown"
     if answer.class_ != "violation":
         return "over" if answer.class_ == "regression" else "within"

@@ -81,8 +81,6 @@ def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Aske
         sha = plan.reference.commit.sha if against is None else against.commit("base")
         reference = Reference(name=plan.reference.name, commit=described(repo, sha))
     last, seam = comparisons.get("last"), comparisons.get("seam")
-    facts = ([list(one) for one in sorted(facts.items())] for facts in (devices, environment))
-    identity = [reference.commit.sha if reference is not None else "", *facts]
     try:
         return Night(
             run=asked.run,
@@ -94,7 +92,7 @@ def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Aske
             reference=reference,
             devices=devices,
             environment=environment,
-            epoch=digest(identity)[:16],
+            epoch=_epoch(reference, devices, environment),
             seam=_seam(repo, seam, plan.seam.name) if seam is not None and plan.seam is not None else None,
             error=_error(comparisons, lost),
             points=[point for point in _points(comparisons) if point.device in devices],
@@ -103,6 +101,12 @@ def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Aske
         first = error.errors(include_url=False, include_input=False)[0]
         at = escaped(".".join(map(str, first["loc"])), 100)
         raise UsageError(f"{main[0].place}: cannot be recorded ({at}: {first['msg']})") from None
+
+
+def _epoch(reference: Reference | None, devices: Mapping[DeviceKind, str], environment: Mapping[str, str]) -> str:
+    """Return a digest of what begins an epoch where it changes."""
+    facts = ([list(fact) for fact in sorted(facts.items())] for facts in (devices, environment))
+    return digest([reference.commit.sha if reference is not None else "", *facts])[:16]
 
 
 def _require_committed(one: Comparison) -> None:

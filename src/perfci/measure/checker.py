@@ -1,4 +1,4 @@
-"""One side's checks of cases."""
+"""What a side's worker is asked in a check, and what becomes of its answers; `checks.py` says in which order."""
 
 import math
 import re
