@@ -41,7 +41,7 @@ class Checked(Document):
 
 
 class Warmed(Document):
-    """The answer to a further `open`."""
+    """The answer to `open` without `describe`."""
 
     warm: Amount
 

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-PROFILERS = 0.2
+PROFILING_SHARE = 0.2
 """Share that profilers may take."""
-OVERRUN = 0.2
+OVERRUN_SHARE = 0.2
 """Share by which a run may pass its end."""
 
 
@@ -35,8 +35,8 @@ class Budget:
     def profiling(self, needed: bool) -> float:
         """Return profilers' seconds from here on: a fifth of the budget; where limits have them `needed`, all that is
         left if that is more."""
-        return max(PROFILERS * self.seconds, self.left if needed else 0.0)
+        return max(PROFILING_SHARE * self.seconds, self.left if needed else 0.0)
 
     def patience(self, seconds: float) -> float:
         """Return how long to wait for a step of `seconds`: at most a fifth of the budget past its end."""
-        return min(seconds, self.left + OVERRUN * self.seconds)
+        return min(seconds, self.left + OVERRUN_SHARE * self.seconds)

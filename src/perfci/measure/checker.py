@@ -26,7 +26,7 @@ LATE = Reason(kind="budget", text="the budget ended before it was checked")
 
 
 class _Opened(Document):
-    """A worker's first answer to `open`."""
+    """The answer to `open` with `describe`."""
 
     digest: str
     dtype: str
@@ -238,7 +238,7 @@ class Checker:
 
     @property
     def workers(self) -> list[Worker]:
-        """The worker, if there is one."""
+        """The worker, if there is one; spare ones end in `settle`."""
         return [] if self._worker is None else [self._worker]
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def check_all(
 
     Base is ahead, since its tolerances hold for head. Where a side makes what Python could import, all is checked
     again, one side after the other, so that it is the side's own (`Seal.own`). A case that the budget does not reach in
-    every side is skipped in all.
+    every side is skipped in all: only what was right is timed.
     """
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}

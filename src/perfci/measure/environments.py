@@ -1,7 +1,7 @@
 """Base and head with other interpreters or variables.
 
-Their workers are processes of their own: a parent per side, with one address space for the whole run, is a fixed effect
-that passes for a change.
+Their workers are processes of their own: a fork inherits its parent's interpreter and libraries, and a parent per side,
+with one address space for the whole run, is a fixed effect that passes for a change.
 """
 
 import re

@@ -57,7 +57,10 @@ class Loop:
     """Least seconds of a kernel's pair without its samples."""
 
     def run(self, cases: Sequence[Case], decided: Callable[[list[Case]], None] = lambda cases: None) -> None:
-        """Append pairs to `cases`. `decided` hears of decided ones. Raises MachineError, KeyboardInterrupt."""
+        """Append pairs to `cases`, each with why measuring ended. `decided` hears of decided ones.
+
+        Raises MachineError, KeyboardInterrupt.
+        """
         start, plan = time.monotonic(), self.plan
         measurable = [case for case in cases if can_measure(case)]
         open_cases = [case for case in measurable if self._goes_on(case)]

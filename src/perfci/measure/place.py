@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import perfci
 from perfci.measure.bench import Bench
@@ -30,7 +30,7 @@ from perfci.measure.request import Progress, Request
 from perfci.measure.sides import prepared
 from perfci.measure.sides.kept import Kept, key_of, open_kept, require_out_of_reach
 from perfci.measure.sides.planned import of_machine, of_sources, require_planned
-from perfci.model.base import DeviceKind, MachineError, Side, UsageError
+from perfci.model.base import DeviceKind, Document, MachineError, Side, UsageError
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.text import escaped, listed
@@ -39,9 +39,9 @@ from perfci.system.child import Arena, Died
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
 from perfci.system.process import Parent
-from perfci.system.starter import D
 from perfci.system.users import Account, find_account
 
+D = TypeVar("D", bound=Document)
 MEMORY_SHARE = 0.9
 """Share of free memory for all workers together."""
 NOWHERE = "none"
@@ -317,7 +317,8 @@ def ask_outside(
         answer = worker.tell(form, op, LOAD_TIMEOUT, **fields)
         worker.close()
     except Died as died:
-        raise MachineError(f"{side.python}: cannot tell its {op}: {died.reason.text} (log: {log})") from None
+        which = f" of {fields['device']}" if "device" in fields else ""
+        raise MachineError(f"{side.python}: cannot tell its {op}{which}: {died.reason.text} (log: {log})") from None
     return answer
 
 

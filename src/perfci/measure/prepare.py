@@ -33,7 +33,7 @@ in anew: workers of the same code differed by up to 8 × (64 x 4096 float32, smo
 times 0.69, and 0.012 so)."""
 BASE_JUDGES = "base's limits judge; head's count once merged"
 OF_EACH_SIDE = {"suite", "commands", "build", "build_timeout", "path", "python", "env", "pass_env"}
-"""Keys of the policy that each side takes from its own."""
+"""Keys of the policy that each side takes from its own; all others are base's for both."""
 _OF_NO_JUDGEMENT = {"version", "ignore", "gpu_hour", "history"}
 
 

@@ -1,5 +1,9 @@
-"""The run, from sources to results, in the order in which it happens. It never imports the user's code and never
-touches the GPU."""
+"""The run, from sources to results, in the order in which it happens.
+
+It never imports the user's code and never touches the GPU. Each step is a module beside this one: place.py (base and
+head built, the machine known), cases.py, coverage.py, plan.py, proof/, checks.py, timing.py, loop.py (the rounds),
+rounds.py (one of them), sampling.py (who gets the next pair, how large), profiling/.
+"""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -122,9 +126,10 @@ class Measurement:
             watch.read()  # while nothing of ours is on the GPU
             lock = hold_clock(place, self.request.what.lock_clocks, stack)
             planned = self._plan(place, self._discover(place))
+            self._tell_idle(place, planned)
             if not self.request.how.resume:
                 put_away(self.request.where.out)
-            self._prove_code(place, planned)
+            self._settle_plan(place, planned)
             run = self._begin(place, planned, watch, lock, stack)
             self._check(run)
             self._prove_work(run)
@@ -167,10 +172,17 @@ class Measurement:
         plan.budget = self.request.how.budget or plan.budget
         return _Planned(cases, plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0)))
 
-    def _prove_code(self, place: Place, planned: _Planned) -> None:
-        """Find cases whose code did not change: they are measured only as an audit, and share no α.
+    def _tell_idle(self, place: Place, planned: _Planned) -> None:
+        """Find limits that ask nothing, or less than base's. Raises UsageError."""
+        cases, limits = planned.cases, place.limits
+        if planned.plan.judged:
+            cases.idle += [] if self.request.what.head_judges else redeclared(cases.all, cases.found, limits)
+            cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
 
-        The run's identifier decides on audits, and is drawn once head's code has run.
+    def _settle_plan(self, place: Place, planned: _Planned) -> None:
+        """Prove cases by their code, which then share no α: fix the plan's `m` and looks, and the run's identifier.
+
+        That one decides on audits, and is drawn once head's code has run.
         """
         what, cases, plan = self.request.what, planned.cases.all, planned.plan
         if self.request.planned is not None:  # proved, and drawn, as it was planned
@@ -199,9 +211,6 @@ class Measurement:
         """Write down what is known before the first check."""
         what, how, limits = self.request.what, self.request.how, place.limits
         cases, plan, budget = planned.cases, planned.plan, planned.budget
-        if plan.judged:
-            cases.idle += [] if what.head_judges else redeclared(cases.all, cases.found, limits)
-            cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
         begun = begun_with(self.request, place.sources.base, cases.all)
         claims = identity(self.request, place, plan, cases.all)
         journal = Journal(self.request.where.out, claims, planned.run, how.resume, begun)
@@ -293,7 +302,7 @@ class Measurement:
             place = self._open(stack)
             cases = self._discover(place)
             planned = self._plan(place, cases)
-            self._prove_code(place, planned)
+            self._settle_plan(place, planned)
             require_untouched(place)
             for line in [*planned.unproved, *cases.idle, *told(planned.plan.criteria)]:
                 self.progress.note(line)

@@ -14,12 +14,13 @@ MODES: dict[DeviceKind, list[Mode]] = {"cpu": ["cpu"], "cuda": ["rotating", "col
 ROTATION = 3
 """Inputs of a `rotating` case have this many times the L2's size."""
 MOST_SETS = 256
-"""A case with this many sets inside the L2 is measured with its inputs there."""
+"""Sets of inputs at most. A case with this many inside the L2 is measured with its inputs there."""
 REPLAY = 300e-6
 """Seconds to aim at: some hundred times a replay's start."""
 LONG_REPLAY = 2e-3
 """Seconds of a replay that needs no others before and behind."""
 MOST_EXECUTIONS = 1024
+"""In one graph."""
 LONGEST_SAMPLE = 0.25
 """Seconds of a CPU batch in the slower side."""
 MEMORY_SHARE = 0.9

@@ -53,7 +53,7 @@ SEEN = 0.025
 """Level at which a case within the limit ends as faster: its printed 95 % interval lies beyond."""
 _SUSPECT = 0.05
 """Level at which a case within the limit at equal clock seems slower as measured, and takes more pairs. It decides
-nothing."""
+nothing: a looser one costs pairs, a stricter one lets a lowered clock pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from perfci.stats.walsh import Array, hodges_lehmann
 
 
 def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
-    """Return the p-value of "the location of x, shape (n,), is greater than r_log".
+    """Return the p-value of "the location of x, shape (n,), is greater than r_log": 1 where a value is not beyond it.
 
     Raises ValueError for fewer than two values, and for one that is not finite.
     """
@@ -59,8 +59,8 @@ def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold:
 def one_peak(case: Case, n: int) -> bool:
     """Return whether the first n pairs may be taken to scatter about one value.
 
-    They are of replayed graphs, the workers of a pair live together, and no process has a trace of a tuner
-    (`worker/tuners.py`).
+    They are of replayed graphs, the workers of a pair live together, and every process tells of tuners
+    (`worker/tuners.py`), and has a trace of none.
     """
     for name in SIDES:
         side = case.sides.get(name)

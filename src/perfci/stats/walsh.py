@@ -114,7 +114,7 @@ def p_less(x: Sequence[float] | Array, c: float) -> float:
 
 
 def hodges_lehmann(x: Sequence[float] | Array) -> float:
-    """Return the median of the Walsh averages."""
+    """Return the median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
     return Averages(x).hodges_lehmann()
 
 

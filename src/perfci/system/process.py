@@ -163,7 +163,7 @@ class Parent(Starter):
 
     def worker(self, arena: Arena, log: Path, under: Under | None = None) -> Worker:
         """Start a worker: forked from the stem or the parent, or spawned, under a profiler or where the sides'
-        environments differ. Raises Died."""
+        environments differ. All sides start the same way: a difference would be measured. Raises Died."""
         if not self.forks or under is not None:
             return self.spawned(arena, log, under)
         starter = self.stem or self

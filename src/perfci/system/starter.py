@@ -265,7 +265,7 @@ class Wait:
         """Why it was killed."""
 
     def is_over(self) -> bool:
-        """Tell whether it has ended or answered."""
+        """Tell whether it has ended, was killed, or its answer is already read from the socket."""
         answered = self.channel is not None and self.channel.pending()
         return answered or self.died is not None or self.starter.has_ended(self.ident)
 
@@ -386,7 +386,7 @@ class Worker:
         return self.fit(form, op, self.ask(op, timeout, **fields))
 
     def fit(self, form: type[D], op: str, reply: Mapping[str, Any]) -> D:
-        """Return the answer in its form. Raises Died."""
+        """Return the answer in its form, else kill the worker and raise Died."""
         try:
             return form.model_validate(reply)
         except ValidationError as error:
@@ -397,11 +397,12 @@ class Worker:
             raise Died(Reason(kind="protocol", text=text[:400])) from None
 
     def _gone(self) -> Died:
+        alive, self.alive = self.alive, False
         ended = self.parent.wait_exit(self.ident, 5)
         if ended is None:
-            self.kill()
+            if alive:
+                self.parent.kill(self.ident)
             return Died(Reason(kind="protocol", text="closed perfci's channel"))
-        self.alive = False
         kind = "crash" if ended.signal is not None else "exit"
         return Died(Reason(kind=kind, text=f"{ended.words()} before it answered"))
 

@@ -240,8 +240,10 @@ class Outputs:
 
 @contextmanager
 def keep_outputs(folder: Path, sources: Path, account: Account | None = None) -> Iterator[Outputs]:
-    """Make `folder` and hold it against `account`; in the end it belongs to the owner of `sources`. Raises
-    MachineError."""
+    """Make `folder` and hold it against `account`; in the end it belongs to the owner of `sources`.
+
+    Does nothing where the code under test runs as this process's user. Raises MachineError.
+    """
     if (account or find_account()).ids is None:
         yield Outputs(folder, -1)
         return

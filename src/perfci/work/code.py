@@ -44,7 +44,7 @@ _DIRECT, _ADDRESS_TAKEN, _INDIRECT, _TAKES = 0xFFFF_FFFF, 0xFFFF_FFFE, 0xFFFF_FF
 """Heads of parts of the call graph: caller, callee; function with address taken, prototype; caller through a pointer,
 prototype; function, another whose address it takes."""
 _HARMLESS = ("vprintf", "__assertfail")
-"""They change nothing that a kernel reads."""
+"""Functions of the driver that change nothing that a kernel reads."""
 _BESIDE = "what else is compiled in its file"
 _WHOLE = ("the architecture", "the kind of build", "the ABI", _BESIDE)
 _WORDS = {".text": "its machine code", ".nv.info": "its resources", ".nv.shared": "its shared memory"}

@@ -27,7 +27,7 @@ _ADDRESSES = ":names addresses"
 """Ends the digest of memory that holds addresses: what lies there was not read."""
 _WORD = 8
 _NAME, _REASON = 60, 400
-"""Characters."""
+"""Characters of a kernel's name, and of a recorded reason."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Bench:
         return found
 
     def seed_everything(self) -> None:
-        """Call `seed_generators`."""
+        """Seed the global generators of random, and of torch and numpy where they are loaded."""
         seed_generators(self._integer("global"))
 
     # ---------------------------------------------------------------- inputs

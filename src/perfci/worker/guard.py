@@ -34,11 +34,11 @@ LATER = 30e-6
 """Work elsewhere is reported when the device is busy for LONGER times and LATER seconds more than events and queueing
 explain: an idle GPU synchronises within some 10 µs."""
 BATCH_SECONDS = 2e-3
-"""Seconds between synchronisations."""
+"""Seconds between synchronisations, at most BATCH executions."""
 BATCH = 20
 BATCHES = 5
 ENOUGH = 0.25
-"""Seconds."""
+"""Seconds for all batches, at most BATCHES."""
 
 CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6  # CUlimit of cuda.h
 CUDA_ERROR_UNSUPPORTED_LIMIT = 215
@@ -56,7 +56,7 @@ class Trusted:
 
     def __init__(self, watched: Mapping[str, Sequence[str]] = WATCHED, own: bool = True) -> None:
         self.watched = watched
-        self.then = {name: _identity(found) for name, found in _functions(watched) if found is not None}
+        self.then = {name: _identity(found) for name, found in _resolved(watched) if found is not None}
         if own:
             self.then.update((name, _identity(found)) for name, found in _own())
 
@@ -65,7 +65,7 @@ class Trusted:
 
         Identity and code object are compared: each can be exchanged alone.
         """
-        now = {name: _identity(found) for name, found in (*_functions(self.watched), *_own())}
+        now = {name: _identity(found) for name, found in (*_resolved(self.watched), *_own())}
         for name, then in self.then.items():
             if now.get(name) != then:
                 return f"the suite replaced {name}: what was timed and checked with it cannot be trusted"
@@ -88,7 +88,7 @@ def tampered() -> Optional[str]:
     return _trusted.tampered()
 
 
-def _functions(watched: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Any]]:
+def _resolved(watched: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Any]]:
     for name in [f"{owner}.{function}" for owner, functions in watched.items() for function in functions]:
         first, *rest = name.split(".")
         found = sys.modules.get(first)

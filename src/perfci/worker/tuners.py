@@ -3,8 +3,9 @@
 Where two choices are close, all processes of base may fall into one and those of head into the other: pairs that agree
 then show nothing (`stats/obvious.py`).
 
-C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor NVIDIA's counts as
-well. A random choice, or one by the CPU's clock without a wait through `torch.cuda`, is not seen.
+Traces are Triton's autotuner, `torch.backends.cudnn.benchmark`, TunableOp, and Python code that waits for the GPU or
+reads its events. C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor
+NVIDIA's counts as well. A random choice, or one by the CPU's clock without a wait through `torch.cuda`, is not seen.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NVIDIA = re.compile(
 )
 """They choose by heuristics, without measurements unless asked to tune."""
 KNOWN = ("torch", "torchaudio", "torchvision", "triton", "cuda.bindings")
-"""PyTorch's choose nothing by measuring; the last is torch's way to the driver."""
+"""Packages whose libraries are no trace: torch's choose nothing by measuring; the last is torch's way to the driver."""
 OTHERS = ("numba.cuda", "cuda.core", "cutlass", "helion", "tilelang", "jax", "warp")
 """Packages that may time GPU work without a library that shows it."""
 WORKS = (b"LaunchKernel", b"cudaEvent", b"cuEvent")
@@ -33,16 +34,18 @@ ELSEWHERE = ("autotune_in_subproc", "pipeline_max_autotune_gemm", "distributed_m
 """Settings of `torch._inductor.config` by which it tunes in another process."""
 
 UNSEEN = "works on the GPU, and what it chooses cannot be told"
+"""Of libraries of which nothing else is known."""
 
 _before: Optional[set[str]] = None
 """torch's libraries; None where nothing is watched."""
 _watched: set[int] = set()
 _inside = 0
-"""What known tuners time is theirs."""
+"""Calls of known tuners under way: what they time is theirs."""
 _here = ""
 _ever = ""
 """A trace of the open case whose choice later cases of this process may share."""
 _earlier = ""
+"""Such a trace of an earlier case."""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
 """Ids of tuner and configuration → kernel and configuration, by first use."""
 MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80

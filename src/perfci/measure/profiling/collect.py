@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.budget import PROFILERS, Budget
+from perfci.measure.budget import PROFILING_SHARE, Budget
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
 from perfci.measure.profiling.choose import wanted
@@ -142,7 +142,7 @@ def observe(
     `more`: traced of commands besides. `barrier` returns once no other process on this host runs code of these sides.
     """
     start = time.monotonic()
-    room = budget is None or budget.left >= PROFILERS * budget.seconds
+    room = budget is None or budget.left >= PROFILING_SHARE * budget.seconds
     traced, counted = wanted(cases, plan, place.limits.profile, room=room)
     if not plan.judged:
         traced = [case for case in cases if case.sides["head"].status == "ok"]

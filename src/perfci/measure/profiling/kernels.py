@@ -21,9 +21,9 @@ from perfci.system.files import unused
 SESSIONS = 3
 """Starts of a tool per side: a case that brings it down costs one."""
 FINISH = 180.0
-"""Seconds for a report."""
+"""Seconds for a tool to write its report after the worker has ended."""
 WRITTEN, WRITING = 60.0, 0.2
-"""Seconds for a tool to write its report, and between checks."""
+"""Seconds that a live worker waits at most for the report, and between looks."""
 
 
 class Observation(NamedTuple, Generic[Seen]):

@@ -53,15 +53,15 @@ def _entries(side: SideWork) -> dict[str, str]:
     """Path → digest, or FOLDER and mode; without bytecode."""
     assert side.seal is not None  # it was built
     found = side.seal.files()
-    found |= {f"cache/{path}": digest for path, digest in cached(side).items()}
+    found |= {f"cache/{path}": digest for path, digest in cache_files(side).items()}
     # Too large to digest, and no case needs them: whoever names them is measured.
     found |= {f"cache/{name}": side.name for name in DOWNLOADS if (side.cache / name).exists()}
     folders = _folders(side, {side.cache / name for name in (*DOWNLOADS, TEMPORARY)})
     return found | {path: f"{FOLDER}{(side.folder / path).stat().st_mode:o}" for path in folders}
 
 
-def cached(side: SideWork) -> dict[str, str]:
-    """Return path → digest of a side's caches, without packages and temporary files. Raises MachineError."""
+def cache_files(side: SideWork) -> dict[str, str]:
+    """Return path → digest of a side's caches, without downloads and temporary files. Raises MachineError."""
     return file_digests(side.cache, lambda path, _: PurePosixPath(path).parts[0] not in (*DOWNLOADS, TEMPORARY))
 
 

@@ -41,7 +41,8 @@ SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"
 Files = dict[str, list[Case]]
 AUDITED = 0.25
-"""Share of runs in which a proved case is measured all the same: it watches over many runs."""
+"""Share of runs in which a proved case is measured all the same: it watches over many runs, and safeguards no single
+one."""
 AT_ONCE = 8
 """Traced processes beside each other, with half a GB of a GPU each."""
 SLOWER = 3.0
@@ -49,7 +50,7 @@ SLOWER = 3.0
 DRAWS = 8
 """Draws, the same in base and head, unforeseeable by code."""
 BUDGET = 1 / 3
-"""Share of the budget left."""
+"""Share of the budget left that tracing may take."""
 ENDING = 10.0
 """Seconds for processes to end."""
 

@@ -1,7 +1,7 @@
 """The names that a process and its children handed to the kernel, from strace (`system.strace.command`).
 
-What is not understood, or could bring contents into a process without a name, makes the trace unsure. Names are
-resolved as the kernel does; missing names count, and so does each link on the way.
+What is not understood, or could bring contents into a process without a name, makes the trace unsure: it then proves
+nothing. Names are resolved as the kernel does; missing names count, and so does each link on the way.
 """
 
 import itertools
@@ -55,12 +55,12 @@ class Part:
     outside: set[str] = field(default_factory=set)
     """Files and listed folders elsewhere."""
     late: str = ""
-    """One of those, written since."""
+    """One of those, written since the run began."""
 
 
 @dataclass
 class Trace:
-    """Parts begin at the mark."""
+    """Names of processes, in parts that begin at the mark; with `unsure` it proves nothing."""
 
     parts: list[Part] = field(default_factory=list)
     unsure: str = ""

@@ -39,7 +39,7 @@ from perfci.worker.tuners import UNSEEN
 Folders = dict[Side, list[Path]]
 SAME_WORK = "base and head give the GPU the same work"
 PROCESSES = 2
-"""What differs between them is not the case's work."""
+"""Recording processes of each side: what differs between them is not the case's work."""
 DRAWS = SCHEDULES["rotating"].placements
 """Draws, unforeseeable by code, as many as a pair begins with."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)

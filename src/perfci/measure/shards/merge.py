@@ -27,7 +27,8 @@ def merge(found: Sequence[tuple[str, Results]]) -> Results:
     """Return one run's results over all cases of a plan. `found`: name and content of documents.
 
     Raises UsageError for documents of no plan or several, or a duplicate shard; MachineError for a missing shard. One
-    that ended by an error before it measured counts until a later one replaces it.
+    that ended by an error before it measured counts until a later one replaces it; if it
+    stays, the run is an error.
     """
     shared = [_shared(name, results) for name, results in found]
     _require_one_plan(shared)

@@ -19,7 +19,7 @@ from perfci.measure.cases import Scouting
 from perfci.measure.environments import differing_variables
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
-from perfci.measure.proof.differing import Differing, cached, differing
+from perfci.measure.proof.differing import Differing, cache_files, differing
 from perfci.measure.proof.importing import Imported, at_work, module_names
 from perfci.model.base import MachineError, Side
 from perfci.model.results import IMPORT
@@ -60,7 +60,7 @@ class Imports:
         else:
             # Before a scout leaves anything there.
             sides = [side for side in place.sides.values() if side.suite and not side.failure]
-            caches = [cached(side) for side in sides]  # where modules from outside may look
+            caches = [cache_files(side) for side in sides]  # where modules from outside may look
             if any(one != caches[0] for one in caches):
                 self.nothing("the builds of base and head left other caches")
             elif len(sides) > 1:

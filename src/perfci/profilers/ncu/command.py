@@ -125,7 +125,7 @@ def may_count(root: Path = Path("/")) -> Fault | None:
 
     The driver asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does) where its parameter RmProfilingAdminOnly is 1.
     Where code under test runs as another user, ncu gets those of the two that this process has. Under WSL a setting of
-    Windows decides.
+    Windows decides; gVisor passes nothing on.
     """
     if gvisor(root):
         return fault("forbidden", f"counters cannot be read in this sandbox: {_GVISOR}", _RUNTIME)

@@ -57,7 +57,7 @@ def _report(
     path: Path, results: int, version: str, ncu: Path | None, modules: Sequence[Module] | None, timeout: float,
     metrics: Sequence[str],
 ) -> Content:  # fmt: skip
-    """Through the first importable module as new as the report, else through ncu."""
+    """Through the first importable module at least as new as the report, else through ncu."""
     older = []
     for module in ncu_module.modules() if modules is None else modules:
         if version and module.version and version_numbers(module.version)[:2] < version_numbers(version)[:2]:

@@ -18,7 +18,8 @@ from perfci.system.bounded import run
 DURATION = 60
 """Seconds of a command that are recorded."""
 SIZE = 2**30
-"""Bytes of a report from which on nsys is ended, and nothing is exported: that is four to eight times as large."""
+"""Bytes, of all that nsys and a command write, above which it is ended; of a report, above which it is not exported: an
+export is four to eight times as large."""
 PROBE_TIMEOUT = 60.0
 """Seconds; the first start from a cold disk takes some."""
 

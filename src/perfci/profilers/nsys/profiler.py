@@ -129,6 +129,7 @@ class Nsys(Profiler[Trace]):
             found.faults[name] = [_BLIND_COMMAND if self.whole else _BLIND]
         general = [
             *([failed] if failed else []),
+            # A duration is kept to the millisecond (seen with 2023.4).
             *([_CUT] if self.whole and found.length >= 0.99 * nsys_command.DURATION else []),
             *refused,
             *found.general,

@@ -252,7 +252,7 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
 
     Device work belongs to the execution in which its launching call began, on any thread. The host's time is from the
     first range's begin to the end of the last range or of its work, over the executions. On `cuda` a trace without
-    device work is a fault.
+    device work is a fault, and so are launches without a kernel.
     """
     try:
         return trace_of(collect(members(path), name), name, device)

@@ -55,7 +55,7 @@ class Redraw:
     """What follows from a prepared case's draw, with the values of two draws."""
 
     def __init__(self, target: Prepared, own: Prepared, other: Prepared) -> None:
-        """`own` and `other`: never called. Raises Unpaired."""
+        """`own`, `other`: set up from its draw and from another, never called. Raises Unpaired."""
         self.own, self.other = own, other
         self._tensors: list[tuple[Any, Any, Any]] = []
         self._changes: list[tuple[Callable[[Any], None], _Images]] = []

@@ -1,4 +1,4 @@
-"""A CUDA image, machine code that the driver loads: an ELF file of 64 bits, little-endian.
+"""A CUDA image, machine code that the driver loads: an ELF file of 64 bits, little-endian; and names in it.
 
 Fields are those of the System V ABI ("Sections", "Symbol Table", "Relocation"). Segments repeat what sections say.
 """

@@ -91,7 +91,7 @@ class Images:
         """A call that waited for the GPU, or read its clock."""
         self.waits: dict[int, str] = {}
         self.trouble = ""
-        """Then none is sure."""
+        """An error while images were loaded: then none is sure."""
         self.callback = _CALLBACK(self._called)
         self.subscriber = ctypes.c_void_p()
         self._call("cuptiSubscribe", ctypes.byref(self.subscriber), self.callback, None)

@@ -54,8 +54,9 @@ class Record:
         folder, and each image that may be the side's own to a file named by its SHA-256. `unread` lists what cannot be
         read.
 
-        Only the first draw shows parameter bytes that nobody writes; for a library's kernel the others give addresses
-        alone. Raises Unreadable, what capture raises, OSError.
+        Process settings are those behind the `last` draw. Only the first draw shows parameter bytes that nobody
+        writes; for a library's kernel the others give addresses alone. Raises Unreadable, what capture raises,
+        OSError.
         """
         sampler = GraphSampler(fns)
         with self.images.listened():
