@@ -60,19 +60,23 @@ def make(repo: Repo) -> Make:
     return compare
 
 
-def planned(repo: Repo, made: dict[str, Comparison], reference: str = "", seam: str = "") -> NightPlan:
+def planned(
+    repo: Repo, made: dict[str, Comparison], reference: str = "", seam: str = "", last: str = "HEAD~1"
+) -> NightPlan:
     found = Repository.find(repo.root)
     assert found is not None
     reference_, seam_ = (Reference(name=it, commit=described(found, it)) if it else None for it in (reference, seam))
-    last = described(found, "HEAD~1") if "last" in made else None
-    return NightPlan(head=described(found, "HEAD"), last=last, reference=reference_, seam=seam_)
+    last_ = described(found, last) if "last" in made and last else None
+    return NightPlan(head=described(found, "HEAD"), last=last_, reference=reference_, seam=seam_)
 
 
-def night(repo: Repo, *comparisons: Comparison, reference: str = "", seam: str = "", **asked: Any) -> Night:
+def night(
+    repo: Repo, *comparisons: Comparison, reference: str = "", seam: str = "", last: str = "HEAD~1", **asked: Any
+) -> Night:
     found = Repository.find(repo.root)
     assert found is not None
     made = {"alone" if it.report.mode == "run" else it.report.purpose: it for it in comparisons}
-    plan = planned(repo, made, reference, seam)
+    plan = planned(repo, made, reference, seam, last)
     return night_of(made, plan, Asked(**{"run": "7391.h200", "attempt": 1, **asked}), found)
 
 
@@ -126,15 +130,6 @@ def test_a_new_reference_against_the_old_is_the_seam(repo: Repo, make: Make) -> 
     assert found.seam is not None and found.seam.before.commit.sha == repo.commits["v1"]
     assert [(one.metric, one.last is not None, one.reference) for one in found.seam.points] == [("time", True, None)]
     assert found.last is not None
-
-
-def test_a_release_on_a_line_of_its_own_is_taken_where_it_parted(repo: Repo, make: Make) -> None:
-    git(repo.root, "checkout", "-q", "-b", "release", "v2")
-    commit(repo.root)
-    git(repo.root, "tag", "v2.1")
-    git(repo.root, "checkout", "-q", "main")
-    found = night(repo, make("v2"), reference="v2.1")
-    assert (found.reference.name, found.reference.commit.sha) == ("v2.1", repo.commits["v2"])
 
 
 def test_what_a_proof_answers_has_ratio_1_without_pairs(repo: Repo, make: Make) -> None:
@@ -213,7 +208,7 @@ def test_a_file_that_does_not_import_is_no_case(repo: Repo, make: Make) -> None:
     assert {point.case for point in night(repo, one).points} == {"a"}
 
 
-def against(base: str, head: str = "main", **fields: Any) -> dict[str, Any]:
+def against(base: str | None, head: str = "main", **fields: Any) -> dict[str, Any]:
     """What `make` is given."""
     return {"base": base, "head": head, **fields}
 
@@ -222,7 +217,7 @@ def elsewhere(**facts: Any) -> dict[str, Any]:
     return against("v1", fingerprint=report([], "").fingerprint.model_copy(update=facts))
 
 
-V1 = {"reference": "v1"}
+V1, V2, SEAM = {"reference": "v1"}, {"reference": "v2"}, {"reference": "v2", "seam": "v1"}
 NEITHER = {"base": SideCode(commit="a" * 40), "head": SideCode()}
 OTHERS = Environments(asked=True, interpreters={})
 
@@ -232,7 +227,15 @@ OTHERS = Environments(asked=True, interpreters={})
     [
         ([against("before"), against("v1", "before")], V1, ": measure the night anew"),
         ([against("before", dirty=True)], {}, "its head has uncommitted changes: measure with --committed"),
-        ([against("f" * 40, purpose="last")], {}, "ffffffffff': no such branch, tag or commit here"),
+        ([against("v1")], {}, "which is not its plan's `reference`: measure the night anew"),
+        ([against("v1"), against("before")], V2, "as `reference`, which is not its plan's `reference`"),
+        ([against("before")], {"last": ""}, "as `last`, which is not its plan's `last`"),
+        ([against("v1", purpose="last")], {}, "as `last`, which is not its plan's `last`"),
+        ([against("f" * 40, purpose="last")], {}, " with ffffffffff as `last`, which is not its plan's"),
+        ([against(None, mode="compare", purpose="last")], {}, " with no base as `last`, which is not its plan's"),
+        ([against("v2"), against("v1", "v2")], V2, "as `seam`, which is not its plan's `seam`"),
+        ([against("v2"), against("before", "v2", purpose="seam")], SEAM, "as `seam`, which is not its plan's `seam`"),
+        ([against("v2"), against("v1", purpose="seam")], SEAM, "as `seam`, which is not its plan's `seam`"),
         ([against("before", "--output=x")], {}, "out-before: its head is no full hash of a commit (--output=x)"),
         ([against("before", sides=NEITHER)], {}, "its head is no commit"),
         ([against("before", sides={}, verdict="error")], {}, "ended before it knew what it measures: said"),
@@ -251,6 +254,15 @@ def test_what_is_no_run_on_one_commit_is_refused(
         night(repo, *(make(**one) for one in comparisons), **asked)
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_has_the_comparison_that_it_is_called_by(repo: Repo, make: Make) -> None:
+    """The reference may be the commit that was recorded last."""
+    found = Repository.find(repo.root)
+    assert found is not None
+    plan = NightPlan(head=described(found, "HEAD"), last=described(found, "v1"))
+    with pytest.raises(UsageError, match="as `reference`, which is not its plan's `last`"):
+        night_of({"last": make("v1")}, plan, Asked("7391.h200", 1), found)
 
 
 # ---------------------------------------------------------------- the command line

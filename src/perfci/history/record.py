@@ -59,7 +59,7 @@ class Asked:
 def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Asked, repo: Repository) -> Night:
     """Return the night of a plan by its `comparisons`, of which some may have no report.
 
-    Raises UsageError for what is no run on the plan's commit, on one machine.
+    Raises UsageError for what is no run of the plan, on one machine.
     """
     main = [comparisons[name] for name in _OF_MAIN if name in comparisons]
     for one in comparisons.values():
@@ -69,17 +69,17 @@ def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Aske
             raise UsageError(
                 f"{one.place}: is of {short(head)}, its plan of {short(plan.head.sha)}: measure the night anew"
             )
+    planned = _planned(plan)
+    for name, one in comparisons.items():
+        if name != "alone":
+            _require_planned(one, name, planned.get(name))
     _require_one_machine([*main, *comparisons.values()])
-    planned = {"last": plan.last, "reference": plan.reference, "seam": plan.seam}
-    lost = [name for name, one in planned.items() if one is not None and name not in comparisons]
+    lost = [name for name in planned if name not in comparisons]
     devices = _devices(main)
     environment = _environment(main[0]) | asked.environment
     reference = None
     if plan.reference is not None:
-        # A release on a line of its own stands for the commit where the two part.
-        against = comparisons.get("reference")
-        sha = plan.reference.commit.sha if against is None else against.commit("base")
-        reference = Reference(name=plan.reference.name, commit=described(repo, sha))
+        reference = Reference(name=plan.reference.name, commit=described(repo, plan.reference.commit.sha))
     last, seam = comparisons.get("last"), comparisons.get("seam")
     try:
         return Night(
@@ -122,6 +122,28 @@ def _require_committed(one: Comparison) -> None:
             raise UsageError(f"{one.place}: its {side} has uncommitted changes: measure with --committed")
     if one.report.environments is not None and one.report.environments.asked:
         raise UsageError(f"{one.place}: compares environments, not commits: leave out --python base: and --env base:")
+
+
+def _planned(plan: NightPlan) -> dict[str, tuple[str, str]]:
+    """Comparison → hashes of its base and its head."""
+    made = {}
+    if plan.last is not None:
+        made["last"] = plan.last.sha, plan.head.sha
+    if plan.reference is not None:
+        made["reference"] = plan.reference.commit.sha, plan.head.sha
+        if plan.seam is not None:
+            made["seam"] = plan.seam.commit.sha, plan.reference.commit.sha
+    return made
+
+
+def _require_planned(one: Comparison, name: str, sides: tuple[str, str] | None) -> None:
+    """Else a night's ratios would go by the name of what they are not to."""
+    base, head = one.commit("base"), one.commit("head")
+    if one.report.purpose != name or (base, head) != sides:
+        raise UsageError(
+            f"{one.place}: compares {short(head)} with {short(base) or 'no base'} as `{one.report.purpose}`, "
+            f"which is not its plan's `{name}`: measure the night anew"
+        )
 
 
 def _require_one_machine(comparisons: Sequence[Comparison]) -> None:
