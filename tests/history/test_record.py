@@ -294,6 +294,12 @@ def test_the_verb_records_once_under_the_name_of_github_s_run(repo: Repo, make: 
     assert code == 2 and f"{name} is there with other content, and what is recorded is never changed" in other
 
 
+def test_the_verb_says_what_makes_its_folder(repo: Repo) -> None:
+    code, _, err = nights.perfci(repo.root, "history", "record", "perfci-out", "--store", "store")
+    assert code == 2
+    assert "night.json: cannot be read (there is no such file): `perfci history measure` makes this folder" in err
+
+
 def test_the_verb_tells_of_a_night_that_starts_before_the_newest_one(repo: Repo, make: Make) -> None:
     write(repo, reference=make("v1"))
     open_store("store", repo.root).add(nights.night(0))
