@@ -41,7 +41,7 @@ from perfci.sources.git import Repository
 from perfci.system.files import disk_errors, write_atomic
 
 _RUNNERS = ("ACTIONS_", "GITHUB_", "INPUT_", "RUNNER_", "PERFCI_MATRIX", "PERFCI_JOB_", "PERFCI_EARLIER", PREFIX)
-"""Beginnings of this job's variables, which code under test never gets."""
+"""Beginnings of this job's variables, which code under test never gets, not even by `pass_env`."""
 _MOST_FILES = 20
 
 

@@ -76,7 +76,7 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
     """Return the lowest rung on which ncu can do what is needed: none, PERFMON, SYS_ADMIN.
 
     `asked`: `--counters`, `--no-counters`. `perfmon`: the engine knows it. SYS_ADMIN, close to root on the host, only
-    where an option, limit or verb asks for it.
+    where an option, limit or verb asks for counters.
     """
     if not trusted or asked is False:
         return Counting(False)

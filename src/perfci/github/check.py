@@ -95,7 +95,7 @@ class Checks:
         notes.
 
         Its own result comes first, and is complete only after all have been read: of two publishers at least one sees
-        both.
+        both results, and an incomplete check lets nothing pass.
         """
         check = self._api.call("the check run", lambda: self._write(publication, text))
         return str(check.html_url), self.conclude()

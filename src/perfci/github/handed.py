@@ -1,4 +1,7 @@
-"""Gathers each job's measurements, and those of a plan that several shared as one."""
+"""Gathers each job's measurements, and those of a plan that several shared as one.
+
+Shards are merged before judging: the error rates, and so the verdict, are the whole plan's.
+"""
 
 import time
 from collections.abc import Sequence

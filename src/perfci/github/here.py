@@ -1,6 +1,7 @@
 """`publish: here`: the measuring job writes the comment itself, and no check.
 
-For repositories without forks: measured code ran in a job whose token may write.
+For repositories without forks: measured code ran in a job whose token may write. What it left is read as strictly as an
+artifact.
 """
 
 import json

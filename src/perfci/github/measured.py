@@ -1,6 +1,6 @@
 """Was this change measured, against its base, and all of it? By GitHub's own history.
 
-The measuring workflow may be the change's own.
+The measuring workflow may be the change's own: it may have named another base, fewer cases, another device.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""From a run's measurements to comment, check run and verdict."""
+"""From a run's measurements to comment, check run and verdict. Never runs code of the change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -30,7 +30,7 @@ NONE = "0"
 FAILED = frozenset({"failure", "accepted"})
 """Their verdict can be accepted, or was."""
 FAULTY = frozenset({"action_required", "accepted"})
-"""Base's policy is at fault."""
+"""As FAILED, where base's policy is at fault and nothing could be judged: a job without numbers is that, too."""
 PASSING = frozenset({"success", "neutral"})
 """They satisfy a rule which requires the check."""
 _TWIN = "this commit is its head, too, and a branch rule cannot tell the two apart"

@@ -1,4 +1,7 @@
-"""Output for the runner: commands on stdout, and the files of GITHUB_OUTPUT and GITHUB_STEP_SUMMARY."""
+"""Output for the runner: commands on stdout, and the files of GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
+
+Text from code under test is escaped, and between `quiet` no line of stdout is a command.
+"""
 
 import secrets
 import shutil

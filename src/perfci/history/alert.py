@@ -154,11 +154,11 @@ class _Limit:
         self._device, self._trace, self._against = device, trace, against
         self._step = Step(trace.metric)
         self._within: dict[str, int] = {}
-        """Nights within since the last one over, in any epoch."""
+        """Epoch → nights within since the last one over, in any epoch."""
         self._good: dict[str, Commit] = {}
-        """The newest commit within."""
+        """Epoch → the newest commit within."""
         self.once: dict[str, Alert] = {}
-        """Over on one night."""
+        """Epoch → over on one night."""
         self.begun: list[Alert] = []
         """All but the last have ended."""
 

@@ -69,7 +69,7 @@ class Standing(Document):
     reference: str
     state: State
     """`over` or `within` its limit with the whole interval, `within` only where the last night's is not over;
-    `silent` without an answer of late."""
+    `silent` without an answer of late; `unlimited` without a limit."""
     ratio: float | None = None
     """By its last answers since the last change; None without any in this epoch."""
     low: float | None = None

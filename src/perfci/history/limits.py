@@ -6,9 +6,10 @@ Three limits of a metric of a case are followed:
 
 - `bound`: an absolute limit. So, too.
 
-- `last`: a step. Only one night compares main with the commit before it. What is asked from then on is the distance to
-that commit, by tonight's ratio to the reference and that one's, a second measurement; without one, by the product of
-the ratios from night to night since.
+- `last`: a step. Only one night compares main with the commit before it; from the next night on both sides of that
+comparison have the step. What is asked from then on is the distance to the commit before the step, by tonight's ratio
+to the reference and that commit's, a second measurement; without one, by the product of the ratios from night to night
+since.
 
 Of such a distance: over the limit where the estimate is, and all of its interval is for the worse, since that night
 only confirms what a test has shown; within the limit where all of the interval is; else nothing is known.
@@ -120,9 +121,9 @@ class Step:
         self._to_reference: dict[str, Distance] = {}
         """Newest commits → distance to the reference."""
         self._before: Distance | None = None
-        """As measured before the step was seen."""
+        """Distance of the commit before the step to the reference, as measured before it was seen."""
         self._to_base: dict[str, Distance] = {}
-        """By those between."""
+        """Commit → distance to the commit before the step, by those between."""
         self._base: Commit | None = None
         self._limit: float | None = None
         self._worse = 0

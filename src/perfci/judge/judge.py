@@ -136,7 +136,7 @@ def _again(results: Results) -> list[str]:
 
 
 def _hold(rows: list[Row]) -> list[Row]:
-    """If none of its limits has an answer, even if they only warn."""
+    """Let a case be undecided none of whose limits has an answer, even if they only warn."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.case, row.device), []).append(row)

@@ -61,9 +61,10 @@ def least_time(
 ) -> tuple[float, str] | None:
     """Return the least seconds, and the amount that says so; None where nothing can be said.
 
-    Declared reads count where no cache can hold them: under `cold`, or `rotating` whose `rotated_bytes` are at least
-    twice `l2_bytes`; then of one set, since what sets share stays in the L2, less the share l2/rotated, which a cache
-    can serve of a walk in circles. Writes never count. Operations count at the best rate of any type.
+    Declared reads count where no cache can hold them: under `cold`, or `rotating` whose `rotated_bytes` (of all `sets`
+    together) are at least twice `l2_bytes`; then of one set, since what sets share stays in the L2, less the share
+    l2/rotated, which a cache can serve of a walk in circles. Writes never count: they may stay in the L2. Operations
+    count at the best rate of any type.
     """
     bounds = []
     rate = ceilings.read.usable

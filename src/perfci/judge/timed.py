@@ -224,7 +224,7 @@ def _known(bounds: Interval) -> Interval | None:
 
 
 def _seen(change: float, bounds: Interval, metric: str) -> str:
-    """Where that holds no change at all, the interval."""
+    """The change; its interval where that holds no change at all, and so no direction."""
     return _between(bounds, metric) if bounds.holds(1) else change_words(change, metric)
 
 
@@ -267,8 +267,8 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
     """A bound that base breaks, too, still binds head, which must not be worse.
 
-    By more than the relative limit, or without one shown to be worse at all, within the bound's own share of α. `base`:
-    its centre.
+    `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse by more than the relative
+    limit, or without one where it is shown to be worse at all, within the bound's own share of α.
     """
     was = show(base, criterion.unit)
     relative = context.relative_to(criterion) or criterion.against_base(NOISE)

@@ -27,7 +27,9 @@ class CustomMetric(Document):
     """A metric that a command reports, declared so that a mistyped name is an error."""
 
     unit: str = Field("", max_length=24)
+    """The unit, as it is to be shown."""
     better: Direction = "lower"
+    """The better direction."""
 
 
 # ---------------------------------------------------------------- ncu's names, by chip

@@ -161,7 +161,7 @@ class Plan(Document):
 
     @property
     def convicting(self) -> int:
-        """Pairs at the first look that can show a regression."""
+        """Pairs at the first look that can show a regression: the smallest p of n is 2^-n."""
         looks = self.looks
         shares = zip(looks.pairs, looks.alpha_spending, strict=True)
         within = (n for n, share in shares if 2.0**-n <= min(share * looks.alpha / self.m, looks.confirm))

@@ -74,8 +74,8 @@ class Row(Document):
     """Centre of base's workers, in `unit`."""
     head: float | None = None
     change: float | None = None
-    """Ratio head/base (Hodges–Lehmann over pairs): at equal SM clock where measured, and as measured where the two
-    differ beyond limit and noise; `reason` then has both."""
+    """Ratio head/base (Hodges–Lehmann over pairs): at equal SM clock where measured; as measured where the two
+    differ beyond limit and noise and that shows the change, too, and of class `clock`; `reason` then has both."""
     worse: bool | None = None
     """The change points to the worse side."""
     interval: Interval | None = None

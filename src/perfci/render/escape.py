@@ -38,8 +38,8 @@ class Safe(str):
 def visible(text: str) -> str:
     """Return `text` on one line with nothing hidden in it.
 
-    Control characters, bidirectional overrides, zero-width characters, lone surrogates and noncharacters are written as
-    escapes.
+    White space becomes single spaces; control characters, bidirectional overrides, zero-width characters, lone
+    surrogates and noncharacters are written as `\\u202e`.
     """
     return _shown(" ".join(text.split()))
 
@@ -144,7 +144,7 @@ def link(text: str, url: str, near: str) -> Safe:
 
 
 def fence(*lines: str) -> Safe:
-    """Return a code block that nothing inside can close."""
+    """Return a code block of command lines that nothing inside can close; spaces stay."""
     shown = "\n".join(map(_shown, lines))
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     mark = "`" * max(3, longest + 1)

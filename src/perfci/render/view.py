@@ -48,7 +48,7 @@ class DevicePair:
 
     @property
     def quotient(self) -> str:
-        """`GPU 12.3× faster`; empty without two times."""
+        """`GPU 12.3× faster`; `–` without two positive times."""
         if not (self.cpu.median > 0 and self.cuda.median > 0):
             return "–"
         ratio = self.cpu.median / self.cuda.median
@@ -85,7 +85,7 @@ class View:
 
     @cached_property
     def undecided(self) -> list[Row]:
-        """Rows that keep the run from passing."""
+        """Rows without an answer, which keep the run from passing."""
         return [row for row in self.report.rows if row.effect == "undecided"]
 
     @cached_property

@@ -64,7 +64,7 @@ class Decision:
     """`continue` asks for more pairs; never where none will come."""
     look: int | None
     """Index of the look that decided, or showed a case within the limit that goes on; else the last one taken. None
-    for any other look."""
+    for a last look, and for one before the first."""
     n: int
     """Pairs that were used."""
     p: float | None

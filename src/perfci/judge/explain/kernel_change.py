@@ -88,6 +88,7 @@ def _retyped(before: Group, after: Group) -> str:
 
 UNCAUSED = 12
 Configuration = tuple[tuple[int, int, int], tuple[int, int, int], float | None, float | None, float | None]
+"""Grid, block, registers and local memory a thread, shared memory a block; None for what is not told."""
 
 
 def _configured(use: KernelUse | KernelCounters) -> Configuration:

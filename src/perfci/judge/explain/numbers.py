@@ -41,7 +41,7 @@ def counted(n: float, what: str) -> str:
 
 
 def moved(base: float | None, head: float | None, relative: float, least: float = 0.0) -> bool:
-    """Tell whether they differ by more than `relative` of the smaller one and `least`."""
+    """Tell whether they differ by more than `relative` of the smaller one, and by more than `least`."""
     if base is None or head is None:
         return False
     gap = abs(head - base)

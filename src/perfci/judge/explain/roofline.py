@@ -1,6 +1,7 @@
 """The declared work against what this very device does at most, as measured.
 
-Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model".
+Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model". The ceilings are those that the
+worker measures (`ceilings` of the fingerprint), not those of a data sheet.
 """
 
 import math
@@ -17,9 +18,9 @@ from perfci.stats.attainable import compute_rate, memory_time_of
 from perfci.stats.series import side_values
 
 TENSOR = 5.0
-"""Percent of cycles from which on float32 operands are taken for TF32."""
+"""Percent of cycles with tensor pipes active from which on float32 operands are taken for TF32."""
 CLOSE = 1.05
-"""No nearer than the clocks of both measurements differ by."""
+"""Times a ceiling: no nearer than the clocks of both measurements differ by."""
 TRAFFIC = 1.10
 """Measured over declared bytes that is told: an L2 keeps or refetches up to that."""
 
@@ -32,9 +33,9 @@ class Roofline(NamedTuple):
     point: RoofPoint
     """Above 1 where caches served bytes, the declared work is too large, or the type is another."""
     memory: float | None
-    """Bytes per second, for the declared mix."""
+    """Ceiling in bytes per second, for the declared mix of reads and writes."""
     compute: float | None
-    """Operations per second."""
+    """Ceiling in floating-point operations per second."""
     dtype: str
     """Of the compute ceiling."""
     traffic: float | None

@@ -9,7 +9,7 @@ PINNED = 0.5
 TIME = 0.05
 """Relative: kernel times under a profiler scatter by some percent."""
 BYTES, LEAST_BYTES = 0.10, 1e6
-"""An L2's contents differ by a tenth of the traffic."""
+"""An L2's contents differ by a tenth of the traffic, and some 100 kB of next to none."""
 INSTRUCTIONS = 0.02
 """The same code executes the same number, save for what spins."""
 POINTS, HIT_POINTS = 5.0, 10.0

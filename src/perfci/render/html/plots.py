@@ -209,6 +209,7 @@ def _clock(case: Case, start: float) -> dict[str, Any] | None:
 
 
 def _roof(roof: Roof | None) -> dict[str, Any] | None:
+    """In TFLOP/s and FLOP/B; None without declared arithmetic or a ceiling."""
     if roof is None or not (roof.memory and roof.compute):
         return None
     sides = {
@@ -231,7 +232,7 @@ def _roof(roof: Roof | None) -> dict[str, Any] | None:
 
 
 def _timeline(case: Case, short: dict[str, str], most: int) -> dict[str, Any] | None:
-    """Slices as [name, stream, start, duration], the first two by number."""
+    """Slices as [name, stream, start, duration]: the first two by number, start and duration in a unit for people."""
     traces = {name: side.profile.trace for name, side in case.sides.items() if side.profile and side.profile.trace}
     kept = {name: (trace, trace.slices[:most]) for name, trace in traces.items() if trace.slices}
     if not kept:
