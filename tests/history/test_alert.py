@@ -197,10 +197,11 @@ def test_a_violation_hides_no_step_and_no_creep() -> None:
             told.class_ = "violation"
     assert sorted(one.against for one in only(nights[:3]).open) == ["bound", "last", "reference"]
     assert [one.against for one in only(nights).open] == ["last"]
-    unknown = [n.model_copy(deep=True) for n in nights]
-    for one in unknown:
-        one.points[0].metric = "own"  # whose direction nobody tells
-    assert [one.against for one in only(unknown[:4]).open] == ["bound"]
+    named = [n.model_copy(deep=True) for n in nights]
+    for metric, known in (("range:encode", ["bound", "last", "reference"]), ("own", ["bound"])):
+        for one in named:
+            one.points[0].metric = metric  # of one that the policy declares nobody tells the direction
+        assert sorted(one.against for one in only(named[:3]).open) == known
 
 
 def test_a_step_from_nothing_has_no_ratio_and_is_followed_by_its_classes() -> None:

@@ -13,13 +13,11 @@ from typing import Literal
 import numpy as np
 
 from perfci.history.alert import find_alerts, moment
-from perfci.history.limits import Against
+from perfci.history.limits import Against, direction, wholly
 from perfci.history.series import Device, Head, Key, Trace
 from perfci.history.stores.base import Fault
 from perfci.model.base import DeviceKind, Document
-from perfci.model.metrics import resolve
 from perfci.stats.changes import RECENT, Change, Scanned, scan
-from perfci.stats.decide import margin
 from perfci.stats.segments import LEVEL
 
 LAST = 30
@@ -306,33 +304,15 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, nigh
     now, head = one.scanned.now, device.heads[answers[-1]]
     told.ratio, told.low, told.high = (math.exp(value) for value in (now.value, now.low, now.high))
     told.nights, told.answered, told.commit = now.nights, head.started, head.commit.sha
-    if len(since) < RECENT:
-        told.state = "unlimited" if trace.limit is None else _state(trace.metric, now.low, now.high, trace.limit)
-    last = trace.nights.index(answers[-1])
-    if told.state == "within" and _state(trace.metric, trace.low[last], trace.high[last], trace.limit or 0) == "over":
-        told.state = "undecided"
-
-
-def _state(metric: str, low: float, high: float, limit: float) -> State:
-    """On the worse side; on both where none is known."""
-    better = direction(metric)
-    if better is None:
-        least, most = (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
-        bound = margin(limit, "lower")
-    else:
-        least, most = (low, high) if better == "lower" else (-high, -low)
-        bound = margin(limit, better)
-    if math.isnan(bound):
-        return "undecided"  # no such change can be
-    return "over" if least > bound else "within" if most <= bound else "undecided"
-
-
-def direction(metric: str) -> Literal["lower", "higher"] | None:
-    """Return the better direction, if known."""
-    try:
-        return resolve(metric, {}).better
-    except KeyError:
-        return None  # the policy's own, of which a night does not say it
+    if len(since) >= RECENT:
+        return
+    if trace.limit is None:
+        told.state = "unlimited"
+        return
+    holds, last = wholly(trace.metric, now.low, now.high, trace.limit), trace.nights.index(answers[-1])
+    if holds == "within" and wholly(trace.metric, trace.low[last], trace.high[last], trace.limit) == "over":
+        holds = "unknown"
+    told.state = "undecided" if holds == "unknown" else holds
 
 
 def _change(device: Device, one: Found, change: Change) -> Proposal:

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from perfci.history.document import TELLS_OF_LIMIT, Commit
-from perfci.history.series import Answer, Entry, Head
-from perfci.model.metrics import known_metric
+from perfci.history.series import Answer, Entry, Head, read_ratio
+from perfci.model.metrics import Direction, resolve
 from perfci.model.report import Class
 from perfci.stats.decide import margin
 
@@ -32,8 +32,6 @@ _COMMITS = 32
 _LARGEST = 700.0
 """No float has the ratio of a larger logarithm."""
 _WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
-_MEASURED: frozenset[Class] = TELLS_OF_LIMIT | {"inconclusive"}
-"""Their ratio is to be believed, unlike that of `invalid`, `clock` and `changed`."""
 
 
 class Distance(NamedTuple):
@@ -197,18 +195,31 @@ def _shown(answer: Answer | None, metric: str) -> Holds:
         return "unknown"
     if answer.class_ != "violation":
         return "over" if answer.class_ == "regression" else "within"
-    distance, known = _distance(answer), known_metric(metric)
-    if distance is None or answer.limit is None or known is None or known.better is None:
+    distance = _distance(answer)
+    if distance is None or answer.limit is None or direction(metric) is None:
         return "unknown"
-    growth, bound = distance if known.better == "lower" else distance.back(), margin(answer.limit, known.better)
-    return "over" if growth.low > bound else "within" if growth.high < bound else "unknown"
+    return wholly(metric, distance.low, distance.high, answer.limit)
+
+
+def wholly(metric: str, low: float, high: float, limit: float) -> Holds:
+    """Say where all of an interval of log ratios is, on the worse side; on both where none is known."""
+    better = direction(metric)
+    if better is None:
+        low, high = (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
+    elif better == "higher":
+        low, high = -high, -low
+    bound = margin(limit, better or "lower")  # nan, which nothing is over or within, where no such change can be
+    return "over" if low > bound else "within" if high <= bound else "unknown"
+
+
+def direction(metric: str) -> Direction | None:
+    """Return the better direction, if known."""
+    try:
+        return resolve(metric, {}).better
+    except KeyError:
+        return None  # the policy's own, of which a night does not say it
 
 
 def _distance(answer: Answer | None) -> Distance | None:
-    """None where the ratio is not to be believed, or not in its interval."""
-    if answer is None or answer.ratio is None or answer.class_ not in _MEASURED:
-        return None
-    ratio = answer.ratio
-    if not ratio.low <= ratio.ratio <= ratio.high:
-        return None
-    return Distance(math.log(ratio.ratio), math.log(ratio.low), math.log(ratio.high))
+    distance = read_ratio(answer)
+    return None if isinstance(distance, str) else Distance(*distance)

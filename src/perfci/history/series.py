@@ -10,13 +10,13 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
-from perfci.history.document import Commit, Compared, Instant, Night, Point, Reference
+from perfci.history.document import TELLS_OF_LIMIT, Commit, Compared, Instant, Night, Point, Reference
 from perfci.history.stores.base import Store
 from perfci.model.base import DeviceKind, MachineError, matches
 from perfci.model.report import Class
 from perfci.model.text import count
 
-TRUSTED: frozenset[Class] = frozenset({"regression", "violation", "improvement", "unchanged", "inconclusive"})
+_TRUSTED: frozenset[Class] = TELLS_OF_LIMIT | {"inconclusive"}
 """Classes whose ratio is of the two commits alone; an inconclusive one has a wide interval."""
 _LEAST_LEVEL, _MOST_LEVEL = 0.5, 1 - 1e-6
 _MOST = 12.0
@@ -217,19 +217,28 @@ def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: s
     return sorted(chosen, key=lambda series: (series.trace.case, series.device.kind, series.device.name))
 
 
-def answered(compared: Compared | Answer | None) -> tuple[float, float, float, float] | str:
-    """Return log ratio, interval and standard error, of a normal variable with such an interval; as text why there
-    is none."""
+def read_ratio(compared: Compared | Answer | None) -> tuple[float, float, float] | str:
+    """Return the log ratio and its interval; as text why none is to be believed."""
     if compared is None:
         return "the reference has no answer"
     if compared.ratio is None:
         return compared.reason or "no ratio was measured"
-    if compared.class_ not in TRUSTED:
+    if compared.class_ not in _TRUSTED:
         return compared.reason or f"its class is {compared.class_}"
     ratio = compared.ratio
     if not ratio.low <= ratio.ratio <= ratio.high:
         return "its interval does not hold the ratio"
-    x, low, high = math.log(ratio.ratio), math.log(ratio.low), math.log(ratio.high)
+    return math.log(ratio.ratio), math.log(ratio.low), math.log(ratio.high)
+
+
+def answered(compared: Compared | Answer | None) -> tuple[float, float, float, float] | str:
+    """Return log ratio, interval and standard error, of a normal variable with such an interval; as text why there
+    is none."""
+    distance = read_ratio(compared)
+    if isinstance(distance, str):
+        return distance
+    assert compared is not None and compared.ratio is not None
+    ratio, (x, low, high) = compared.ratio, distance
     if max(abs(low), abs(high)) > _MOST:
         return "its interval has no bounds"
     if ratio.pairs == 0:
