@@ -257,10 +257,3 @@ def test_links_trees_without_end_and_foreign_files_are_faults(bare: Path) -> Non
     assert faults["nights/2026/11/20261105T031500Z-link-1.json"] == "is no ordinary file"
     assert faults["nights/2026/11/bomb"] == "is no ordinary file"
     assert faults["nights/2026/11/notes.txt"] == "is no document of a history"
-
-
-def test_a_heavy_branch_is_told(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HEAVY", 100)
-    store = open_store(f"git:{bare}#history")
-    store.add(night(0))
-    assert "begin a new branch by naming another one" in store.warnings[0]

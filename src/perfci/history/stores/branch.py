@@ -17,7 +17,7 @@ from pathlib import Path
 
 from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, Listed, Store, Unreadable, cache_folder, made
 from perfci.model.base import MachineError, UsageError
-from perfci.model.text import count, escaped
+from perfci.model.text import escaped
 from perfci.sources.git import Repository, git_environment, run_git
 from perfci.system.bounded import run
 from perfci.system.files import disk_errors
@@ -30,8 +30,6 @@ _PATIENCE = 600.0
 """Seconds for one call of git that reaches a remote."""
 _BACKOFF = 2.0
 """Seconds between pushes, at most."""
-HEAVY = 200 * 2**20
-"""Bytes of git's files from which on the owner is told."""
 _TIP = "refs/perfci/tip"
 _CLONE = "clone.git"
 _LISTING = 64 * 2**20
@@ -167,18 +165,14 @@ class BranchStore(Store):
                     break
                 refused = self._push(clone, tip, name, content)
                 if not refused:
-                    self._weigh(clone)
                     return True
             time.sleep(random.uniform(0, _BACKOFF * min(1.0, (tried + 1) / 4)))
         raise MachineError(f"{self.text}: cannot be pushed to: {refused}: see that the token may write this branch")
 
     def _holds(self, clone: Path, tip: str, name: str) -> bool:
-        self._listed = {path.decode(): facts[2].decode() for _, facts, path, _ in self._exact(clone, tip, name)}
+        level = self._level(clone, tip, [name.rpartition("/")[0]])
+        self._listed = {path.decode(): facts[2].decode() for _, facts, path, _ in level if os.fsdecode(path) == name}
         return bool(self._listed)
-
-    def _exact(self, clone: Path, tip: str, name: str) -> list[tuple[bytes, tuple[bytes, ...], bytes, bytes]]:
-        folder = name.rpartition("/")[0]
-        return [one for one in self._level(clone, tip, [folder]) if os.fsdecode(one[2]) == name]
 
     def _require_store(self, clone: Path, tip: str) -> None:
         """Refuse a branch of something else, such as main."""
@@ -220,19 +214,6 @@ class BranchStore(Store):
         lines = (done.stdout + b"\n" + done.stderr).decode(errors="replace").splitlines()
         told = [line.strip() for line in lines if line.startswith(("!", "fatal:", "error:", "remote: error"))]
         return _SECRET.sub("", escaped((told or ["git says nothing"])[0], 200))
-
-    def _weigh(self, clone: Path) -> None:
-        """Who clones the branch takes all of it."""
-        assert self._tip is not None
-        listed = list(self._tree(clone, self._tip))
-        request = "".join(f"{self._listed[night.name]}\n" for night in listed).encode()
-        told = _bounded(["cat-file", "--batch-check=%(objectsize:disk)"], clone, _LISTING, request)
-        size = sum(int(one) for one in told.split() if one.isdigit())
-        if size > HEAVY:
-            self.warnings.append(
-                f"{self.text}: {count(len(listed), 'night')} take {size >> 20} MiB: begin a new branch by naming "
-                f"another one, such as {self.text}-2; this one stays readable"
-            )
 
     # ---------------------------------------------------------------- the clone
 
