@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference
+from perfci.history.stores.base import Store
 
 BEGIN = datetime(2026, 11, 1, 3, 15, tzinfo=UTC)
 
@@ -49,6 +50,11 @@ def night(day: float = 0.0, run: str = "", **also: Any) -> Night:
         "points": [point()],
     }
     return Night(**{**known, **also})
+
+
+def nights_in(store: Store) -> list[Night]:
+    """All that can be read, in the order of their start."""
+    return [one for _, one in store.read(store.names())]
 
 
 def perfci(where: Path, *args: object, **env: str) -> tuple[int, str, str]:

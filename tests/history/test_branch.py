@@ -17,7 +17,7 @@ from perfci.history.store import open_store
 from perfci.history.stores import branch as module
 from perfci.history.stores.base import name_of
 from perfci.model.base import MachineError, UsageError
-from tests.history.nights import night
+from tests.history.nights import night, nights_in
 from tests.sources.repo import git, init, write
 
 
@@ -42,11 +42,11 @@ def bare(tmp_path: Path) -> Path:
 
 def test_a_branch_that_is_not_there_holds_nothing_and_the_first_night_begins_it(bare: Path) -> None:
     store = open_store(f"git:{bare}#history")
-    assert list(store.nights()) == []
+    assert nights_in(store) == []
     assert store.add(night(0))
     assert not store.add(night(0))
     assert store.add(night(1))
-    assert [one.run for one in open_store(f"git:{bare}#history").nights()] == ["run0", "run1"]
+    assert [one.run for one in nights_in(open_store(f"git:{bare}#history"))] == ["run0", "run1"]
     assert git(bare, "rev-list", "--count", "history") == "2"
     assert git(bare, "log", "-1", "--format=%an %s", "history") == "perfci Record 20261102T031500Z-run1-1"
 
@@ -67,7 +67,7 @@ def test_without_a_remote_the_branch_is_the_repository_s_own(tmp_path: Path) -> 
     store = open_store("git:history", init(tmp_path / "work"))
     assert store.add(night(0))
     assert git(tmp_path / "work", "ls-tree", "-r", "--name-only", "history") == name_of(night(0))
-    assert len(list(store.nights())) == 1
+    assert len(nights_in(store)) == 1
 
 
 def test_a_branch_of_something_else_is_refused(bare: Path) -> None:
@@ -88,7 +88,7 @@ def test_names_of_no_branch_are_refused(text: str, tmp_path: Path) -> None:
 
 def test_an_address_that_starts_a_program_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="ext"):
-        list(open_store(f"git:ext::sh -c 'touch {tmp_path}/pwned'#history").nights())
+        nights_in(open_store(f"git:ext::sh -c 'touch {tmp_path}/pwned'#history"))
     assert not (tmp_path / "pwned").exists()
 
 
@@ -96,7 +96,7 @@ def test_a_secret_in_an_address_is_not_shown(tmp_path: Path) -> None:
     store = open_store("git:https://user:hunter2@127.0.0.1:1/x.git#history")
     assert "hunter2" not in store.text
     with pytest.raises(MachineError) as error:
-        list(store.nights())
+        nights_in(store)
     assert "hunter2" not in str(error.value)
 
 
@@ -125,7 +125,7 @@ def test_the_repository_s_own_way_to_its_remote_is_taken(tmp_path: Path) -> None
     git(work, "config", f"includeIf.gitdir:{work.resolve()}/.git.path", str(tmp_path / "token"))
     try:
         with pytest.raises(MachineError, match="not found") as error:
-            list(open_store("git:history", work).nights())
+            nights_in(open_store("git:history", work))
     finally:
         server.shutdown()
         server.server_close()
@@ -163,7 +163,7 @@ def test_of_writers_at_once_nothing_is_lost_and_nothing_forced(
     ]  # fmt: skip
     assert [process.wait() for process in processes] == [0] * writers
     store = open_store(f"git:{bare}#history")
-    found = {one.run for one in store.nights()}
+    found = {one.run for one in nights_in(store)}
     assert found == {f"writer{number}-{k}" for number in range(writers) for k in range(nights)}
     assert not store.faults
     assert git(bare, "rev-list", "--count", "history") == str(writers * nights)
@@ -183,7 +183,7 @@ def test_a_push_that_came_through_though_it_failed_is_found_again(bare: Path) ->
     hook(bare, "post-receive", "kill -9 $PPID")
     store = open_store(f"git:{bare}#history")
     assert store.add(night(0))
-    assert [one.run for one in store.nights()] == ["run0"]
+    assert [one.run for one in nights_in(store)] == ["run0"]
 
 
 def test_a_branch_whose_name_ends_alike_is_another(bare: Path) -> None:
@@ -191,9 +191,9 @@ def test_a_branch_whose_name_ends_alike_is_another(bare: Path) -> None:
     tree = git(bare, "mktree", stdin=f"100644 blob {blob}\tREADME\n".encode())
     git(bare, "update-ref", "refs/heads/a/refs/heads/history", git(bare, "commit-tree", tree, "-m", "Other"))
     store = open_store(f"git:{bare}#history")
-    assert list(store.nights()) == []
+    assert nights_in(store) == []
     assert store.add(night(0))
-    assert [one.run for one in store.nights()] == ["run0"]
+    assert [one.run for one in nights_in(store)] == ["run0"]
 
 
 def test_a_damaged_clone_is_made_anew(bare: Path, cache: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_damaged_clone_is_made_anew(bare: Path, cache: Path) -> None:
         if path.is_file():
             path.chmod(0o644)
             path.write_bytes(b"damaged")
-    assert [one.run for one in open_store(f"git:{bare}#history").nights()] == ["run0"]
+    assert [one.run for one in nights_in(open_store(f"git:{bare}#history"))] == ["run0"]
 
 
 def test_locks_of_a_killed_writer_are_in_nobody_s_way(bare: Path, cache: Path) -> None:
@@ -214,7 +214,7 @@ def test_locks_of_a_killed_writer_are_in_nobody_s_way(bare: Path, cache: Path) -
     for name in ("index.lock", "shallow.lock", "refs/perfci/tip.lock", "config.lock"):
         (clone / name).touch()
     assert open_store(f"git:{bare}#history").add(night(1))
-    assert len(list(store.nights())) == 2
+    assert len(nights_in(store)) == 2
 
 
 @pytest.mark.slow
@@ -232,7 +232,7 @@ def test_a_killed_writer_leaves_a_branch_that_is_whole(bare: Path, seed: int) ->
         lock.unlink()  # of git-receive-pack: a server's is not killed with the writer
     store = open_store(f"git:{bare}#history")
     assert store.add(night(50))
-    found = list(store.nights())
+    found = nights_in(store)
     assert not store.faults
     assert git(bare, "rev-list", "--count", "history") == str(len(found))
     git(bare, "fsck", "--strict")
@@ -252,7 +252,7 @@ def test_links_trees_without_end_and_foreign_files_are_faults(bare: Path) -> Non
     years = git(bare, "mktree", stdin=f"040000 tree {year}\t2026\n040000 tree {bomb}\t9999\n".encode())
     root = git(bare, "mktree", stdin=f"040000 tree {years}\tnights\n".encode())
     git(bare, "update-ref", "refs/heads/history", git(bare, "commit-tree", root, "-m", "Hostile"))
-    assert list(store.nights()) == []
+    assert nights_in(store) == []
     faults = {fault.name: fault.reason for fault in store.faults}
     assert faults["nights/2026/11/20261105T031500Z-link-1.json"] == "is no ordinary file"
     assert faults["nights/2026/11/bomb"] == "is no ordinary file"

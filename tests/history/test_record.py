@@ -288,7 +288,7 @@ def test_the_verb_records_once_under_the_name_of_github_s_run(repo: Repo, make: 
     line = f"{repo.commits['main'][:10]} Title of main: 1 case against v1 and {repo.commits['before'][:10]} · {name}\n"
     for said in ("recorded", "was recorded already:"):
         assert nights.perfci(repo.root, *args, **told) == (0, f"{said} {line}", "")
-    (found,) = open_store("store", repo.root).nights()
+    (found,) = nights.nights_in(open_store("store", repo.root))
     assert found.url == "https://github.com/org/kernels/actions/runs/7391"
     code, _, other = nights.perfci(repo.root, *args, "--fact", "image=sha256:1a", **told)
     assert code == 2 and f"{name} is there with other content, and what is recorded is never changed" in other
@@ -307,7 +307,7 @@ def test_the_verb_tells_of_a_night_that_starts_before_the_newest_one(repo: Repo,
     code, out, err = nights.perfci(repo.root, *args)
     assert code == 0 and out.startswith("recorded ")
     assert "started at 20260105T101500Z, before the newest night there, of 20261101T031500Z" in err
-    assert len(list(open_store("store", repo.root).nights())) == 2
+    assert len(nights.nights_in(open_store("store", repo.root))) == 2
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
     assert report(repo, "seam")["sentence"] == "Measured: 1 case, not judged"
     said = repo.perfci("history", "record", "perfci-night", "--store", "store")
     assert said.code == 0, said.err
-    (one,) = [one for one in open_store("store", repo.root).nights() if one.seam is not None]
+    (one,) = [one for one in nights.nights_in(open_store("store", repo.root)) if one.seam is not None]
     assert one.seam is not None and one.seam.before.name == "v1.0" and one.reference is not None
     assert (one.reference.name, one.last and one.last.sha, one.reference.commit.sha) == ("v1.1", second, second)
     (point,) = one.seam.points

@@ -14,6 +14,7 @@ from tests.e2e.conftest import Repo, adding
 from tests.github.loopback.act import Job, Machine, copy_actions
 from tests.github.loopback.scene import REPOSITORY
 from tests.github.loopback.server import GitHub, serve
+from tests.history.nights import nights_in
 from tests.sources.repo import ENV
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +67,7 @@ class Main:
         return self.machine.deliver(text, "workflow_dispatch", payload)
 
     def nights(self) -> list[Night]:
-        return list(open_store("git:perfci-history", self.clone.root).nights())
+        return nights_in(open_store("git:perfci-history", self.clone.root))
 
 
 def test_init_writes_the_workflow_beside_a_policy_and_over_nothing(repo: Repo) -> None:

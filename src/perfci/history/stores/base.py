@@ -116,7 +116,7 @@ class Store(ABC):
         self.text = text
         """As it was named, without secrets."""
         self.faults: list[Fault] = []
-        """Left out since names() or nights() was called last."""
+        """Left out since names() or runs() was called last."""
         self.warnings: list[str] = []
         """Notes for its owner, one line each."""
         self._unnamed = 0
@@ -145,20 +145,14 @@ class Store(ABC):
         self._unnamed += 1
         self.faults[MOST_FAULTS:] = [Fault("…", f"and {count(self._unnamed, 'document')} more")]
 
-    def names(self, since: datetime | None = None) -> list[Listed]:
-        """Return the documents in the order of their start, those of `since` and later.
-
-        Raises MachineError where the store cannot be reached.
-        """
+    def names(self) -> list[Listed]:
+        """Return the documents in the order of their start. Raises MachineError where the store cannot be reached."""
         self.faults, self._unnamed = [], 0
-        first = "" if since is None else _instant(since)
         found: dict[tuple[str, str], Listed] = {}
         for listed in sorted(self._list(), key=_order):
             match = _NAME.fullmatch(listed.name)
             if match is None:
                 self.fault(listed.name, "is no document of a history")
-            elif match["started"] < first:
-                continue
             elif listed.size > LARGEST:
                 self.fault(listed.name, f"has {listed.size >> 20} MiB, more than the {LARGEST >> 20} that are read")
             elif (run := (match["run"], match["attempt"])) in found:
@@ -184,18 +178,12 @@ class Store(ABC):
                 except Unreadable as why:
                     self.fault(listed.name, str(why))
 
-    def nights(self, since: datetime | None = None) -> Iterator[Night]:
-        """Yield the nights in the order of their start, those of `since` and later.
+    def runs(self) -> Iterator[Night]:
+        """Yield the nights in the order of their start, of each run one attempt: the highest of those with the best
+        answers.
 
-        Raises MachineError where the store cannot be reached.
-        """
-        for _, night in self.read(self.names(since)):
-            yield night
-
-    def best_attempts(self) -> list[Listed]:
-        """Return the documents, of each run one attempt: the highest of those with the best answers.
-
-        Only attempts that have others beside them are read.
+        Before that only attempts that have others beside them are read. Raises MachineError where the store cannot be
+        reached.
         """
         runs: dict[str, list[Listed]] = {}
         for listed in self.names():
@@ -206,11 +194,7 @@ class Store(ABC):
             worth = (night.answers, night.attempt)
             if night.run not in best or worth > best[night.run]:
                 best[night.run], chosen[night.run] = worth, listed
-        return sorted(chosen.values(), key=_order)
-
-    def runs(self) -> Iterator[Night]:
-        """Yield the nights of best_attempts(), as nights() does."""
-        for _, night in self.read(self.best_attempts()):
+        for _, night in self.read(sorted(chosen.values(), key=_order)):
             yield night
 
     def add(self, night: Night) -> bool:
