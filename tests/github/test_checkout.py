@@ -46,13 +46,13 @@ class Hub:
     def pull_request(self, **fields) -> Context:
         origin = Origin(repository="o/r", pull_request=7, event="pull_request", head_sha=self.head, run_id=1)
         return Context(**{
-            "origin": origin, "base": self.main, "merge_sha": self.merge, "head_repository": "o/r", "trusted": True,
+            "origin": origin, "base": self.main, "merge_sha": self.merge, "trusted": True,
             "privileged": False, **fields,
         })  # fmt: skip
 
     def push(self, sha: str, base: str) -> Context:
         origin = Origin(repository="o/r", event="push", head_sha=sha, run_id=1)
-        return Context(origin, base, None, "o/r", trusted=True, privileged=False)
+        return Context(origin, base, None, trusted=True, privileged=False)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.github.loopback.server import GitHub
 
 def context_of(hub: GitHub, run: int = 100, **origin: object) -> Context:
     found = beside(hub.pulls[7], run)
-    return Context(found.origin.model_copy(update=origin), found.base, None, found.head_repository, True, False)
+    return Context(found.origin.model_copy(update=origin), found.base, None, True, False)
 
 
 def left(folder: Path, *ratios: float) -> Path:

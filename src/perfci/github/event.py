@@ -146,9 +146,6 @@ class Context:
     """A commit, or a branch as `refs/heads/main`. Empty: absolute limits only."""
     merge_sha: str | None
     """GitHub's merge commit of the pull request's head and base, which actions/checkout takes."""
-    head_repository: str
-    """`owner/name` of the head; empty where unknown. With `origin.head_ref` and `origin.head_sha` it finds the pull
-    request where `origin.pull_request` is None."""
     trusted: bool
     """The code's authors may write to the repository; False for forks and where unknown."""
     privileged: bool
@@ -237,7 +234,7 @@ def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     privileged = name == "pull_request_target"
     merge = None if privileged or pull.head.sha == env.GITHUB_SHA else env.GITHUB_SHA
     default = event.repository.default_branch
-    return Context(origin, pull.base.sha, merge, head, head == repository, privileged, default, event.before or "")
+    return Context(origin, pull.base.sha, merge, head == repository, privileged, default, event.before or "")
 
 
 def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
@@ -259,7 +256,7 @@ def _merge_group(name: str, payload: Mapping[str, Any], env: Surroundings) -> Co
     more = {"pull_request": int(queued["pull"]) if queued else None, "base_ref": _short(group.base_ref)}
     origin = _origin(env, name, repository, group.head_sha, group.head_ref, **more)
     default = event.repository.default_branch
-    return Context(origin, group.base_sha, None, repository, trusted=True, privileged=False, default=default)
+    return Context(origin, group.base_sha, None, trusted=True, privileged=False, default=default)
 
 
 def _workflow_run(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
@@ -273,7 +270,7 @@ def _workflow_run(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     more = {"pull_request": int(copied[1]) if copied else None, "fork": head != repository}
     origin = _origin(ran, run.event, repository, run.head_sha, branch, **more)
     trusted, default = head == repository and not copied, event.repository.default_branch
-    return Context(origin, "", None, head, trusted=trusted, privileged=True, default=default)
+    return Context(origin, "", None, trusted=trusted, privileged=True, default=default)
 
 
 def _other(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
@@ -300,9 +297,8 @@ _READERS: dict[str, Callable[[str, Mapping[str, Any], Surroundings], Context]] =
 def _of_branch(origin: Origin, ref: str, base: str, default: str) -> Context:
     copied = _COPIED.fullmatch(ref)
     update = {"pull_request": int(copied[1]) if copied else None, "base_ref": _short(default) if base else ""}
-    head = "" if copied else origin.repository
     origin = origin.model_copy(update=update)
-    return Context(origin, base, None, head, trusted=not copied, privileged=False, default=_short(default))
+    return Context(origin, base, None, trusted=not copied, privileged=False, default=_short(default))
 
 
 def _origin(env: Surroundings, event: str, repository: str, sha: str, ref: str, **more: Any) -> Origin:
