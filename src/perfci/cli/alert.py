@@ -1,12 +1,15 @@
 """`perfci history alert`: one issue per device."""
 
 import os
-import re
 from pathlib import Path
+from typing import Any
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from perfci.cli.publish import log_line, not_installed
+from perfci.github.event import Slug
+from perfci.github.settings import Suite
 from perfci.history.alert import Alerts, find_alerts
 from perfci.history.series import read
 from perfci.history.store import open_store
@@ -17,7 +20,6 @@ from perfci.render.history import fault_lines
 _SITE, _API = "https://github.com", "https://api.github.com"
 _MOST = 16
 """Devices with an alert: a store of a few machines has no more."""
-_REPOSITORY = re.compile(r"[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}")
 
 
 def keep_issues(store: str, repository: str, suite: str, where: Path) -> None:
@@ -25,9 +27,8 @@ def keep_issues(store: str, repository: str, suite: str, where: Path) -> None:
 
     Ends the process with 0. Raises UsageError, and MachineError where the store or GitHub fails.
     """
-    _require_suite(suite)
-    if not _REPOSITORY.fullmatch(repository):
-        raise UsageError(f"--repository {repository!r}: write owner/name")
+    _require(Suite, f"--suite {suite!r}", suite, "use lower-case letters and digits, with single hyphens between")
+    _require(Slug, f"--repository {repository!r}", repository, "write owner/name")
     token = os.environ.get("GITHUB_TOKEN", "")
     if not token:
         raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`")
@@ -42,10 +43,11 @@ def keep_issues(store: str, repository: str, suite: str, where: Path) -> None:
     raise typer.Exit(0)
 
 
-def _require_suite(name: str) -> None:
-    """It has to stand in markers."""
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or len(name) > 60:
-        raise UsageError(f"--suite {name!r}: use lower-case letters and digits, with single hyphens between")
+def _require(form: Any, option: str, text: str, todo: str) -> None:
+    try:
+        TypeAdapter(form).validate_python(text)
+    except ValidationError:
+        raise UsageError(f"{option}: {todo}") from None
 
 
 def _settle(devices: list[Alerts], suite: str, address: str, repository: str, token: str) -> None:

@@ -31,7 +31,7 @@ from perfci.model.text import did_you_mean, escaped
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
 from perfci.system.files import write_atomic
-from perfci.system.users import Outputs, keep_outputs
+from perfci.system.users import keep_outputs
 
 _AS_ASKED = (
     "base", "quick", "resume", "committed", "pull_request", "counters", "strict", "profile", "raw",
@@ -90,26 +90,21 @@ def tell_measured(request: Request) -> NoReturn:
 def measure(request: Request, console: Console) -> Finished:
     """Measure, judge and write. Raises PerfciError where there is nothing to write."""
     signal.signal(signal.SIGTERM, interrupt)
-    with keep_outputs(request.where.out, request.where.repository) as outputs:
-        return _measure(request, console, outputs)
-
-
-def _measure(request: Request, console: Console, outputs: Outputs) -> Finished:
-    strict = request.how.strict
+    out, strict = request.where.out, request.how.strict
     problem: PerfciError | KeyboardInterrupt | None = None
-    with Teller(console, partial(by_times, strict=strict)) as teller:
-        measurement = Measurement(request, teller, partial(_tell_times, teller, strict))
-        try:
-            results = measurement.measure()
-        except (PerfciError, KeyboardInterrupt) as error:
-            kept = failed_results(measurement, error)
-            if kept is None:
-                raise
-            results, problem = kept, error
-    outputs.require()  # nothing of the code under test runs any more
-    report = judge(results, strict=strict)
-    files = write_all(request.where.out, report, results)
-    return Finished(report, problem, files)
+    with keep_outputs(out, request.where.repository) as outputs:
+        with Teller(console, partial(by_times, strict=strict)) as teller:
+            measurement = Measurement(request, teller, partial(_tell_times, teller, strict))
+            try:
+                results = measurement.measure()
+            except (PerfciError, KeyboardInterrupt) as error:
+                kept = failed_results(measurement, error)
+                if kept is None:
+                    raise
+                results, problem = kept, error
+        outputs.require()  # nothing of the code under test runs any more
+        report = judge(results, strict=strict)
+        return Finished(report, problem, write_all(out, report, results))
 
 
 def by_times(results: Results, *, strict: bool) -> Report:

@@ -20,7 +20,7 @@ from perfci.measure.request import OUT, Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
-from perfci.measure.shards.merge import merge_models, model_of
+from perfci.measure.shards.merge import merge_models, model_of, plan_of
 from perfci.model.base import PolicyError, UsageError
 from perfci.model.comparison import claims
 from perfci.model.report import Report
@@ -180,19 +180,15 @@ def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
         if any(file.resolve() == (one / "results.json").resolve() for one in folders):
             raise UsageError(f"{path}: is named twice: name each shard once")
         results = read_results(file)
-        if (plan := _plan_of(results)) not in homes:
+        if (plan := plan_of(results)) not in homes:
             homes[plan] = _home(results, out, homes.values())
         _relocate(results, file.parent, homes[plan])  # logs are named from there
         folders.append(file.parent)
         found.append((str(path), results))
-    merged = {_plan_of(one): Merged(one, homes[_plan_of(one)], []) for one in merge_models(found)}
+    merged = {plan_of(one): Merged(one, homes[plan_of(one)], []) for one in merge_models(found)}
     for (_, results), folder in zip(found, folders, strict=True):
-        merged[_plan_of(results)].shards.append(folder)
+        merged[plan_of(results)].shards.append(folder)
     return list(merged.values())
-
-
-def _plan_of(results: Results) -> str:
-    return "" if results.part is None else results.part.plan
 
 
 def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:

@@ -13,7 +13,7 @@ from perfci.github.api import Api, ApiError
 from perfci.github.artifact import Unfit, Unmeasured, check_whole
 from perfci.github.measured import Scope, confirm, named
 from perfci.github.source import Left, Source, change, fetch
-from perfci.measure.shards.merge import merge, model_of, require_models
+from perfci.measure.shards.merge import merge, model_of, plan_of, require_models
 from perfci.model.base import PerfciError
 from perfci.model.results import Results
 
@@ -71,16 +71,16 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
             if results.part is None or len(results.part.shards) > 1:  # of one machine, or merged before
                 handed.append(Handed(said, left.name if len(source.artifacts) > 1 else "", results, [left]))
                 continue
-            of_plan = shards.setdefault(_plan_of(results), [])
+            of_plan = shards.setdefault(plan_of(results), [])
             of_plan.append(Handed(said, "", results, [left]))
             for earlier in left.earlier:  # a shard that was decided is not measured again
                 said = f"artifact {named(earlier.name)}"
                 before = read(earlier)
-                if isinstance(before, Results) and _plan_of(before) == _plan_of(results):
+                if isinstance(before, Results) and plan_of(before) == plan_of(results):
                     of_plan.append(Handed(said, "", before, [left]))
         except (Unfit, ApiError) as error:
             missing.append(f"{said} {error}")
-    measured = len({*shards, *(_plan_of(whole.results) for whole in handed)} - {""})
+    measured = len({*shards, *(plan_of(whole.results) for whole in handed)} - {""})
     if planned > measured:
         which = "the plan" if planned == 1 else f"{planned - measured} of {planned} plans"
         missing.append(f"no shard of {which} was handed over: see the logs of the jobs that measure it")
@@ -101,7 +101,3 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
     except PerfciError as error:
         missing.append(f"shards: {error}")
     return Gathered(handed, missing, idle, joined, unconfirmed)
-
-
-def _plan_of(results: Results) -> str:
-    return results.part.plan if results.part is not None else ""

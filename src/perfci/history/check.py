@@ -172,10 +172,6 @@ class Found:
     nights: Sequence[int]
     """Columns of what was scanned."""
 
-    def night(self, column: int) -> int:
-        """Return the night of a column."""
-        return self.nights[column]
-
 
 def epochs(device: Device) -> dict[str, list[int]]:
     """Return epoch → nights, in the order of their first."""
@@ -227,7 +223,7 @@ def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int =
         standing: set[Key] = set()
         for epoch, key, one in scanned(device):
             found.changes += [
-                _change(device, one, change) for change in one.scanned.changes if one.night(change.known) >= recent
+                _change(device, one, change) for change in one.scanned.changes if one.nights[change.known] >= recent
             ]
             if epoch == latest:
                 standing.add(key)
@@ -316,7 +312,7 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, nigh
 
 
 def _change(device: Device, one: Found, change: Change) -> Proposal:
-    before, after = (device.heads[one.night(column)] for column in (change.before, change.after))
+    before, after = (device.heads[one.nights[column]] for column in (change.before, change.after))
     good, bad = before.commit.sha, after.commit.sha
     better = direction(one.trace.metric)
     command = ["perfci", "bisect", good, bad, glob.escape(one.trace.case), "--device", device.kind]
@@ -327,6 +323,6 @@ def _change(device: Device, one: Found, change: Change) -> Proposal:
         epoch=after.epoch, reference=after.reference_name, kind=change.kind,
         worse=None if better is None else (change.size > 0) == (better == "lower"),
         change=math.exp(change.size), low=math.exp(change.low), high=math.exp(change.high), level=LEVEL,
-        good=good, bad=bad, since=after.started, known=device.heads[one.night(change.known)].started,
+        good=good, bad=bad, since=after.started, known=device.heads[one.nights[change.known]].started,
         command=command if good != bad else [],
     )  # fmt: skip

@@ -94,6 +94,11 @@ def model_of(results: Results) -> str:
     return escaped(" ".join(results.fingerprint.devices.get(one, one) for one in results.plan.devices), 100)
 
 
+def plan_of(results: Results) -> str:
+    """Return the digest of the plan whose shard was measured; empty for any other results."""
+    return results.part.plan if results.part is not None else ""
+
+
 def _shared(name: str, results: Results) -> Shared:
     part = results.part
     if part is None or results.mode != "compare":
