@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import typer
-from pydantic import ValidationError
 
 from perfci.cli.measure import Finished, folders, measure, read_request
 from perfci.cli.output import tell
@@ -22,7 +21,7 @@ from perfci.model.criteria import Purpose
 from perfci.model.policy_text import FILE
 from perfci.model.text import escaped, short
 from perfci.sources.git import Repository
-from perfci.system.bounded import Unread, regular
+from perfci.system.bounded import read_document
 from perfci.system.files import disk_errors, remove_tree, write_atomic
 from perfci.system.users import keep_outputs
 
@@ -161,7 +160,8 @@ def read_night(repo: Repository, store: str) -> NightPlan:
 
 def read_measured(folder: Path) -> tuple[NightPlan, dict[str, Path]]:
     """Return a night's plan, and the folders of its comparisons that have a report. Raises UsageError."""
-    plan = _parse_plan(folder / NIGHT, str(folder / NIGHT), "`perfci history measure` makes this folder")
+    made_by = "`perfci history measure` makes this folder"
+    plan = read_document(folder / NIGHT, NightPlan, _LARGEST, "plan of a night", made_by)
     found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
     if not (found.keys() - {"seam"}):
         raise UsageError(f"{folder}: none of its comparisons has a report: see what `perfci history measure` said")
@@ -170,22 +170,12 @@ def read_measured(folder: Path) -> tuple[NightPlan, dict[str, Path]]:
 
 def _read_plan(file: Path, repo: Repository) -> NightPlan:
     """And one of another commit."""
-    plan = _parse_plan(file, f"--plan {file}", "`perfci history plan` makes one")
+    shown, made_by = f"--plan {file}", "`perfci history plan` makes one"
+    plan = read_document(file, NightPlan, _LARGEST, "plan of a night", made_by, shown)
     head = repo.commit("HEAD").sha
     if plan.head.sha != head:
         raise UsageError(f"--plan {file}: is of {short(plan.head.sha)}, and {short(head)} is checked out: make it anew")
     return plan
-
-
-def _parse_plan(file: Path, shown: str, remedy: str) -> NightPlan:
-    try:
-        regular(file.resolve(), _LARGEST)
-        return NightPlan.model_validate_json(file.read_bytes())
-    except (Unread, OSError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{shown}: cannot be read ({why}): {remedy}") from None
-    except ValidationError:
-        raise UsageError(f"{shown}: is no plan of a night: {remedy}") from None
 
 
 def _repository(where: Path) -> Repository:

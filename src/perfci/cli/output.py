@@ -100,7 +100,7 @@ def _from_here(path: Path) -> Path:
 LONGEST = 8 * 2**20
 """Bytes of a pair's samples: half a million numbers."""
 LARGEST = 64 * 2**20
-"""Bytes of samples: an artifact holds what somebody else wrote."""
+"""Bytes of results, and of samples: an artifact holds what somebody else wrote."""
 
 
 def read_recorded(results: Results, folder: Path) -> Recorded:

@@ -2,29 +2,28 @@
 
 import glob
 import re
-import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import NoReturn, cast
 
 import typer
-from pydantic import ValidationError
 
 from perfci.cli.measure import parse_devices
-from perfci.cli.output import made, tell, write_all
+from perfci.cli.output import LARGEST, made, tell, write_all
 from perfci.cli.progress import Console
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import By
 from perfci.measure.imported.files import import_files
-from perfci.model.base import Document, Side, UsageError
+from perfci.model.base import Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.report import Report
 from perfci.model.results import Results, Work
 from perfci.model.units import COUNTED, split
 from perfci.render.terminal import print_costs
+from perfci.system.bounded import read_document
 
 
 def judge_files(
@@ -151,42 +150,14 @@ def _made(folder: Path) -> Path:
         raise UsageError(f"--out {folder}: cannot be made ({error.strerror})") from None
 
 
-LARGEST = 64 * 2**20
-"""Bytes of a results document: an artifact holds what somebody else wrote."""
-
-
 def read_results(path: Path) -> Results:
     """Read a results document. Raises UsageError."""
-    return _read(path, Results, "results")
+    return read_document(path, Results, LARGEST, "results document", "name a results.json, or measure first")
 
 
 def read_report(path: Path) -> Report:
     """Read a report. Raises UsageError."""
-    return _read(path, Report, "report")
-
-
-D = TypeVar("D", bound=Document)
-_MOST_ERRORS = 1000
-"""Errors of a document, which take memory; the first is told."""
-
-
-def _read(path: Path, kind: type[D], name: str) -> D:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:  # a pipe would block
-            text = f"is no ordinary file of at most {LARGEST >> 20} MiB"
-            raise UsageError(f"{path}: {text}: name a {name}.json, or measure first")
-        content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}): name a {name}.json, or measure first") from None
-    try:
-        return kind.model_validate_json(content)
-    except ValidationError as error:
-        if error.error_count() > _MOST_ERRORS:
-            raise UsageError(f"{path}: is no {name} document of this version ({error.error_count()} errors)") from None
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path}: is no {name} document of this version ({field or 'JSON'}: {first['msg']})") from None
+    return read_document(path, Report, LARGEST, "report document", "name a report.json, or measure first")
 
 
 def _read_policy(policy: Path) -> Policy:

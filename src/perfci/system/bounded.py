@@ -24,14 +24,16 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import psutil
-from pydantic import TypeAdapter, ValidationError, validate_call
+from pydantic import BaseModel, TypeAdapter, ValidationError, validate_call
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from perfci.model.base import UsageError
 from perfci.model.text import escaped, one_line
 from perfci.system.users import SAME, Account
 from perfci.worker.leash import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 MIB = 2**20
 SPARSE = 16
@@ -39,6 +41,8 @@ SPARSE = 16
 _LARGE = 16 * MIB
 _NO_MEMORY = 77
 _SAID = 4000
+_MOST_ERRORS = 1000
+"""Errors of a document, which take memory; the first is told."""
 _BOOT = (
     "import json, sys; sys.path += [one for one in json.loads(sys.argv.pop(1)) if one not in sys.path]; "
     "from perfci.system.bounded import serve; sys.exit(serve())"
@@ -96,6 +100,27 @@ def check_size(status: os.stat_result, largest: int) -> None:
     """Raise Unread for a file over `largest` bytes."""
     if status.st_size > largest:
         raise Unread(f"has {status.st_size >> 20} MiB, more than the {largest >> 20} MiB that are read")
+
+
+def read_document(path: Path, kind: type[M], largest: int, what: str, todo: str, shown: str = "") -> M:
+    """Return the document in a file that links may lead to. Raises UsageError.
+
+    `what`: it is called; `todo`: remedy; `shown`: the file, as it was asked for.
+    """
+    shown = shown or str(path)
+    try:
+        regular(Path(os.path.realpath(path)), largest)
+        return kind.model_validate_json(path.read_bytes())
+    except (Unread, OSError) as error:
+        why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
+    except ValidationError as error:
+        why = f"{error.error_count()} errors"
+        if error.error_count() <= _MOST_ERRORS:
+            first = error.errors(include_url=False)[0]
+            field = escaped(".".join(map(str, first["loc"])), 100)
+            why = f"{field or 'JSON'}: {first['msg']}"
+        why = f"is no {what} of this version ({why})"
+    raise UsageError(f"{shown}: {why}: {todo}")
 
 
 def _has_hole(path: Path) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 import perfci
 from perfci.measure.request import ANEW, What
@@ -14,7 +14,7 @@ from perfci.model.comparison import digest
 from perfci.model.plan import Plan
 from perfci.model.results import MOST_SHARDS, Proof, SideCode
 from perfci.model.text import escaped
-from perfci.system.bounded import Unread, regular
+from perfci.system.bounded import read_document
 
 PLAN = "plan.json"
 """Its name in an artifact."""
@@ -82,19 +82,7 @@ class SharedPlan(Document):
 
 def read_plan(path: Path) -> SharedPlan:
     """Read a plan. Raises UsageError for anything else: of another perfci, or changed since it was made."""
-    try:
-        regular(path.resolve(), LARGEST)
-        content = path.read_bytes()
-    except Unread as why:
-        raise UsageError(f"--shard {path}: {why}: make one with `perfci plan`") from None
-    except OSError as error:
-        raise UsageError(f"--shard {path}: cannot be read ({error.strerror}): make one with `perfci plan`") from None
-    try:
-        plan = SharedPlan.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(map(str, first["loc"])) or "JSON"
-        raise UsageError(f"--shard {path}: is no plan of this version ({escaped(field, 100)}): {ANEW}") from None
+    plan = read_document(path, SharedPlan, LARGEST, "plan", ANEW, f"--shard {path}")
     if plan.digest != plan._digest():
         raise UsageError(f"--shard {path}: was changed since it was made (its digest is another): {ANEW}")
     if plan.perfci != perfci.__version__:
