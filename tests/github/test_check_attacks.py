@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from perfci.github import check
-from perfci.github.measured import Scope
 from perfci.github.result import Open, Question, Result, decide
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
@@ -73,7 +72,7 @@ def test_a_cheap_case_on_the_gpu_excuses_no_other(hub: GitHub, slow: str) -> Non
         everything.cases.append(skipped)
     hub.upload(run, packed(measured(1.0, names=["cheap"], declared=ids)), name="perfci--measure--0-gpu--1")
     hub.upload(run, packed(everything), name="perfci--measure--1-cpu--1")
-    outcome = published(hub, run, scope=Scope(devices=["cuda"]), jobs="measure*")
+    outcome = published(hub, run, device=["cuda"], jobs="measure*")
     assert outcome.publication.missing == [
         "`slow` was not measured on cuda: where fewer cases are intended, give the publishing action the same `cases`"
     ]

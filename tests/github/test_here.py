@@ -8,7 +8,7 @@ import pytest
 from perfci.github.api import ApiError
 from perfci.github.event import Context
 from perfci.github.here import read_publication, write_comment
-from perfci.github.source import Wanted
+from perfci.github.settings import Publishing
 from perfci.model.base import UsageError
 from perfci.model.publication import Artifact
 from perfci.model.results import UNMEASURED
@@ -28,7 +28,7 @@ def left(folder: Path, *ratios: float) -> Path:
 
 
 def said(hub: GitHub, folder: Path, run: int = 100) -> str:
-    posted = write_comment(context_of(hub, run), folder, [], Wanted(), api_of(hub))
+    posted = write_comment(context_of(hub, run), folder, [], Publishing(), api_of(hub))
     assert posted is not None
     return posted.state
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_read_is_no_pass(hub: GitHub, tmp_path: Path, name: str, 
     scene(hub)
     if name:
         (tmp_path / name).write_text(text)
-    found = read_publication(context_of(hub), tmp_path, [], Wanted())
+    found = read_publication(context_of(hub), tmp_path, [], Publishing())
     assert found.exit_code == 3
     assert found.missing[0].startswith(missing)
 
@@ -74,13 +74,13 @@ def test_a_link_is_not_followed(hub: GitHub, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     left(tmp_path / "elsewhere", 1.0)
     (tmp_path / "results.json").symlink_to(tmp_path / "elsewhere" / "results.json")
-    assert read_publication(context_of(hub), tmp_path, [], Wanted()).exit_code == 3
+    assert read_publication(context_of(hub), tmp_path, [], Publishing()).exit_code == 3
 
 
 def test_nothing_can_be_accepted_and_the_artifact_is_named(hub: GitHub, tmp_path: Path) -> None:
     scene(hub)
     artifact = Artifact(name="perfci--a--0--1", url="https://github.com/octo/kernels/actions/runs/100/artifacts/1")
-    write_comment(context_of(hub), left(tmp_path, 1.3), [artifact], Wanted(), api_of(hub))
+    write_comment(context_of(hub), left(tmp_path, 1.3), [artifact], Publishing(), api_of(hub))
     [body] = hub.own_comments()
     assert "--add-label" not in body and "perfci--a--0--1" in body
     assert HEAD[:10] in body
@@ -89,8 +89,8 @@ def test_nothing_can_be_accepted_and_the_artifact_is_named(hub: GitHub, tmp_path
 def test_a_fork_is_refused_here_too_and_a_missing_right_is_named(hub: GitHub, tmp_path: Path) -> None:
     scene(hub)
     with pytest.raises(UsageError, match="is of a fork"):
-        write_comment(context_of(hub, fork=True), left(tmp_path, 1.3), [], Wanted(), api_of(hub))
+        write_comment(context_of(hub, fork=True), left(tmp_path, 1.3), [], Publishing(), api_of(hub))
     hub.granted = {"contents": "read"}
     with pytest.raises(ApiError, match="pull-requests: write"):
-        write_comment(context_of(hub), tmp_path, [], Wanted(), api_of(hub))
+        write_comment(context_of(hub), tmp_path, [], Publishing(), api_of(hub))
     assert hub.comments == []

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from perfci.github.measured import Scope
 from perfci.model.criteria import LimitSource
 from perfci.model.plan import Looks
 from perfci.model.results import Proof, Results
@@ -96,21 +95,21 @@ def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_fo
     assert "was compared with nothing, and this change leaves `main`" in refusal(hub, results)
     _, run = scene(hub)
     hub.upload(run, packed(results))
-    outcome = published(hub, run, scope=Scope(base="none"))
+    outcome = published(hub, run, base="none")
     assert outcome.publication.missing == []
 
 
 def test_another_base_counts_where_the_publisher_names_it(hub: GitHub) -> None:
     hub.branches["release"] = ROOT
     assert "give the publishing action the same `base`" in refusal(hub, of(base=ROOT))
-    assert refusal(hub, of(base=ROOT), scope=Scope(base="release")) == ""
-    assert "where it leaves `release`" in refusal(hub, of(base=BASE), scope=Scope(base="release"))
+    assert refusal(hub, of(base=ROOT), base="release") == ""
+    assert "where it leaves `release`" in refusal(hub, of(base=BASE), base="release")
 
 
 def test_fewer_cases_pass_only_where_the_publisher_asks_for_them(hub: GitHub) -> None:
     results = measured(1.0, 1.0, declared=["matmul/n=0", "matmul/n=1", "attention/n=1"])
     assert refusal(hub, results).startswith("`attention/n=1` was not measured")
-    assert refusal(hub, results, scope=Scope(cases=["matmul/*"])) == ""
+    assert refusal(hub, results, cases=["matmul/*"]) == ""
     assert "does not say which cases there are" in refusal(hub, replanned(results, declared=None))
 
 
@@ -125,7 +124,7 @@ def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
     results = replanned(of(), devices=["cuda"])
     assert refusal(hub, results) == ""
     said = "nothing was measured on cpu, which is demanded"
-    assert refusal(hub, results, scope=Scope(devices=["cpu"])) == said
+    assert refusal(hub, results, device=["cpu"]) == said
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [cpu]\n".encode()
     assert published(hub, hub.runs[100]).publication.missing == [said]
 

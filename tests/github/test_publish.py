@@ -11,7 +11,7 @@ import pytest
 from perfci.github import sticky
 from perfci.github.api import ApiError
 from perfci.github.publish import publish
-from perfci.github.source import Wanted
+from perfci.github.settings import Publishing
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import UNMEASURED
 from tests.github.loopback.scene import (
@@ -413,7 +413,7 @@ def test_a_job_of_the_same_run_publishes_while_it_goes_on(hub: GitHub) -> None:
     pull, run = scene(hub, *SLOWER)
     run.conclusion = None
     run.jobs = {"measure": "success", "publish": None}
-    outcome = publish(beside(pull, run.id), "synchronize", Wanted(), api_of(hub))
+    outcome = publish(beside(pull, run.id), "synchronize", Publishing(), api_of(hub))
     assert outcome.publication.exit_code == 1
     assert outcome.publication.origin.run_id == 100
     assert "run=100" in only(hub)
@@ -597,7 +597,7 @@ def test_a_label_after_the_last_push_accepts(hub: GitHub) -> None:
     labelled(hub)
     pull.body = "Text.\r\nPerf-Accepted: the new path is *exact*\r\n"
     own = hub.run(150, HEAD, conclusion=None, jobs={"measure": "skipped"})
-    outcome = publish(beside(pull, own.id), "labeled", Wanted(), api_of(hub))
+    outcome = publish(beside(pull, own.id), "labeled", Publishing(), api_of(hub))
     accepted = outcome.publication.acceptance
     assert accepted is not None
     assert (accepted.by, accepted.author, accepted.reason) == ("maintainer", "octocat", "the new path is *exact*")
@@ -611,7 +611,7 @@ def test_a_label_before_anything_is_measured_leaves_the_answer_to_who_measures(h
     pull, measuring = scene(hub)
     hub.runs[100].jobs = {"measure": None}
     relabelled = hub.run(150, HEAD, jobs={"measure": "skipped"})
-    for outcome in (published(hub, relabelled), publish(beside(pull, 150), "labeled", Wanted(), api_of(hub))):
+    for outcome in (published(hub, relabelled), publish(beside(pull, 150), "labeled", Publishing(), api_of(hub))):
         assert (outcome.exit_code, outcome.waiting[:6], hub.checks, hub.comments) == (0, "no run", [], [])
     hub.upload(measuring, packed(measured(1.0)))
     hub.runs[100].jobs = {"measure": "success"}
@@ -626,7 +626,7 @@ def test_a_label_on_a_fork_finds_what_its_copied_branch_left(hub: GitHub) -> Non
     published(hub, hub.runs[100])
     labelled(hub)
     own = hub.run(150, HEAD, head_repository="stranger/perfci", jobs={"measure": "skipped"})
-    outcome = publish(beside(pull, own.id), "labeled", Wanted(), api_of(hub))
+    outcome = publish(beside(pull, own.id), "labeled", Publishing(), api_of(hub))
     assert (outcome.exit_code, outcome.publication.origin.run_id) == (0, 100)
     assert outcome.publication.acceptance is not None
 

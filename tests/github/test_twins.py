@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfci.github.publish import Published, publish
 from perfci.github.result import Open, Question, Result, decide
-from perfci.github.source import Wanted
+from perfci.github.settings import Publishing
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import (
     BASE,
@@ -68,7 +68,7 @@ def test_a_twin_into_a_branch_without_a_policy_passes_nothing(hub: GitHub) -> No
     assert published(hub, run).exit_code == 1
     assert concluded(hub) == {"action_required"}
     hub.pulls[8].state = "closed"
-    publish(beside(hub.pulls[8], 200), "closed", Wanted(), api_of(hub))
+    publish(beside(hub.pulls[8], 200), "closed", Publishing(), api_of(hub))
     assert concluded(hub) == {"failure"}
 
 
@@ -101,7 +101,7 @@ def test_a_twin_that_is_closed_lets_go(hub: GitHub) -> None:
     assert concluded(hub) == {"action_required"}
     stranger.state = "closed"
     hub.run(300, HEAD, branch="copy", head_repository="fork/kernels", jobs={"measure": "skipped"}, conclusion=None)
-    done = publish(beside(stranger, 300), "closed", Wanted(), api_of(hub))
+    done = publish(beside(stranger, 300), "closed", Publishing(), api_of(hub))
     assert (done.exit_code, done.waiting) == (0, "pull request #8 is closed")
     assert concluded(hub) == {"success"}
     assert titles(hub)["7"].startswith("No regression")
@@ -135,7 +135,7 @@ def test_a_branch_that_goes_into_two_is_held_until_one_is_closed(hub: GitHub) ->
     outcome = published(hub, run)
     assert outcome.exit_code == 3 and "#7, #9 have the same head" in outcome.publication.missing[0]
     assert concluded(hub) == {"action_required"}
-    direct = publish(beside(hub.pulls[9], run.id), "opened", Wanted(), api_of(hub))
+    direct = publish(beside(hub.pulls[9], run.id), "opened", Publishing(), api_of(hub))
     assert direct.exit_code == 3, "measured against main, and this one goes into another branch"
     assert concluded(hub) == {"action_required"}
 
@@ -154,7 +154,7 @@ def moved(hub: GitHub, pull: Pull, action: str, **fields: str) -> Published:
     """The base repository's own workflow on a pull request, whatever that brings or runs."""
     made = hub.run(400 + len(hub.runs), BASE, event="pull_request_target", jobs={"publish": None}, conclusion=None)
     context = beside(pull, made.id, "pull_request_target", **fields)
-    return publish(context, action, Wanted(), api_of(hub))
+    return publish(context, action, Publishing(), api_of(hub))
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "edited"])

@@ -16,7 +16,7 @@ from perfci.render.escape import prose, visible
 if TYPE_CHECKING:
     from perfci.github.api import Api
     from perfci.github.event import Context
-    from perfci.github.source import Wanted
+    from perfci.github.settings import Publishing
     from perfci.github.workflow import Files
 
 _PACKAGES = {"github": "PyGithub"}
@@ -35,29 +35,25 @@ def publish_run(here: Path | None = None) -> None:
 
     try:
         from perfci.github.api import Api
-        from perfci.github.measured import Scope
         from perfci.github.publish import publish
         from perfci.github.result import VERDICTS, conclusion
-        from perfci.github.source import Wanted
         from perfci.github.standing import open_history
     except ModuleNotFoundError as error:
         raise not_installed("publish", error) from None
 
     env = os.environ
-    asked = read_inputs(Publishing, env)
+    inputs = read_inputs(Publishing, env)
     token = env.get("GITHUB_TOKEN", "")
     if not token:
         raise UsageError("GITHUB_TOKEN: is not set: add `env: {GITHUB_TOKEN: ${{ github.token }}}`")
     context, files = load(env), Files(env)
     repository, server = context.origin.repository, env.get("GITHUB_SERVER_URL") or "https://github.com"
-    history = partial(open_history, asked.store, repository, server, token) if asked.store else None
-    scope = Scope(asked.base, asked.cases, asked.device, asked.models)
-    wanted = Wanted(asked.suite, asked.artifacts, asked.jobs, scope, asked.comment, history)
+    history = partial(open_history, inputs.store, repository, server, token) if inputs.store else None
     api = Api(token, repository, env.get("GITHUB_API_URL") or "https://api.github.com")
     if here is not None:
-        _comment(context, here, wanted, api, files, env)
+        _comment(context, here, inputs, api, files, env)
         raise typer.Exit(0)
-    outcome = publish(context, _action(env), wanted, api)
+    outcome = publish(context, _action(env), inputs, api, history)
     report, notes = outcome.publication, _notes(outcome.notes)
     if outcome.waiting:
         lines = [f"nothing to publish: {outcome.waiting}", *(f"- {note}" for note in outcome.notes)]
@@ -85,7 +81,7 @@ def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:
 
 
 def _comment(
-    context: "Context", folder: Path, wanted: "Wanted", api: "Api", files: "Files", env: Mapping[str, str]
+    context: "Context", folder: Path, inputs: "Publishing", api: "Api", files: "Files", env: Mapping[str, str]
 ) -> None:
     """Raises what `write_comment` raises, once the runner was told."""
     from perfci.github import workflow
@@ -97,7 +93,7 @@ def _comment(
     names = (name, f"{name}{RAW_SUFFIX}")
     artifacts = [Artifact(name=each, url=url) for each, url in zip(names, urls, strict=True) if name and url]
     try:
-        posted = write_comment(context, folder, artifacts, wanted, api)
+        posted = write_comment(context, folder, artifacts, inputs, api)
     except PerfciError as error:
         workflow.tell(workflow.annotation("error", f"no comment was written: {error}", title="perfci"), sys.stdout)
         raise

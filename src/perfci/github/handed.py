@@ -11,7 +11,8 @@ from github.Artifact import Artifact as RemoteArtifact
 
 from perfci.github.api import Api, ApiError
 from perfci.github.artifact import Unfit, Unmeasured, check_whole
-from perfci.github.measured import Scope, confirm, named
+from perfci.github.measured import confirm, named
+from perfci.github.settings import Publishing
 from perfci.github.source import Left, Source, change, fetch
 from perfci.measure.shards.merge import merge, model_of, plan_of, require_models
 from perfci.model.base import PerfciError
@@ -45,7 +46,7 @@ class Gathered(NamedTuple):
     """As of a Publication."""
 
 
-def gather(source: Source, scope: Scope, api: Api) -> Gathered:
+def gather(source: Source, inputs: Publishing, api: Api) -> Gathered:
     """Read what a run's jobs measured, and confirm that it was this change."""
     handed, missing = list[Handed](), list[str]()
     idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
@@ -67,7 +68,7 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
                 planned += results == "plan"
                 continue
             assert of is not None
-            unconfirmed = confirm(results, of, scope, api) or unconfirmed
+            unconfirmed = confirm(results, of, inputs, api) or unconfirmed
             if results.part is None or len(results.part.shards) > 1:  # of one machine, or merged before
                 handed.append(Handed(said, left.name if len(source.artifacts) > 1 else "", results, [left]))
                 continue
@@ -97,7 +98,7 @@ def gather(source: Source, scope: Scope, api: Api) -> Gathered:
             handed.append(Handed("of the merged shards", model_of(results) if several else "", results, jobs))
     try:
         wholes = [whole.results for whole in handed if whole.results.part is not None]
-        require_models(wholes, scope.models if handed else 0)
+        require_models(wholes, inputs.models if handed else 0)
     except PerfciError as error:
         missing.append(f"shards: {error}")
     return Gathered(handed, missing, idle, joined, unconfirmed)

@@ -12,7 +12,7 @@ from perfci.github import artifact, sticky
 from perfci.github.api import Api, ApiError, Forbidden
 from perfci.github.event import Context, require_own
 from perfci.github.publish import worth_telling
-from perfci.github.source import Wanted
+from perfci.github.settings import Publishing
 from perfci.judge.judge import judge
 from perfci.model.publication import Artifact, Publication, Shard
 from perfci.model.results import UNMEASURED
@@ -25,7 +25,7 @@ _RIGHTS = "give the job `permissions: {contents: read, pull-requests: write}`"
 
 
 def write_comment(
-    context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted, api: Api
+    context: Context, folder: Path, artifacts: Sequence[Artifact], inputs: Publishing, api: Api
 ) -> sticky.Posted | None:
     """Write what this job left in `folder` into its pull request's one comment; None without a pull request.
 
@@ -35,19 +35,19 @@ def write_comment(
     number = context.origin.pull_request
     if number is None:
         return None
-    publication = read_publication(context, folder, artifacts, wanted)
+    publication = read_publication(context, folder, artifacts, inputs)
     try:
         pull = api.call(f"pull request #{number}", lambda: api.repository.get_pull(number).complete())
-        marker = sticky.Marker.of(wanted.suite, context.origin)
-        create = worth_telling(publication, wanted.comment)
+        marker = sticky.Marker.of(inputs.suite, context.origin)
+        create = worth_telling(publication, inputs.comment)
         return sticky.post(pull, marker, lambda limit: comment.render(publication, limit), create, api)
     except Forbidden as error:
         raise ApiError(f"{error}: {_RIGHTS}", error.status) from None
 
 
-def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifact], wanted: Wanted) -> Publication:
+def read_publication(context: Context, folder: Path, artifacts: Sequence[Artifact], inputs: Publishing) -> Publication:
     """Return the publication of `folder`, judged by the planned limits."""
-    made = Publication(suite=wanted.suite, origin=context.origin, jobs=1, checked=False)
+    made = Publication(suite=inputs.suite, origin=context.origin, jobs=1, checked=False)
     file = folder / artifact.MEMBER
     try:
         if file.exists():

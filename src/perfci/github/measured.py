@@ -12,6 +12,7 @@ from github.GitCommit import GitCommit
 
 from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.artifact import Unfit
+from perfci.github.settings import Publishing
 from perfci.model.base import DeviceKind, Side, matches
 from perfci.model.policy import Policy
 from perfci.model.results import Results
@@ -29,20 +30,6 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Scope:
-    """What the publishing action says was to be measured."""
-
-    base: str = ""
-    """`none`: absolute limits only; empty: the event's."""
-    cases: Sequence[str] = ()
-    """Globs; empty: all."""
-    devices: Sequence[DeviceKind] = ()
-    """Empty: the policy's."""
-    models: int = 0
-    """Device models that share α; 0: the plans'."""
-
-
-@dataclass(frozen=True)
 class Change:
     """The change that a run is of."""
 
@@ -57,7 +44,7 @@ class Change:
     """GitHub's current merge of head with base; empty without one."""
 
 
-def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
+def confirm(results: Results, change: Change, inputs: Publishing, api: Api) -> str:
     """Raise Unfit unless `change` was measured, against the base that it leaves.
 
     Returns why a measured merge may differ from GitHub's; empty where it does not.
@@ -75,7 +62,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
     if merge and (len(parents) != 2 or parents[1] != change.head):
         raise Unfit("measured a commit that is not GitHub's merge of base and head")
     doubt = "" if made is None else _doubt(made, change, api)
-    wanted = _wanted(change, scope, api)
+    wanted = _wanted(change, inputs, api)
     if results.mode != "compare":
         if wanted:
             raise Unfit(
@@ -88,7 +75,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
         raise Unfit("does not say which commit it was compared with")
     if not wanted:
         raise Unfit("was compared with a base, and this run has none: give the publishing action the same `base`")
-    if merge and not scope.base:
+    if merge and not inputs.base:
         # Base stood on the branch when GitHub merged: the branch has only grown since.
         # Not at an older commit than head knows: the branch may have been slower then.
         left = _merge_base(wanted, change.head, api)
@@ -96,9 +83,9 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
             raise Unfit(f"was compared with another commit than {named(change.name)} had")
     elif merge and not _holds(change.upstream, parents[0], api):
         raise Unfit(f"measured a merge with another branch than {named(change.name)}")
-    if (not merge or scope.base) and _merge_base(wanted, commit, api) != base:
+    if (not merge or inputs.base) and _merge_base(wanted, commit, api) != base:
         raise Unfit(
-            f"was compared with another commit than where it leaves {named(scope.base or change.name)}: where another "
+            f"was compared with another commit than where it leaves {named(inputs.base or change.name)}: where another "
             "base is intended, give the publishing action the same `base`; else run the measuring job anew"
         )
     if any(case.proof is not None and case.proof.by == "files" for case in results.cases) and (
@@ -108,7 +95,7 @@ def confirm(results: Results, change: Change, scope: Scope, api: Api) -> str:
     return doubt
 
 
-def left_out(measured: Sequence[Results], policy: Policy | None, scope: Scope) -> list[str]:
+def left_out(measured: Sequence[Results], policy: Policy | None, inputs: Publishing) -> list[str]:
     """Return what all jobs together should have measured and did not.
 
     For a demanded device only jobs that have it count.
@@ -118,14 +105,14 @@ def left_out(measured: Sequence[Results], policy: Policy | None, scope: Scope) -
     if len(declared) < len(measured):
         lines.append("an artifact does not say which cases there are: measure with this version of perfci")
     asked = dict.fromkeys(ident for cases in declared for ident in [*cases.kernels, *cases.commands])
-    wanted = scope.devices or (policy.devices if policy is not None else None) or ()
+    wanted: Sequence[DeviceKind] = inputs.device or (policy.devices if policy is not None else None) or ()
     for device in wanted or ("",):
         there = [results for results in measured if not device or _ran_on(device, results)]
         if device and not there:
             lines.append(f"nothing was measured on {device}, which is demanded")
             continue
         seen = {case.id for results in there for case in results.cases}
-        missing = [ident for ident in asked if ident not in seen and _is_asked(ident, scope.cases)]
+        missing = [ident for ident in asked if ident not in seen and _is_asked(ident, inputs.cases)]
         if missing:
             shown = listed(map(named, missing), SHOWN)
             on = f" on {device}" if device else ""
@@ -144,13 +131,13 @@ def _is_asked(ident: str, globs: Sequence[str]) -> bool:
     return not globs or any(matches(glob, ident) for glob in globs)
 
 
-def _wanted(change: Change, scope: Scope, api: Api) -> str:
-    if scope.base == "none":
+def _wanted(change: Change, inputs: Publishing, api: Api) -> str:
+    if inputs.base == "none":
         return ""
-    if not scope.base:
+    if not inputs.base:
         return change.upstream
-    branch = tip(scope.base.removeprefix("refs/heads/"), api)
-    return branch or str(api.call(f"base {scope.base}", lambda: api.repository.get_commit(scope.base).sha))
+    branch = tip(inputs.base.removeprefix("refs/heads/"), api)
+    return branch or str(api.call(f"base {inputs.base}", lambda: api.repository.get_commit(inputs.base).sha))
 
 
 def tip(branch: str, api: Api) -> str | None:

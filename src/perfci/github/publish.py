@@ -15,9 +15,10 @@ from perfci.github.event import Context
 from perfci.github.handed import Handed, gather
 from perfci.github.measured import left_out, named
 from perfci.github.result import FAILED, FAULTY
-from perfci.github.settings import When
-from perfci.github.source import Source, Wanted, brings_nothing, changed_files, jobs, links, locate, retargeted
+from perfci.github.settings import Publishing, When
+from perfci.github.source import Source, brings_nothing, changed_files, jobs, links, locate, retargeted
 from perfci.github.standing import standings
+from perfci.history.store import Store
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
@@ -98,14 +99,16 @@ class _Faulty:
     """As far as the measurements tell."""
 
 
-def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Published:
+def publish(
+    context: Context, action: str, inputs: Publishing, api: Api, history: Callable[[], Store] | None = None
+) -> Published:
     """Judge what the run of `context` measured, and say so on GitHub.
 
-    `action`: the event's, such as `labeled`. Raises ApiError where the run or base's policy cannot be read; later
-    errors are named in the outcome.
+    `action`: the event's, such as `labeled`; `history`: opens the one there is. Raises ApiError where the run or base's
+    policy cannot be read; later errors are named in the outcome.
     """
     outcome = Published(
-        Publication(suite=wanted.suite, origin=context.origin), waiting=_waiting(context.origin, action)
+        Publication(suite=inputs.suite, origin=context.origin), waiting=_waiting(context.origin, action)
     )
     publication = outcome.publication
     if outcome.waiting:
@@ -113,12 +116,12 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
         _conclude(outcome, context.origin.head_sha, api)
         return outcome
     try:
-        source = locate(context, action, wanted, api)
+        source = locate(context, action, inputs, api)
         publication.origin, outcome.waiting = source.origin, source.closed
         if source.closed:
             _conclude(outcome, source.origin.head_sha, api)
             return outcome
-        faulty = _judge(source, publication, wanted, api)
+        faulty = _judge(source, publication, inputs, api)
     except Forbidden as error:
         remedy = "give the publishing job `permissions: {actions: read, contents: read, pull-requests: write}`"
         raise ApiError(f"{error}: {remedy}", error.status) from None
@@ -128,8 +131,8 @@ def publish(context: Context, action: str, wanted: Wanted, api: Api) -> Publishe
             f"no run of {short(source.origin.head_sha)} has left measurements yet: the one that does, is published"
         )
         return outcome
-    _accept(outcome, source, faulty, wanted, api)
-    _tell(outcome, source.pull, wanted, api)
+    _accept(outcome, source, faulty, inputs, api)
+    _tell(outcome, source.pull, inputs, api, history)
     return outcome
 
 
@@ -151,34 +154,36 @@ def _conclude(outcome: Published, head: str, api: Api) -> None:
         outcome.note(*(notes or []))
 
 
-def _tell(outcome: Published, pull: PullRequest | None, wanted: Wanted, api: Api) -> None:
+def _tell(
+    outcome: Published, pull: PullRequest | None, inputs: Publishing, api: Api, history: Callable[[], Store] | None
+) -> None:
     publication, origin = outcome.publication, outcome.publication.origin
 
     def checks() -> Checks:
-        return Checks(wanted.suite, origin.head_sha, origin.base_ref, api)
+        return Checks(inputs.suite, origin.head_sha, origin.base_ref, api)
 
     # A check run of an earlier attempt holds its verdict.
     publication.attempts = outcome.tried("checks: write", lambda: checks().earlier(origin)) or []
-    if wanted.history is not None:
-        publication.standings, outcome.unread = standings(publication, wanted.history)
+    if history is not None:
+        publication.standings, outcome.unread = standings(publication, history)
     text = comment.render_check(publication)
     outcome.check, notes = outcome.tried("checks: write", lambda: checks().write(publication, text)) or ("", [])
     outcome.note(*notes)
-    if pull is not None and wanted.comment != "never":
+    if pull is not None and inputs.comment != "never":
         said = "".join(f"\n> ⚠️ {prose(note, 500)}\n" for note in outcome.notes[:5])
         outcome.comment = outcome.tried(
             "pull-requests: write",
             lambda: sticky.post(
                 pull,
-                sticky.Marker.of(wanted.suite, origin),
+                sticky.Marker.of(inputs.suite, origin),
                 lambda limit: comment.render(publication, limit - len(said)) + said,
-                worth_telling(publication, wanted.comment),
+                worth_telling(publication, inputs.comment),
                 api,
             ),
         )
 
 
-def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -> _Faulty | None:
+def _judge(source: Source, publication: Publication, inputs: Publishing, api: Api) -> _Faulty | None:
     """Returns what is wrong with base's policy."""
     if source.doubt:
         publication.missing.append(source.doubt)
@@ -199,10 +204,10 @@ def _judge(source: Source, publication: Publication, wanted: Wanted, api: Api) -
     if old := retargeted(source, api):
         publication.missing.append(old)
         return None
-    return _read(source, policy, where, publication, wanted, api)
+    return _read(source, policy, where, publication, inputs, api)
 
 
-def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: Wanted, api: Api) -> None:
+def _accept(outcome: Published, source: Source, faulty: _Faulty | None, inputs: Publishing, api: Api) -> None:
     publication, pull = outcome.publication, source.pull or source.queued
     outcome.problem = faulty.problem if faulty is not None else None
     failed = any(shard.report.exit_code == 1 for shard in publication.shards)
@@ -211,7 +216,7 @@ def _accept(outcome: Published, source: Source, faulty: _Faulty | None, wanted: 
         return
     owns = FAILED if faulty is None else FAULTY
     accepted, why = outcome.tried(
-        "pull-requests: read", lambda: acceptance(pull, wanted.suite, owns, api)
+        "pull-requests: read", lambda: acceptance(pull, inputs.suite, owns, api)
     ) or (None, "")  # fmt: skip
     outcome.note(why)
     if faulty is None:
@@ -280,10 +285,10 @@ def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
 
 
 def _read(
-    source: Source, policy: Policy | None, where: str, into: Publication, wanted: Wanted, api: Api
+    source: Source, policy: Policy | None, where: str, into: Publication, inputs: Publishing, api: Api
 ) -> _Faulty | None:
     """Returns what is wrong with base's policy."""
-    gathered = gather(source, wanted.scope, api)
+    gathered = gather(source, inputs, api)
     into.missing += gathered.missing
     faults = [_judged(handed, policy, where, source.origin, into) for handed in gathered.handed]
     if gathered.unconfirmed and any(shard.report.strict for shard in into.shards):
@@ -292,9 +297,9 @@ def _read(
         into.unconfirmed = gathered.unconfirmed
     measured = [handed.results for handed in gathered.handed]
     if measured and not into.missing and not any(results.error for results in measured):
-        into.missing += left_out(measured, policy, wanted.scope)
+        into.missing += left_out(measured, policy, inputs)
     try:
-        _hear(source, into, gathered.joined, wanted, api)
+        _hear(source, into, gathered.joined, inputs, api)
         if gathered.idle == len(source.artifacts) and not into.missing:
             into.unmeasured = _ignored(source, policy, api)
             into.nothing = "" if into.unmeasured else _nothing(source, api)
@@ -303,7 +308,7 @@ def _read(
     if gathered.idle and not (into.unmeasured or into.nothing):
         into.missing.append("a job measured nothing, and this change has to be measured")
     if not source.artifacts and not (into.unmeasured or into.nothing):
-        into.missing.append(f"run {source.run.id} has no artifact of the suite {named(wanted.suite)}")
+        into.missing.append(f"run {source.run.id} has no artifact of the suite {named(inputs.suite)}")
     # A run that could be judged, and failed, is not to be accepted as a policy that is fixed.
     failed = any(shard.report.exit_code == 1 for shard in into.shards)
     return None if failed else next(filter(None, faults), None)
@@ -333,14 +338,14 @@ def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, i
     return faulty
 
 
-def _hear(source: Source, into: Publication, joined: int, wanted: Wanted, api: Api) -> None:
+def _hear(source: Source, into: Publication, joined: int, inputs: Publishing, api: Api) -> None:
     """`joined` of them have no answer of their own."""
-    listed = jobs(source.run, wanted, api)
+    listed = jobs(source.run, inputs, api)
     failed = [job for job in listed if job.conclusion in _FAILED]
     into.missing += [f"job {named(job.name)} ended with {job.conclusion}: see its log" for job in failed]
     left = len(source.artifacts)
     # Of all jobs those that do not measure are among them.
-    done = 0 if wanted.jobs == "*" else sum(job.conclusion == "success" for job in listed)
+    done = 0 if inputs.jobs == "*" else sum(job.conclusion == "success" for job in listed)
     into.jobs = max(left, done + len(failed)) - joined
     if left < done:
         into.missing.append(f"of {count(done, 'job')} that measured, {left or 'none'} handed over what was measured")

@@ -1,8 +1,8 @@
 """The published run and its change, by what the API says."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -17,9 +17,8 @@ from github.WorkflowRun import WorkflowRun
 from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.artifact import Unfit, Unmeasured, parse, read_member
 from perfci.github.event import MEASURING, QUEUE_BRANCH, Context
-from perfci.github.measured import Change, Scope, tip
-from perfci.github.settings import RAW_SUFFIX, ArtifactName, When
-from perfci.history.store import Store
+from perfci.github.measured import Change, tip
+from perfci.github.settings import RAW_SUFFIX, ArtifactName, Publishing
 from perfci.model.publication import Artifact, Origin
 from perfci.model.results import Results
 from perfci.model.text import short
@@ -121,21 +120,6 @@ def describe(remote: RemoteArtifact, origin: Origin) -> Artifact:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The inputs of the publishing action."""
-
-    suite: str = "perfci"
-    artifacts: str = ""
-    """Glob; empty for those that the measuring action names."""
-    jobs: str = "*"
-    """One that failed, or left nothing, was not heard."""
-    scope: Scope = field(default_factory=Scope)
-    comment: When = "on-change"
-    history: Callable[[], Store] | None = None
-    """Opens the history; None without one."""
-
-
-@dataclass(frozen=True)
 class Source:
     """A run, and the change that it measured."""
 
@@ -160,7 +144,7 @@ class Source:
     """Why the measured change is unknown, or empty."""
 
 
-def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
+def locate(context: Context, action: str, inputs: Publishing, api: Api) -> Source:
     """Return the run of `context`, or another of the same head whose measurements it is to publish. Raises ApiError.
 
     `action`: the event's.
@@ -177,12 +161,12 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
         raise ApiError(f"run {run.id}: is of commit {short(run.head_sha)}, the event of {short(head)}: run it again")
     doubt = ""
     try:
-        artifacts = find(run, wanted.suite, wanted.artifacts, attempt, api) if run.head_sha == head else []
+        artifacts = find(run, inputs.suite, inputs.artifacts, attempt, api) if run.head_sha == head else []
     except Unfit as error:
         artifacts, doubt = [], f"run {run.id} {error}"
-    idle = not doubt and not artifacts and (action in _RELABELLED or _skipped(run, wanted, api))
+    idle = not doubt and not artifacts and (action in _RELABELLED or _skipped(run, inputs, api))
     if idle:
-        run, artifacts = _stored(run, head, pull, wanted, api)
+        run, artifacts = _stored(run, head, pull, inputs, api)
         attempt, idle = run.run_attempt, not artifacts
     if pull is None and run.event != "merge_group":
         pull, unknown = _pull_of(run, head, api)
@@ -211,10 +195,10 @@ def locate(context: Context, action: str, wanted: Wanted, api: Api) -> Source:
     return Source(origin, run, pull, base, context.default, artifacts, queued, before, idle, closed, doubt)
 
 
-def jobs(run: WorkflowRun, wanted: Wanted, api: Api) -> list[WorkflowJob]:
+def jobs(run: WorkflowRun, inputs: Publishing, api: Api) -> list[WorkflowJob]:
     """Return the measuring jobs of the newest attempt. Raises ApiError."""
     listed = api.call("jobs of the run", lambda: list(run.jobs(_filter="latest")))
-    return [job for job in listed if fnmatchcase(job.name, wanted.jobs)]
+    return [job for job in listed if fnmatchcase(job.name, inputs.jobs)]
 
 
 def change(source: Source, api: Api) -> Change:
@@ -279,12 +263,12 @@ def _head_of(pull: PullRequest) -> str:
     return pull.head.repo.full_name if pull.head.repo else ""
 
 
-def _skipped(run: WorkflowRun, wanted: Wanted, api: Api) -> bool:
-    return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, wanted, api)} == {"skipped"}
+def _skipped(run: WorkflowRun, inputs: Publishing, api: Api) -> bool:
+    return run.conclusion == "skipped" or {job.conclusion for job in jobs(run, inputs, api)} == {"skipped"}
 
 
 def _stored(
-    run: WorkflowRun, head: str, pull: PullRequest | None, wanted: Wanted, api: Api
+    run: WorkflowRun, head: str, pull: PullRequest | None, inputs: Publishing, api: Api
 ) -> tuple[WorkflowRun, list[Left]]:
     """`run` itself where none left any."""
     of = _head_of(pull) if pull is not None else _full_name(run)
@@ -296,7 +280,7 @@ def _stored(
         copied = pull is not None and branch == f"{api.name}:pull-request/{pull.number}"
         own = _full_name(other) == of and (pull is None or other.head_branch == pull.head.ref)
         if other.head_sha == head and other.event in MEASURING and (own or copied):
-            artifacts = find(other, wanted.suite, wanted.artifacts, other.run_attempt, api)
+            artifacts = find(other, inputs.suite, inputs.artifacts, other.run_attempt, api)
             if artifacts:
                 return other, artifacts
     return run, []

@@ -6,7 +6,7 @@ from typing import Any
 from perfci.github.api import Api
 from perfci.github.event import Context, context
 from perfci.github.publish import Published, publish
-from perfci.github.source import Wanted
+from perfci.github.settings import Publishing
 from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Declared
 from perfci.model.policy_text import parse_policy
@@ -107,5 +107,7 @@ def environment(run: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def published(hub: GitHub, run: Run, api: Api | None = None, action: str = "completed", **wanted: Any) -> Published:
-    return publish(after(run), action, Wanted(**wanted), api or api_of(hub))
+def published(
+    hub: GitHub, run: Run, api: Api | None = None, action: str = "completed", history: Any = None, **inputs: Any
+) -> Published:
+    return publish(after(run), action, Publishing(**inputs), api or api_of(hub), history)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from perfci.github.measured import Scope
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
 from perfci.model.publication import Publication
@@ -295,7 +294,7 @@ def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub
     else:
         hub.upload(run, packed(one))
     assert published(hub, run).publication.exit_code == 0
-    outcome = published(hub, run, scope=Scope(models=2))
+    outcome = published(hub, run, models=2)
     assert outcome.publication.exit_code == 3
     assert any("2 models of device are asked for, and 1 share α" in line for line in outcome.publication.missing)
 
@@ -303,8 +302,8 @@ def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub
 def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub) -> None:
     _, run = scene(hub)
     two_models(hub, run, *CALM)
-    assert published(hub, run, scope=Scope(models=2)).publication.exit_code == 0
-    assert published(hub, run, scope=Scope(models=3)).publication.exit_code == 3
+    assert published(hub, run, models=2).publication.exit_code == 0
+    assert published(hub, run, models=3).publication.exit_code == 3
 
 
 def test_shards_that_tell_of_another_number_are_refused_without_counting_to_it(hub: GitHub) -> None:
