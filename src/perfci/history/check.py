@@ -26,13 +26,18 @@ LAST = 30
 State = Literal["over", "within", "undecided", "silent", "unlimited"]
 
 
-class Proposal(Document):
-    """A change that is proposed."""
+class _OfCase(Document):
+    """Of a metric of a case on a device."""
 
     case: str
     metric: str
     device: DeviceKind
     device_name: str
+
+
+class Proposal(_OfCase):
+    """A change that is proposed."""
+
     epoch: str
     reference: str
     kind: Literal["step", "drift"]
@@ -57,13 +62,9 @@ class Proposal(Document):
     """The bisect that decides, as words; empty where `good` is `bad`: no commit changed it."""
 
 
-class Standing(Document):
+class Standing(_OfCase):
     """Where a metric of a case stands to the reference."""
 
-    case: str
-    metric: str
-    device: DeviceKind
-    device_name: str
     reference: str
     state: State
     """`over` or `within` its limit with the whole interval, `within` only where the last night's is not over;
@@ -85,13 +86,9 @@ class Standing(Document):
     """Why there is no answer of late."""
 
 
-class Over(Document):
+class Over(_OfCase):
     """A limit that main is over by one of the last seven nights of the epoch."""
 
-    case: str
-    metric: str
-    device: DeviceKind
-    device_name: str
     against: Against
     """`last` of a step, `reference`, or `bound` of an absolute limit."""
     alert: bool
@@ -115,13 +112,9 @@ class Over(Document):
     """Why it is over a bound."""
 
 
-class Silent(Document):
+class Silent(_OfCase):
     """A metric of a case without an answer on the last night of its device."""
 
-    case: str
-    metric: str
-    device: DeviceKind
-    device_name: str
     nights: int
     """Of the epoch, since its last answer."""
     reason: str
