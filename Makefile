@@ -32,7 +32,7 @@ ifneq ($(shell command -v nvidia-smi),)
 endif
 
 test-all: $(VENV)/ready $(NPM)
-	$(BIN)/python -m pytest -m "not alone" $(BESIDE)
+	$(BIN)/python -m pytest -m "not alone and not simulation" $(BESIDE)
 	$(BIN)/python -m pytest -m "alone"
 
 test-docker: $(VENV)/ready

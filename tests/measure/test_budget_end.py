@@ -296,6 +296,7 @@ def test_a_hopeless_case_is_left_whatever_remains_of_the_budget(monkeypatch: pyt
     assert row.reason.endswith("a larger limit or a quieter machine would help")
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("r", "chooses"), [(0.005, False), (0.01, True), (0.02, False)])
@@ -307,6 +308,7 @@ def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r:
     assert share(found, "improvement") <= 0.01
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,6 +318,7 @@ def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch
     assert share(found, "regression") >= 0.3
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("chooses", [False, True])

@@ -187,7 +187,7 @@ def test_a_tool_that_does_not_start_is_a_fault_of_every_case(place):
 @pytest.mark.slow
 def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     """As one does that waits for a lock that another holds."""
-    monkeypatch.setattr("perfci.system.process.START_TIMEOUT", 3.0)  # in which a shell starts, however busy
+    monkeypatch.setattr("perfci.system.starter.START_TIMEOUT", 3.0)  # in which a shell starts, however busy
     program = tmp_path / "ncu"
     program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
     program.chmod(0o755)

@@ -54,6 +54,7 @@ def test_what_is_simulated_is_what_is_decided(looks):
     assert seen >= 20
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCALES)
 def test_no_stopping_rule_spends_more_than_alpha_at_length(name):
@@ -198,6 +199,7 @@ def test_unchanged_code_is_hardly_ever_called_faster(sd):
     assert called_faster(300, sd, seed=5) <= 0.01 + 3 * math.sqrt(0.01 / 300)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("sd", [0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0])
 def test_unchanged_code_is_hardly_ever_called_faster_at_length(sd):

@@ -609,6 +609,7 @@ def test_mutated_reports(report, tmp_path):
     assert fuzz_reports(tmp_path, 8, seed=4)["none"]
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_mutated_reports(report, tmp_path):
