@@ -451,7 +451,7 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
         *(
             pytest.param(*one, marks=pytest.mark.slow)
             for one in (
-                ({}, "remove", "there is no such file: make one with `perfci plan`"),
+                ({}, "remove", "there is no such file): make a new plan with `perfci plan`"),
                 ({}, "move", "--shard: the commit of head is not that of the plan"),
                 ({}, "forge", "input plan: names no commit as base: make a new plan"),
             )
