@@ -769,7 +769,9 @@ def test_a_column_whose_name_is_no_text_is_damage(recorded, tmp_path, column):
 
 
 @pytest.mark.hypothesis
-@pytest.mark.parametrize("examples", [120, pytest.param(2_500, marks=[pytest.mark.slow, pytest.mark.simulation, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "examples", [120, pytest.param(2_500, marks=[pytest.mark.slow, pytest.mark.simulation, pytest.mark.timeout(1800)])]
+)
 def test_mutated_files_end_in_a_documented_outcome(recorded, tmp_path, examples):
     outcomes = Counter()
 
