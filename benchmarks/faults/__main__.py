@@ -42,8 +42,9 @@ def caught(copy: Copy, witnesses: Witnesses, fault: Fault, file: str, number: in
             if batch and total > most:
                 break
             batch.append(test)
-        # One failure tells; a test that hangs is ended, and tried without the fault as any that fails.
-        options = ("--maxfail=1", "--timeout=120", *(BESIDE if total > 2 * QUICK else ()))
+        # A test that hangs is ended, and tried without the fault as any that fails.
+        beside = BESIDE if total > 2 * QUICK else ()
+        options = ("--maxfail=1", "--timeout=120", *beside)  # one failure tells that the fault is caught
         with planted(copy.source / file, number, fault):
             tested = copy.test(batch, *options, limit=300 + 4 * total)
         if not tested.failed and tested.code not in (0, 5):  # 5: none is left

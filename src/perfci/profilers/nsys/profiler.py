@@ -130,7 +130,7 @@ class Nsys(Profiler[Trace]):
         general = [
             *([failed] if failed else []),
             # A duration is kept to the millisecond (seen with 2023.4).
-            *([_CUT] if self.whole and found.length >= 0.99 * nsys_command.DURATION else []),
+            *([_cut()] if self.whole and found.length >= 0.99 * nsys_command.DURATION else []),
             *refused,
             *found.general,
         ]
@@ -176,7 +176,11 @@ _BLIND_COMMAND = fault(
     "nsys recorded the command, and no call of the CUDA API in it",
     "another nsys version may help; write device: cpu where the command does not use the GPU",
 )
-_CUT = fault("incomplete", f"nsys recorded the first {nsys_command.DURATION} s of the command, which ran on", SMALLER)
+
+
+def _cut() -> Fault:
+    text = f"nsys recorded the first {nsys_command.DURATION} s of the command, which ran on"
+    return fault("incomplete", text, SMALLER)
 
 
 def _too_large(what: str, size: int) -> str:
