@@ -6,8 +6,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import re2
-
 
 def one_line(text: object, limit: int = 160) -> str:
     """Return `text` with single spaces, without lone surrogates, cut to `limit`."""
@@ -112,6 +110,8 @@ def hides_failures(line: str) -> bool:
 @functools.lru_cache(maxsize=256)  # each is held against every name
 def compiled(text: str) -> Any:
     """Compile for a search in linear time (RE2). Raises ValueError."""
+    import re2  # not for all: beside its library the one of ncu_report crashes (2025.3, Python 3.12)
+
     options = re2.Options()
     options.log_errors = False
     try:

@@ -11,6 +11,7 @@ import io
 import lzma
 import math
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -443,6 +444,12 @@ def test_a_module_that_is_older_than_the_report_is_not_used(report, monkeypatch,
     (fault,) = reading.general
     assert fault.kind == "incompatible" and "2025.3.1" in fault.text and "2024.1.1" in fault.text
     assert fault.remedy == "pip install 'ncu-report>=2025.3.1'"
+
+
+def test_its_reader_brings_no_re2_along():
+    """With re2's library in the process, that of ncu_report 2025.3 dies on Python 3.12."""
+    code = "import sys, perfci.profilers.ncu.report; print('re2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_a_module_that_cannot_be_imported_is_passed_over(report, monkeypatch, tmp_path):
