@@ -47,7 +47,7 @@ KERNEL = """
 POLICY = """
     version: 1
     suite: [k.py]
-    budget: 40s
+    budget: 120s
     build: id -u
     commands:
       - {{name: app, run: {python} app.py, device: cuda}}
