@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib
 import json
+import mmap
 import os
 import random
 import sys
@@ -32,6 +33,8 @@ SETS_APART = 256
 """Between the numbers of two placements' first sets: at least `MOST_SETS` of measure/timing.py."""
 CHECKED_SHARE = 0.02
 """Of the GPU's memory, up to which freed memory is kept where several check at once."""
+SMALL, POOL = 512, 1 << 14
+"""Bytes of pymalloc's largest block, and of a pool of blocks of one size (Objects/obmalloc.c)."""
 TEXT_LIMIT = 400
 
 
@@ -101,15 +104,22 @@ def import_torch() -> None:
     tuners.remember()  # before libraries come that are imported for the suite
 
 
-def ballast(seed: int) -> list[bytes]:
-    """Return memory to keep, of sizes that `seed` draws: a suite's allocations at import lie elsewhere in each pair of
-    workers, alike within a pair.
+def ballast(seed: int) -> list[Any]:
+    """Return memory to keep, of sizes that `seed` draws: a suite's allocations lie elsewhere in each pair of workers,
+    alike within a pair.
 
-    Else what a comment in head moves would lie there in all pairs, faster or slower for good. Some 700 pieces of up to
-    32 KiB, 2 MB in all, shift each size class of the allocator.
+    Else what a comment in head moves would lie there in all pairs, faster or slower for good. Up to two pools of each
+    of pymalloc's size classes, some 700 pieces of up to 32 KiB, 2 MB in all, and up to 4 MiB that are mapped and never
+    touched.
     """
     drawn = random.Random(seed)
-    return [bytes(drawn.randrange(1 << drawn.randrange(4, 16))) for _ in range(drawn.randrange(500, 1000))]
+    small = [_block(size) for size in range(16, SMALL + 1, 16) for _ in range(drawn.randrange(2 * POOL // size))]
+    large = [bytes(drawn.randrange(1 << drawn.randrange(4, 16))) for _ in range(drawn.randrange(500, 1000))]
+    return [*small, *large, mmap.mmap(-1, mmap.PAGESIZE * drawn.randrange(1, 1024))]
+
+
+def _block(size: int) -> Any:
+    return object() if size == 16 else float(size) if size == 32 else bytes(size - 33)
 
 
 class Server:
@@ -126,7 +136,7 @@ class Server:
         self.learned: dict[str, Any] = {}
         self.capture = contextlib.ExitStack()
         self.asked: Optional[Asked] = None
-        self.ballast: list[bytes] = []
+        self.ballast: list[Any] = []
         self.images: Optional[Images] = None
         self.unreadable = ""
         """Why machine code is not seen."""
