@@ -4,6 +4,9 @@ VENV ?= .venv
 VARIANT ?= cuda13
 BIN := $(VENV)/bin
 BESIDE := --numprocesses logical --maxprocesses 8 --dist loadgroup
+# Whole runs wait half of their time, for a budget, a container or a job of Slurm: two on each core.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+TWICE := --numprocesses $(shell echo $$((2 * $(CORES)))) --maxprocesses 8 --dist loadgroup
 WORKFLOWS := src/perfci/cli/templates/perf.yml src/perfci/cli/templates/nightly.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start src/perfci/cli/templates/perf.slurm.sh $(wildcard .ci/* examples/*/*.sh)
 
@@ -32,7 +35,7 @@ ifneq ($(shell command -v nvidia-smi),)
 endif
 
 test-all: $(VENV)/ready $(NPM)
-	$(BIN)/python -m pytest -m "not alone and not simulation" $(BESIDE)
+	$(BIN)/python -m pytest -m "not alone and not simulation" $(TWICE)
 	$(BIN)/python -m pytest -m "alone"
 
 test-docker: $(VENV)/ready
