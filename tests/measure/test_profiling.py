@@ -22,7 +22,7 @@ from perfci.measure.costs import Costs
 from perfci.measure.discovery import discover
 from perfci.measure.place import Place, open_place
 from perfci.measure.profiling import turns as profilers_turns
-from perfci.measure.profiling.choose import LAST, UNDECIDED, rank, wanted
+from perfci.measure.profiling.choose import LAST, OPEN, rank, wanted
 from perfci.measure.profiling.collect import Profilers, asked_alike, observe
 from perfci.measure.profiling.kernels import Observation, profile_cases
 from perfci.measure.profiling.turns import Turn, Turns
@@ -357,7 +357,7 @@ def test_regressions_are_profiled_first_and_what_is_undecided_last_or_not_at_all
         measured("regressed", 1.3, 16), measured("faster", 0.7, 16), measured("few", 1.05, 3), measured("far", 1.2, 3),
     )  # fmt: skip
     asked = plan("regressed", "faster", "few", "far")
-    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 1, LAST, UNDECIDED]
+    assert [rank(case, asked) for case in (regressed, faster, few, far)] == [0, 1, LAST, OPEN]
     traced, counted = wanted([few, faster, far, regressed], asked, "on_change")
     assert [case.id for case in traced] == [case.id for case in counted] == ["regressed", "faster", "far"]
     for some in wanted([few, faster, far, regressed], asked, "on_change", room=False):

@@ -26,7 +26,7 @@ from perfci.stats.series import side_values
 from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 PRECISE = 0.25
-UNDECIDED = 0.95
+GIVEN_UP = 0.95
 """Share of undecided continuations from which on a case is hopeless."""
 CONTINUATIONS = 200
 """The share is then known to ± 1.5 %."""
@@ -185,13 +185,13 @@ def outlook(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | 
 
 
 def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decision]) -> bool:
-    """Return whether `decided` leaves the share `UNDECIDED` or more of continuations of n pairs open.
+    """Return whether `decided` leaves the share `GIVEN_UP` or more of continuations of n pairs open.
 
     `decided`: from the places of pairs, those that there are first, all looks being taken.
     """
     rng, most = np.random.default_rng(n), looks.pairs[-1]
     pools = rng.integers(0, n, (CONTINUATIONS, n))
-    left = CONTINUATIONS * (1 - UNDECIDED)
+    left = CONTINUATIONS * (1 - GIVEN_UP)
     for pool in pools:
         more = rng.permuted(np.tile(pool, -(-most // n)))[: most - n]
         left -= decided(np.concatenate([np.arange(n), more])).status != "inconclusive"

@@ -13,13 +13,13 @@ from perfci.stats.walsh import hodges_lehmann
 
 SLOWER, FASTER = 1.03, 0.90
 """Ratios of time from which on a profile is worth its seconds, whatever the limit."""
-UNDECIDED, LAST = 2, 3
+OPEN, LAST = 2, 3
 """Ranks: no answer and beyond its limit; behind all."""
 
 
 def rank(case: Case, plan: Plan) -> int:
     """Return how much a case asks for a profile: 0 for a regression, 1 for an improvement or a large change within its
-    limit, UNDECIDED, or LAST where it is not worth it."""
+    limit, OPEN, or LAST where it is not worth it."""
     ranks = [LAST]
     for criterion in plan.timed:
         if criterion.case_key != case.key or not criterion.relative:
@@ -32,7 +32,7 @@ def rank(case: Case, plan: Plan) -> int:
         change = hodges_lehmann(found.ratios.x)
         if found.decision.status == "inconclusive":
             worse = change if criterion.better == "lower" else -change
-            ranks += [UNDECIDED] if worse > margin(found.limit, criterion.better) else []
+            ranks += [OPEN] if worse > margin(found.limit, criterion.better) else []
         large = criterion.metric == "time" and not math.log(FASTER) < change < math.log(SLOWER)
         if found.decision.status == "improvement" or (found.decision.status == "unchanged" and large):
             ranks.append(1)
@@ -51,7 +51,7 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When, *, room: bool = True) 
         if case.device != "cuda" or case.sides["head"].status != "ok":
             continue
         ranks[case.key] = rank(case, plan) if case.pairs and case.stopped != "hopeless" else LAST
-        asked = when == "always" or (when == "on_change" and ranks[case.key] < (LAST if room else UNDECIDED))
+        asked = when == "always" or (when == "on_change" and ranks[case.key] < (LAST if room else OPEN))
         own = [one for one in plan.observed if one.case_key == case.key]
         tiers = {one.tier for one in own if one.metric not in CHECKED or case.origin == "command"}
         if asked or tiers:
