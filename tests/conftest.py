@@ -58,8 +58,11 @@ def pytest_configure() -> None:
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Set aside what was imported and collected, which stays: no collection of garbage walks through it again."""
+    grouped = [item.nodeid for item in session.items if item.get_closest_marker("xdist_group")]
+    if "PYTEST_XDIST_WORKER" in os.environ and not all("@" in name for name in grouped):
+        raise pytest.UsageError("pytest-xdist groups no tests with this pytest: install what constraints.txt names")
     gc.freeze()
     gc.enable()
 
