@@ -22,6 +22,9 @@ GOOD = "version: 1\nsuite: [kernels/*.py]\n"
 LIMIT = GOOD + "limits:\n  - "
 
 BAD = {
+    "a table without value": (GOOD + "commands: [{name: s, run: ./s, reads: csv}]", "commands[0].reads: a table needs `value:`"),
+    "columns of no table": (GOOD + "commands: [{name: s, run: ./s, unit: ms}]", "commands[0].unit: is of a table: write `reads: csv`"),
+    "a column twice": (GOOD + "commands: [{name: s, run: ./s, reads: jsonl, case: ms, value: ms, unit: ms}]", "commands[0].case: 'ms' cannot tell rows apart"),
     "empty": ("", "perfci.yaml: is not a policy: begin with `version: 1`"),
     "not YAML": ("suite: [a", "perfci.yaml:1: not valid YAML: expected ',' or ']'"),
     "a list": ("- a", "is not a policy"),

@@ -200,6 +200,19 @@ class Limit(Document):
         return self
 
 
+Column = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class Columns(Document):
+    """What a printed table says where."""
+
+    case: list[Column]
+    """They tell rows apart."""
+    value: Column
+    unit: str
+    metric: str
+
+
 class Command(Document):
     """A case that is a process of its own: a C++ benchmark, an application."""
 
@@ -207,10 +220,21 @@ class Command(Document):
     """The case id, or the first part of the ids that it reports itself."""
     run: str = Field(min_length=1)
     """The command line, run by `sh -c` in the side's tree."""
-    reads: Literal["wall", "perfci", "nvbench", "google-benchmark", "pytest-benchmark", "hyperfine"] = "wall"
-    """The source of the numbers: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, or what a
-    benchmarking tool reports. perfci adds the tool's own option to the end of the line, such as
-    `--benchmark-json="$PERFCI_PYTEST_BENCHMARK"`, where the line does not name that variable itself."""
+    reads: Literal["wall", "perfci", "nvbench", "google-benchmark", "pytest-benchmark", "hyperfine", "csv", "jsonl"] = (
+        "wall"
+    )
+    """The source of the numbers: the process's wall time, `perfci` JSON lines in the file `$PERFCI_METRICS`, what a
+    benchmarking tool reports, or a table: `csv` or `jsonl`, printed, or written to `$PERFCI_CSV` or `$PERFCI_JSONL`.
+    perfci adds the tool's own option to the end of the line, such as `--benchmark-json="$PERFCI_PYTEST_BENCHMARK"`,
+    where the line does not name that variable itself."""
+    case: Annotated[list[Column], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Columns of the table that tell its rows apart: `N=1024` for each, below the command's name."""
+    value: Column | None = None
+    """The table's column with the number of a row."""
+    unit: str = Field("", max_length=24)
+    """The unit of `value`, such as ms."""
+    metric: str = Field("time", max_length=80)
+    """The metric that `value` is of, in the table."""
     device: DeviceKind = "cpu"
     """The device that the command needs."""
     timeout: Duration | None = None
@@ -226,6 +250,25 @@ class Command(Document):
     trace: Annotated[list[Traced], BeforeValidator(_as_list)] = Field(default_factory=list)
     """Events that its timeline holds besides: calls of the OS runtime (`osrt`), and how much device memory is allocated
     when (`memory`). Both slow it down."""
+
+    @property
+    def columns(self) -> Columns | None:
+        """The columns of a table, where it reads one."""
+        if self.value is None:
+            return None
+        return Columns(case=self.case, value=self.value, unit=self.unit, metric=self.metric)
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> "Command":
+        table = self.reads in ("csv", "jsonl")
+        if table and self.value is None:
+            raise Mistake("a table needs `value:`, the column with the number, its `unit:`, and `case:`", "reads")
+        given = self.model_fields_set & {"case", "value", "unit", "metric"}
+        if given and not table:
+            raise Mistake("is of a table: write `reads: csv` or `jsonl`, or leave it out", min(given))
+        if self.value in self.case:
+            raise Mistake(f"{self.value!r} cannot tell rows apart, and be their number", "case")
+        return self
 
     @model_validator(mode="after")
     def _skips_ranges(self) -> "Command":

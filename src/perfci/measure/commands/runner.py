@@ -91,7 +91,7 @@ class Runner:
             return {command.name: Reported(command.name, {"time": [ended.wall]}, None, None)}
         form = FORMATS[command.reads]
         try:
-            return apart.read(form, out / form.file, command.name, self.metrics, account).cases
+            return apart.read(form, out / form.file, command.name, self.metrics, account, command.columns).cases
         except ValueError as error:
             text = str(error).replace(f"{out}/", "")  # a folder that is gone when this is read
             raise Died(Reason(kind="invalid", text=text[:1000], log=f"logs/{log.name}")) from None
@@ -108,7 +108,10 @@ class Runner:
         env.update({form.variable: str(out / form.file) for form in FORMATS.values()})
         env["PYTHONPATH"] = ":".join([*side.path(), *filter(None, [env.get("PYTHONPATH")])])
         line = command.run
-        if adds_options(command):
+        form = FORMATS.get(command.reads)
+        if form is not None and form.printed and form.variable not in line:
+            line = f'{{ {line}\n}} >"${form.variable}"; code=$?; cat "${form.variable}"; exit $code'
+        elif adds_options(command):
             line += f" {FORMATS[command.reads].options}" + " --profile" * (profiled and command.reads == "nvbench")
         return ["/bin/sh", "-c", line], env
 
@@ -264,7 +267,10 @@ class Runner:
         # The command line is the question that is asked: another one is another case, not a faster one.
         timing = Timing(mode="command", reads=own.reads)
         reports = sorted(reported.values) or None
-        return CaseSide(params={"run": own.run}, work=reported.work or Work(), timing=timing, reports=reports)
+        columns = {} if own.columns is None else own.columns.model_dump(include={"value", "unit"})
+        return CaseSide(
+            params={"run": own.run, **columns}, work=reported.work or Work(), timing=timing, reports=reports
+        )
 
     def run_pair(self, command: str, cases: Sequence[Case], lot: str, index: int) -> list[PairOutcome]:
         """Take one pair of every case of a command, short ones several times. `lot`: seed of the order."""

@@ -1,4 +1,4 @@
-"""Readers of commands' reports: perfci's JSON lines, and other benchmarking tools' JSON."""
+"""Readers of commands' reports: perfci's JSON lines, other benchmarking tools' JSON, and printed tables."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,8 +9,9 @@ from perfci.measure.commands.readers.hyperfine import HYPERFINE
 from perfci.measure.commands.readers.lines import LINES
 from perfci.measure.commands.readers.nvbench import NVBENCH
 from perfci.measure.commands.readers.pytest_benchmark import PYTEST_BENCHMARK
+from perfci.measure.commands.readers.table import CSV, JSONL
 
-FORMATS = {one.tool: one for one in (LINES, NVBENCH, GOOGLE_BENCHMARK, PYTEST_BENCHMARK, HYPERFINE)}
+FORMATS = {one.tool: one for one in (LINES, NVBENCH, GOOGLE_BENCHMARK, PYTEST_BENCHMARK, HYPERFINE, CSV, JSONL)}
 """`reads:` of a command → its format; `wall` reads no file."""
 
 

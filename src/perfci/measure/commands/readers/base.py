@@ -65,12 +65,15 @@ class Format:
     file: str
     options: str
     """Make the tool write the file."""
-    read: Callable[[Path, str, Mapping[str, CustomMetric]], dict[str, Reported]]
-    """Cases by id, below a name where given. Raises ValueError, one line."""
+    read: Callable[..., dict[str, Reported]]
+    """File, name and the policy's metrics → cases by id, below the name where given. `printed` ones also take
+    `columns`. Raises ValueError, one line."""
     fits: Callable[[Any], bool] | None = None
     """Recognises a JSON document; None where its files cannot be imported."""
     about: Callable[[Any], About] = lambda _: About()
     """Tells the origin of a document that fits."""
+    printed: bool = False
+    """Stands in what a command prints, where its line does not name `variable`."""
 
 
 def read_bytes(path: Path) -> bytes:

@@ -105,11 +105,7 @@ def _value(
     except OverflowError:
         number = math.inf
     if metric in CATALOGUE:
-        own = CATALOGUE[metric].unit
-        known = _UNITS.get(own, {own: 1.0})
-        if unit not in known:
-            raise ValueError(f"{where}: unit {unit!r} does not fit {metric}: write one of {', '.join(known)}")
-        return metric, number * known[unit]
+        return metric, number * to_own_unit(metric, unit, where)
     if custom is not None:
         if metric not in custom:
             raise ValueError(f"{where}: {metric!r} is no metric: declare it under metrics in perfci.yaml")
@@ -119,6 +115,15 @@ def _value(
     if units.setdefault(metric, unit) != unit:
         raise ValueError(f"{where}: unit {unit!r} of {metric} is not {units[metric]!r} as elsewhere")
     return metric, number
+
+
+def to_own_unit(metric: str, unit: str, where: str) -> float:
+    """Return the factor from a unit to that of a metric of the catalogue. Raises ValueError."""
+    own = CATALOGUE[metric].unit
+    known = _UNITS.get(own, {own: 1.0})
+    if unit not in known:
+        raise ValueError(f"{where}: unit {unit!r} does not fit {metric}: write one of {', '.join(known)}")
+    return known[unit]
 
 
 def _work(raw: Any, where: str) -> Work:
