@@ -29,7 +29,7 @@ class Warm:
 
     def takes(self, env: dict[str, str]) -> bool:
         """Whether a run in this environment may be forked: what was imported has read nothing that differs."""
-        settings = [f"PERFCI_{name}" for name in ("WAIT", "SEED", "LOCK_CLOCKS", "CACHE", "KEEP")]
+        settings = [f"PERFCI_{name}" for name in ("WAIT", "SEED", "CACHE", "KEEP")]
         ours = dict.fromkeys(("TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST", *settings), "")
         return env | ours == self.env | ours
 

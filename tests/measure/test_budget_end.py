@@ -134,7 +134,7 @@ class Replayed:
         setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0, placements=2))
         bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups, spare={})
         self.loop = Loop(
-            plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, None, Costs(), Budget(budget, 0.0), self.environments
+            plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, Costs(), Budget(budget, 0.0), self.environments
         )
         self.loop.run(self.made.cases)
         return self.made.cases, plan

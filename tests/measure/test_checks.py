@@ -267,5 +267,5 @@ def test_what_base_could_not_capture_stays_cold_once_base_has_failed() -> None:
         benches={"cuda": bench}, facts=SimpleNamespace(gpu=gpu, ceilings={}), limits=SimpleNamespace(timing="auto")
     )
     found = {name: Found(cases={one.key: {"timing": None}}) for name in SIDES}
-    settle_all([one], place, found, probes, None)
+    settle_all([one], place, found, probes)
     assert bench.setups[one.key].mode == "cold"

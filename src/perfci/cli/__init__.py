@@ -70,8 +70,8 @@ def _root(
 
 
 OF_MACHINE = (
-    "Of the machine, by variables: PERFCI_WAIT=30m waits longer for another perfci, PERFCI_LOCK_CLOCKS=base holds the "
-    "GPU's clock (root), PERFCI_SEED=7 draws as another run did, PERFCI_CACHE=FOLDER and PERFCI_KEEP=base keep builds."
+    "Of the machine, by variables: PERFCI_WAIT=30m waits longer for another perfci, PERFCI_SEED=7 draws as another run "
+    "did, PERFCI_CACHE=FOLDER and PERFCI_KEEP=base keep builds."
 )
 """Behind the options of verbs that measure."""
 FIRST_FILES = {

@@ -25,7 +25,7 @@ from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.github.thin import fit
 from perfci.measure.prepare import policy_of
-from perfci.measure.request import ANEW, LOCK_CLOCKS, OUT, WAIT, Request
+from perfci.measure.request import ANEW, OUT, WAIT, Request
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import begun
 from perfci.model.base import MachineError, PerfciError, UsageError
@@ -310,7 +310,7 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Co
     stranger = event.why_stranger(context) if settings.raw == "true" else ""
     if stranger:
         typer.echo(f"perfci: raw: reports of profilers are not handed on: {stranger}")
-    machine = read_machine({name: os.environ[name] for name in (WAIT, LOCK_CLOCKS) if name in os.environ})
+    machine = read_machine({WAIT: os.environ.get(WAIT, "")})
     return Request.of(
         "compare" if compared else "run",
         out.parent,

@@ -23,7 +23,7 @@ _SAME = "base and head give the GPU the same work"
 
 def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
     """Record and compare the work of cases. Ends the process: 0 where it is the same in all, else 1."""
-    request = read_request("compare", cases=cases, device=None, **asked).but(lock_clocks=None)
+    request = read_request("compare", cases=cases, device=None, **asked)
     with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository) as outputs:
         found = explain_work(request, teller)
         outputs.require()

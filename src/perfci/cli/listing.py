@@ -29,7 +29,7 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
 
     Ends with 3 where a suite file does not import.
     """
-    request = read_request("run", out=Path(OUT), **asked).but(lock_clocks=None)
+    request = read_request("run", out=Path(OUT), **asked)
     with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository):
         listing = Measurement(request, teller).listing()
         cases, broken, criteria = listing.cases, listing.broken, [*listing.plan.criteria, *listing.creep]

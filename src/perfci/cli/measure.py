@@ -21,7 +21,7 @@ from perfci.measure.calibrate.trials import conclude, ready
 from perfci.measure.environments import parse_variables
 from perfci.measure.journal import gone_on
 from perfci.measure.place import prepare_sides
-from perfci.measure.request import CACHE, COMMAND, KEEP, LOCK_CLOCKS, OUT, SEED, WAIT, Request
+from perfci.measure.request import CACHE, COMMAND, KEEP, OUT, SEED, WAIT, Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.policy import Traced
@@ -199,8 +199,6 @@ def read_machine(variables: Mapping[str, str]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if wait := variables.get(WAIT):
         fields["wait"] = duration(WAIT, wait)
-    if clocks := variables.get(LOCK_CLOCKS):
-        fields["lock_clocks"] = clocks
     if seed := variables.get(SEED):
         if not seed.isdecimal() or int(seed) >= 2**63:
             raise UsageError(f"{SEED} {escaped(seed, 80)}: write a number such as 7")

@@ -50,9 +50,7 @@ def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) 
         out = asked["where"] / out
     elif not out.parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is no folder: make it first")
-    request = read_request("compare", keeps=True, out=Path(OUT), **asked).but(
-        models=models, keep=None, lock_clocks=None
-    )
+    request = read_request("compare", keeps=True, out=Path(OUT), **asked).but(models=models, keep=None)
     plan = write_plan(request, shards, out)
     if isinstance(plan, Finished):
         assert plan.problem is not None
@@ -137,9 +135,9 @@ def as_planned(request: Request, shard: Shard, file: Path) -> Request:
     what = shard.plan.what
     # By its hash: branches move. What was prepared is asked for as it was prepared.
     base = what.base if what.base is None or request.where.prepared is not None else shard.plan.base
-    resume, clocks = _goes_on(request, shard), request.what.lock_clocks
+    resume = _goes_on(request, shard)
     request = replace(request, what=what, planned=planned(shard))
-    return request.but(base=base, lock_clocks=clocks, plan_file=file.resolve(), resume=resume)
+    return request.but(base=base, plan_file=file.resolve(), resume=resume)
 
 
 def _goes_on(request: Request, shard: Shard) -> bool:

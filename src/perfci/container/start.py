@@ -28,7 +28,7 @@ from perfci.container.rights import (
     require_no_cover,
 )
 from perfci.measure.prepare import find_sources
-from perfci.measure.request import COMMAND, LOCK_CLOCKS, MEASURE_ALL, SEED, WAIT, Request
+from perfci.measure.request import COMMAND, MEASURE_ALL, SEED, WAIT, Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.policy import Policy
 from perfci.model.text import escaped
@@ -177,7 +177,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
     env[COMMAND] = shlex.join(job.command)
     env[docs.VARIABLE] = docs.page("").removesuffix("/")  # this one's: what the image has is not to be read here
     what = job.request.what
-    settings = {LOCK_CLOCKS: what.lock_clocks, SEED: what.seed, MEASURE_ALL: int(what.measure_all) or None}
+    settings = {SEED: what.seed, MEASURE_ALL: int(what.measure_all) or None}
     env |= {WAIT: f"{job.request.how.wait:g}s"} | {
         name: str(value) for name, value in settings.items() if value is not None
     }

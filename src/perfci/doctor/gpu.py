@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from perfci.doctor.host import in_container, sys_admin, wsl
+from perfci.doctor.host import in_container, wsl
 from perfci.doctor.machine import Machine, asked, clipped, fail, ok, warn
 from perfci.model.doctor import Finding
 from perfci.system.gpu import UNSEEN, Gpu, GpuState, cuda_version
@@ -166,7 +166,7 @@ def _modes(board: Board) -> Iterator[Finding]:
         text = "exclusive: base and head cannot be on the GPU together"
         yield warn(f"{name} compute mode", text, f"{smi} -c DEFAULT")
     if state.mig:
-        yield warn(f"{name} mig", "on: neither counters of shared units nor clock locking", f"{smi} -mig 0")
+        yield warn(f"{name} mig", "on: no counters of shared units", f"{smi} -mig 0")
     if board.virtual:
         text = "a vGPU shares its GPU with others, and counters need the host's permission"
         yield warn(f"{name} vgpu", text, "measure on a whole GPU")
@@ -202,15 +202,3 @@ def _users(board: Board) -> Iterator[Finding]:
     end = "end them, or wait (nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv)"
     name = f"gpu {board.index} users"
     yield fail(name, f"{text}: times would be theirs too", end) if busy else warn(name, text, end)
-
-
-def check_locking(machine: Machine) -> Iterator[Finding]:
-    """Predict whether PERFCI_LOCK_CLOCKS works: trying would change others' clocks."""
-    for board in machine.known(boards).boards:
-        name = f"gpu {board.index} locking"
-        if board.state.mig or board.virtual:
-            yield warn(name, "PERFCI_LOCK_CLOCKS cannot work under MIG or on a vGPU", "leave PERFCI_LOCK_CLOCKS out")
-        elif machine.euid != 0 or (machine.known(in_container) and sys_admin(machine) is False):
-            missing = "root" if machine.euid != 0 else "SYS_ADMIN in this container"
-            remedy = "run perfci under sudo, in a container with --cap-add SYS_ADMIN, or leave PERFCI_LOCK_CLOCKS out"
-            yield warn(name, f"PERFCI_LOCK_CLOCKS needs {missing} (predicted, not tried)", remedy)

@@ -12,7 +12,6 @@ from perfci.doctor.machine import Machine, fail, warn
 from perfci.model.doctor import Finding
 from perfci.profilers.ncu.command import gvisor
 from perfci.system.facts import MOUNT, cpu_quota, free_memory, usable_cores, usable_memory
-from perfci.system.users import CAP_SYS_ADMIN, held
 
 # PROC_*_INIT_INO of linux/proc_ns.h: what a machine boots with.
 FIRST_NAMESPACES = {
@@ -70,15 +69,6 @@ def in_container(machine: Machine) -> bool:
     mounts = map(MOUNT.fullmatch, (machine.read("/proc/self/mountinfo") or "").splitlines())
     roots = [mount["kind"] for mount in mounts if mount and mount["point"] == "/"]
     return bool(own_namespaces(machine)) or "overlay" in roots[-1:]
-
-
-def sys_admin(machine: Machine) -> bool | None:
-    """Return whether this process has CAP_SYS_ADMIN in the first user namespace, where the driver asks for it. None:
-    not told."""
-    if "user" in own_namespaces(machine):
-        return False
-    given = held([CAP_SYS_ADMIN], machine.root)
-    return None if given is None else bool(given)
 
 
 # ---------------------------------------------------------------- cores, memory, disks

@@ -25,7 +25,6 @@ CHECKS: dict[str, Check] = {
     "counters": profilers.check_counters,
     "machine code": profilers.check_code,
     "ncu_report": profilers.check_report_module,
-    "clock locking": gpu.check_locking,
     "system": host.check_system,
     "processor": host.check_cores,
     "memory": host.check_memory,

@@ -219,13 +219,8 @@ def _close(checkers: "Sequence[Checker]") -> None:
     close_all(worker for checker in checkers for worker in checker.workers)
 
 
-def settle_all(
-    cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes, held: str | None
-) -> None:
-    """Fix how each case is measured, the same in base and head; a case that cannot be measured so has failed.
-
-    `held`: the GPU's clock in words; None where it is free.
-    """
+def settle_all(cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes) -> None:
+    """Fix how each case is measured, the same in base and head; a case that cannot be measured so has failed."""
     for case in cases:
         working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
         if case.origin != "kernel" or not working:
@@ -245,8 +240,6 @@ def settle_all(
                     case.sides[name].reason = Reason(kind="exception", text=str(refused)[:1000])
             continue
         for name, timing in said.items():
-            if held is not None and gpu is not None:
-                timing.clocks = held
             side = case.sides[name]
             side.timing = timing
             if (ceilings := place.facts.ceilings.get(case.device)) is not None:

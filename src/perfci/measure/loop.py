@@ -25,7 +25,6 @@ from perfci.model.results import Case
 from perfci.model.text import listed
 from perfci.model.units import show_budget
 from perfci.stats.answer import answer, hopeless, precise
-from perfci.system.clocks import Lock
 
 ROOM = 1.25
 """Factor on the pairs' likely cost: their scatter may ask for more."""
@@ -41,7 +40,6 @@ class Loop:
     journal: Journal
     progress: Progress
     watch: Watch
-    lock: Lock | None
     costs: Costs
     budget: Budget
     environments: Environments | None = None
@@ -249,8 +247,6 @@ class Loop:
             self._keep(outcome, mark - since)
 
         self.watch.read()
-        if self.lock is not None:
-            self.lock.require()
         renewed = 0.0
         for device, bench in self.benches.items():
             kernels = [case for case in batch if case.device == device and case.origin == "kernel"]

@@ -1,14 +1,11 @@
-"""The machine around a run: the GPU's states, its held clock, its ceilings."""
+"""The machine around a run: the GPU's states and ceilings."""
 
 import os
 import time
-from contextlib import ExitStack
 
 from perfci.measure.place import Place, ask_outside
-from perfci.model.base import UsageError
 from perfci.model.fingerprint import Ceilings
 from perfci.model.results import Moment
-from perfci.system.clocks import Lock, locked, parse
 from perfci.system.gpu import Gpu, GpuState, describe
 
 
@@ -37,16 +34,6 @@ class Watch:
     def notes(self) -> list[str]:
         """Return notes on the states."""
         return [*([self.why] if self.why else []), *describe(self.states)]
-
-
-def hold_clock(place: Place, asked: str | None, stack: ExitStack) -> Lock | None:
-    """Lock the SM clock until `stack` is closed. Raises UsageError, MachineError."""
-    if asked is None:
-        return None
-    frequency = parse(asked)
-    if "cuda" not in place.benches or not place.facts.uuid:
-        raise UsageError("PERFCI_LOCK_CLOCKS: no case is measured on a GPU here: leave it out")
-    return stack.enter_context(locked(place.facts.uuid, frequency))
 
 
 def measure_ceilings(place: Place) -> None:

@@ -24,9 +24,8 @@ COMMAND = "PERFCI_COMMAND"
 """Variable with the command line that a container's was made of."""
 MEASURE_ALL = "PERFCI_MEASURE_ALL"
 """Variable in place of `--measure-all`."""
-WAIT, LOCK_CLOCKS, SEED = "PERFCI_WAIT", "PERFCI_LOCK_CLOCKS", "PERFCI_SEED"
-"""Variables of the machine: seconds to wait for another perfci on the device; the GPU's clock; seed of inputs and
-schedule."""
+WAIT, SEED = "PERFCI_WAIT", "PERFCI_SEED"
+"""Variables of the machine: seconds to wait for another perfci on the device; seed of inputs and schedule."""
 CACHE, KEEP = "PERFCI_CACHE", "PERFCI_KEEP"
 """Folder of kept builds, and the side kept there."""
 
@@ -79,8 +78,6 @@ class What(Document, frozen=True):
     seed: int | None = None
     measure_all: bool = Field(default_factory=lambda: os.environ.get(MEASURE_ALL, "") not in ("", "0"))
     """Prove nothing: measure also what cannot have changed."""
-    lock_clocks: str | None = None
-    """`base`, `max` or a frequency to hold the GPU's SM clock at; None leaves it. Shards may differ."""
 
     @property
     def environments(self) -> bool:
@@ -147,7 +144,7 @@ class How(Document, frozen=True):
 WRITTEN = {
     "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--python base:",
     "env": "--env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
-    "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all", "lock_clocks": LOCK_CLOCKS,
+    "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all",
     "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
 }  # fmt: skip
 """Fields that `--resume` takes from the earlier run → their written form."""

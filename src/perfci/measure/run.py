@@ -21,7 +21,7 @@ from perfci.measure.coverage import everything, require_covered
 from perfci.measure.discovery import discover
 from perfci.measure.journal import Journal, begun_with, earlier, put_away
 from perfci.measure.loop import Loop, can_measure
-from perfci.measure.machine import Watch, hold_clock, measure_ceilings
+from perfci.measure.machine import Watch, measure_ceilings
 from perfci.measure.place import Place, open_place, require_untouched
 from perfci.measure.plan import fitted, identity, make_plan, piped, remarks, shared
 from perfci.measure.profiling.collect import Profilers, find_profilers, observe
@@ -36,7 +36,6 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, criteria, looser, told
 from perfci.model.plan import Declared, Plan
 from perfci.model.results import Case, Reason, ReasonKind, Results
-from perfci.system.clocks import Lock
 from perfci.system.lease import Lease
 
 
@@ -102,7 +101,6 @@ class _Run:
     results: Results
     profilers: Profilers | None
     watch: Watch
-    lock: Lock | None
 
 
 @dataclass
@@ -124,13 +122,12 @@ class Measurement:
             place = self._open(stack)
             watch = Watch(place)
             watch.read()  # while nothing of ours is on the GPU
-            lock = hold_clock(place, self.request.what.lock_clocks, stack)
             planned = self._plan(place, self._discover(place))
             self._tell_idle(place, planned)
             if not self.request.how.resume:
                 put_away(self.request.where.out)
             self._settle_plan(place, planned)
-            run = self._begin(place, planned, watch, lock, stack)
+            run = self._begin(place, planned, watch, stack)
             self._check(run)
             self._prove_work(run)
             self._time(run)
@@ -207,7 +204,7 @@ class Measurement:
         plan.m = shared(plan.criteria, what, {case.key for case in cases if case.code_proved})
         plan.looks = fitted(plan.m, what)
 
-    def _begin(self, place: Place, planned: _Planned, watch: Watch, lock: Lock | None, stack: ExitStack) -> _Run:
+    def _begin(self, place: Place, planned: _Planned, watch: Watch, stack: ExitStack) -> _Run:
         """Write down what is known before the first check."""
         what, how, limits = self.request.what, self.request.how, place.limits
         cases, plan, budget = planned.cases, planned.plan, planned.budget
@@ -227,7 +224,7 @@ class Measurement:
         profilers = find_profilers(place, plan, how, self.request.where.out) if profiled else None
         for line in [*told(plan.criteria), *(profilers.unanswerable(plan) if profilers is not None else [])]:
             self.progress.note(line)
-        return _Run(place, cases, plan, budget, journal, results, profilers, watch, lock)
+        return _Run(place, cases, plan, budget, journal, results, profilers, watch)
 
     def _check(self, run: _Run) -> None:
         place, cases, stage = run.place, run.cases, self.progress.stage
@@ -241,7 +238,7 @@ class Measurement:
         with self.costs.phase("check"):
             probes = check_all(cases.measured, place, cases.found, run.journal, run.budget, fuzz=fuzz, note=stage)
         run.journal.restore(cases.measured)
-        settle_all(cases.measured, place, cases.found, probes, None if run.lock is None else run.lock.words())
+        settle_all(cases.measured, place, cases.found, probes)
 
     def _prove_work(self, run: _Run) -> None:
         if seeks_proof(self.request.what, run.place, run.plan):
@@ -257,8 +254,8 @@ class Measurement:
         if some:
             self.progress.stage("measuring")
         loop = Loop(
-            run.plan, place.benches, place.runner, run.journal, self.progress, run.watch, run.lock, self.costs,
-            run.budget, place.environments,
+            run.plan, place.benches, place.runner, run.journal, self.progress, run.watch, self.costs, run.budget,
+            place.environments,
         )  # fmt: skip
         try:
             loop.run(run.cases.measured, partial(self._decided, results))
@@ -280,8 +277,6 @@ class Measurement:
         measured, results = run.cases.measured, run.results
         results.notes += [*unredrawn(measured), *starved(measured, run.plan), *run.watch.notes()]
         results.moments = run.watch.moments
-        if run.lock is not None:
-            run.lock.require()
         with self.costs.phase("snapshot", whole=True):
             require_untouched(run.place)
         self.settle(results)

@@ -53,7 +53,7 @@ class Probe:
     """Of one execution in a CUDA graph, or None."""
     refused: str = ""
     clocks: str | None = None
-    """What holds the GPU's SM clock."""
+    """The GPU's SM clock in words."""
     versus: Literal["", "graph", "cold"] = ""
     """How its alternative can be timed."""
 

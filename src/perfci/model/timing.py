@@ -26,7 +26,7 @@ class Timing(Document):
     threads: int | None = None
     """CPU threads that the case may use."""
     clocks: str | None = None
-    """How the GPU's SM clock was held, and whether it was measured beside every block."""
+    """Whether the GPU's SM clock was measured beside every block."""
     executions_per_graph: int | None = None
     """In one sample, whose timer resolves them together."""
     sets: int | None = None

@@ -43,11 +43,6 @@ BAD = {
     "no such folder": (["run", "--repo", "nowhere"], "--repo nowhere: is no folder"),
     "out is a file": (["run", "--out", "perfci.yaml"], "--out perfci.yaml: is no folder"),
     "python": (["run", "--python", "no-such-python"], "'no-such-python' is no interpreter"),
-    "clock that is none": (
-        ["PERFCI_LOCK_CLOCKS=fast", "compare", "--base", "HEAD"],
-        "PERFCI_LOCK_CLOCKS fast: write base, max",
-    ),
-    "no GPU to lock": (["PERFCI_LOCK_CLOCKS=base", "run"], "PERFCI_LOCK_CLOCKS: no case is measured on a GPU here"),
     "nothing to resume": (["run", "--resume"], "nothing to resume: leave out --resume"),
     "no results": (["report", "nowhere"], "nowhere: cannot be read"),
     "foreign results": (["report", "perfci.yaml"], "perfci.yaml: is no results document"),

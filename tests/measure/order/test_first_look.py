@@ -100,7 +100,7 @@ class Machine:
             patched.setattr(measure_loop, "run_round", self.round)
             self.most = most
             budget = Budget(self.budget, self.clock.now)
-            self.loop = Loop(made.plan, {"cuda": bench}, runner, journal, progress, watch, None, Costs(), budget)
+            self.loop = Loop(made.plan, {"cuda": bench}, runner, journal, progress, watch, Costs(), budget)
             self.loop.run(made.cases)
         return made.model_copy(update={"budget_needed": self.loop.needed})
 

@@ -130,7 +130,7 @@ def test_the_time_that_is_expected_is_that_of_the_open_cases_and_never_beyond_th
     cases = [case("dear", 3, 0.001, seconds=2.0), case("cheap", 4, 0.001, seconds=0.5), case("done", 8, 0.001)]
 
     def standing(budget: float, open_cases: list[Case]) -> Standing:
-        parts: Any = [None] * 5
+        parts: Any = [None] * 4
         loop = Loop(asked, {}, *parts, Costs(), Budget(budget, 0.0))
         return loop._standing(cases, open_cases)
 

@@ -115,7 +115,7 @@ def measure(
         silent: Any = SILENT
         watch: Any = WATCH
         budget = Budget(1e9, measure_loop.time.monotonic())
-        loop = Loop(made.plan, {"cuda": bench}, runner, journal, silent, watch, None, Costs(), budget)
+        loop = Loop(made.plan, {"cuda": bench}, runner, journal, silent, watch, Costs(), budget)
         try:
             loop.run(made.cases, decided)
         finally:

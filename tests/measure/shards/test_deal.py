@@ -118,10 +118,9 @@ def test_what_is_no_shard_of_the_plan_is_refused(text: str) -> None:
 
 def test_a_shard_does_what_was_planned_and_draws_its_audit_like_a_run_that_is_alone(tmp_path: Path) -> None:
     whole = plan().model_copy(update={"what": What(mode="compare", base="v1", cases=["a"], measure_all=True)}).sealed()
-    said = Request.of("compare", tmp_path, tmp_path, cases=["b"], lock_clocks="base", wait=1.0)
+    said = Request.of("compare", tmp_path, tmp_path, cases=["b"], wait=1.0)
     asked = as_planned(said, Shard(whole, 2), tmp_path / "plan.json")
-    own = {"base": whole.base, "lock_clocks": "base"}
-    assert asked.what == whole.what.model_copy(update=own)
+    assert asked.what == whole.what.model_copy(update={"base": whole.base})
     assert (asked.how, asked.where.out) == (said.how, said.where.out)
     assert asked.planned == planned(Shard(whole, 2))
     drawn: Any = Measurement(asked, Quiet())
