@@ -10,10 +10,12 @@ import pytest
 from perfci.measure.commands.readers import FORMATS, apart
 from perfci.measure.commands.readers.base import MAX_BYTES
 from perfci.model.metrics import CustomMetric
+from perfci.model.policy import Columns
 from perfci.system.bounded import Bounds
 
 DATA = Path(__file__).parents[1] / "data"
 CUSTOM = {"tokens": CustomMetric(unit="/s")}
+TABLE = Columns(case=["a"], value="b", unit="s", metric="time")
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_a_small_file_that_is_nested_deeply_is_a_value_error(tmp_path):
             for form in (*FORMATS.values(), None):
                 if form is not FORMATS["nvbench"]:
                     try:
-                        apart.read(form, path, "c", {})
+                        apart.read(form, path, "c", {}, columns=TABLE if form and form.printed else None)
                     except ValueError as error:
                         assert "\n" not in str(error)
 

@@ -151,7 +151,7 @@ BOTH: list[dict[str, object]] = [
 WORDED = [name for name in BAD if name not in ("empty", "a list", "not YAML", "tab")]
 ONLY_THE_LOADER = {
     "unknown metric", "own metric without unit", "no number", "no end", "too large", "limit's device", "limit's device in capitals",
-    "gpu", "a warm-up of nothing", "memory of no device", "two of one name", "no way to be worse", "the other way",
+    "a table without value", "columns of no table", "a column twice", "gpu", "a warm-up of nothing", "memory of no device", "two of one name", "no way to be worse", "the other way",
     "the other way of time", "what ncu counts and the table knows to scatter", "a rollup that there is not",
     "ncu's bytes without unit", "ncu's share without unit", "ncu's clock without unit", "a mistyped section", "a set among sections",
 }  # fmt: skip
