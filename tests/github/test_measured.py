@@ -9,7 +9,7 @@ from perfci.model.criteria import LimitSource
 from perfci.model.plan import Looks
 from perfci.model.results import Proof, Results
 from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, replanned, scene
-from tests.github.loopback.server import ROOT, START, GitHub
+from tests.github.loopback.server import ROOT, START, Answer, GitHub
 from tests.judge.build import limit
 
 MERGE = "c" * 40
@@ -76,6 +76,12 @@ def test_another_comparison_is_none(hub: GitHub, head: str, parents: list[str], 
     hub.commits[head] = parents
     hub.commits[OTHER] = [BASE]
     assert why in refusal(hub, of(head, base))
+
+
+def test_only_a_commit_that_github_lacks_is_called_another(hub: GitHub) -> None:
+    assert refusal(hub, of("0" * 40)).endswith("measured another commit than the run's")
+    hub.fail("GET", f"/git/commits/{MERGE}", Answer(503, {"message": "down"}, times=99))
+    assert "the measured commit: HTTP 503: down" in refusal(hub, of(MERGE))
 
 
 def test_equal_files_are_believed_of_commits_whose_trees_are_equal(hub: GitHub) -> None:

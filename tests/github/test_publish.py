@@ -280,15 +280,17 @@ def test_a_late_overwrite_is_fixed(hub: GitHub) -> None:
     """An older publisher, which decided before ours wrote, writes after it."""
     _, run = scene(hub, *SLOWER)
     earlier(hub, 80)
-    api = api_of(hub)
+    api, late = api_of(hub), list[float]()
 
-    def meanwhile(_: float) -> None:
-        api._sleep = lambda _: None
-        hub.comments[0]["body"] = f"Late.\n{sticky.Marker('perfci', 90, 1, HEAD)}"
+    def meanwhile(seconds: float) -> None:
+        if not late:
+            hub.comments[0]["body"] = f"Late.\n{sticky.Marker('perfci', 90, 1, HEAD)}"
+        late.append(seconds)
 
     api._sleep = meanwhile
     published(hub, run, api)
     assert "run=100" in only(hub)
+    assert late == [sticky.SETTLE] * 2, "once after each write"
 
 
 def test_a_read_only_token_leaves_verdict_and_exit_code(hub: GitHub) -> None:
