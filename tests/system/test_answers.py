@@ -2,16 +2,21 @@
 
 import copy
 import lzma
+import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from perfci.model.fingerprint import Ceilings, Fingerprint, GpuFacts
 from perfci.model.results import Results
 from perfci.render.facts import device_facts
-from perfci.system.child import Died
-from perfci.system.starter import Worker
+from perfci.system.child import Arena, Died
+from perfci.system.process import Parent
+from perfci.system.starter import Worker, wait_first
 from tests.render.h200 import FILE
 
 RECORDED = Results.model_validate_json(lzma.decompress(FILE.read_bytes())).fingerprint
@@ -63,6 +68,36 @@ def test_an_answer_that_does_not_fit_is_one_line_and_the_end_of_the_worker(answe
     assert died.value.reason.kind == "protocol"
     assert died.value.reason.text.startswith(f"answered 'ceilings' with what does not fit: {said}")
     assert "\n" not in died.value.reason.text and not worker.alive
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"no JSON\n", "wrote garbage on perfci's channel"),
+        (b'{"half', "no answer within 0.1 s"),
+        (b'{"error": {"kind": "exception", "text": "a sticky error"}, "poisoned": true}\n', "a sticky error"),
+    ],
+)
+def test_a_worker_whose_answers_are_worth_nothing_from_now_on_is_ended(
+    tmp_path: Path, answer: bytes, said: str
+) -> None:
+    (tmp_path / "suite.py").write_text(
+        "import gc, os, time\n"
+        "(server,) = (each for each in gc.get_objects() if type(each).__name__ == 'Server')\n"
+        f"os.write(server.channel.fileno(), {answer!r})\n"
+        "time.sleep(600)\n"
+    )
+    env = {"PATH": os.environ["PATH"], "PERFCI_SITE": str(tmp_path)}
+    parent = Parent(sys.executable, tmp_path, env)
+    try:
+        worker = parent.worker(Arena(tmp_path, tmp_path, [], env, sys.executable, 1), tmp_path / "log")
+        worker.begin("load", seed=0, suite=["suite.py"], forbidden=[])
+        wait_first([worker.wait(60)]).require()
+        with pytest.raises(Died, match=said):
+            worker.answer(0.1)
+        assert not worker.alive and not psutil.pid_exists(worker.pid)
+    finally:
+        parent.close()
 
 
 def test_a_worker_is_killed_once() -> None:
