@@ -38,10 +38,7 @@ def plan_night(repo: Repository, policy: Policy, nights: Iterable[Night]) -> Nig
 
     `nights`: the last one first. Raises UsageError where a commit is not here.
     """
-    head = repo.head_commit()
-    if head is None:
-        raise UsageError(f"{escaped(repo.root)}: has no commit yet: commit first")
-    made = NightPlan(head=described(repo, head.sha), reference=_reference(repo, policy))
+    made = NightPlan(head=described(repo, "HEAD"), reference=_reference(repo, policy))
     if made.reference is None:
         made.notes.append(
             f"no reference: no tag of a version is on main, such as v1.2, and {FILE} names none under history: "
