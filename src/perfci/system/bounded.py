@@ -335,7 +335,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 def serve() -> int:
     """Answer the request on stdin."""
     request = json.load(sys.stdin)
-    answers = os.fdopen(os.dup(1), "wb")
+    answers = os.dup(1)
     os.dup2(2, 1)
     function: Any = importlib.import_module(request["module"])
     for name in request["function"].split("."):
@@ -346,8 +346,8 @@ def serve() -> int:
         codecs.lookup(codec)
     _bind(request)
     try:
-        answers.write(adapter.dump_json(checked(**request["arguments"])))
-        answers.close()
+        with os.fdopen(answers, "wb") as file:
+            file.write(adapter.dump_json(checked(**request["arguments"])))
     except MemoryError:
         return _NO_MEMORY
     except Exception as error:  # noqa: BLE001 - told in one line to who asked, as a failure
