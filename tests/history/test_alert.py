@@ -293,11 +293,13 @@ def test_distances_add_up_and_turn_around(one: Distance, other: Distance, limit:
     assert both.high - both.low <= one.high - one.low + other.high - other.low + 1e-12
     assert one.back().back() == one
     assert one.times(Distance(0.0, 0.0, 0.0)).log == one.log
-    if one.holds(limit, 1) == "over":
+    if one.holds(limit, "lower", shown=True) == "over":
         assert one.log >= math.log1p(limit) and one.low > 0
-    if one.holds(limit, 1) == "within":
-        assert one.high < math.log1p(limit)
-    if one.holds(limit, -1) == "over":
+    if one.holds(limit, "lower", shown=False) == "over":
+        assert one.low >= math.log1p(limit) and one.holds(limit, "lower", shown=True) == "over"
+    if one.holds(limit, "lower", shown=True) == "within":
+        assert one.high <= math.log1p(limit) and one.holds(limit, "lower", shown=False) == "within"
+    if one.holds(limit, "higher", shown=True) == "over":
         assert math.exp(one.log) <= (1 - limit) * (1 + 1e-12) and one.high < 0
 
 

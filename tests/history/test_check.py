@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from benchmarks.history.simulate import WHITE, documents
 from perfci.history import check as module
@@ -17,7 +18,7 @@ from perfci.history.series import answered, collect
 from perfci.history.store import Fault, open_store
 from perfci.render.changes import render
 from tests.history.nights import at, commit, compared, night, perfci, point
-from tests.history.test_alert import walk
+from tests.history.test_alert import answer, histories, walk
 
 EPOCHS = ("0123456789abcdef", "fedcba9876543210")
 
@@ -29,7 +30,7 @@ def nights(ratios, case="sdpa/n=128", epoch=lambda day: EPOCHS[0], **also):
         own = (
             point(case, reference=Compared(class_="inconclusive", reason="the budget ended"), **also)
             if value is None
-            else point(case, value, reference=compared(value, limit=0.05), **also)
+            else point(case, value, reference=answer(value, 0.05), **also)
         )
         found.append(night(day, epoch=epoch(day), points=[own]))
     return found
@@ -138,14 +139,29 @@ def test_old_proposals_are_not_told_again():
     assert len(checked(nights(ratios), last=90).changes) == 1
 
 
-@pytest.mark.parametrize(("level", "state"), [(1.09, "over"), (1.0, "within"), (1.05, "undecided"), (0.9, "within")])
+@pytest.mark.parametrize(
+    ("level", "state"),
+    [(1.09, "over"), (1.0, "within"), (1.05, "unknown"), (1.051, "unknown"), (0.9, "within")],
+)
 def test_the_distance_to_the_reference_is_told_against_its_limit(level, state):
+    """By the nights' own answers: a mean beyond the limit by less than a night tells apart is no alert either."""
     found = checked(nights(wobble(level, 20)))
     (one,) = found.standings
     assert one.state == state
     assert one.limit == 0.05
     assert one.low < level < one.high
     assert found.exit_code == (state == "over")
+    assert ("the last nights do not say" in render(found)) == (state == "unknown")
+
+
+@settings(max_examples=50)
+@given(histories())
+def test_a_standing_is_over_where_there_is_an_alert(nights):
+    found = checked(nights)
+    alerts = {(over.case, over.metric) for over in found.over if over.alert and over.against == "reference"}
+    over = {(one.case, one.metric) for one in found.standings if one.state == "over"}
+    decided = {(one.case, one.metric) for one in found.standings if one.state in ("within", "unknown")}
+    assert over <= alerts and not decided & alerts
 
 
 def test_five_changes_of_less_than_two_percent_are_over_a_limit_of_five():
@@ -290,7 +306,7 @@ def test_the_last_night_over_the_limit_is_told_before_a_level_is_known(before):
     found = walk([*[1.0] * before, 1.19], creep=0.05)
     told = checked(found)
     (one,) = told.standings
-    assert one.state == "undecided"
+    assert one.state == "unknown"
     day = at(before)[:10]
     assert [(over.against, over.alert) for over in told.over] == [("last", False), ("reference", False)]
     assert f"+19.0 % (±0.2) against v1.2, over its limit of 5 %, on one night so far, {day}" in render(told)

@@ -73,6 +73,8 @@ class Alerts:
     once: list[Alert]
     """Over on one night so far, of any stretch; with a step on an epoch's last night for as long as that is the
     newest."""
+    within: dict[tuple[str, str, str], Instant]
+    """Case, metric and epoch → the newest night within the limit to the reference."""
 
     @property
     def begun(self) -> Instant | Literal[""]:
@@ -114,6 +116,10 @@ def _alerts(device: Device) -> Alerts:
     return Alerts(
         device.kind, device.name, open=[alert for alert in stretch if not alert.ended],
         ended=[alert for alert in stretch if alert.ended], once=once,
+        within={
+            (limit.trace.case, limit.trace.metric, epoch): night.started
+            for limit in limits if limit.against == "reference" for epoch, night in limit.good.items()
+        },
     )  # fmt: skip
 
 
@@ -151,12 +157,12 @@ class _Limit:
     """Nights over and within; those of one epoch make a row."""
 
     def __init__(self, device: DeviceKind, trace: Trace, against: Against) -> None:
-        self._device, self._trace, self._against = device, trace, against
+        self._device, self.trace, self.against = device, trace, against
         self._step = Step(trace.metric)
         self._within: dict[str, int] = {}
         """Epoch → nights within since the last one over, in any epoch."""
-        self._good: dict[str, Commit] = {}
-        """Epoch → the newest commit within."""
+        self.good: dict[str, Head] = {}
+        """Epoch → the newest night within."""
         self.once: dict[str, Alert] = {}
         """Epoch → over on one night."""
         self.begun: list[Alert] = []
@@ -166,7 +172,7 @@ class _Limit:
         """Count the next night."""
         alert = self.begun[-1] if self.begun and not self.begun[-1].ended else None
         followed = alert is not None or bool(self.once)
-        said = say(self._against, self._trace.metric, night, entry, self._step, followed=followed)
+        said = say(self.against, self.trace.metric, night, entry, self._step, followed=followed)
         if said.holds == "unknown":
             return
         if said.holds == "over":
@@ -174,7 +180,7 @@ class _Limit:
             alert = alert or self._over(night, said)
         else:
             self._within[night.epoch] = self._within.get(night.epoch, 0) + 1
-            self._good[night.epoch] = night.commit
+            self.good[night.epoch] = night
             self.once.pop(night.epoch, None)
         if alert is None:
             return
@@ -192,9 +198,10 @@ class _Limit:
             alert.begun = night.started
             self.begun.append(alert)
             return alert
-        good = said.base if self._against == "last" else self._good.get(night.epoch)
+        within = self.good.get(night.epoch)
+        good = said.base if self.against == "last" else within.commit if within is not None else None
         alert = self.once[night.epoch] = Alert(
-            self._device, self._trace.case, self._trace.metric, self._trace.unit, self._against, night.epoch,
+            self._device, self.trace.case, self.trace.metric, self.trace.unit, self.against, night.epoch,
             good=good, bad=night.commit, since=night.started,
         )  # fmt: skip
         return alert

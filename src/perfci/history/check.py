@@ -6,15 +6,15 @@ decides.
 
 import glob
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from perfci.history.alert import find_alerts, moment
-from perfci.history.limits import Against, direction, wholly
-from perfci.history.series import Device, Head, Key, Trace
+from perfci.history.alert import Alerts, find_alerts, moment
+from perfci.history.limits import Against, Holds, direction
+from perfci.history.series import Device, Key, Trace
 from perfci.history.stores.base import Fault
 from perfci.model.base import DeviceKind, Document
 from perfci.stats.changes import RECENT, Change, Scanned, scan
@@ -23,7 +23,7 @@ from perfci.stats.segments import LEVEL
 LAST = 30
 """Nights whose proposals are told."""
 
-State = Literal["over", "within", "undecided", "silent", "unlimited"]
+State = Literal["over", "within", "unknown", "silent", "unlimited"]
 
 
 class _OfCase(Document):
@@ -67,8 +67,8 @@ class Standing(_OfCase):
 
     reference: str
     state: State
-    """`over` or `within` its limit with the whole interval, `within` only where the last night's is not over;
-    `silent` without an answer of late; `unlimited` without a limit."""
+    """`over` where two nights in a row are, until two are within; `within` where the last night with an answer is;
+    `unknown` where neither; `silent` without a ratio of late; `unlimited` without a limit."""
     ratio: float | None = None
     """By its last answers since the last change; None without any in this epoch."""
     low: float | None = None
@@ -151,9 +151,8 @@ class Checked(Document):
 
     @property
     def exit_code(self) -> Literal[0, 1]:
-        """1 where something is proposed, or over its limit or one on two nights in a row."""
-        standing = any(one.state == "over" for one in self.standings)
-        return 1 if self.changes or standing or any(over.alert for over in self.over) else 0
+        """1 where something is proposed, or over a limit on two nights in a row."""
+        return 1 if self.changes or any(over.alert for over in self.over) else 0
 
 
 @dataclass(frozen=True)
@@ -213,6 +212,10 @@ def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int =
         nights = _latest(device)
         latest = device.heads[nights[0]].epoch
         recent = len(device.heads) - last
+        (alerts,) = find_alerts([device])
+        over = [*_over(device, alerts, nights)]
+        found.over += over
+        holds = _holds(device, alerts, over, nights)
         standing: set[Key] = set()
         for epoch, key, one in scanned(device):
             found.changes += [
@@ -220,22 +223,20 @@ def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int =
             ]
             if epoch == latest:
                 standing.add(key)
-                _stand(found, device, one.trace, one, nights)
+                _stand(found, device, one.trace, one, nights, holds)
         for key in sorted(device.traces.keys() - standing):
-            _stand(found, device, device.traces[key], None, nights)
-        found.over += _over(device, device.heads[nights[-RECENT:][0]])
+            _stand(found, device, device.traces[key], None, nights, holds)
     found.nights = len(runs)
     found.over.sort(key=lambda over: not over.alert)
     found.changes.sort(key=lambda one: (one.known, abs(math.log(one.change))), reverse=True)
-    order: dict[State, int] = {"over": 0, "silent": 1, "undecided": 2, "within": 3, "unlimited": 4}
+    order: dict[State, int] = {"over": 0, "silent": 1, "unknown": 2, "within": 3, "unlimited": 4}
     found.standings.sort(key=lambda one: (order[one.state], -abs(math.log(one.ratio or 1)), one.case))
     return found
 
 
-def _over(device: Device, first: Head) -> Iterator[Over]:
-    (alerts,) = find_alerts([device])
+def _over(device: Device, alerts: Alerts, nights: Sequence[int]) -> Iterator[Over]:
     for alert in (*alerts.open, *alerts.once):
-        if alert.left or moment(alert.told) < moment(first.started):
+        if alert.left or not _is_recent(alert.told, device, nights):
             continue
         ratio, low, high = (None, None, None) if alert.change is None else alert.change.ratios
         yield Over(
@@ -244,6 +245,22 @@ def _over(device: Device, first: Head) -> Iterator[Over]:
             base=alert.base.sha if alert.base else "", reference=alert.name, ratio=ratio, low=low, high=high,
             limit=alert.limit, reason=alert.reason,
         )  # fmt: skip
+
+
+def _is_recent(instant: str, device: Device, nights: Sequence[int]) -> bool:
+    return moment(instant) >= moment(device.heads[nights[-RECENT:][0]].started)
+
+
+def _holds(device: Device, alerts: Alerts, over: Iterable[Over], nights: Sequence[int]) -> dict[Key, Holds]:
+    """Limits to the reference by the last seven nights of the epoch; over on one night so far, nothing is known."""
+    latest = device.heads[nights[0]].epoch
+    holds: dict[Key, Holds] = {
+        (case, metric): "within"
+        for (case, metric, epoch), night in alerts.within.items()
+        if epoch == latest and _is_recent(night, device, nights)
+    }
+    told = [limit for limit in over if limit.against == "reference"]
+    return holds | {(limit.case, limit.metric): "over" if limit.alert else "unknown" for limit in told}
 
 
 def _latest(device: Device) -> list[int]:
@@ -262,7 +279,9 @@ def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
     return not trace.values or any(not device.heads[night].error for night in trace.values)
 
 
-def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, nights: Sequence[int]) -> None:
+def _stand(
+    found: Checked, device: Device, trace: Trace, one: Found | None, nights: Sequence[int], holds: Mapping[Key, Holds]
+) -> None:
     if _is_unasked(device, trace, nights):
         found.unasked += 1
         return
@@ -295,13 +314,7 @@ def _stand(found: Checked, device: Device, trace: Trace, one: Found | None, nigh
     told.nights, told.answered, told.commit = now.nights, head.started, head.commit.sha
     if len(since) >= RECENT:
         return
-    if trace.limit is None:
-        told.state = "unlimited"
-        return
-    holds, last = wholly(trace.metric, now.low, now.high, trace.limit), trace.nights.index(answers[-1])
-    if holds == "within" and wholly(trace.metric, trace.low[last], trace.high[last], trace.limit) == "over":
-        holds = "unknown"
-    told.state = "undecided" if holds == "unknown" else holds
+    told.state = "unlimited" if trace.limit is None else holds.get((trace.case, trace.metric), "unknown")
 
 
 def _change(device: Device, one: Found, change: Change) -> Proposal:

@@ -11,8 +11,8 @@ comparison have the step. What is asked from then on is the distance to the comm
 to the reference and that commit's, a second measurement; without one, by the product of the ratios from night to night
 since.
 
-Of such a distance: over the limit where the estimate is, and all of its interval is for the worse, since that night
-only confirms what a test has shown; within the limit where all of the interval is; else nothing is known.
+The class of a night's own comparison tells. Of a distance that no test was asked about: within the limit where all of
+the interval is; over where all of it is, or, once a test has shown the step, where the estimate confirms it.
 """
 
 import math
@@ -57,12 +57,12 @@ class Distance(NamedTuple):
         """Return the distance the other way."""
         return Distance(-self.log, -self.high, -self.low)
 
-    def holds(self, limit: float, worse: int) -> Holds:
-        """Compare with a relative `limit`. `worse`: 1 where a larger ratio is worse, else -1."""
-        growth, bound = (self, margin(limit, "lower")) if worse > 0 else (self.back(), margin(limit, "higher"))
-        if growth.log >= bound and growth.low > 0:
+    def holds(self, limit: float, better: Direction, *, shown: bool) -> Holds:
+        """Compare with a relative `limit`. `shown`: by a test of an earlier night, so that the estimate confirms it."""
+        growth, bound = (self if better == "lower" else self.back()), margin(limit, better)
+        if growth.low > bound or (shown and growth.log >= bound and growth.low > 0):
             return "over"
-        return "within" if growth.high < bound else "unknown"
+        return "within" if growth.high <= bound else "unknown"
 
 
 class Said(NamedTuple):
@@ -124,8 +124,8 @@ class Step:
         """Commit → distance to the commit before the step, by those between."""
         self._base: Commit | None = None
         self._limit: float | None = None
-        self._worse = 0
-        """1 where a larger ratio is worse, -1 a smaller one; 0 for a step without a ratio."""
+        self._better: Direction | None = None
+        """None for a step without a ratio."""
         self._still = False
         """A step without a ratio is still there."""
         self._change: Distance | None = None
@@ -141,17 +141,15 @@ class Step:
             self._begin(night, entry)
         if last is not None and last.class_ in TELLS_OF_LIMIT and last.limit is not None:
             self._limit = last.limit
-        if not self._worse:
+        if self._better is None:
             return Said(self._by_class(last), self._base, self._change, self._limit)
         changes = [*self._changes(night, entry)] if followed else [self._to_base[night.commit.sha]]
-        known = [change for change in changes if self._holds(change) != "unknown"]
+        limit = math.nan if self._limit is None else self._limit
+        said = [(change, change.holds(limit, self._better, shown=True)) for change in changes]
+        known = [(change, holds) for change, holds in said if holds != "unknown"]
         if known or (stepped and changes):
-            self._change = [*known, *changes][0]
-        holds: Holds = "over" if stepped else self._holds(known[0]) if known else "unknown"
-        return Said(holds, self._base, self._change, self._limit)
-
-    def _holds(self, change: Distance) -> Holds:
-        return "unknown" if self._limit is None else change.holds(self._limit, self._worse)
+            self._change = known[0][0] if known else changes[0]
+        return Said("over" if stepped else known[0][1] if known else "unknown", self._base, self._change, self._limit)
 
     def _keep(self, night: Head, entry: Entry) -> None:
         commit, last, reference = night.commit.sha, _distance(entry.last), _distance(entry.reference)
@@ -165,7 +163,7 @@ class Step:
 
     def _begin(self, night: Head, entry: Entry) -> None:
         last, self._base = _distance(entry.last), night.last
-        self._worse = 0 if last is None or not last.log else int(math.copysign(1, last.log))
+        self._better = None if last is None or not last.log else "lower" if last.log > 0 else "higher"
         self._to_base, self._before = {}, None
         if last is not None and night.last is not None:
             self._before = self._to_reference.get(night.last.sha)
@@ -195,21 +193,10 @@ def _shown(answer: Answer | None, metric: str) -> Holds:
         return "unknown"
     if answer.class_ != "violation":
         return "over" if answer.class_ == "regression" else "within"
-    distance = _distance(answer)
-    if distance is None or answer.limit is None or direction(metric) is None:
+    distance, better = _distance(answer), direction(metric)
+    if distance is None or answer.limit is None or better is None:
         return "unknown"
-    return wholly(metric, distance.low, distance.high, answer.limit)
-
-
-def wholly(metric: str, low: float, high: float, limit: float) -> Holds:
-    """Say where all of an interval of log ratios is, on the worse side; on both where none is known."""
-    better = direction(metric)
-    if better is None:
-        low, high = (0.0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
-    elif better == "higher":
-        low, high = -high, -low
-    bound = margin(limit, better or "lower")  # nan, which nothing is over or within, where no such change can be
-    return "over" if low > bound else "within" if high <= bound else "unknown"
+    return distance.holds(answer.limit, better, shown=False)
 
 
 def direction(metric: str) -> Direction | None:

@@ -32,16 +32,10 @@ def between(one: Proposal) -> str:
 
 
 def _lines(found: Checked) -> Iterator[str]:
-    stand = {(one.case, one.metric, one.device, one.device_name) for one in found.standings if one.state == "over"}
-    limits = [
-        over for over in found.over
-        if over.against != "reference" or (over.case, over.metric, over.device, over.device_name) not in stand
-    ]  # fmt: skip
-    over = len(stand) + sum(limit.alert for limit in limits)
     yield (
         f"{count(found.nights, 'night')}, {found.series} series with {count(found.answers, 'answer')}, "
         f"{found.unanswered} without in the latest epoch: "
-        f"{count(len(found.changes), 'change')} proposed, {over} over a limit"
+        f"{count(len(found.changes), 'change')} proposed, {sum(over.alert for over in found.over)} over a limit"
     )
     for one in found.changes[:MOST]:
         yield ""
@@ -51,19 +45,18 @@ def _lines(found: Checked) -> Iterator[str]:
         if one.command:
             yield f"  {shell(one.command)}"
     yield from _rest(len(found.changes))
-    told = [one for one in found.standings if one.limit is not None and one.state in ("over", "silent")]
-    told.sort(key=lambda one: one.state == "silent")
-    if told:
+    if found.over:
         yield ""
-    yield from map(_standing, told[:MOST])
-    yield from _rest(len(told))
-    if limits:
+    yield from map(_over, found.over[:MOST])
+    yield from _rest(len(found.over))
+    unanswered = [one for one in found.standings if one.limit is not None and one.state == "silent"]
+    if unanswered:
         yield ""
-    yield from map(_over, limits[:MOST])
-    yield from _rest(len(limits))
-    undecided = sum(one.state == "undecided" for one in found.standings)
-    if undecided:
-        yield f"{undecided} stand too near their limit to say on which side"
+    yield from map(_silent, unanswered[:MOST])
+    yield from _rest(len(unanswered))
+    unknown = sum(one.state == "unknown" for one in found.standings)
+    if unknown:
+        yield f"{unknown} series of which the last nights do not say whether their limit holds"
     if found.unasked:
         yield f"{found.unasked} series without any ratio: the reference or main lacks the case, or nothing asks for it"
     if found.silent:
@@ -90,14 +83,12 @@ def _name(case: str, metric: str, device: DeviceKind, name: str) -> str:
     return f"{visible(case)} · {visible(metric)} · {visible(name)} ({device})"
 
 
-def _standing(one: Standing) -> str:
+def _silent(one: Standing) -> str:
     name = _name(one.case, one.metric, one.device, one.device_name)
     if one.ratio is None or one.low is None or one.high is None or not math.isfinite(one.ratio):
         return f"? {name}: no answer against {visible(one.reference) or 'a reference'}: {visible(one.reason)}"
     where = f"{show_span(one.ratio, one.low, one.high)} against {visible(one.reference)} at {short(one.commit)}"
-    if one.state == "silent":
-        return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
-    return f"> {name}: {where}, over its limit of {limit_percent(one.limit or 0)}"
+    return f"? {name}: {where}, not answered since {one.answered[:10]}: {visible(one.reason)}"
 
 
 def _over(over: Over) -> str:

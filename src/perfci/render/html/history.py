@@ -105,7 +105,7 @@ def _entries(devices: Sequence[Device], found: Checked) -> list[Entry]:
     changes: dict[tuple[str, str, str, str], list[Proposal]] = {}
     for one in found.changes:
         changes.setdefault((one.device, one.device_name, one.case, one.metric), []).append(one)
-    order = ("over", "undecided", "within", "unlimited", "silent")
+    order = ("over", "unknown", "within", "unlimited", "silent")
     entries = [
         Entry(device, trace, standings.get(key), changes.get(key, []))
         for device in devices for trace in device.traces.values()
