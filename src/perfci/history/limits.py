@@ -31,6 +31,8 @@ _COMMITS = 32
 """Newest commits whose distances are kept: main is compared with one of them."""
 _LARGEST = 700.0
 """No float has the ratio of a larger logarithm."""
+_ROUNDING = 1e-9
+"""Of a product of ratios: counts that came back to what they were, within a limit of 0."""
 _WITHIN: frozenset[Class] = frozenset({"unchanged", "improvement"})
 
 
@@ -59,8 +61,8 @@ class Distance(NamedTuple):
 
     def holds(self, limit: float, better: Direction, *, shown: bool) -> Holds:
         """Compare with a relative `limit`. `shown`: by a test of an earlier night, so that the estimate confirms it."""
-        growth, bound = (self if better == "lower" else self.back()), margin(limit, better)
-        if growth.low > bound or (shown and growth.log >= bound and growth.low > 0):
+        growth, bound = (self if better == "lower" else self.back()), margin(limit, better) + _ROUNDING
+        if growth.low > bound or (shown and growth.log > bound and growth.low > 0):
             return "over"
         return "within" if growth.high <= bound else "unknown"
 
