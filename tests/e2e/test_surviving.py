@@ -237,6 +237,30 @@ def test_interrupt_keeps_what_was_measured(repo: Repo, tmp_path: Path) -> None:
     assert gone(tmp_path) == []
 
 
+def test_an_interrupt_ends_an_import_without_asking_it(repo: Repo, tmp_path: Path) -> None:
+    imports, asked = tmp_path / "imports", tmp_path / "asked"
+    repo.policy()
+    body = f"""
+        import gc, select
+        from pathlib import Path
+
+        (server,) = (each for each in gc.get_objects() if type(each).__name__ == "Server")
+        Path({str(imports)!r}).touch()
+        select.select([server.channel], [], [])
+        Path({str(asked)!r}).touch()
+    """
+    repo.write("kernels/imports.py", body)
+    process = repo.start("run", start_new_session=True)
+    while not imports.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3 and "interrupted" in err, out + err
+    assert not asked.exists()
+    assert gone(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_daemon_of_a_case_does_not_outlive_the_run(repo: Repo, tmp_path: Path) -> None:
     """A case that leaves a daemon with a session and environment of its own behind: it goes with the run."""

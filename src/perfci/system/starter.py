@@ -365,6 +365,9 @@ class Worker:
         except Died:
             self.alive = False
             raise
+        except KeyboardInterrupt:
+            self.kill()  # `close` would wait for an answer that nobody reads
+            raise
         except (Garbage, ValidationError) as error:
             self.kill()
             raise Died(Reason(kind="protocol", text=f"wrote garbage on perfci's channel: {error}"[:400])) from None
