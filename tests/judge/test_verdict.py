@@ -11,6 +11,7 @@ from perfci.judge import judge
 from perfci.model.criteria import LimitSource
 from perfci.model.report import Report
 from perfci.model.results import Reason, Work
+from perfci.render.view import NEEDS_REVIEW
 
 from .build import alone, case, limit, pairs, results, side, values
 
@@ -178,7 +179,7 @@ SENTENCES = [
 def test_verdict_and_sentence(row):
     verdict, sentence, *given = row
     report = judge(held(*given))
-    assert report.sentence == sentence
+    assert report.sentence + NEEDS_REVIEW * report.needs_review == sentence
     assert (report.verdict, report.exit_code) == (verdict, {"pass": 0, "fail": 1, "undecided": 0, "error": 3}[verdict])
     assert bool(report.advice) == (verdict != "pass" or sentence.startswith("Passed, but")) or "nothing was" in sentence
     assert "\n" not in report.sentence + report.advice
@@ -199,7 +200,7 @@ def test_strict_fails_what_is_not_known():
     assert judge(made).exit_code == 0
     report = judge(made, strict=True)
     assert (report.exit_code, report.strict) == (1, True)
-    assert report.sentence == "`a` is inconclusive — this change needs review"
+    assert (report.sentence, report.needs_review) == ("`a` is inconclusive", True)
 
 
 def test_a_name_in_backticks_cannot_end_early():

@@ -14,6 +14,7 @@ from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measu
 from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.profilers.metrics import of_counters, of_trace
+from perfci.render.view import NEEDS_REVIEW
 from tests.render.h200 import BASE, HEAD
 from tests.render.traced import traced, waiting
 
@@ -131,7 +132,8 @@ def report(rows: list[Row], sentence: str, advice: str = "", **fields: Any) -> R
         "mode": "compare",
         "verdict": verdict,
         "exit_code": {"pass": 0, "fail": 1, "undecided": 0, "error": 3}[verdict],
-        "sentence": sentence,
+        "sentence": sentence.removesuffix(NEEDS_REVIEW),
+        "needs_review": sentence.endswith(NEEDS_REVIEW),
         "advice": advice,
         "counts": counts,
         "rows": rows,
@@ -285,7 +287,7 @@ def reports() -> dict[str, Report]:
             [slower, *unchanged(1)], "`sdpa/seq=512` is 3.1× slower — this change needs review", REVIEW, profiles=[traced()],
         ),
         "traced-alone": report(
-            [], "Profiled: 1 case, not judged", "", mode="run", verdict="undecided",
+            [], "Profiled: 1 case, not judged", "", mode="run", verdict="undecided", unjudged=True,
             sides={"head": SideCode(ref="HEAD", commit=HEAD, subject="Wait")}, profiles=[waiting()],
         ),
         "pass": report([*unchanged(12)], "No regression: 12 cases unchanged", "Nothing to do."),

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.judge import judge
-from perfci.judge.headline import NEEDS_REVIEW
 from perfci.model.base import matches
 from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard
 from perfci.model.results import FileFailure, SideCode
@@ -21,6 +20,7 @@ from perfci.render.escape import NOTHING
 from perfci.render.fit import LIMIT
 from perfci.render.terminal import print_report
 from perfci.render.verdict import Verdict
+from perfci.render.view import NEEDS_REVIEW
 from tests.judge.build import case, results, side
 from tests.render.build import HOSTILE, presence, row, unchanged
 from tests.render.build import report as build

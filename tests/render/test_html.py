@@ -18,6 +18,7 @@ from perfci.model.report import Report
 from perfci.render import html, render_all
 from perfci.render.html import plots
 from perfci.render.html.recorded import Recorded
+from perfci.render.view import View
 from tests.render import generated
 from tests.render.build import HOSTILE, reports, row, unchanged
 from tests.render.build import report as build
@@ -89,7 +90,7 @@ def test_golden(state):
 def test_the_sentence_is_the_verdicts_own(state):
     report = REPORTS[state]
     page = Page(html.render(report))
-    sentence = report.sentence.replace("`", "")
+    sentence = View(report).headline.replace("`", "")
     if state != "hostile":
         assert page.raw["title"][0].endswith(sentence)
         assert sentence in page.text and report.advice.replace("`", "") in page.text

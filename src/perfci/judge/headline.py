@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfci.judge import starved
-from perfci.judge.status import ANSWERED, IMPORTS_NOT, Context, breakdown, fails_in_both
+from perfci.judge.status import ANSWERED, Context, breakdown, fails_in_both
 from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
@@ -12,16 +12,11 @@ from perfci.model.results import Case, Results
 from perfci.model.text import count, one_line
 from perfci.model.units import SPEED, show_budget
 
-NEEDS_REVIEW = " — this change needs review"
-_ENDINGS: dict[Purpose, str] = {
-    "change": NEEDS_REVIEW,
+_SINCE: dict[Purpose, str] = {
     "last": " since the commit that was recorded last",
     "reference": " since the reference",
-    "seam": "",
 }
 UNDECIDED = "Undecided: "
-UNASKED = ("Measured: ", "Profiled: ")
-"""Of a run of which no limit was to be asked."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +27,8 @@ class Headline:
     sentence: str
     advice: str
     """The next step; empty where there is none."""
+    needs_review: bool = False
+    unjudged: bool = False
 
 
 def headline(
@@ -48,21 +45,29 @@ def headline(
     short = [case for case in cases if starved.unreached(context, case)]
     if failed := next((row for row in worst if row.effect == "fail"), None):
         failing = [row for row in worst if row.effect == "fail"]
-        sentence, todo = _worst_of(failing), _advice(rows, "fail", short, on_main=on_main)
-        ending = _ENDINGS[context.purpose] if context.compared and not _not_imported(failed) else ""
-        return Headline("fail", sentence + ending, todo)
+        changed = context.compared and failed.failure != "import"
+        sentence = _worst_of(failing) + (_SINCE.get(context.purpose, "") if changed else "")
+        todo = _advice(rows, "fail", short, on_main=on_main)
+        return Headline("fail", sentence, todo, needs_review=changed and context.purpose == "change")
     if context.starved:
         return Headline("error", starved.sentence(results, context), starved.advice(short))
-    some_open = any(row.effect == "undecided" for row in rows)
-    none_answered = not some_open and not any(answers(row) for row in rows)
-    if not some_open and not none_answered:
-        todo = _advice(rows, "warn", short, on_main=on_main)
+    if any(row.effect == "undecided" for row in rows):
+        return Headline("undecided", _undecided(worst), _advice(rows, "undecided", short))
+    todo = _advice(rows, "warn", short, on_main=on_main)
+    if any(answers(row) for row in rows):
         return Headline("pass", _passing(worst, context.compared), todo)
+    measured = sum(map(_measured, cases))
+    if measured and (unjudged := _unjudged(results, context, count(measured, "case"), todo)):
+        return unjudged
     # Without a base there may be nothing to ask: that is not the change's fault.
     must_answer = results.plan.judged and context.compared and context.unanswered() == "fail"
-    no_limit, limits_advice = _unlimited(results, context, sum(map(_measured, cases)))
-    todo = _advice(rows, "undecided", short) or limits_advice or _advice(rows, "warn", short)
-    return Headline("fail" if none_answered and must_answer else "undecided", _undecided(worst, no_limit), todo)
+    verdict: Verdict = "fail" if must_answer else "undecided"
+    if not measured:
+        more = _more(len(worst) - 1)
+        return Headline(verdict, f"{UNDECIDED}nothing was measured: {row_words(worst[0])}{more}", todo)
+    limit = "creep: 5%" if context.purpose == "reference" else "regression: 2%"
+    todo = f"Give them limits in perfci.yaml, such as {limit}."
+    return Headline(verdict, f"{UNDECIDED}{count(measured, 'case')} measured; no limit applies", todo)
 
 
 def answers(row: Row) -> bool:
@@ -115,10 +120,6 @@ def _named(case: str) -> str:
     return f"`{inner}`"
 
 
-def _not_imported(row: Row) -> bool:
-    return row.class_ == "failed" and row.reason.startswith(IMPORTS_NOT)
-
-
 def row_words(row: Row) -> str:
     """Return a row as the first half of a sentence."""
     where, what = _named(row.case), row.metric
@@ -135,7 +136,7 @@ def row_words(row: Row) -> str:
             return f"{where}: {what} is missing in head"
         case "missing":
             return f"{where} is missing in head"
-        case "failed" if _not_imported(row):
+        case "failed" if row.failure == "import":
             return f"{_named(row.file or row.case)} {one_line(row.reason)}"
         case "failed" | "changed" | "invalid":
             return f"{where}: {one_line(row.reason)}"
@@ -161,7 +162,7 @@ def _more(n: int) -> str:
 
 def _worst_of(rows: list[Row]) -> str:
     """And how many other cases there are. `rows`: one per case, worst first."""
-    one_file = [row for row in rows if _not_imported(rows[0]) and row.file == rows[0].file]
+    one_file = [row for row in rows if rows[0].failure == "import" and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
 
@@ -169,33 +170,25 @@ def _asked(worst: list[Row]) -> int:
     return sum(not (row.class_ == "skipped" and row.effect == "pass") for row in worst)
 
 
-def _unlimited(results: Results, context: Context, measured: int) -> tuple[str, str]:
-    """And what to do; nothing without any."""
-    if not measured:
-        return "", ""
-    cases = count(measured, "case")
+def _unjudged(results: Results, context: Context, cases: str, todo: str) -> Headline | None:
+    """Of a run that is not to be judged, or compared with nothing."""
     if not results.plan.judged or context.purpose == "seam":
-        return f"{'Measured' if results.plan.judged else 'Profiled'}: {cases}, not judged", ""
+        what = "Measured" if results.plan.judged else "Profiled"
+        return Headline("undecided", f"{what}: {cases}, not judged", todo, unjudged=True)
     if context.compared:
-        limit = "creep: 5%" if context.purpose == "reference" else "regression: 2%"
-        return f"{UNDECIDED}{cases} measured; no limit applies", f"Give them limits in perfci.yaml, such as {limit}."
-    text = f"Measured: {cases}; no absolute limit applies, and there is nothing to compare with"
-    return text, "Compare them with others (--base), or give absolute limits."
+        return None
+    sentence = f"Measured: {cases}; no absolute limit applies, and there is nothing to compare with"
+    todo = "Compare them with others (--base), or give absolute limits."
+    return Headline("undecided", sentence, todo, unjudged=True)
 
 
-def _undecided(worst: list[Row], unlimited: str) -> str:
-    """`worst`: a row per case, worst first; `unlimited`: said where nothing was asked."""
+def _undecided(worst: list[Row]) -> str:
+    """`worst`: a row per case, worst first."""
     rows = [row for row in worst if row.effect == "undecided"]
-    if rows:
-        lead = row_words(next(filter(_seems_worse, rows), rows[0]))
-        asked = _asked(worst)
-        if asked == 1:
-            return f"{UNDECIDED}{lead}"
-        have = "has" if len(rows) == 1 else "have"
-        return f"{UNDECIDED}{len(rows)} of {count(asked, 'case')} {have} no answer: {lead}"
-    if unlimited or not worst:
-        return unlimited or f"{UNDECIDED}nothing was measured"
-    return f"{UNDECIDED}nothing was measured: {row_words(worst[0])}{_more(len(worst) - 1)}"
+    lead, asked = row_words(next(filter(_seems_worse, rows), rows[0])), _asked(worst)
+    if asked == 1:
+        return f"{UNDECIDED}{lead}"
+    return f"{UNDECIDED}{len(rows)} of {count(asked, 'case')} {'has' if len(rows) == 1 else 'have'} no answer: {lead}"
 
 
 def _passing(worst: list[Row], compared: bool) -> str:

@@ -82,6 +82,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         exit_code=_EXIT[first.verdict],
         sentence=first.sentence,
         advice=first.advice,
+        needs_review=first.needs_review,
+        unjudged=first.unjudged,
         advised=_again(results),
         strict=context.unanswered() == "fail",
         exploratory=exploratory,

@@ -21,7 +21,6 @@ from perfci.model.text import one_line
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
 
-IMPORTS_NOT = "does not import"
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 """Worst first."""
 ANSWERED: frozenset[Class] = frozenset(CLASSES) - UNANSWERED - {"skipped"}
@@ -169,7 +168,9 @@ def of_case(case: Case, metric: str, unit: str, class_: Class, effect: Effect, r
     """Return a row on a case itself, with the values of a metric."""
     base, head = (centre(side_values(case, side, metric)) for side in SIDES)
     fields = judged(class_, effect, reason, base=base, head=head)
-    return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence", pairs=len(case.pairs))
+    why = case.sides["head"].reason if class_ == "failed" else None
+    fields |= {"failure": why and why.kind, "pairs": len(case.pairs)}
+    return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence")
 
 
 def state(case: Case, side: Side) -> CaseSide:
@@ -206,7 +207,7 @@ def _gone(context: Context, case: Case) -> Effect:
 
 
 def _fails(side: CaseSide) -> str:
-    return IMPORTS_NOT if side.reason is not None and side.reason.kind == "import" else "fails"
+    return "does not import" if side.reason is not None and side.reason.kind == "import" else "fails"
 
 
 def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
@@ -320,9 +321,10 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
         effect = context.failed() if class_ == "failed" else context.unanswered()
-        reason = f"{IMPORTS_NOT}{where}: {one_line(failed[file, sides[-1]].text, 400)}"
-        said = judged(class_, effect, reason)
-        rows.append(Row(**about_id(file, device), **said, metric="", unit="", kind="presence", file=file))
+        reason = f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}"
+        said = {**about_id(file, device), **judged(class_, effect, reason), "file": file}
+        said["failure"] = "import" if class_ == "failed" else None
+        rows.append(Row(**said, metric="", unit="", kind="presence"))
         if sides == list(SIDES):
             both.append(rows[-1])
     return rows, both

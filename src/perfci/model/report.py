@@ -7,7 +7,7 @@ from pydantic import Field
 from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.criteria import Against, Beyond, Kind, Purpose, against, beyond
 from perfci.model.fingerprint import Environments, Fingerprint
-from perfci.model.results import Check, Phase, Proof, Reason, SideCode, Work
+from perfci.model.results import Check, Phase, Proof, Reason, ReasonKind, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.model.units import Price
 
@@ -70,6 +70,8 @@ class Row(Document):
     class_: Class = Field(alias="class")
     effect: Effect
     reason: str = ""
+    failure: ReasonKind | None = None
+    """Of class `failed`: what `reason` tells."""
     base: float | None = None
     """Centre of base's workers, in `unit`."""
     head: float | None = None
@@ -304,6 +306,10 @@ class Report(Document):
     exit_code: Literal[0, 1, 3]
     sentence: str
     """The verdict with its largest change."""
+    needs_review: bool = False
+    """The change itself fails, not an import."""
+    unjudged: bool = False
+    """No limit was to be asked: that nothing is decided is right."""
     advice: str = ""
     advised: list[str] = Field(default_factory=list)
     """Words of the command that `advice` ends with."""

@@ -109,7 +109,7 @@ class _Printer:
         self.block(self.profile())
         self.traced()
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
-        if self.report.verdict == "undecided" and not self.view.unasked:
+        if self.report.verdict == "undecided" and not self.report.unjudged:
             self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 
     def profile(self) -> list[Text]:
@@ -165,8 +165,8 @@ class _Printer:
         badge, style = _BADGES[report.verdict]
         if report.verdict == "pass" and (view.warnings or view.failing):
             style = "bold black on yellow"
-        said = view.sentence.removeprefix(UNDECIDED)  # as the badge says already
-        if view.unasked:
+        said = view.headline.removeprefix(UNDECIDED)  # as the badge says already
+        if report.unjudged:
             lead, _, said = said.partition(": ")
             badge, style = lead.upper(), "bold white on blue"
         self.put(_prose(f" {badge} " if self.rich else f"{badge}:", said, style, " "))

@@ -1,15 +1,13 @@
 """The verdict of a publication over all its jobs, as plain text."""
 
-from perfci.judge.headline import NEEDS_REVIEW
 from perfci.judge.status import order
 from perfci.model.publication import Publication
 from perfci.model.report import CLASSES, Class
 from perfci.model.text import count
-from perfci.render.view import ICONS, View
+from perfci.render.view import ICONS, NEEDS_REVIEW, View
 from perfci.render.words import bare_advice, class_count
 
 NO_RESULTS = "no job handed over results"
-_NOT_CONFIRMED = "Not confirmed: "
 _ADVICE = "Read the log of the run, fix what it names, and run it again: this says nothing about performance."
 
 
@@ -60,16 +58,16 @@ class Verdict:
         if self.publication.adopting and not self.publication.exit_code:
             return f"Adopting perfci: {self.publication.adopting}"
         if self.publication.unconfirmed and not self.publication.exit_code:
-            return f"{_NOT_CONFIRMED}{self.publication.unconfirmed}"
-        plain = text.replace(NEEDS_REVIEW, "")
+            return f"Not confirmed: {self.publication.unconfirmed}"
         if self.accepted:
-            return f"Accepted: {plain}"
-        return plain + NEEDS_REVIEW if plain != text else text
+            return f"Accepted: {text}"
+        return text + NEEDS_REVIEW * any(view.report.needs_review for view in self.views[:1])
 
     @property
     def advice(self) -> str:
         """The advice, if any."""
-        if (not self.jobs and not self.missing) or self.sentence.startswith(_NOT_CONFIRMED):
+        publication = self.publication
+        if (not self.jobs and not self.missing) or (publication.unconfirmed and not publication.exit_code):
             return ""
         lead = self.failing or self.shards
         if lead and (self.failing or not self.missing):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import assert_never
 
-from perfci.judge.headline import UNASKED
 from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
@@ -22,6 +21,7 @@ from perfci.render.words import class_count, duration, moved, plain, relative
 _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A run that passes with warnings has another."""
+NEEDS_REVIEW = " — this change needs review"
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
 """Share of a phase, seconds of an import that are told; imports listed."""
 MOST_PROFILES = 20
@@ -108,15 +108,10 @@ class View:
         """Rows of cases that base lacks."""
         return [row for row in self.report.rows if row.class_ == "added"]
 
-    @property
-    def unasked(self) -> bool:
-        """No limit was to be asked: that nothing is decided is right."""
-        return self.report.verdict == "undecided" and self.report.sentence.startswith(UNASKED)
-
     @cached_property
     def icon(self) -> str:
         """The verdict as one sign."""
-        if self.unasked:
+        if self.report.unjudged:
             return "ℹ️"
         if self.report.verdict != "pass":
             return ICONS[self.report.verdict]
@@ -353,6 +348,11 @@ class View:
             if found and before[-1:] in ("", " ") and after[:1] in ("", " ", ":", ",") and "`" not in name:
                 return f"{before}`{name}`{after}"
         return sentence
+
+    @property
+    def headline(self) -> str:
+        """The sentence, and what it asks for."""
+        return self.sentence + NEEDS_REVIEW * self.report.needs_review
 
     @cached_property
     def profile(self) -> list[CaseProfile]:
