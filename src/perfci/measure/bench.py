@@ -41,7 +41,7 @@ class Checked(Document):
 
 
 class Warmed(Document):
-    """The answer to `open` without `describe`."""
+    """The answer to `open`."""
 
     warm: Amount
 

@@ -25,8 +25,8 @@ SPARE = 4
 LATE = Reason(kind="budget", text="the budget ended before it was checked")
 
 
-class _Opened(Document):
-    """The answer to `open` with `describe`."""
+class _Described(Document):
+    """The answer to `describe`."""
 
     digest: str
     dtype: str
@@ -38,7 +38,6 @@ class _Opened(Document):
     memory: int
     """Bytes of device memory, with inputs."""
     seconds: float
-    warm: float
     elsewhere: str | None
     """Why what is timed is not the case."""
     settings: dict[str, Setting]
@@ -264,7 +263,7 @@ def _found(
     assert worker is not None
     mode = "cold" if case.device == "cuda" else "cpu"
     fields = {**case_fields(case, name), "mode": mode, "sets": 1, "seed": bench.seed, "placement": 0}
-    opened = worker.tell(_Opened, "open", bench.timeout, describe=True, **fields)
+    opened = worker.tell(_Described, "describe", bench.timeout, **fields)
     side.tuner = told.tuner or opened.tuner
     if opened.elsewhere:
         side.status = "failed"

@@ -299,48 +299,55 @@ class Server:
         """See `proof.steps.prove`."""
         return prove(self, message)
 
-    def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Draw and place a case's inputs anew and warm it up.
-
-        `sets`: input sets, each with values of its own. `describe`: return the inputs' digest, declared work, device
-        bytes of one set, and tuners' work since the check.
-        """
-        self.prepared = []
-        self.sampler = None
-        tuners.begin()
-        kernel, device = self.kernels[message["kernel"]], message["device"]
-        if message.get("describe"):
-            _forget_peak(device)
-            known = tuners.told() if device == "cuda" else ""
+    def do_describe(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Open a case to learn its inputs, the work and memory of an execution, and tuners' work since the check."""
+        device = message["device"]
+        self._forget()
+        _forget_peak(device)
+        known = tuners.told() if device == "cuda" else ""
         before = allocated(device)
-        first = message["placement"] * SETS_APART
-        for number in range(first, first + message["sets"]):
-            self.prepared.append(bench.prepare(kernel, message["params"], device, message["seed"], number, False))
-        tuners.find()
+        self._draw(message)
         made = self.prepared[0].bench
-        said: dict[str, Any] = {}
-        if message.get("describe"):  # before a kernel changes its inputs
-            said["digest"], said["work"] = made.inputs_digest(), made.declared_work()
-            said["footprint"] = max(made.device_bytes(), allocated(device) - before)
-            said["peak"] = _peak(device)
-            said["dtype"] = made.main_dtype()
+        # Before a kernel changes its inputs.
+        said = {"digest": made.inputs_digest(), "work": made.declared_work(), "dtype": made.main_dtype()}
+        said.update(footprint=max(made.device_bytes(), allocated(device) - before), peak=_peak(device))
+        self._sample(message)
+        said["seconds"] = self.sampler.estimate()
+        said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
+        said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
+        said.update(settings=self.sampler.settings(), clocks=self.sampler.clocks)
+        return dict(said, tuner=tuners.told(known) if device == "cuda" else None)
+
+    def do_open(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Draw and place a case's inputs anew and warm it up. `sets`: input sets, each with values of its own."""
+        self._forget()
+        self._draw(message)
         start = time.monotonic()
-        self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared], message["seed"])
-        name = json.dumps([message["kernel"], message["params"], device, message["mode"]], sort_keys=True)
-        self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
-        if message.get("describe"):
-            said["seconds"] = self.sampler.estimate()
-            said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
-            said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
-            said["settings"], said["clocks"] = self.sampler.settings(), self.sampler.clocks
-            said["tuner"] = None if isinstance(self.sampler, CpuSampler) else tuners.told(known)
-        elif name in self.warm:
+        name = self._sample(message)
+        if name in self.warm:
             self.sampler.settle()
         else:
             self.warm.add(name)
             self.sampler.warm()
-        said["warm"] = time.monotonic() - start
-        return said
+        return {"warm": time.monotonic() - start}
+
+    def _forget(self) -> None:
+        self.prepared, self.sampler = [], None
+        tuners.begin()
+
+    def _draw(self, message: dict[str, Any]) -> None:
+        kernel, device, seed = self.kernels[message["kernel"]], message["device"], message["seed"]
+        first = message["placement"] * SETS_APART
+        for number in range(first, first + message["sets"]):
+            self.prepared.append(bench.prepare(kernel, message["params"], device, seed, number, False))
+        tuners.find()
+
+    def _sample(self, message: dict[str, Any]) -> str:
+        """Returns what the sampler is known by."""
+        self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared], message["seed"])
+        name = json.dumps([message[key] for key in ("kernel", "params", "device", "mode")], sort_keys=True)
+        self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)
+        return name
 
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return whether a CUDA graph can capture the open case, and an execution's time in it."""
