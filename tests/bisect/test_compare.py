@@ -10,7 +10,7 @@ import pytest
 import perfci
 from perfci.bisect.compare import JOURNAL, Bisecting, Comparisons
 from perfci.bisect.run import bisect
-from perfci.bisect.search import Asked
+from perfci.bisect.search import Trial
 from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.comparison import claims
@@ -62,8 +62,8 @@ def opened(made: Made, measure: Measured, *, restart: bool = False, deeper: bool
     return Comparisons(repo, asked, IDENTITY | said, measure)
 
 
-def step(made: Made, bound: float = 0.05) -> Asked:
-    return Asked("step", made.commits["good"], made.commits["middle"], "lower", bound, 2)
+def step(made: Made, bound: float = 0.05) -> Trial:
+    return Trial("step", made.commits["good"], made.commits["middle"], "lower", bound, 2)
 
 
 def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) -> None:
@@ -152,7 +152,7 @@ def test_a_mistake_loses_nothing_of_the_bisect_before(made: Made) -> None:
     for name in ("mistyped", "mistyped again"):
         with pytest.raises(UsageError):
             opened(made, Measured(fails=UsageError("no such case")), case=[name]).ask(
-                Asked("whole", made.commits["good"], made.commits["bad"])
+                Trial("whole", made.commits["good"], made.commits["bad"])
             )
         (out / "comparisons" / "01-whole-x-y" / "logs").mkdir(parents=True)  # which a build leaves
         previous = out / "previous"
@@ -187,7 +187,7 @@ def test_a_candidates_mistake_is_skipped_and_a_machines_failure_is_not(made: Mad
         failing.ask(step(made))
     with pytest.raises(UsageError):
         opened(made, Measured(fails=UsageError("no")), restart=True).ask(
-            Asked("whole", *list(made.commits.values())[1:3])
+            Trial("whole", *list(made.commits.values())[1:3])
         )
 
 
@@ -221,7 +221,7 @@ def test_the_same_files_are_the_same_answer(made: Made) -> None:
     other = comparisons.ask(step(made)._replace(head=twin))
     assert (other.answer, other.change, len(measure.calls)) == ("yes", one.change, 1)
     assert other.reason == f"the files are those of {made.commits['middle'][:10]}"
-    assert comparisons.ask(Asked("confirm", made.commits["middle"], twin)).answer == "no"
+    assert comparisons.ask(Trial("confirm", made.commits["middle"], twin)).answer == "no"
 
 
 OF_BISECT: dict[str, dict] = {

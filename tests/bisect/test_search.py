@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import bisects
 from perfci.bisect.document import Compared, Range
-from perfci.bisect.search import Asked, search, search_all
+from perfci.bisect.search import Trial, search, search_all
 from perfci.bisect.walk import GitHistory
 from perfci.model.report import Interval
 from perfci.sources.git import Repository
@@ -19,7 +19,7 @@ from perfci.sources.git import Repository
 LIMIT = 0.02
 
 
-def answered(level: Callable[[str], float], broken: Collection[str], asked: Asked) -> Compared:
+def answered(level: Callable[[str], float], broken: Collection[str], asked: Trial) -> Compared:
     """What a measurement without noise answers; `level`: log ratio of a commit."""
     found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason="broken")
     if asked.base in broken or asked.head in broken:
@@ -71,7 +71,7 @@ class Made:
     def level(self, commit: str) -> float:
         return math.fsum(self.own[one] for one in self._git("rev-list", commit).split())
 
-    def ask(self, asked: Asked) -> Compared:
+    def ask(self, asked: Trial) -> Compared:
         return answered(self.level, {self.commits[name] for name in self.broken}, asked)
 
     def search(self, good: str, bad: str, *, deeper: bool = False, first_parent: bool = False) -> list[Range]:
@@ -172,7 +172,7 @@ def test_many_small_steps_accuse_nobody(made: Made) -> None:
     assert "a change of 2 % is excluded" in found.sentence
 
 
-def without_noise(planted: bisects.Planted) -> Callable[[Asked], Compared]:
+def without_noise(planted: bisects.Planted) -> Callable[[Trial], Compared]:
     return partial(answered, planted.level, frozenset())
 
 

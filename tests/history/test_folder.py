@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from perfci.history.store import open_store
 from perfci.history.stores import base
-from perfci.history.stores.base import Unreadable, content_of, name_of, parse_night
+from perfci.history.stores.base import BadNight, content_of, name_of, parse_night
 from perfci.model.base import UsageError
 from tests.history.nights import at, night, nights_in, point
 
@@ -281,7 +281,7 @@ json_values = st.recursive(
 
 @given(st.binary() | json_values.map(lambda value: json.dumps(value).encode()))
 def test_whatever_stands_there_is_a_night_or_a_reason(content: bytes) -> None:
-    with pytest.raises(Unreadable) as why:
+    with pytest.raises(BadNight) as why:
         parse_night(NAME, content)
     assert str(why.value).isprintable()
 
@@ -293,7 +293,7 @@ keys = sorted(json.loads(content_of(night(0))))
 def test_a_night_with_a_field_of_something_else_is_a_night_or_a_reason(key: str, value: Any) -> None:
     try:
         found = parse_night(NAME, changed(**{key: value}))
-    except Unreadable as why:
+    except BadNight as why:
         assert str(why).isprintable()
     else:
         assert name_of(found) == NAME

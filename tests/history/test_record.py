@@ -11,7 +11,7 @@ import pytest
 from perfci.cli.report import read_report
 from perfci.history.document import Commit, Night, Reference
 from perfci.history.plan import NightPlan, described
-from perfci.history.record import Asked, Comparison, night_of
+from perfci.history.record import Comparison, NightRun, night_of
 from perfci.history.store import open_store
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Environments
@@ -77,7 +77,7 @@ def night(
     assert found is not None
     made = {"alone" if it.report.mode == "run" else it.report.purpose: it for it in comparisons}
     plan = planned(repo, made, reference, seam, last)
-    return night_of(made, plan, Asked(**{"run": "7391.h200", "attempt": 1, **asked}), found)
+    return night_of(made, plan, NightRun(**{"run": "7391.h200", "attempt": 1, **asked}), found)
 
 
 def test_two_comparisons_make_a_night(repo: Repo, make: Make) -> None:
@@ -262,7 +262,7 @@ def test_a_folder_has_the_comparison_that_it_is_called_by(repo: Repo, make: Make
     assert found is not None
     plan = NightPlan(head=described(found, "HEAD"), last=described(found, "v1"))
     with pytest.raises(UsageError, match="as `reference`, which is not its plan's `last`"):
-        night_of({"last": make("v1")}, plan, Asked("7391.h200", 1), found)
+        night_of({"last": make("v1")}, plan, NightRun("7391.h200", 1), found)
 
 
 # ---------------------------------------------------------------- the command line

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.work.code import same_function
-from perfci.worker.work.elf import RELOCATIONS, Image, Unreadable
+from perfci.worker.work.elf import RELOCATIONS, BadImage, Image
 
 from .cubins import cubin, image, with_header, with_section
 
@@ -13,7 +13,7 @@ BASE = cubin("sm_90a", "base")
 
 
 def refused(data):
-    with pytest.raises(Unreadable) as why:
+    with pytest.raises(BadImage) as why:
         found = Image(data)
         assert found.symbols
         assert [found.content(section) for section in found.sections]
@@ -91,5 +91,5 @@ def test_damage_is_refused_or_read(at, new, end):
             if section.kind in RELOCATIONS:
                 list(map(found.place, found.relocated(section)))
         assert found.symbols is not None
-    except Unreadable as why:
+    except BadImage as why:
         assert str(why)

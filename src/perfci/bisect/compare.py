@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.bisect.document import Answer, Compared, Purpose
-from perfci.bisect.search import Asked
+from perfci.bisect.search import Trial
 from perfci.bisect.walk import tree
 from perfci.judge.judge import judge
 from perfci.judge.timed import ratio
@@ -43,7 +43,7 @@ Measure = Callable[[Request], Results]
 """Measure and write down. Raises PerfciError, KeyboardInterrupt."""
 
 
-def _key(asked: Asked) -> _Key:
+def _key(asked: Trial) -> _Key:
     return asked.purpose, asked.base, asked.head, asked.bound
 
 
@@ -122,7 +122,7 @@ class Comparisons:
             raise UsageError(f"{path}: is no journal of a bisect: give --restart, or another --out") from None
         return True
 
-    def ask(self, asked: Asked) -> Compared:
+    def ask(self, asked: Trial) -> Compared:
         """Return the answer, from the journal where it is there. Raises PerfciError, KeyboardInterrupt."""
         if not self.knows(asked):
             one = self._told(asked) or self._measured(asked)
@@ -130,7 +130,7 @@ class Comparisons:
             self._file.append({"kind": "compared", "bound": asked.bound, "compared": plain(one)}, sync=True)
         return self.known[_key(asked)]
 
-    def knows(self, asked: Asked) -> bool:
+    def knows(self, asked: Trial) -> bool:
         """Tell whether the answer is there."""
         return _key(asked) in self.known
 
@@ -142,7 +142,7 @@ class Comparisons:
         """Close the journal."""
         self._file.close()
 
-    def _told(self, asked: Asked) -> Compared | None:
+    def _told(self, asked: Trial) -> Compared | None:
         """Where nothing needs to be measured for it."""
         repo = self.repo
         same = tree(repo, asked.head)
@@ -164,7 +164,7 @@ class Comparisons:
                 )
         return None
 
-    def _measured(self, asked: Asked) -> Compared:
+    def _measured(self, asked: Trial) -> Compared:
         name = f"{len(self.known) + 1:02}-{asked.purpose}-{short(asked.base)}-{short(asked.head)}"
         out = self.out / COMPARISONS / name
         question = Question(
@@ -256,7 +256,7 @@ def _larger(results: Results) -> float | None:
     return max(MORE * results.plan.budget, results.budget_needed) if ended else None
 
 
-def _read(asked: Asked, results: Results) -> Compared:
+def _read(asked: Trial, results: Results) -> Compared:
     found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
     (case,) = results.cases
     base, head = case.sides["base"], case.sides["head"]

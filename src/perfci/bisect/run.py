@@ -6,7 +6,7 @@ from dataclasses import replace
 import perfci
 from perfci.bisect.compare import ANSWERS, Bisecting, Comparisons, Measure
 from perfci.bisect.document import Bisect, CommitFacts, Compared
-from perfci.bisect.search import Asked, search_all
+from perfci.bisect.search import Trial, search_all
 from perfci.bisect.walk import GitHistory, ends
 from perfci.bisect.words import answer
 from perfci.model.base import UsageError
@@ -58,7 +58,7 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
         with make_scratch() as scratch:
             history = GitHistory(repo, scratch, asked.first_parent)
 
-            def ask(question: Asked) -> Compared:
+            def ask(question: Trial) -> Compared:
                 known = comparisons.knows(question)
                 found = comparisons.ask(question)
                 tell(found, history.facts(found.head), known)

@@ -16,7 +16,7 @@ from perfci.model.metrics import Direction
 from perfci.model.text import short
 
 
-class Asked(NamedTuple):
+class Trial(NamedTuple):
     """A comparison that the search asks for."""
 
     purpose: Purpose
@@ -30,16 +30,16 @@ class Asked(NamedTuple):
     """Questions that share the error rates."""
 
 
-def search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str) -> Range:
+def search(history: GitHistory, ask: Callable[[Trial], Compared], good: str, bad: str, metric: str) -> Range:
     """Search one range. Raises what `ask` raises."""
     found = _search(history, ask, good, bad)
     found.sentence = sentence(found, metric)
     return found
 
 
-def _search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, bad: str) -> Range:
+def _search(history: GitHistory, ask: Callable[[Trial], Compared], good: str, bad: str) -> Range:
     number = history.count(good, bad)
-    whole = ask(Asked("whole", good, bad))
+    whole = ask(Trial("whole", good, bad))
     found = Range(
         good=history.facts(good), bad=history.facts(bad), candidates=number, whole=whole, ending="alike", sentence=""
     )
@@ -52,7 +52,7 @@ def _search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, ba
     half = math.expm1(size / 2) if size > 0 else -math.expm1(size / 2)
     with history.walk(good, bad) as walk:
         while (candidate := walk.candidate()) is not None:
-            step = ask(Asked("step", good, candidate, better, half, number))
+            step = ask(Trial("step", good, candidate, better, half, number))
             found.steps.append(step)
             walk.mark(candidate, step.answer)
         named = walk.named()
@@ -61,7 +61,7 @@ def _search(history: GitHistory, ask: Callable[[Asked], Compared], good: str, ba
         return found
     found.named = history.facts(named[0])
     against = history.parents(named[0])
-    found.confirmed = [ask(Asked("confirm", one, named[0], better, sharing=len(against))) for one in against]
+    found.confirmed = [ask(Trial("confirm", one, named[0], better, sharing=len(against))) for one in against]
     _conclude(found)
     return found
 
@@ -110,7 +110,7 @@ def rest(found: Range, history: GitHistory) -> Iterator[tuple[str, str]]:
 
 
 def search_all(
-    history: GitHistory, ask: Callable[[Asked], Compared], good: str, bad: str, metric: str, *, deeper: bool
+    history: GitHistory, ask: Callable[[Trial], Compared], good: str, bad: str, metric: str, *, deeper: bool
 ) -> list[Range]:
     """Search a range, and with `deeper` what each accused commit leaves. Raises what `ask` raises."""
     found: list[Range] = []

@@ -51,7 +51,7 @@ def record(
     from perfci.cli.night import read_measured
     from perfci.cli.report import read_report
     from perfci.github.event import surroundings
-    from perfci.history.record import Asked, Comparison, night_of
+    from perfci.history.record import Comparison, NightRun, night_of
     from perfci.history.store import open_store
     from perfci.history.stores.base import name_of
     from perfci.model.text import escaped
@@ -86,7 +86,7 @@ def record(
     if attempt is None:
         attempt = 1 if of_github is None else of_github.GITHUB_RUN_ATTEMPT
     opened = open_store(store, where)
-    night = night_of(comparisons, plan, Asked(run, attempt, url, _facts(fact or [])), repo)
+    night = night_of(comparisons, plan, NightRun(run, attempt, url, _facts(fact or [])), repo)
     new = opened.add(night)
     typer.echo(recorded(night, name_of(night), new=new))
     for warning in opened.warnings:

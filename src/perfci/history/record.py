@@ -46,7 +46,7 @@ class Comparison:
 
 
 @dataclass
-class Asked:
+class NightRun:
     """A run by its command line."""
 
     run: str
@@ -56,7 +56,7 @@ class Asked:
     """Further facts across which nothing is concluded."""
 
 
-def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Asked, repo: Repository) -> Night:
+def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: NightRun, repo: Repository) -> Night:
     """Return the night of a plan by its `comparisons`, of which some may have no report.
 
     Raises UsageError for what is no run of the plan, on one machine.

@@ -71,7 +71,7 @@ def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | 
     return channel if hello is not None and hello.get("hello") == name else None
 
 
-class Asked(Document):
+class AskedImport(Document):
     """A scout's message: a module, and a digest of the settings then."""
 
     asked: tuple[str, str]
@@ -360,7 +360,7 @@ class Worker:
                     raise TimeoutError
                 if asked is None or reply is None or "asked" not in reply:
                     break
-                name, state = Asked.model_validate(reply).asked
+                name, state = AskedImport.model_validate(reply).asked
                 asked(name, state)
         except Died:
             self.alive = False

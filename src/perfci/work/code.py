@@ -19,9 +19,9 @@ from perfci.worker.work.elf import (
     RELOCATIONS,
     STRTAB,
     SYMBOLS,
+    BadImage,
     Image,
     Section,
-    Unreadable,
 )
 
 _OF_PATH = re.compile(r"(_INTERNAL_|_GLOBAL__N__|__nv_static_[0-9]+__)[0-9a-f]{8}(?=_[0-9]+_)")
@@ -68,7 +68,7 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
     try:
         ours = _executed(base, without_path(name))
         theirs = ours if base == head else _executed(head, without_path(name))
-    except (Unreadable, Unknown) as why:
+    except (BadImage, Unknown) as why:
         return escaped(why, 300)
     if ours == theirs:
         return ""
@@ -81,10 +81,10 @@ def same_function(base: bytes, head: bytes, name: str) -> str:
 
 
 def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
-    """Parts with words for people. Raises Unreadable, Unknown."""
+    """Parts with words for people. Raises BadImage, Unknown."""
     image = Image(data)
     if not image.linked:
-        raise Unreadable("it is no linked machine code for NVIDIA's GPUs")
+        raise BadImage("it is no linked machine code for NVIDIA's GPUs")
     image.sections = tuple(one._replace(name=without_path(one.name)) for one in image.sections)
     image.symbols = {
         number: tuple(one._replace(name=without_path(one.name)) for one in table)
@@ -149,7 +149,7 @@ def _attributes(image: Image, section: Section, others: Collection[str]) -> Iter
     content, at = image.content(section), 0
     while at < len(content):
         if at + 4 > len(content):
-            raise Unreadable(f"{_brief(section.name)} ends within an entry")
+            raise BadImage(f"{_brief(section.name)} ends within an entry")
         form, number, value = struct.unpack_from("<BBH", content, at)
         entry = content[at : at + 4 + (value if form == _SIZED else 0)]
         at += len(entry)
@@ -165,7 +165,7 @@ def _refuse_unfollowed(image: Image, section: Section, others: Collection[str]) 
     functions that are no kernels."""
     content, part = image.content(section), 0
     if len(content) % 8:
-        raise Unreadable(f"{section.name} ends within an entry")
+        raise BadImage(f"{section.name} ends within an entry")
     for first, second in struct.iter_unpack("<II", content):
         if not first:
             part = second

@@ -14,7 +14,7 @@ from .checks.check import verify_redrawn_replay, verify_replay
 from .checks.compare import Outcome
 from .checks.tolerance import Given
 from .gpu import WARM_CALLS, Events, GpuSampler, rig
-from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, Unreadable
+from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, OpaqueWork
 
 FIRST_REPLAY = 100e-6
 """Seconds to queue a replay until that was measured."""
@@ -139,7 +139,7 @@ def nodes(graph: Any) -> Optional[int]:
     try:
         driver = Driver()
         return sum(driver.kind(node) in WORKING for node in driver.nodes(graph.raw_cuda_graph()))
-    except Unreadable:
+    except OpaqueWork:
         return None
 
 

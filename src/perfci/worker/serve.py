@@ -22,10 +22,10 @@ from .checks import check
 from .cpu import CpuSampler
 from .gpu import ColdSampler, allocated, give_back, rig, transient
 from .graph import GraphSampler, probe
-from .imports.asked import Asked
+from .imports.asked import AskingFinder
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .proof.steps import prove
-from .work.driver import Unreadable
+from .work.driver import OpaqueWork
 from .work.images import Images
 from .work.record import Record, displace_heap
 
@@ -135,7 +135,7 @@ class Server:
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
         self.capture = contextlib.ExitStack()
-        self.asked: Optional[Asked] = None
+        self.asked: Optional[AskingFinder] = None
         self.ballast: list[Any] = []
         self.images: Optional[Images] = None
         self.unreadable = ""
@@ -219,10 +219,10 @@ class Server:
             displace_heap()
             try:
                 self.images = Images()
-            except Unreadable as error:
+            except OpaqueWork as error:
                 self.unreadable = str(error)
         if message.get("asked"):
-            self.asked = Asked(
+            self.asked = AskingFinder(
                 self.setup, message["asked"], lambda name, state: self.channel.send({"asked": [name, state]})
             )
             sys.meta_path.insert(0, self.asked)
@@ -437,7 +437,7 @@ class Server:
                         made.append(bench.prepare(kernel, message["params"], message["device"], seed, number, False))
                 record.add([one.fn for one in made], message["batch"], last=placement == len(draws) - 1)
                 self._release(made)
-        except Unreadable as error:
+        except OpaqueWork as error:
             return {"refused": str(error)}
         except Exception as error:
             return {"refused": described(error)}

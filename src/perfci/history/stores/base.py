@@ -58,7 +58,7 @@ class Listed:
     """Bytes."""
 
 
-class Unreadable(Exception):
+class BadNight(Exception):
     """Why a document is left out, as a clause."""
 
 
@@ -80,15 +80,15 @@ def content_of(night: Night) -> bytes:
 
 
 def parse_night(name: str, content: bytes) -> Night:
-    """Return the night of a document. Raises Unreadable."""
+    """Return the night of a document. Raises BadNight."""
     if len(content) > LARGEST:
-        raise Unreadable(f"has more than the {LARGEST >> 20} MiB that are read")
+        raise BadNight(f"has more than the {LARGEST >> 20} MiB that are read")
     try:
         night = Night.model_validate_json(content)
     except ValidationError as error:
-        raise Unreadable(_why(content, error)) from None
+        raise BadNight(_why(content, error)) from None
     if name_of(night) != name:
-        raise Unreadable(f"is of another name than its content, which is {name_of(night)}")
+        raise BadNight(f"is of another name than its content, which is {name_of(night)}")
     return night
 
 
@@ -126,7 +126,7 @@ class Store(ABC):
         """Yield all documents, foreign ones among them. Names what is none by fault()."""
 
     @abstractmethod
-    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | Unreadable]:
+    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | BadNight]:
         """Contents of listed documents, in this order, none over LARGEST bytes and one."""
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Store(ABC):
 
     @abstractmethod
     def _content(self, name: str) -> bytes:
-        """Raises Unreadable."""
+        """Raises BadNight."""
 
     def fault(self, name: str, reason: str) -> None:
         """Name a document that is left out."""
@@ -172,10 +172,10 @@ class Store(ABC):
         for batch in _batches(names):
             for listed, content in zip(batch, self._fetch([one.name for one in batch]), strict=True):
                 try:
-                    if isinstance(content, Unreadable):
+                    if isinstance(content, BadNight):
                         raise content
                     yield listed, parse_night(listed.name, content)
-                except Unreadable as why:
+                except BadNight as why:
                     self.fault(listed.name, str(why))
 
     def runs(self) -> Iterator[Night]:
@@ -222,7 +222,7 @@ class Store(ABC):
             return True
         try:
             there = self._content(name)
-        except Unreadable as why:
+        except BadNight as why:
             raise MachineError(f"{escaped(self.text)}: {name} {why}: see what holds that name") from None
         if there != content:
             raise UsageError(

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, Listed, Store, Unreadable, cache_folder, made
+from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, BadNight, Listed, Store, cache_folder, made
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped
 from perfci.sources.git import Repository, git_environment, run_git
@@ -125,7 +125,7 @@ class BranchStore(Store):
                 found.append((kind, (mode, kind, *rest), path, path.rpartition(b"/")[2]))
         return found
 
-    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | Unreadable]:
+    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | BadNight]:
         request = "".join(f"{self._listed[name]}\n" for name in names).encode()
         answer = _bounded(["cat-file", "--batch"], self._folder() / _CLONE, len(names) * (LARGEST + 200), request)
         at = 0
@@ -134,7 +134,7 @@ class BranchStore(Store):
             facts = answer[at:end].split()
             at = end + 1
             if len(facts) != 3 or facts[1] != b"blob":
-                yield Unreadable("is not in the repository")
+                yield BadNight("is not in the repository")
                 continue
             size = int(facts[2])
             yield answer[at : at + size]
@@ -142,9 +142,9 @@ class BranchStore(Store):
 
     def _content(self, name: str) -> bytes:
         if name not in self._listed:
-            raise Unreadable("is no ordinary file")
+            raise BadNight("is no ordinary file")
         (content,) = self._fetch([name])
-        if isinstance(content, Unreadable):
+        if isinstance(content, BadNight):
             raise content
         return content
 

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, Listed, Store, Unreadable, made
+from perfci.history.stores.base import LARGEST, MOST_LISTED, TOP, BadNight, Listed, Store, made
 from perfci.model.base import MachineError
 from perfci.model.text import escaped
 from perfci.system.files import disk_errors, write_new
@@ -53,11 +53,11 @@ class FolderStore(Store):
                     elif not stat.S_ISREG(status.st_mode):
                         self.fault(inner, "is no ordinary file")
 
-    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | Unreadable]:
+    def _fetch(self, names: Sequence[str]) -> Iterator[bytes | BadNight]:
         for name in names:
             try:
                 yield self._content(name)
-            except Unreadable as why:
+            except BadNight as why:
                 yield why
 
     def _content(self, name: str) -> bytes:
@@ -67,10 +67,10 @@ class FolderStore(Store):
             with os.fdopen(fd, "rb") as file:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
-                    raise Unreadable("is no ordinary file")
+                    raise BadNight("is no ordinary file")
                 return file.read(min(status.st_size, LARGEST) + 1)  # which takes memory for as much as is asked for
         except OSError as error:
-            raise Unreadable(f"cannot be read ({error.strerror})") from None
+            raise BadNight(f"cannot be read ({error.strerror})") from None
 
     def _create(self, name: str, content: bytes) -> bool:
         path = self.folder / name

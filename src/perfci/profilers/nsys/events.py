@@ -17,7 +17,7 @@ from perfci.model.profile import MOST_SLICES, CopyKind, Fault, FaultKind, Kernel
 from perfci.model.text import escaped
 from perfci.profilers.cuda import CAPTURES, call_kind, plain_call, work
 from perfci.profilers.faults import COPIES, KERNELS, SETS
-from perfci.profilers.nsys.export import AGAIN, FAR, NEWER, Export, Table, Unreadable, fault, quoted
+from perfci.profilers.nsys.export import AGAIN, FAR, NEWER, BadExport, Export, Table, fault, quoted
 
 DOMAIN = "perfci"
 """The NVTX domain of execution ranges outside the default one."""
@@ -93,13 +93,13 @@ class Events(Export):
         self.general.append(fault("incomplete", text, remedy, metrics))
 
     def collect(self) -> None:
-        """Fill the tables. Raises Unreadable."""
+        """Fill the tables. Raises BadExport."""
         known = {"NVTX_EVENTS", "PROCESSES", "META_DATA_EXPORT", "EXPORT_META_DATA", "ANALYSIS_DETAILS"}
         if "StringIds" not in self.tables or not (known & self.tables):
             remedy = "name the .sqlite that `nsys export --type sqlite` wrote"
-            raise Unreadable("no export of nsys: its tables are missing", remedy)
+            raise BadExport("no export of nsys: its tables are missing", remedy)
         if missing := {"id", "value"} - self.columns("StringIds"):
-            raise Unreadable(f"table StringIds has no column {min(missing)}", NEWER)
+            raise BadExport(f"table StringIds has no column {min(missing)}", NEWER)
         # Which name an execution, a call and an operation belong to is its number in `names`.
         self.db.executescript("""
             CREATE TABLE execs (id INTEGER PRIMARY KEY, name INT, pid INT, tid INT, start INT, end INT);
@@ -153,7 +153,7 @@ class Events(Export):
         """Fill `pushed` with push/pop ranges of the default domain and perfci's."""
         spoken = [self.text(f"x.{column}") for column in ("text", "textId") if column in nvtx.columns]
         if not spoken:
-            raise Unreadable("table NVTX_EVENTS has no column text", NEWER)
+            raise BadExport("table NVTX_EVENTS has no column text", NEWER)
         said = f"coalesce({', '.join(spoken)}, NULL)"
         foreign = "0"
         if "domainId" in nvtx.columns:
@@ -174,7 +174,7 @@ class Events(Export):
         )
 
     def find_outermost(self) -> None:
-        """Take the ranges that are open in no other of their process, and their names. Raises Unreadable for too
+        """Take the ranges that are open in no other of their process, and their names. Raises BadExport for too
         many."""
         # Of ranges that overlap none lies in the other: `overlaps` leaves them out, and says so.
         self.db.execute(
@@ -189,9 +189,7 @@ class Events(Export):
         sql = "SELECT said FROM outermost WHERE said <> '' GROUP BY said ORDER BY min(start) LIMIT ?"
         self.names += [str(name) for (name,) in self.rows(sql, MOST_NAMES + 1)]
         if len(self.names) > MOST_NAMES:
-            raise Unreadable(
-                f"more than {MOST_NAMES} NVTX ranges of different names", "give them names without numbers"
-            )
+            raise BadExport(f"more than {MOST_NAMES} NVTX ranges of different names", "give them names without numbers")
         self.faults = {name: [] for name in self.names}
 
     def count_executions(self) -> None:
@@ -275,7 +273,7 @@ class Events(Export):
             if table is None:
                 continue
             if missing := {"correlationId", "nameId"} - table.columns:
-                raise Unreadable(f"table {name} has no column {min(missing)}", NEWER)
+                raise BadExport(f"table {name} has no column {min(missing)}", NEWER)
             failed = "x.returnValue <> 0" if "returnValue" in table.columns else "0"
             inside = "" if self.whole else "WHERE y.start <= e.end AND (y.tid <> e.tid OR y.end <= e.end)"
             good = (
@@ -339,10 +337,10 @@ class Events(Export):
             if table is None:
                 continue
             if "correlationId" not in table.columns:
-                raise Unreadable(f"table {name} has no column correlationId", NEWER)
+                raise BadExport(f"table {name} has no column correlationId", NEWER)
             self.device[kind] = table
             if kind == KERNEL and "demangledName" not in table.columns and "shortName" not in table.columns:
-                raise Unreadable(f"table {name} has no column demangledName", NEWER)
+                raise BadExport(f"table {name} has no column demangledName", NEWER)
             linked = self.linked(table)
             for index, count in self.rows(
                 f"SELECT e.name, count(*) {linked} LEFT JOIN execs e ON e.id = l.exec WHERE NOT {table.good} GROUP BY 1"
@@ -412,7 +410,7 @@ class Events(Export):
             return "x.globalPid"
         pids = [pid for (pid,) in self.rows("SELECT DISTINCT pid FROM calls LIMIT 2")]
         if len(pids) > 1:
-            raise Unreadable(f"table {table.name} has no column globalPid", "profile one process")
+            raise BadExport(f"table {table.name} has no column globalPid", "profile one process")
         return str(pids[0]) if pids else "0"
 
 

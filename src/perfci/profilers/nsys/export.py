@@ -30,7 +30,7 @@ AGAIN = "capture and export again"
 fault = partial(any_fault, "nsys", "trace")
 
 
-class Unreadable(Exception):
+class BadExport(Exception):
     """Why an export cannot be read, in one line."""
 
     def __init__(self, text: str, remedy: str = AGAIN) -> None:
@@ -51,24 +51,24 @@ def damage(error: sqlite3.Error, limit: float) -> str:
 
 
 def check(path: Path) -> None:
-    """Raise Unreadable unless this is an ordinary file that begins as a whole SQLite file."""
+    """Raise BadExport unless this is an ordinary file that begins as a whole SQLite file."""
     try:
         size = regular(path, LARGEST)
     except Unread as why:
-        raise Unreadable(str(why)) from None
+        raise BadExport(str(why)) from None
     with path.open("rb") as handle:
         head = handle.read(100)
     if not head:
-        raise Unreadable("empty")
+        raise BadExport("empty")
     if head.startswith(_LFS):
-        raise Unreadable("a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`")
+        raise BadExport("a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`")
     if not head.startswith(_MAGIC):
-        raise Unreadable("no SQLite file", "name the .sqlite that `nsys export --type sqlite` wrote")
+        raise BadExport("no SQLite file", "name the .sqlite that `nsys export --type sqlite` wrote")
     page = int.from_bytes(head[16:18], "big")
     page = 65536 if page == 1 else page
     # https://www.sqlite.org/fileformat.html, 1.3.7: the size in the header holds where both counters agree.
     if head[24:28] == head[92:96] and size < page * int.from_bytes(head[28:32], "big"):
-        raise Unreadable(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
+        raise BadExport(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
 
 
 def harden(db: sqlite3.Connection) -> None:
@@ -107,13 +107,13 @@ def open_trace(path: Path, scratch: Path, limit: float) -> Iterator[sqlite3.Conn
             db.execute(f"ATTACH 'file:{quote(str(path.resolve()))}?mode=ro&immutable=1' AS t")
         except (sqlite3.Error, UnicodeDecodeError):
             # Whatever it says is about the file, and it names the whole path.
-            raise Unreadable("damaged (its schema cannot be read)") from None
+            raise BadExport("damaged (its schema cannot be read)") from None
         deadline = time.monotonic() + limit
         db.set_progress_handler(lambda: time.monotonic() > deadline, 100_000)
         # SQLite itself does not notice a page that stands for another, and would tell fewer events.
         (found,) = db.execute("PRAGMA t.quick_check(1)").fetchone()
         if found != "ok":
-            raise Unreadable(f"damaged ({found.splitlines()[-1][:200]})")
+            raise BadExport(f"damaged ({found.splitlines()[-1][:200]})")
         yield db
     finally:
         db.close()
@@ -142,11 +142,11 @@ class Export:
             return frozenset()
         found = frozenset(row[1] for row in self.db.execute(f"PRAGMA t.table_info({quoted(table)})"))
         if any("\ufffd" in name for name in found):  # by which it could not be asked for
-            raise Unreadable(f"damaged (a column of {escaped(table)} has a name that is no UTF-8)")
+            raise BadExport(f"damaged (a column of {escaped(table)} has a name that is no UTF-8)")
         return found
 
     def table(self, name: str, needs: Sequence[str], more: str = "1", *, moment: bool = False) -> Table | None:
-        """Return the event table, or None. Raises Unreadable where it lacks a column.
+        """Return the event table, or None. Raises BadExport where it lacks a column.
 
         `more`: SQL for usable rows. `moment`: its events have no end.
         """
@@ -155,23 +155,23 @@ class Export:
         columns = self.columns(name)
         needed = ("start", *needs) if moment else ("start", "end", *needs)
         if "rowid" in {column.lower() for column in columns}:
-            raise Unreadable(f"table {name} has a column rowid, as nsys writes none")
+            raise BadExport(f"table {name} has a column rowid, as nsys writes none")
         if missing := [column for column in needed if column not in columns]:
-            raise Unreadable(f"table {name} has no column {missing[0]}", NEWER)
+            raise BadExport(f"table {name} has no column {missing[0]}", NEWER)
         integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in needed)
         times = f"x.start BETWEEN {-FAR} AND {FAR}" + ("" if moment else f" AND x.end BETWEEN x.start AND {FAR}")
         try:
             self.db.execute(f"SELECT rowid FROM t.{name} LIMIT 0")
         except sqlite3.OperationalError:
-            raise Unreadable(f"table {name} numbers no rows, as nsys writes none") from None
+            raise BadExport(f"table {name} numbers no rows, as nsys writes none") from None
         return Table(name, columns, f"(({integers} AND {times} AND {more}) IS TRUE)", f"t.{name}")
 
     def enumeration(self, table: str) -> dict[Any, str]:
-        """Return number → name by a table of the export. Raises Unreadable."""
+        """Return number → name by a table of the export. Raises BadExport."""
         if table not in self.tables:
-            raise Unreadable(f"table {table} is missing, which says what its numbers are", NEWER)
+            raise BadExport(f"table {table} is missing, which says what its numbers are", NEWER)
         if missing := {"id", "name"} - self.columns(table):
-            raise Unreadable(f"table {table} has no column {min(missing)}", NEWER)
+            raise BadExport(f"table {table} has no column {min(missing)}", NEWER)
         rows = self.rows(f"SELECT id, name FROM t.{table} LIMIT 1000")
         return {number: name for number, name in rows if isinstance(name, str)}
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from perfci.model.profile import MemoryUse
 from perfci.profilers.cuda import memory, plain_call
 from perfci.profilers.nsys.events import CALLING, PROCESS, Events
-from perfci.profilers.nsys.export import MEMORY, NEWER, Table, Unreadable
+from perfci.profilers.nsys.export import MEMORY, NEWER, BadExport, Table
 
 METRICS = ("peak_memory",)
 _ALLOCATES = re.compile(
@@ -34,7 +34,7 @@ def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
         return {}
     try:
         _fill(events)
-    except Unreadable as why:
+    except BadExport as why:
         events.everywhere(f"the use of device memory is not told: {why.text}", why.remedy, METRICS)
         return {}
     _note_missing(events)
@@ -43,7 +43,7 @@ def memory_use(events: Events, *, asked: bool) -> dict[int, MemoryUse]:
 
 def _fill(events: Events) -> None:
     """Fill `allocations` with allocations (op 1) and frees (-1) in order, and `moves` with what was at the address
-    before. Raises Unreadable."""
+    before. Raises BadExport."""
     events.db.executescript("""
         CREATE TABLE sites (pid INT, corr INT, site TEXT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
         CREATE TABLE allocations (id INTEGER PRIMARY KEY, pid INT, device INT, kind TEXT, op INT, address INT,
@@ -57,14 +57,14 @@ def _fill(events: Events) -> None:
     table = events.table(MEMORY, needs[:-1], usable, moment=True)
     if table is not None:
         if needs[-1] not in table.columns:
-            raise Unreadable(f"table {MEMORY} has no column {needs[-1]}", NEWER)
+            raise BadExport(f"table {MEMORY} has no column {needs[-1]}", NEWER)
         kinds = events.enumeration("ENUM_CUDA_MEM_KIND")
         known = [(number, memory(said.removeprefix(_KIND))) for number, said in kinds.items()]
         events.db.executemany("INSERT OR IGNORE INTO memory_kinds VALUES (?, ?)", known)
         changes = events.enumeration("ENUM_CUDA_DEV_MEM_EVENT_OPER")
         operations = [(number, _OPERATIONS[said]) for number, said in changes.items() if said in _OPERATIONS]
         if {op for _, op in operations} != {1, -1}:
-            raise Unreadable("table ENUM_CUDA_DEV_MEM_EVENT_OPER does not say what allocates and what frees", NEWER)
+            raise BadExport("table ENUM_CUDA_DEV_MEM_EVENT_OPER does not say what allocates and what frees", NEWER)
         events.db.executemany("INSERT OR IGNORE INTO memory_operations VALUES (?, ?)", operations)
         _insert(events, table)
     events.db.execute("""

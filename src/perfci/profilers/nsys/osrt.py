@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from perfci.profilers.faults import fault as any_fault
 from perfci.profilers.nsys.events import PROCESS, Events
-from perfci.profilers.nsys.export import NEWER, Table, Unreadable
+from perfci.profilers.nsys.export import NEWER, BadExport, Table
 from perfci.profilers.nsys.ranges import MOST, short
 
 TABLE = "OSRT_API"
@@ -37,7 +37,7 @@ def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
     try:
         table = events.table(TABLE, ("globalTid", "nameId", "eventClass"))
         number = _class(events)
-    except Unreadable as why:
+    except BadExport as why:
         _aside(events, f"calls of the OS runtime are not told: {why.text}", why.remedy)
         return {}
     return _read(events, table, number) if table is not None else {}
@@ -86,13 +86,13 @@ def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spen
 
 
 def _class(events: Events) -> int:
-    """Return the calls' event class by the export's numbers. Raises Unreadable."""
+    """Return the calls' event class by the export's numbers. Raises BadExport."""
     if "ENUM_NSYS_EVENT_CLASS" not in events.tables:
         return _CLASS  # of older exports; osrt_sum of 2022 to 2025 takes this number from all
     classes = events.enumeration("ENUM_NSYS_EVENT_CLASS")
     number = next((number for number, name in classes.items() if name == _CLASS_NAME), None)
     if not isinstance(number, int):
-        raise Unreadable(f"table ENUM_NSYS_EVENT_CLASS has no {_CLASS_NAME}", NEWER)
+        raise BadExport(f"table ENUM_NSYS_EVENT_CLASS has no {_CLASS_NAME}", NEWER)
     return number
 
 

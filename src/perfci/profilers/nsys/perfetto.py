@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.model.profile import Fault
-from perfci.profilers.nsys.export import Export, Unreadable, fault, open_trace
+from perfci.profilers.nsys.export import BadExport, Export, fault, open_trace
 from perfci.profilers.nsys.trace import LIMIT, copy_kinds, memories
 
 LONGEST = 2**50
@@ -75,7 +75,7 @@ def _rows(trace: Export, source: _Source, most: int) -> Iterator[_Row]:
     name = f"coalesce({', '.join([*(f'e.{name}' for name in names), 'NULL', 'NULL'])})"
     if names not in ([], ["text"]):
         if not {"id", "value"} <= trace.columns("StringIds"):
-            raise Unreadable("no export of nsys: its table StringIds is missing")
+            raise BadExport("no export of nsys: its table StringIds is missing")
         name = trace.text(name)
     kind_of, memory_of = copy_kinds(trace), memories(trace)
     # What is sorted is held, so it is cut here; as bytes, since SQLite's own texts end at a NUL.
@@ -188,7 +188,7 @@ def write(export: Path, out: Path, most: int = MOST_EVENTS) -> Fault | None:
             trace = Export(db)
             sources = [source for source in _SOURCES if source.table in trace.tables]
             if not sources:
-                raise Unreadable("no export of nsys: it has none of its tables")
+                raise BadExport("no export of nsys: it has none of its tables")
             total, first = 0, []
             for source in sources:
                 where = f"WHERE {source.where}" if source.where else ""
@@ -216,7 +216,7 @@ def write(export: Path, out: Path, most: int = MOST_EVENTS) -> Fault | None:
                 about = {"source": "nsys", "events": total, "shown": shown, "most": most, "origin_ns": min(first)}
                 target.write(f'\n], "otherData": {json.dumps(about)}}}\n')
         partial.replace(out)
-    except Unreadable as error:
+    except BadExport as error:
         return fault("unreadable", f"{export.name}: {error.text}", error.remedy)
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
         return fault("unreadable", f"{export.name}: cannot be read as an export of nsys ({error})", REMEDY)

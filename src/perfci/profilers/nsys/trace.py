@@ -14,7 +14,7 @@ from perfci.profilers.base import Read
 from perfci.profilers.cuda import call_kind, copy_kind, memory
 from perfci.profilers.faults import NAMED
 from perfci.profilers.nsys.events import COPY, KERNEL, SET, SHAPE, Events, slices
-from perfci.profilers.nsys.export import AGAIN, FAR, Export, Unreadable, check, damage, fault, open_trace
+from perfci.profilers.nsys.export import AGAIN, FAR, BadExport, Export, check, damage, fault, open_trace
 from perfci.profilers.nsys.memory import memory_use
 from perfci.profilers.nsys.missing import note_missing
 from perfci.profilers.nsys.origin import driver_cuda, gpus_of, version_of
@@ -95,7 +95,7 @@ def read(
             events.collect()
             note_missing(events)
             return _told(events, loop, asked)
-    except Unreadable as error:
+    except BadExport as error:
         found = fault("unreadable", f"{path.name}: {error.text}", error.remedy)
     except sqlite3.Error as error:
         found = fault("unreadable", f"{path.name}: {damage(error, limit)}", AGAIN)

@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 from ..bench import Bench, Prepared
 from .kinds import content, has_no_state, is_python_class, names_something, slot_of, slots
 from .plain import ATOMS, MAPPINGS, bits, is_ndarray, is_tensor, out_of_memory
-from .saved import Unreadable, kept, nodes
+from .saved import OpaqueGraph, kept, nodes
 
 MOST = 50_000
 HOST_BYTES = 2**30
@@ -292,7 +292,7 @@ class Redraw:
             for trio in new:
                 for values in zip(*(kept(node).values() for node in trio)):
                     self._require_same(self._pair(*values), "graph of autograd")
-        except Unreadable as error:
+        except OpaqueGraph as error:
             raise Unpaired(f"it keeps {error}") from None
 
     def _pair_tensors(self, target: Any, own: Any, other: Any) -> None:

@@ -11,12 +11,12 @@ _GENERATED = re.compile(r"[A-Za-z]\w*Backward\d+")
 """Nodes of torch's derivatives.yaml, which keep values as `_saved_…`."""
 
 
-class Unreadable(Exception):
+class OpaqueGraph(Exception):
     """Why a graph cannot be read, as the end of a sentence that begins with `it keeps`."""
 
 
 def nodes(tensor: Any) -> list[Any]:
-    """Return the nodes of a tensor's graph, each once; none for a leaf. Raises Unreadable."""
+    """Return the nodes of a tensor's graph, each once; none for a leaf. Raises OpaqueGraph."""
     found: dict[Any, None] = {}
     todo = [tensor.grad_fn]
     while todo:
@@ -25,12 +25,12 @@ def nodes(tensor: Any) -> list[Any]:
             found[node] = None
             todo += [one for one, _ in node.next_functions]
         if len(found) > MOST:
-            raise Unreadable(f"a graph of autograd of more than {MOST} nodes")
+            raise OpaqueGraph(f"a graph of autograd of more than {MOST} nodes")
     return list(found)
 
 
 def kept(node: Any) -> dict[str, Any]:
-    """Return name → what a node keeps: tensors on the same memory, a custom function's context. Raises Unreadable."""
+    """Return name → what a node keeps: tensors on the same memory, a custom function's context. Raises OpaqueGraph."""
     function = sys.modules["torch"].autograd.function.BackwardCFunction
     try:
         if isinstance(node, function):
@@ -40,16 +40,16 @@ def kept(node: Any) -> dict[str, Any]:
         if _GENERATED.fullmatch(type(node).__name__):
             return {name: _twice(node, name) for name in dir(node) if name.startswith("_saved_")}
     except RuntimeError as error:  # it was freed, or written over since
-        raise Unreadable(f"a graph of autograd whose {type(node).__name__} is gone: {str(error)[:60]!r}") from None
-    raise Unreadable(f"a graph of autograd whose {type(node).__name__} cannot be read")
+        raise OpaqueGraph(f"a graph of autograd whose {type(node).__name__} is gone: {str(error)[:60]!r}") from None
+    raise OpaqueGraph(f"a graph of autograd whose {type(node).__name__} cannot be read")
 
 
 def _twice(node: Any, name: str) -> Any:
-    """Return an attribute, its tensors without a graph. Raises Unreadable for new tensors each time, as of checkpoints'
-    hooks."""
+    """Return an attribute, its tensors without a graph. Raises OpaqueGraph for new tensors each time, as of
+    checkpoints' hooks."""
     one, again = _detached(getattr(node, name)), _detached(getattr(node, name))
     if _places(one) != _places(again):
-        raise Unreadable(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")
+        raise OpaqueGraph(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")
     return one
 
 

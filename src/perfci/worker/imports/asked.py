@@ -208,7 +208,7 @@ def _way(name: str) -> list[str]:
     return way
 
 
-class Asked(Finder):
+class AskingFinder(Finder):
     """A finder of only what a stem has, which reports the modules that the suite itself asks for."""
 
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:

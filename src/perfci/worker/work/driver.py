@@ -44,7 +44,7 @@ _VALUE_BYTES = 64
 """Of a CUlaunchAttributeValue."""
 
 
-class Unreadable(Exception):
+class OpaqueWork(Exception):
     """The driver does not tell a part of the work."""
 
 
@@ -85,27 +85,27 @@ class MemsetParams(ctypes.Structure):
 
 
 class Driver:
-    """The driver's calls. All raise Unreadable where the driver lacks a call, or refuses."""
+    """The driver's calls. All raise OpaqueWork where the driver lacks a call, or refuses."""
 
     def __init__(self) -> None:
         try:
             self.cuda = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise Unreadable("the CUDA driver cannot be loaded") from error
+            raise OpaqueWork("the CUDA driver cannot be loaded") from error
         self._places: dict[int, list[tuple[int, int]]] = {}
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver."""
         result = self.result(name, *arguments)
         if result != _SUCCESS:
-            raise Unreadable(f"{name} failed with {result}")
+            raise OpaqueWork(f"{name} failed with {result}")
 
     def result(self, name: str, *arguments: Any) -> int:
         """Call the driver, and return its CUresult."""
         try:
             function = getattr(self.cuda, name)
         except AttributeError as error:
-            raise Unreadable(f"this driver has no {name}") from error
+            raise OpaqueWork(f"this driver has no {name}") from error
         return int(function(*arguments))
 
     def nodes(self, graph: int) -> list[int]:
@@ -163,7 +163,7 @@ class Driver:
             if result in (_INVALID_VALUE, _NOT_SUPPORTED):
                 continue
             if result != _SUCCESS:
-                raise Unreadable(f"cuGraphKernelNodeGetAttribute failed with {result} for {name}")
+                raise OpaqueWork(f"cuGraphKernelNodeGetAttribute failed with {result} for {name}")
             found[name] = bytes(value).hex()
         return found
 
@@ -213,7 +213,7 @@ class Driver:
             whole = _buffer(params.extra)
             if all(offset + size <= len(whole) for offset, size in places):
                 return [(offset, whole[offset : offset + size]) for offset, size in places]
-        raise Unreadable("the driver keeps the parameters of this launch to itself")
+        raise OpaqueWork("the driver keeps the parameters of this launch to itself")
 
     def _placed(self, params: KernelParams) -> list[tuple[int, int]]:
         places: list[tuple[int, int]] = []
@@ -226,7 +226,7 @@ class Driver:
             if result == _INVALID_VALUE:  # behind the last one
                 break
             if result != _SUCCESS:
-                raise Unreadable(f"cuFuncGetParamInfo failed with {result}")
+                raise OpaqueWork(f"cuFuncGetParamInfo failed with {result}")
             places.append((offset.value, size.value))
         return places
 

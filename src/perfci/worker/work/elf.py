@@ -29,7 +29,7 @@ ENTRY = 0x10
 """Of st_other: the symbol is a kernel (STO_CUDA_ENTRY)."""
 
 
-class Unreadable(Exception):
+class BadImage(Exception):
     """Why an image cannot be read."""
 
     def __str__(self) -> str:
@@ -66,22 +66,22 @@ class Symbol(NamedTuple):
 
 
 class Image:
-    """The sections and symbols of an image. Raises Unreadable, as its methods do."""
+    """The sections and symbols of an image. Raises BadImage, as its methods do."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         try:
             identity, kind, machine, toolkit, entry, _, table, self.flags, *sizes = HEADER.unpack_from(data)
             if not identity.startswith(_BEGIN):
-                raise Unreadable("it is no ELF file of 64 bits")
+                raise BadImage("it is no ELF file of 64 bits")
             size, _, _, section, count, names = sizes
             if (size, section) != (HEADER.size, _SECTION.size):
-                raise Unreadable("its header is damaged")
+                raise BadImage("its header is damaged")
             raw = [_SECTION.unpack_from(data, table + number * _SECTION.size) for number in range(count)]
             texts = data[raw[names][4] : raw[names][4] + raw[names][5]]
             self.sections = tuple(Section(_text(texts, name), *rest) for name, *rest in raw)
         except (struct.error, IndexError, ValueError, OverflowError) as error:
-            raise Unreadable("it is damaged") from error
+            raise BadImage("it is damaged") from error
         self.linked = machine == _CUDA and kind == _EXECUTABLE
         self.header = (identity[5:], toolkit, entry)
         """Order of bytes, ABI with its version, `e_version` (of ABI 7 the toolkit) and `e_entry`."""
@@ -91,7 +91,7 @@ class Image:
         if section.kind == NOBITS:
             return b""
         if section.offset + section.size > len(self.data):
-            raise Unreadable(f"{section.name} reaches beyond its end")
+            raise BadImage(f"{section.name} reaches beyond its end")
         return self.data[section.offset : section.offset + section.size]
 
     @cached_property
@@ -100,8 +100,8 @@ class Image:
         try:
             tables = [number for number, section in enumerate(self.sections) if section.kind in SYMBOLS]
             return {number: self._symbols(self.sections[number]) for number in tables}
-        except (struct.error, IndexError, ValueError, Unreadable) as error:
-            raise Unreadable("its symbols are damaged") from error
+        except (struct.error, IndexError, ValueError, BadImage) as error:
+            raise BadImage("its symbols are damaged") from error
 
     def _symbols(self, table: Section) -> tuple[Symbol, ...]:
         texts = self.content(self.sections[table.link])
@@ -112,14 +112,14 @@ class Image:
         tables = self.symbols
         table = next(iter(tables)) if len(tables) == 1 and section.link not in tables else section.link
         if table not in tables or number >= len(tables[table]):
-            raise Unreadable("it names a symbol that it does not have")
+            raise BadImage("it names a symbol that it does not have")
         return tables[table][number]
 
     def relocated(self, section: Section) -> Iterator[Symbol]:
         """Yield the symbols whose addresses a relocation table puts into another section."""
         size = RELOCATIONS[section.kind]
         if section.entry_size != size or section.size % size:
-            raise Unreadable(f"{section.name} is damaged")
+            raise BadImage(f"{section.name} is damaged")
         content = self.content(section)
         for at in range(0, len(content), size):
             yield self.symbol(section, int.from_bytes(content[at + 12 : at + 16], "little"))
@@ -158,7 +158,7 @@ def _placed(data: bytes) -> list[Symbol]:
     try:
         image = Image(data)
         tables = [table for number, table in image.symbols.items() if image.sections[number].kind == _SYMTAB]
-    except Unreadable:
+    except BadImage:
         return []
     return [one for table in tables for one in table if one.section]
 

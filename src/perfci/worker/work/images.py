@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ..maps import pieces
-from .driver import Driver, Unreadable
+from .driver import Driver, OpaqueWork
 from .elf import HEADER, extent, functions, variables
 
 _DRIVER_API, _RESOURCE = 1, 3
@@ -62,15 +62,15 @@ def _mapped() -> list[str]:
 
 
 def _cupti() -> Any:
-    """Another than torch's sees nothing. Raises Unreadable."""
+    """Another than torch's sees nothing. Raises OpaqueWork."""
     for path in _mapped():
         if re.search(r"/libcupti\.so[.0-9]*$", path):
             return ctypes.CDLL(path)
-    raise Unreadable("torch has loaded no CUPTI, by which machine code is seen")
+    raise OpaqueWork("torch has loaded no CUPTI, by which machine code is seen")
 
 
 class Images:
-    """All machine code loaded since; make it before the first use of the GPU. Raises Unreadable."""
+    """All machine code loaded since; make it before the first use of the GPU. Raises OpaqueWork."""
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
@@ -100,7 +100,7 @@ class Images:
         found = [number for number, name in names.items() if _LOADS.fullmatch(name)]
         self.waits = {number: name for number, name in names.items() if _WAITS.fullmatch(name)}
         if not found or not self.waits:
-            raise Unreadable("this CUPTI does not name the driver's calls that load machine code, or wait for the GPU")
+            raise OpaqueWork("this CUPTI does not name the driver's calls that load machine code, or wait for the GPU")
         for number in (*found, *self.waits):
             self._call("cuptiEnableCallback", 1, self.subscriber, _DRIVER_API, number)
         atexit.register(self.close)
@@ -123,9 +123,9 @@ class Images:
         try:
             result = int(getattr(self.cupti, name)(*arguments))
         except AttributeError as error:
-            raise Unreadable(f"this CUPTI has no {name}") from error
+            raise OpaqueWork(f"this CUPTI has no {name}") from error
         if result != 0:
-            raise Unreadable(f"{name} failed with {result}: does another tool watch this process?")
+            raise OpaqueWork(f"{name} failed with {result}: does another tool watch this process?")
 
     def _named(self, number: int) -> str:
         name = ctypes.c_char_p()
@@ -176,12 +176,12 @@ class Images:
             self.paired.pop(handle, None)
 
     def of(self, driver: Driver, library: int, module: int, function: str) -> Optional[str]:
-        """Return the SHA-256 of a module's image; None where it is not sure. Raises Unreadable.
+        """Return the SHA-256 of a module's image; None where it is not sure. Raises OpaqueWork.
 
         `library`: the handle of the function's, or 0.
         """
         if self.trouble:
-            raise Unreadable(self.trouble)
+            raise OpaqueWork(self.trouble)
         digest = self.paired.get(module) or self.libraries.get(library)
         if digest is not None and digest in self.held:
             return digest if function in self._functions(digest) else None

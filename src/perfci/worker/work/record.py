@@ -15,7 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional
 from ..gpu import WARM_CALLS
 from ..graph import GraphSampler
 from ..proof.flags import flags
-from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, Unreadable
+from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, OpaqueWork
 from .elf import demangled
 from .images import Images
 from .memory import Memory
@@ -42,7 +42,7 @@ class Record:
     """The work lists of one case, one for each draw of its inputs."""
 
     def __init__(self, images: Images, folder: Path, own: Sequence[str]) -> None:
-        """`own`: folders of the side's own libraries. Raises Unreadable."""
+        """`own`: folders of the side's own libraries. Raises OpaqueWork."""
         self.driver, self.images, self.folder, self.own = Driver(), images, folder, own
         self.number = 0
         self.launches: list[Any] = []
@@ -55,7 +55,7 @@ class Record:
         read.
 
         Process settings are those behind the `last` draw. Only the first draw shows parameter bytes that nobody
-        writes; for a library's kernel the others give addresses alone. Raises Unreadable, what capture raises,
+        writes; for a library's kernel the others give addresses alone. Raises OpaqueWork, what capture raises,
         OSError.
         """
         sampler = GraphSampler(fns)
@@ -107,9 +107,9 @@ def _captured(sampler: GraphSampler, batch: int) -> int:
         # Whatever set's result is kept in a timed graph, the same one is here: the memory of the others is used again.
         sampler.capture(batch, keep=True, kept=0)
     except TypeError as error:
-        raise Unreadable("this torch does not keep the graph that it captures") from error
+        raise OpaqueWork("this torch does not keep the graph that it captures") from error
     if not hasattr(sampler.graph, "raw_cuda_graph"):
-        raise Unreadable("this torch does not tell the graph that it captures")
+        raise OpaqueWork("this torch does not tell the graph that it captures")
     sampler.rig.synchronize()
     return int(sampler.graph.raw_cuda_graph())
 
@@ -218,7 +218,7 @@ class _Recorder:
         handles = self.driver.nodes(graph)
         self.count += len(handles)
         if self.count > _MOST_NODES:
-            raise Unreadable(f"it has more than {_MOST_NODES} nodes")
+            raise OpaqueWork(f"it has more than {_MOST_NODES} nodes")
         numbers = {handle: number for number, handle in enumerate(handles)}
         edges = sorted([numbers[one], numbers[other], data] for one, other, data in self.driver.edges(graph))
         return {"nodes": [self.node(handle) for handle in handles], "edges": edges}
@@ -238,7 +238,7 @@ class _Recorder:
                 return {"kind": name, "target": self.place(set_.target), **sizes}
             if kind == CHILD:
                 return {"kind": name, "graph": self.graph(self.driver.child(handle))}
-        except Unreadable as error:
+        except OpaqueWork as error:
             self.unread.add(f"{name}: {error}")
         else:
             if kind != EMPTY:
@@ -257,7 +257,7 @@ class _Recorder:
             function = self.function(params)
             try:
                 held = [] if function.own else [value for _, value in self.driver.parameters(params)]
-            except Unreadable:  # `kernel` says so
+            except OpaqueWork:  # `kernel` says so
                 held = []
             yield _Values(function.name, held, [set(self.addresses(value)) for value in held]) if held else None
 
@@ -305,7 +305,7 @@ class _Recorder:
         }
         try:
             found["parameters"] = self.parameters(params, padding, own=own)
-        except Unreadable as error:
+        except OpaqueWork as error:
             self.unread.add(f"kernel {name}: {error}")
         return found
 
