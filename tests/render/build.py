@@ -11,7 +11,7 @@ from perfci.judge.explain.case import case_profile
 from perfci.model.fingerprint import Environments, Fingerprint, Interpreter, Package, Variable
 from perfci.model.profile import Fault, Profile
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Interval, Measured, Report, Row, Stats
-from perfci.model.results import Case, CaseSide, Check, Reason, SideCode, Work
+from perfci.model.results import Case, CaseSide, Check, FileFailure, Reason, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.profilers.metrics import of_counters, of_trace
 from perfci.render.view import NEEDS_REVIEW
@@ -183,6 +183,10 @@ VIOLATION = row(
 )  # fmt: skip
 
 
+def unimported(file: str, text: str) -> FileFailure:
+    return FileFailure(side="head", file=file, reason=Reason(kind="import", text=text))
+
+
 def _many(count: int) -> Report:
     reason = "slower by at least 2 % " + "and more so " * 12
     rows = [row(f"sdpa/seq={i}", "regression", ratio=1.5 - i * 1e-3, reason=reason) for i in range(count)]
@@ -256,7 +260,7 @@ def reports() -> dict[str, Report]:
         f"`{HOSTILE[1]}` is 50 % slower @org/team #1 (+7 more) <b>now</b>",
         "Look at http://evil.example | www.evil.example & GH-7",
         notes=["- [x] **done** $x^2$ ~~gone~~", "# heading\n\n```\nfence", *HOSTILE],
-        files=["kernels/bad|name.py: SyntaxError: '<' not supported between `a` and @b"],
+        files=[unimported("kernels/bad|name.py", "SyntaxError: '<' not supported between `a` and @b")],
         command=["perfci", "compare", "--base", "`rm -rf`\n```", "a|b"],
     )
     hostile.environments = Environments(
@@ -308,7 +312,7 @@ def reports() -> dict[str, Report]:
         "missing": report(
             [MISSING, *unchanged(2)], "`softmax/rows=1024` is missing in head",
             "If it was removed on purpose, leave missing out of its fail_on.",
-            files=["kernels/softmax.py (head): ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)"],
+            files=[unimported("kernels/softmax.py", "ImportError: cannot import name 'softmax' from 'mylib' (kernels/softmax.py:3)")],
         ),
         "failed": failed,
         "error": report(

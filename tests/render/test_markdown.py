@@ -12,7 +12,7 @@ from perfci.model.report import Report
 from perfci.model.results import Check, SideCode, Work
 from perfci.render import docs, markdown, render_all
 from perfci.render.escape import NOTHING
-from tests.render.build import facts, presence, reports, row, unchanged
+from tests.render.build import facts, presence, reports, row, unchanged, unimported
 from tests.render.build import report as build
 from tests.render.shown import golden
 
@@ -111,9 +111,7 @@ def test_a_limit_that_nothing_fits_into_is_refused():
 
 def test_a_file_that_has_a_row_is_not_told_twice():
     file = presence("kernels/a.py", "failed", "does not import in head: SyntaxError", file="kernels/a.py")
-    text = markdown.render(
-        build([file], "x", files=["kernels/a.py (head): SyntaxError", "kernels/b.py (head): SyntaxError"])
-    )
+    text = markdown.render(build([file], "x", files=[unimported(f"kernels/{name}.py", "SyntaxError") for name in "ab"]))
     assert "Does not import: kernels/b.py" in text and "Does not import: kernels/a.py" not in text
 
 
@@ -144,7 +142,7 @@ nasty = st.text(st.sampled_from("|`<>@#*_[]\n\\$~&!-=+1.:/ aµ\u202e\x00"), max_
 @given(nasty, nasty, nasty, nasty)
 def test_any_text_anywhere_leaves_the_markdown_whole(case, reason, sentence, other):
     slower = row(f"k{case}", "regression", ratio=2.0, reason=reason, metric=other or "time", file=other)
-    told = {"notes": [other, case], "files": [reason], "command": ["perfci", case, other]}
+    told = {"notes": [other, case], "files": [unimported(reason, sentence)], "command": ["perfci", case, other]}
     report = build([slower, *unchanged(2)], sentence or "x", reason, **told)
     report.sides["head"].subject = case
     report.sides["base"] = SideCode(ref=other)

@@ -19,7 +19,7 @@ from perfci.model.limits import told
 from perfci.model.plan import sharing
 from perfci.model.report import CLASSES, CaseProfile, Report, Row, Verdict
 from perfci.model.results import Case, Part, Results
-from perfci.model.text import listed, one_line
+from perfci.model.text import listed
 from perfci.stats.lag import lag
 
 _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, "error": 3}
@@ -95,7 +95,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         unasked=unasked(context, ranked, rows),
         profiles=profiles,
         notes=[*results.notes, *notes],
-        files=[f"{f.file} ({f.side}): {one_line(f.reason.text, 400)}" for f in results.files],
+        files=results.files,
         started=results.started,
         seconds=results.seconds,
         measuring_seconds=results.measuring_seconds,

@@ -7,7 +7,7 @@ from pydantic import Field
 from perfci.model.base import DeviceKind, Document, Side
 from perfci.model.criteria import Against, Beyond, Kind, Purpose, against, beyond
 from perfci.model.fingerprint import Environments, Fingerprint
-from perfci.model.results import Check, Phase, Proof, Reason, ReasonKind, SideCode, Work
+from perfci.model.results import Check, FileFailure, Phase, Proof, Reason, ReasonKind, SideCode, Work
 from perfci.model.timing import Timing
 from perfci.model.units import Price
 
@@ -331,8 +331,7 @@ class Report(Document):
     profiles: list[CaseProfile] = Field(default_factory=list)
     """In the order of `rows`."""
     notes: list[str]
-    files: list[str] = Field(default_factory=list)
-    """Suite files that did not import, one line each."""
+    files: list[FileFailure] = Field(default_factory=list)
     started: str
     seconds: float
     measuring_seconds: float

@@ -12,7 +12,7 @@ from typing import assert_never
 from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
-from perfci.model.text import count
+from perfci.model.text import count, one_line
 from perfci.model.units import limit_percent, parse_price, show, show_change, show_span, significant
 from perfci.render.escape import visible
 from perfci.render.facts import device_facts, environments, timing
@@ -369,7 +369,8 @@ class View:
     def remarks(self) -> list[str]:
         """Files that did not import and have no row, notes."""
         told = {row.case for row in self.report.rows if row.case == row.file}
-        found = [f"Does not import: {line}" for line in self.report.files if line.split(" (")[0] not in told]
+        lost = [one for one in self.report.files if one.file not in told]
+        found = [f"Does not import: {one.file} ({one.side}): {one_line(one.reason.text, 400)}" for one in lost]
         return (
             found
             + ["what has no answer fails the run too (--strict, or undecided in fail_on)"] * self.report.strict

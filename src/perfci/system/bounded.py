@@ -216,16 +216,13 @@ class Said:
     err: str = ""
     problem: str = ""
     """Why it has no exit code: `no such program`, `no answer within 5 s`."""
+    late: bool = False
+    """Ended for its time."""
 
     @property
     def fine(self) -> bool:
         """It exited with 0."""
         return self.code == 0
-
-    @property
-    def late(self) -> bool:
-        """It was ended for its time."""
-        return self.problem.startswith("no answer")
 
     @property
     def out(self) -> str:
@@ -268,18 +265,20 @@ def run(
             return Said(None, problem="no such program")
         except OSError as error:
             return Said(None, problem=f"cannot be started: {error.strerror}")
-    answer, err, problem = bytearray(), "", ""
+    answer, err, problem, late = bytearray(), "", "", False
     try:
         err = listen(process, answer, seconds, largest)
-    except (TimeoutError, Unread) as error:
+    except Unread as error:
+        problem = str(error)
+    except TimeoutError as error:
+        late = process.poll() is None
         # A child left behind may hold the pipes open: what an ended program said is all.
-        left_behind = isinstance(error, TimeoutError) and process.poll() is not None
-        problem = "" if left_behind else str(error)
+        problem = str(error) if late else ""
     finally:
         end(process)
         with contextlib.suppress(ProcessLookupError, PermissionError):  # what an ended one has left behind
             os.killpg(process.pid, signal.SIGKILL)
-    return Said(None if problem else process.returncode, bytes(answer), err, problem)
+    return Said(None if problem else process.returncode, bytes(answer), err, problem, late)
 
 
 def listen(process: "subprocess.Popen[bytes]", answer: bytearray, seconds: float, largest: int) -> str:

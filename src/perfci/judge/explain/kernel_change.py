@@ -45,32 +45,31 @@ def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | No
     significant_here = any(
         group.seconds >= MINOR * seen.device for group, seen in ((before, base), (after, head)) if seen.device > 0
     )
-    effects = _effects(before, after, any(cause.startswith("spills") for cause in causes)) if significant_here else []
-    if causes and not any("occupancy" in effect for effect in effects) and 2 * after.seconds >= head.device:
+    effects = _effects(before, after, "spills" in causes) if significant_here else {}
+    if causes and not effects.keys() & {"occupancy", "occupancy_theoretical"} and 2 * after.seconds >= head.device:
         two = pair(*(seen.profile.metrics.get("occupancy_theoretical") for seen in (base, head)))
         if two and abs(two[1] - two[0]) > POINTS:
-            effects.insert(0, f"theoretical occupancy {arrow(*two, '%')}")
+            effects = {"occupancy_theoretical": f"theoretical occupancy {arrow(*two, '%')}", **effects}
     changed = after.seconds - before.seconds
     timed = base.trace is not None and head.trace is not None and moved(before.seconds, after.seconds, TIME)
     alike = abs(after.count - before.count) < ONCE
     if not causes and not typed and not effects and not (timed and alike and significant_here):
         return None
     if timed:
-        effects.append(arrow(before.seconds, after.seconds, "s"))
-    label = f"`{after.kernel.label}`"
+        effects["time"] = arrow(before.seconds, after.seconds, "s")
+    label, told = f"`{after.kernel.label}`", ", ".join([*causes.values(), *effects.values()])
     if typed:
-        text = f"{label} {typed}" + (f": {', '.join([*causes, *effects])}" if causes or effects else "")
+        text = f"{label} {typed}" + (f": {told}" if told else "")
         return Finding(5, text, None)
     if not causes and effects and timed and len(effects) == 1:
         counters = before.counted and after.counted
         words = "launched the same way" + (", and no counter moved" if counters else "")
-        return Finding(UNCAUSED, f"{label} takes {effects[0]}, {words}", changed, "", "machine" if counters else "")
+        return Finding(UNCAUSED, f"{label} takes {told}, {words}", changed, "", "machine" if counters else "")
     order = 6 if causes else 8
-    step = ""
-    if any(cause.startswith(("registers", "spill", "local")) for cause in causes):
-        step = f"{label}: {RESOURCES_STEP}"
-    text = f"{label}: {', '.join([*causes, *effects])}"
-    return Finding(order, text, changed if timed else None, step, f"resources {after.kernel.key}" if step else "")
+    step = of = ""
+    if causes.keys() & {"registers", "spills", "local"}:
+        step, of = f"{label}: {RESOURCES_STEP}", f"resources {after.kernel.key}"
+    return Finding(order, f"{label}: {told}", changed if timed else None, step, of)
 
 
 def _retyped(before: Group, after: Group) -> str:
@@ -99,28 +98,28 @@ def _configured(use: KernelUse | KernelCounters) -> Configuration:
     return use.grid, use.block, values.get("registers"), values.get("local_memory"), values.get("shared_memory")
 
 
-def _configuration(before: Group, after: Group) -> list[str]:
-    """Of the longest launches that have no equal in the other side."""
+def _configuration(before: Group, after: Group) -> dict[str, str]:
+    """What changed, with its words, of the longest launches that have no equal in the other side."""
     old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
     was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
     now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)
     if was is None or now is None:
-        return []
+        return {}
     (grid, block, registers, local, shared), (grid_, block_, registers_, local_, shared_) = was, now
-    found = []
+    found = {}
     spilled, spilled_ = before.value("spills"), after.value("spills")
     if local is not None and local_ is not None and local != local_:
         sure = spilled is not None and spilled_ is not None and spilled != spilled_
-        word = "spills to local memory" if sure and local_ > local else "local memory"
-        found.append(f"{word} {arrow(local, local_, 'B')} a thread")
+        name, word = ("spills", "spills to local memory") if sure and local_ > local else ("local", "local memory")
+        found[name] = f"{word} {arrow(local, local_, 'B')} a thread"
     if registers is not None and registers_ is not None and registers != registers_:
-        found.append(f"registers {arrow(registers, registers_)}")
+        found["registers"] = f"registers {arrow(registers, registers_)}"
     if shared is not None and shared_ is not None and shared != shared_:
-        found.append(f"shared memory {arrow(shared, shared_, 'B')} a block")
+        found["shared"] = f"shared memory {arrow(shared, shared_, 'B')} a block"
     if block != block_:
-        found.append(f"block {_shape(block, block_)} threads")
+        found["block"] = f"block {_shape(block, block_)} threads"
     if grid != grid_:
-        found.append(f"grid {_shape(grid, grid_)} blocks")
+        found["grid"] = f"grid {_shape(grid, grid_)} blocks"
     return found
 
 
@@ -132,17 +131,17 @@ def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
     return " → ".join("×".join(str(side) for side in sides) for sides in (before, after))
 
 
-def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
+def _effects(before: Group, after: Group, spilled: bool) -> dict[str, str]:
     """`spilled`: told already."""
 
     def both(name: str) -> tuple[float, float] | None:
         return pair(before.value(name), after.value(name))
 
-    found = []
+    found = {}
     for name, word in (("occupancy", "occupancy"), ("occupancy_theoretical", "theoretical occupancy")):
         two = both(name)
         if two and abs(two[1] - two[0]) > POINTS:
-            found.append(f"{word} {arrow(*two, '%')}")
+            found[name] = f"{word} {arrow(*two, '%')}"
             break
     for name, word, unit, relative, least in (
         ("spills", "loads and stores of local memory", "", INSTRUCTIONS, 0.0),
@@ -152,15 +151,15 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
     ):
         two = both(name)
         if two and moved(*two, relative, least) and not (spilled and name == "spills"):
-            found.append(f"{word} {arrow(*two, unit)}")
+            found[name] = f"{word} {arrow(*two, unit)}"
     two = both("tensor_active")
     if two and abs(two[1] - two[0]) > POINTS:
-        found.append(f"tensor cores {arrow(*two, '%')} active")
+        found["tensor_active"] = f"tensor cores {arrow(*two, '%')} active"
     stalls = [(two[1] - two[0], name, two) for name in STALLS if (two := both(f"stall_{name}"))]
     if stalls:
         risen, name, two = max(stalls)
         if risen > 0 and moved(*two, STALL, LEAST_STALL):
-            found.append(f"warps stalled {STALLS[name]} {arrow(*two)} per instruction")
+            found["stall"] = f"warps stalled {STALLS[name]} {arrow(*two)} per instruction"
     for name, word in (
         ("l1_hit_rate", "L1 hits"),
         ("l2_hit_rate", "L2 hits"),
@@ -168,7 +167,7 @@ def _effects(before: Group, after: Group, spilled: bool) -> list[str]:
     ):
         two = both(name)
         if two and abs(two[1] - two[0]) > HIT_POINTS:
-            found.append(f"{word} {arrow(*two, '%')}")
+            found[name] = f"{word} {arrow(*two, '%')}"
     return found
 
 
