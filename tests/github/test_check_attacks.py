@@ -66,7 +66,7 @@ def test_a_cheap_case_on_the_gpu_excuses_no_other(hub: GitHub, slow: str) -> Non
     ids = ["cheap", "slow"]
     everything = on_cpu(measured(1.0, 1.0, names=ids, declared=ids))
     if slow == "skipped":
-        needs = {"status": "skipped", "kind": "skipped", "text": "needs cuda"}
+        needs = {"status": "skipped", "kind": "device", "text": "needs cuda"}
         skipped = case("slow", None, base=side(**needs), head=side(**needs), stopped="skipped")
         everything = on_cpu(measured(1.0, names=["cheap"], declared=ids))
         everything.cases.append(skipped)

@@ -16,7 +16,7 @@ from perfci.history.store import open_store
 from perfci.model.base import UsageError
 from perfci.model.fingerprint import Environments
 from perfci.model.report import CaseFacts, Interval, Row, Trail
-from perfci.model.results import SideCode
+from perfci.model.results import Reason, SideCode
 from perfci.sources.git import Repository
 from tests.history import nights
 from tests.render.build import SDPA, facts, presence, report, row
@@ -332,7 +332,9 @@ def skipped(device: str) -> tuple[list[Row], list[CaseFacts]]:
     gone = presence("sdpa/n=64", "skipped", device=device, reason=f"skipped: needs {device}")
     rows = [row("sdpa/n=1", device=other), gone]
     known = {"sdpa/n=1": other, "sdpa/n=64": device}
-    return rows, [facts(case, SDPA).model_copy(update={"device": kind}) for case, kind in known.items()]
+    told = [facts(case, SDPA, kind) for case, kind in known.items()]
+    told[1].reasons["head"] = Reason(kind="device", text=f"needs {device}")
+    return rows, told
 
 
 BOTH = {"cuda": "NVIDIA H200", "cpu": "AMD EPYC 9654"}
@@ -367,7 +369,8 @@ def test_a_gpu_that_has_gone_is_no_quiet_night_of_the_cpu(repo: Repo, make: Make
 def test_what_a_benchmark_skips_for_itself_is_of_its_device(repo: Repo, make: Make) -> None:
     """Else the other device's nights of that machine would be of another epoch."""
     rows, known = skipped("cuda")
-    rows[1] = presence("sdpa/n=64", "skipped", device="cuda", reason="skipped: too little memory")
+    rows[1] = presence("sdpa/n=64", "skipped", device="cuda", reason="skipped: needs cuda 13")
+    known[1].reasons["head"] = Reason(kind="skipped", text="needs cuda 13")
     both = make("v1").report.fingerprint.model_copy(update={"devices": BOTH})
     found = night(repo, make("v1", rows=rows, facts=known, fingerprint=both), reference="v1")
     assert found.devices == BOTH

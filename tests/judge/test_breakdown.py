@@ -51,7 +51,7 @@ def test_what_failed_before_it_was_measured_is_no_breakdown():
     ("head", "verdict"),
     [
         (side("failed", "crash", "too"), "error"),
-        (side("skipped", "skipped", "needs cuda"), None),
+        (side("skipped", "device", "needs cuda"), None),
         (side("absent"), "fail"),
     ],
 )

@@ -261,7 +261,7 @@ def test_a_planned_case_that_the_results_do_not_hold_never_passes():
 OK, FAILED, SKIPPED, ABSENT = (
     side(),
     side("failed", "exception", "ValueError: no"),
-    side("skipped", "skipped", "needs cuda"),
+    side("skipped", "device", "needs cuda"),
     side("absent", "absent", "not declared"),
 )
 PRESENCE = [

@@ -18,7 +18,7 @@ from .build import alone, case, limit, pairs, results, side, values
 FAILED = side("failed", "timeout", "no answer for 60 s")
 BROKEN = side("failed", "import", "SyntaxError: '(' was never closed (kernels/suite.py:7)")
 OTHER = side(file="kernels/other.py")
-SKIPPED = side("skipped", "skipped", "needs cuda")
+SKIPPED = side("skipped", "device", "needs cuda")
 
 
 def many(n, ratio=1.0, start=0, **fields):

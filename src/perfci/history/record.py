@@ -176,8 +176,8 @@ def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
     known = main[0].report.fingerprint.devices
     kinds: set[DeviceKind] = set()
     for one in main:
-        rows = (row for row in one.report.rows if row.class_ == "skipped" and f"needs {row.device}" in row.reason)
-        skipped = {(row.case, row.device) for row in rows}
+        heads = ((facts, facts.reasons.get("head")) for facts in one.report.facts)
+        skipped = {(facts.case, facts.device) for facts, reason in heads if reason and reason.kind == "device"}
         kinds |= {it.device for it in one.report.facts if (it.case, it.device) not in skipped}
         gone = sorted(case for case, kind in skipped if kind == "cuda" and kind not in one.report.fingerprint.devices)
         if gone and not _CPU_ALONE.search(" ".join(one.report.command)):

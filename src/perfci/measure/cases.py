@@ -185,7 +185,7 @@ def _side(
     made = CaseSide(file=described["file"], line=described["line"], params=described["params"])
     if not measured:
         made.status = "skipped"
-        made.reason = Reason(kind="skipped", text=f"needs {described['device']}")
+        made.reason = Reason(kind="device", text=f"needs {described['device']}")
     return made
 
 

@@ -15,7 +15,8 @@ from perfci.model.units import Price
 
 ReasonKind = Literal[
     "absent",  # the side does not declare the case
-    "skipped",  # device or tool is not here
+    "skipped",  # by the benchmark itself
+    "device",  # the device that it needs is not here
     "import",  # the suite file does not import
     "build",  # the side did not build
     "exception",  # the case raised

@@ -169,7 +169,7 @@ class Runner:
         if failure:
             return failure
         if device not in devices:
-            return Reason(kind="skipped", text=f"needs {device}")
+            return Reason(kind="device", text=f"needs {device}")
         start = time.monotonic()
         try:
             with self.sides[side].own():
@@ -237,7 +237,7 @@ class Runner:
             if command is not None and (not globs or any(matches(glob, name) for glob in globs)):
                 found: dict[Side, dict[str, Reported] | Reason] = {"head": {name: Reported(name, {}, None, None)}}
                 if command.device not in devices:
-                    found["head"] = Reason(kind="skipped", text=f"needs {command.device}")
+                    found["head"] = Reason(kind="device", text=f"needs {command.device}")
                 cases += self._cases(name, command.device, found)
         return cases
 
@@ -316,7 +316,7 @@ class Runner:
 
 def status_of(reason: Reason) -> Literal["failed", "skipped", "absent"]:
     """Return the status that a reason gives a case's side."""
-    return "skipped" if reason.kind == "skipped" else "absent" if reason.kind == "absent" else "failed"
+    return "skipped" if reason.kind in ("skipped", "device") else "absent" if reason.kind == "absent" else "failed"
 
 
 def adds_options(command: Command) -> bool:
