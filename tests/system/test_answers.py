@@ -76,6 +76,7 @@ def test_an_answer_that_does_not_fit_is_one_line_and_the_end_of_the_worker(answe
         (b"no JSON\n", "wrote garbage on perfci's channel"),
         (b'{"half', "no answer within 0.1 s"),
         (b'{"error": {"kind": "exception", "text": "a sticky error"}, "poisoned": true}\n', "a sticky error"),
+        (b'{"error": {"kind": "forged", "text": "x"}}\n', "answered 'failure' with what does not fit: error.kind"),
     ],
 )
 def test_a_worker_whose_answers_are_worth_nothing_from_now_on_is_ended(

@@ -71,6 +71,14 @@ def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | 
     return channel if hello is not None and hello.get("hello") == name else None
 
 
+class _Failed(Document):
+    """A worker's answer that it has none."""
+
+    error: Reason
+    poisoned: bool = False
+    """Its CUDA context no longer works."""
+
+
 class AskedImport(Document):
     """A scout's message: a module, and a digest of the settings then."""
 
@@ -379,9 +387,10 @@ class Worker:
         if reply is None:
             raise self._gone()
         if "error" in reply:
-            if reply.get("poisoned"):
+            failed = self.fit(_Failed, "failure", reply)
+            if failed.poisoned:
                 self.kill()
-            raise Died(Reason(kind=reply["error"]["kind"], text=reply["error"]["text"]))
+            raise Died(Reason(kind=failed.error.kind, text=failed.error.text))
         return reply
 
     def tell(self, form: type[D], op: str, timeout: float, **fields: Any) -> D:
