@@ -69,8 +69,8 @@ def test_the_whole_on_the_cpu(tmp_path):
     assert set(recording.meta["realised"]["copy512m"]["slow"]) == {"0.005", "0.01", "0.02", "0.05"}
     for by in SLOW:
         pairs = recording.get("pairs", "copy512m", "cpu", by)
-        assert pairs.shape == (2, 8)
-        assert (pairs[:, [0, 4]] > 0).all()
+        assert len(pairs) in (1, 2)  # a busy machine's thirteen seconds may end with the first
+        assert pairs.shape[1:] == (8,) and (pairs[:, [0, 4]] > 0).all()
     for mode in ("rotating", "cold"):
         for variant in probe.VARIANTS:
             samples = recording.get("samples", "copy512m", mode, variant)
