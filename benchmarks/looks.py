@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfci.model.plan import OBVIOUS, Looks
-from perfci.stats.answer import undecided
+from perfci.stats.answer import futile
 from perfci.stats.decide import LAST, Decision, decide, decide_bound, decide_threshold, last_share, margin
 from perfci.stats.obvious import p_beyond
 from perfci.stats.walsh import null_tail
@@ -261,7 +261,7 @@ def given_up_at(x: Array, looks: Looks, m: int, asked: Asked) -> int:
     for n in looks.pairs[:-1]:
         if asked(x[:n], looks, m, False).status != "continue":
             return 0
-        if undecided(n, looks, lambda drawn: asked(x[drawn], looks, m, True)):
+        if futile(n, looks, lambda drawn: asked(x[drawn], looks, m, True)):
             return n
     return 0
 

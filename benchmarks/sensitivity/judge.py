@@ -197,7 +197,7 @@ def consumed(pairs: Sequence[Pair], r: float, m: int = M) -> list[tuple[Status, 
     """
     found = []
     at = 0
-    while at + LOOKS.pairs[0] <= len(pairs):
+    while at + LOOKS.first <= len(pairs):
         status, used = decided(pairs[at:], r, LOOKS, m)
         if status == "inconclusive" and used < LOOKS.pairs[-1]:
             break
@@ -210,7 +210,7 @@ def perfci_row(recording: Recording, kernel: str, mode: str, slow: float, r: flo
     """perfci on one kernel. Pairs of the same code are scaled where no slower code was measured."""
     live = recording.get("pairs", kernel, mode, slow)
     array = live if live is not None else recording.get("pairs", kernel, mode, 0.0)
-    if array is None or len(array) < LOOKS.pairs[0]:
+    if array is None or len(array) < LOOKS.first:
         return None
     pairs = pairs_of(array)
     scale = slow if live is None else 0.0
@@ -255,7 +255,7 @@ def failing_runs(
 
 def _alike(recording: Recording, kernel: str, mode: str) -> Iterator[NDArray[Any]]:
     array = recording.get("pairs", kernel, mode, 0.0)
-    if array is not None and len(array) >= LOOKS.pairs[0]:
+    if array is not None and len(array) >= LOOKS.first:
         yield array
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfci.judge.judge import judge
 from perfci.model.plan import Looks
 from perfci.model.report import Row
-from perfci.stats.answer import answer, outlook
+from perfci.stats.answer import answer, pairs_to_decide
 from tests.judge import build
 
 MAY_BE = re.compile(
@@ -118,7 +118,7 @@ def test_the_outlook_is_about_right(m: int) -> None:
             case.pairs = case.pairs[:8]
             few = answer(case, build.limit(bound=0.1), looks, m, ended=True)
             if few.decision.status == "inconclusive" and whole.status != "inconclusive":
-                told = outlook(build.limit(bound=0.1), few, looks, m)
+                told = pairs_to_decide(build.limit(bound=0.1), few, looks, m)
                 found += [] if told is None else [told / whole.n]
     assert len(found) > 40
     assert 0.75 <= np.median(found) <= 1.35

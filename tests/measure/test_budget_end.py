@@ -203,7 +203,7 @@ def test_a_budget_is_refused_after_a_first_pair_exactly_where_no_case_comes_to_t
     replay = Replayed(monkeypatch, 7, chooses=True)
     replay.costs = {name: [1.0] for name in replay.costs}
     cases, plan = replay.run(seconds)
-    assert plan.convicting == 12
+    assert plan.first_to_show == 12
     report = judge(replay.made.model_copy(update={"budget_needed": replay.loop.needed}))
     refused = 1.25 * (seconds - 1) < 11
     assert refused == (seconds < 10) == (replay.loop.needed > 0)

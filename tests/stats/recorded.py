@@ -54,7 +54,7 @@ def replay(key, runs, r, shift, looks, m, seed=0):
     for _ in range(runs):
         drawn = rng.integers(0, 64, 64)
         signs = BOTH[rng.integers(0, 2, 64)]  # as rng.choice draws, in a fifth of its time
-        b = slope([pairs[i] for i in drawn[: looks.pairs[0]]])
+        b = slope([pairs[i] for i in drawn[: looks.first]])
         measured = signs * time[drawn] + shift
         x = measured + b * signs * clock[drawn]
         found.append(decide_beside(x, measured, margin(r, "lower"), looks, m, ended=True))

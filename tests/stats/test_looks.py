@@ -34,7 +34,7 @@ def test_no_look_spends_what_another_has_spent(m, most):
         planned = [part for pairs, part in zip(looks.pairs, looks.alpha_spending, strict=True) if pairs <= n]
         assert math.fsum([*looks.obvious_spending, *planned, LAST * last_share(looks, "alpha", n)]) <= 1 + 1e-9
     assert math.fsum(looks.beta_spending) == pytest.approx(1)
-    assert looks.pairs[0] == 8 and looks.pairs[-1] == (most or 64)
+    assert looks.first == 8 and looks.pairs[-1] == (most or 64)
     spending = [n for n, part in zip(looks.pairs, looks.alpha_spending, strict=True) if part]
     assert spending[0] == min(looks.pairs[-1], math.ceil(math.log2(m / (0.3 * looks.alpha))))
 

@@ -73,7 +73,7 @@ PAIR_SD = {"add64k": 0.16, "copy512M": 0.01, "mm1024": 0.135, "mm8192": 0.09, "r
 
 def log_ratios_of(key):
     case = Case(id="k", kernel="k", device="cuda", sides={}, pairs=recorded_pairs(key))
-    return log_ratios(case, "time", LOOKS.pairs[0])
+    return log_ratios(case, "time", LOOKS.first)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

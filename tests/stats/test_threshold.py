@@ -63,7 +63,7 @@ def test_a_value_that_is_no_number_is_no_answer(wrong):
 
 def test_fewer_pairs_than_the_first_look_never_decide():
     looks = Looks.fitted(30)
-    few = [0.0] * (looks.pairs[0] - 1)
+    few = [0.0] * (looks.first - 1)
     assert decided(few, looks, 30) == "continue"
     assert decided(few, looks, 30, ended=True) == "inconclusive"
 

@@ -279,7 +279,7 @@ def _read(asked: Trial, results: Results) -> Compared:
     elif row.class_ in ("unchanged", "improvement"):
         found.answer = "no"
     if asked.purpose == "whole" and found.answer == "yes":  # by all pairs: steps are held against half of it
-        pairs = log_ratios(case, row.metric, results.plan.looks.pairs[0])
+        pairs = log_ratios(case, row.metric, results.plan.looks.first)
         found.pairs, (found.change, found.interval) = pairs.x.size, ratio(pairs.x)
     if asked.purpose == "confirm":
         found.explained = [text for one in report.profiles for text in one.sentences][:_EXPLAINED]

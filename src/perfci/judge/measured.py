@@ -100,9 +100,7 @@ def trails(cases: Iterable[Case], rows: Iterable[Row], looks: Looks) -> list[Tra
         if row.against == "base" and row.change is not None and row.pairs and (row.case, row.device) in known:
             compared.setdefault((row.case, row.device, row.metric), row)
     return [
-        _trail(
-            known[row.case, row.device], row.metric, row.pairs, row.pairs if row.early_look else looks.pairs[0], looks
-        )
+        _trail(known[row.case, row.device], row.metric, row.pairs, row.pairs if row.early_look else looks.first, looks)
         for row in compared.values()
     ]
 
@@ -121,9 +119,9 @@ def unasked(context: Context, cases: Iterable[Case], rows: Iterable[Row]) -> lis
             and state(case, "head").status == "ok"
             and presence(context, case) is None
         ):
-            x = log_ratios(case, "time", looks.pairs[0]).x
+            x = log_ratios(case, "time", looks.first).x
             if x.size and np.isfinite(x).all():
-                found.append(_trail(case, "time", x.size, looks.pairs[0], looks))
+                found.append(_trail(case, "time", x.size, looks.first, looks))
     return found
 
 

@@ -17,7 +17,7 @@ def starved(context: Context, cases: Sequence[Case]) -> bool:
 
 def sentence(results: Results, context: Context) -> str:
     """Return the sentence of a run that is starved."""
-    budget, first = show_budget(results.plan.budget), context.looks.pairs[0]
+    budget, first = show_budget(results.plan.budget), context.looks.first
     who = listed((case.id for case in results.cases if _asked(context, case)), mark="`")
     if results.budget_needed:
         return f"The budget of {budget} is too short to show a regression of {who}: measuring ended early"
@@ -35,7 +35,7 @@ def advice(cases: Iterable[Case]) -> str:
 
 def unreached(context: Context, case: Case) -> bool:
     """Tell whether the budget ended before the first look."""
-    return case.stopped == "budget" and len(case.pairs) < context.looks.pairs[0]
+    return case.stopped == "budget" and len(case.pairs) < context.looks.first
 
 
 def _asked(context: Context, case: Case) -> bool:

@@ -17,7 +17,7 @@ from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
 from perfci.model.units import limit_percent, percent, show
 from perfci.stats.answer import Answer, answer
-from perfci.stats.decide import margin, pairs_needed
+from perfci.stats.decide import margin
 from perfci.stats.equal_clock import LogRatios
 from perfci.stats.lag import beyond_drift
 from perfci.stats.series import paired, side_values, values_of
@@ -281,7 +281,7 @@ def _already_broken(context: Context, case: Case, criterion: Criterion, base: fl
     if found.status == "invalid":
         why = f"what is known of {criterion.metric} does not show whether head is worse"
         return context.effect("invalid", criterion), f"{already}; {why}"
-    needed = pairs_needed(context.looks, context.m)
+    needed = context.looks.fewest_to_show(context.m)
     if found.n < needed:
         why = f"{found.n} of the {needed} pairs that it takes to show that head is worse"
         return context.effect("inconclusive", criterion), f"{already}; {why}"

@@ -8,9 +8,9 @@ from perfci.model.criteria import Criterion
 from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.model.units import limit_percent, percent, show_budget
-from perfci.stats.answer import Answer, number_after, outlook
+from perfci.stats.answer import Answer, pairs_to_decide
 from perfci.stats.calibration import noise, reach
-from perfci.stats.decide import asked_at, margin, pairs_needed
+from perfci.stats.decide import asked_at, margin
 from perfci.stats.walsh import Array, interval
 
 LEVEL = 0.95
@@ -35,10 +35,10 @@ def enough(case: Case) -> str:
 
 def undecided(context: Context, case: Case, criterion: Criterion, found: Answer, x: Array, words: str) -> str:
     """Return why a relative limit has no answer. `x`: log ratios; `words`: the change as seen."""
-    n, first = found.decision.n, context.looks.pairs[0]
+    n, first = found.decision.n, context.looks.first
     words += _beyond_the_interval(context, criterion, found.limit, x if criterion.better == "lower" else -x)
     if case.origin == "imported":
-        needed = pairs_needed(context.looks, context.m)
+        needed = context.looks.fewest_to_show(context.m)
         if n < needed:
             return f"{n} of the {needed} files each of base and head that it takes to show a regression"
         return f"undecided after {n} files each of base and head: {words}; more files, or a larger limit, would help"
@@ -60,7 +60,7 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
 def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, broken: str) -> str:
     """Return why a bound has no answer. `broken`: how head's workers break it."""
     n = found.decision.n
-    first = number_after(context.looks) if case.proved else context.looks.pairs[0]
+    first = context.looks.earliest if case.proved else context.looks.first
     if n < first:
         return f"{n} of the {first} workers that a decision needs{stopped(case)}{enough(case)}"
     more = _more(context, case, criterion, found)
@@ -68,7 +68,7 @@ def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, 
 
 
 def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> str:
-    needed = outlook(criterion, found, context.looks, context.m)
+    needed = pairs_to_decide(criterion, found, context.looks, context.m)
     if needed is None or case.stopped == "hopeless":
         return ""
     more = count(needed - found.decision.n, "more pair" if found.ratios else "more worker")
@@ -93,7 +93,7 @@ def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, w
     alpha = looks.alpha / context.m * asked_at(looks, "alpha", n)
     line = percent(limit) if criterion.threshold else limit_percent(limit)
     seen = f", all of it beyond {'that' if criterion.threshold else f'the limit of {line}'}" if low > r_log else ""
-    if n < looks.pairs[0]:
+    if n < looks.first:
         return seen
     if criterion.threshold:
         what, share, short = "to tell takes", alpha, high < r_log

@@ -149,7 +149,7 @@ class Loop:
 
     def _look(self, case: Case) -> int:
         plan = self.plan
-        return plan.convicting if self._criteria(case) and not case.proved else plan.looks.pairs[0]
+        return plan.first_to_show if self._criteria(case) and not case.proved else plan.looks.first
 
     def _needs(self, cases: Sequence[Case]) -> list[Need]:
         found = []
@@ -169,7 +169,7 @@ class Loop:
         if not self.chosen or all(case.pairs for case in batch):
             return self.budget.end
         expected = math.fsum(need.planned / need.pairs for need in self._needs(batch))
-        return min(self.budget.end, time.monotonic() + expected + self.budget.left / self.plan.convicting)
+        return min(self.budget.end, time.monotonic() + expected + self.budget.left / self.plan.first_to_show)
 
     def _leave(self, cases: Sequence[Case]) -> None:
         """Tells those asked which budget would do to come to a look."""
@@ -188,7 +188,7 @@ class Loop:
         enough, what = max(case.budget_needed for case in short), f"for {listed(case.id for case in short)}"
         if self.budget.left and len(short) == self.asked:
             self.needed = enough
-            what = f"to show a regression: {self.plan.convicting} pairs of each case take longer"
+            what = f"to show a regression: {self.plan.first_to_show} pairs of each case take longer"
         self.progress.note(
             f"the budget of {show_budget(self.plan.budget)} is too short {what}; a budget of {show_budget(enough)} "
             "would do"
@@ -203,7 +203,7 @@ class Loop:
         if pairs >= (plan.exact_pairs or plan.max_pairs):
             case.stopped = "decided" if self._settled(case) else "cap"
             return False
-        if plan.purpose != "change" and pairs < plan.looks.pairs[0] and not self._criteria(case):
+        if plan.purpose != "change" and pairs < plan.looks.first and not self._criteria(case):
             return True  # nothing is asked of it, and its ratio is recorded
         return not plan.looks.at(pairs) or not self._settled(case)
 

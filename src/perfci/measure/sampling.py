@@ -14,7 +14,7 @@ from perfci.model.base import DeviceKind
 from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.results import Case
-from perfci.stats.answer import answer, outlook, tightest_margin
+from perfci.stats.answer import answer, pairs_to_decide, tightest_margin
 from perfci.stats.calibration import MAD, factors
 from perfci.stats.components import Costs, allot, components
 from perfci.stats.equal_clock import log_ratios
@@ -144,11 +144,11 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
         bench.setups[case.key] = replace(setup, placements=TELLING)
     if len(case.pairs) < planned_pairs(case, benches):
         return
-    found, costs = components(case, plan.looks.pairs[0], least=1), _costs(case)
+    found, costs = components(case, plan.looks.first, least=1), _costs(case)
     if found is None or costs is None:
         return
     target = asked / SHARE
-    ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
+    ratios = log_ratios(case, "time", plan.looks.first).x
     if len(ratios) >= (max([SEEN, *plan.looks.obvious_pairs]) if one_peak(case, len(case.pairs)) else SEEN):
         spread = _spread(ratios, asked)
         target *= min(1.0, asked / CALM / spread) if spread > 0 else 1.0
@@ -189,7 +189,7 @@ def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
     last, in turns by the time they have had.
     """
     fewest = min(len(case.pairs) for case in cases)
-    if plan.exact_pairs is not None or fewest < plan.convicting:
+    if plan.exact_pairs is not None or fewest < plan.first_to_show:
         return [case for case in cases if len(case.pairs) == fewest]
     needs = {case.key: _seconds_needed(case, plan) for case in cases}
     if math.fsum(needs.values()) <= left:
@@ -211,7 +211,11 @@ def pairs_left(case: Case, criteria: Iterable[Criterion], plan: Plan) -> int:
     if plan.exact_pairs is not None:
         return plan.exact_pairs - taken
     found = ((one, answer(case, one, plan.looks, plan.m)) for one in criteria)
-    wanted = [outlook(one, so_far, plan.looks, plan.m) for one, so_far in found if so_far.decision.status == "continue"]
+    wanted = [
+        pairs_to_decide(one, so_far, plan.looks, plan.m)
+        for one, so_far in found
+        if so_far.decision.status == "continue"
+    ]
     look = next((one for one in plan.looks.pairs if one > taken), plan.max_pairs)
     return min(max([look, *filter(None, wanted)]), plan.max_pairs) - taken
 
@@ -226,7 +230,7 @@ def _seconds_needed(case: Case, plan: Plan) -> float:
     A change larger than the limit shows in pairs that scatter more than the limit allows. How large is asked, never
     which way: no outcome is favoured. A last look may decide earlier; that is not counted on.
     """
-    ratios = log_ratios(case, "time", plan.looks.pairs[0]).x
+    ratios = log_ratios(case, "time", plan.looks.first).x
     # Robust, as the decision is: one pair far off costs it a few pairs and not the answer.
     centre = float(np.median(ratios)) if len(ratios) > 1 else math.nan
     spread = MAD * float(np.median(np.abs(ratios - centre))) if len(ratios) > 1 else math.nan

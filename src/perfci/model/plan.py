@@ -44,6 +44,26 @@ class Looks(Document):
     confirm: Share = 0.005
     """Level at which a regression must also be more than half the limit."""
 
+    @property
+    def first(self) -> int:
+        """Pairs at the first look, before which only what is obvious ends."""
+        return self.pairs[0]
+
+    @property
+    def earliest(self) -> int:
+        """Pairs at which anything can end."""
+        return [*self.obvious_pairs, *self.pairs][0]
+
+    def first_to_show(self, m: int) -> int:
+        """Return the pairs at the first look that can show a regression: the smallest p of n pairs is 2^-n."""
+        shares = zip(self.pairs, self.alpha_spending, strict=True)
+        within = (n for n, share in shares if 2.0**-n <= min(share * self.alpha / m, self.confirm))
+        return next(within, self.pairs[-1])
+
+    def fewest_to_show(self, m: int) -> int:
+        """Return the fewest pairs that show a regression, were all of α/m spent on one look."""
+        return math.ceil(-math.log2(min(self.alpha / m, self.confirm)))
+
     @classmethod
     def fitted(cls, m: int, most: int | None = None) -> "Looks":
         """Return the looks of m criteria that share α, at `most` pairs or fewer.
@@ -160,12 +180,9 @@ class Plan(Document):
         return [one for one in self.criteria if one.timed]
 
     @property
-    def convicting(self) -> int:
-        """Pairs at the first look that can show a regression: the smallest p of n is 2^-n."""
-        looks = self.looks
-        shares = zip(looks.pairs, looks.alpha_spending, strict=True)
-        within = (n for n, share in shares if 2.0**-n <= min(share * looks.alpha / self.m, looks.confirm))
-        return next(within, looks.pairs[-1])
+    def first_to_show(self) -> int:
+        """Pairs at the first look that can show a regression."""
+        return self.looks.first_to_show(self.m)
 
     @property
     def observed(self) -> list[Criterion]:

@@ -88,14 +88,9 @@ def _centred(head: Array, criterion: Criterion) -> Decision:
     return Decision("unchanged" if holds else "violation", 0, len(head), None, centre, within=holds)
 
 
-def number_after(looks: Looks) -> int:
-    """Return the workers that tell the number of a proved case."""
-    return [*looks.obvious_pairs, *looks.pairs][0]
-
-
 def _number(head: Array, criterion: Criterion, looks: Looks, *, ended: bool) -> Decision:
     """Base is the same, so head cannot fail by it, and no error rate is at stake."""
-    n = number_after(looks)
+    n = looks.earliest
     if len(head) < n:
         return Decision("inconclusive" if ended else "continue", None, len(head), None, None)
     return _centred(head[:n], criterion)
@@ -103,7 +98,7 @@ def _number(head: Array, criterion: Criterion, looks: Looks, *, ended: bool) -> 
 
 def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: bool) -> Answer:
     metric, limit = criterion.metric, criterion.bound
-    ratios = log_ratios(case, metric, looks.pairs[0])
+    ratios = log_ratios(case, metric, looks.first)
     base, head = ratios.base, ratios.head
     if not base.size:
         return Answer(invalid(_why_none(case, metric)), limit, base, head)
@@ -116,7 +111,7 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
     if (early := _obvious(case, criterion, looks, m)) is not None:
         return early
     # The pairs of the first look alone, so that the limit is the same at every look.
-    limit = _limit(case, criterion, base[: looks.pairs[0]])
+    limit = _limit(case, criterion, base[: looks.first])
     r_log = margin(limit, criterion.better)
     decision = _decided(ratios, criterion, r_log, looks, m, ended=ended)
     n, hidden = decision.n, False
@@ -150,7 +145,7 @@ def hopeless(case: Case, criteria: Iterable[Criterion], looks: Looks, m: int) ->
 
 
 def _hopeless(criterion: Criterion, found: Answer, looks: Looks, m: int) -> bool:
-    return undecided(len(found.head), looks, lambda drawn: _drawn(criterion, found, looks, m, drawn))
+    return futile(len(found.head), looks, lambda drawn: _drawn(criterion, found, looks, m, drawn))
 
 
 def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDArray[np.intp]) -> Decision:
@@ -166,25 +161,25 @@ def replay(case: Case, criterion: Criterion, looks: Looks, m: int, places: NDArr
     `places`: the pairs of each run in their order, shape (runs, pairs). The looks before the first one, which ask for
     samples, are left out.
     """
-    ratios = log_ratios(case, criterion.metric, looks.pairs[0])
-    r_log = margin(_limit(case, criterion, ratios.base[: looks.pairs[0]]), criterion.better)
+    ratios = log_ratios(case, criterion.metric, looks.first)
+    r_log = margin(_limit(case, criterion, ratios.base[: looks.first]), criterion.better)
     return [_decided(ratios.taken(where), criterion, r_log, looks, m, ended=True) for where in places]
 
 
 def precise(case: Case, criterion: Criterion, looks: Looks) -> bool:
     """Return whether half of the 95 % interval of a change, by all pairs, is `PRECISE` of it at most, in logs."""
-    x = log_ratios(case, criterion.metric, looks.pairs[0]).x
+    x = log_ratios(case, criterion.metric, looks.first).x
     low, high, level = interval(x, 0.95)
     return level > 0 and (high - low) / 2 <= PRECISE * abs(hodges_lehmann(x))
 
 
-def outlook(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:
+def pairs_to_decide(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:
     """Return the pairs in all that would decide, were further ones like those so far; None where none would."""
     decision = _drawn(criterion, found, looks, m, np.arange(looks.pairs[-1]) % len(found.head))
     return None if decision.status == "inconclusive" else decision.n
 
 
-def undecided(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decision]) -> bool:
+def futile(n: int, looks: Looks, decided: Callable[[NDArray[np.intp]], Decision]) -> bool:
     """Return whether `decided` leaves the share `GIVEN_UP` or more of continuations of n pairs open.
 
     `decided`: from the places of pairs, those that there are first, all looks being taken.

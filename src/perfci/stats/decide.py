@@ -105,7 +105,7 @@ def may_prove_after(look: int, looks: Looks, m: int) -> bool:
 
 def last_share(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
     """Return the share of an error rate for a last look at n pairs; 0 before the first look."""
-    if n < looks.pairs[0]:
+    if n < looks.first:
         return 0.0
     shares, early = (looks.alpha_spending, looks.obvious_spending) if rate == "alpha" else (looks.beta_spending, [])
     spent = [share for pairs, share in zip(looks.pairs, shares, strict=True) if pairs <= n]
@@ -117,11 +117,6 @@ def asked_at(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
     """Return the largest share of an error rate that a look at n pairs may spend."""
     shares = looks.alpha_spending if rate == "alpha" else looks.beta_spending
     return max(last_share(looks, rate, n), dict(zip(looks.pairs, shares, strict=True)).get(n, 0.0))
-
-
-def pairs_needed(looks: Looks, m: int) -> int:
-    """Return the fewest pairs that can show a regression with all of α/m: the smallest p of n pairs is 2^-n."""
-    return math.ceil(-math.log2(min(looks.alpha / m, looks.confirm)))
 
 
 def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, ended: bool = False) -> Decision:

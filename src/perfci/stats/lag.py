@@ -71,7 +71,7 @@ def _scaled(x: Array) -> Array:
 
 def lag(cases: Iterable[Case], looks: Looks) -> Lag | None:
     """Return the correlation by the pairs' time; None for files that another tool wrote."""
-    return correlation([log_ratios(case, "time", looks.pairs[0]).x for case in cases if case.origin != "imported"])
+    return correlation([log_ratios(case, "time", looks.first).x for case in cases if case.origin != "imported"])
 
 
 def beyond_drift(y: Array) -> bool:

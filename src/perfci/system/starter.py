@@ -267,7 +267,7 @@ class Wait:
         """`watch`: returns a reason to end it."""
         self.starter, self.ident, self.pid, self.channel, self.watch = starter, ident, pid, channel, watch
         self.timeout, self.deadline = timeout, time.monotonic() + timeout
-        self.look = time.monotonic() + POLL
+        self.next_poll = time.monotonic() + POLL
         """When its memory is read next."""
         self.died: Died | None = None
         """Why it was killed."""
@@ -281,9 +281,9 @@ class Wait:
         """Kill it past time or memory, or for a reason of `watch`."""
         if now >= self.deadline:
             return self._kill(Reason(kind="timeout", text=f"no answer within {self.timeout:g} s"))
-        if now < self.look:
+        if now < self.next_poll:
             return None
-        self.look = now + POLL
+        self.next_poll = now + POLL
         limit = self.starter.memory_limit
         if limit and (used := memory_of(self.pid)) > limit:
             text = f"used {used / 2**30:.1f} GiB of memory, more than the {limit / 2**30:.1f} GiB allowed"
@@ -310,7 +310,7 @@ def wait_first(waits: Sequence[Wait]) -> Wait:
         for wait in waits:
             if wait.is_over():
                 return wait
-        left = min(min(wait.deadline, wait.look) for wait in waits) - time.monotonic()
+        left = min(min(wait.deadline, wait.next_poll) for wait in waits) - time.monotonic()
         pending = [control for control in controls if control.pending()]
         ready = select.select([*controls, *channels], [], [], 0.0 if pending else max(0.0, left))[0]
         for channel in ready:

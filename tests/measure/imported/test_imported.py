@@ -17,7 +17,6 @@ from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Limit, Policy
 from perfci.model.report import Report
 from perfci.model.results import Results
-from perfci.stats.decide import pairs_needed
 
 DATA = Path(__file__).parents[2] / "data" / "import"
 
@@ -95,7 +94,7 @@ def test_what_is_needed_is_enough(tmp_path):
     for n, expected in ((8, "inconclusive"), (9, "regression")):
         results, report = compared(tmp_path, "hyperfine", n, 2.0, policy)
         assert results.plan.m == 4  # of two cases, a relative and an absolute limit each
-        assert pairs_needed(results.plan.looks, results.plan.m) == 9
+        assert results.plan.looks.fewest_to_show(results.plan.m) == 9
         assert {row.class_ for row in report.rows if row.kind == "regression"} == {expected}
 
 

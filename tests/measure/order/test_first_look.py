@@ -210,7 +210,7 @@ def test_the_cheapest_are_decided_and_what_is_too_dear_says_what_it_needs() -> N
     run = Machine({"cheap/n=1": Kernel(1.0, change=1.05), "cheap/n=2": Kernel(1.1), "dear": Kernel(20.0)}, 60.0)
     made = run.run()
     assert classes(made) == {"cheap/n=1": "regression", "cheap/n=2": "unchanged", "dear": "invalid"}
-    assert pairs_of(made) == {"cheap/n=1": made.plan.convicting, "cheap/n=2": 8, "dear": 0}
+    assert pairs_of(made) == {"cheap/n=1": made.plan.first_to_show, "cheap/n=2": 8, "dear": 0}
     assert run.loop.needed == 0
     report = judge(made)
     reason = next(row.reason for row in report.rows if row.case == "dear")
@@ -293,7 +293,7 @@ def test_what_is_audited_or_not_asked_comes_behind() -> None:
         "audited": Kernel(0.5, audited=True), "unasked": Kernel(0.5, asked=False), "asked": Kernel(1.0, change=1.05),
     }  # fmt: skip
     short = Machine(kernels, 12.5, purpose="last")
-    assert pairs_of(short.run()) == {"audited": 0, "unasked": 0, "asked": short.planned().plan.convicting}
+    assert pairs_of(short.run()) == {"audited": 0, "unasked": 0, "asked": short.planned().plan.first_to_show}
     assert set(pairs_of(Machine(kernels, 60.0, purpose="last").run()).values()) == {8, 10}
 
 

@@ -42,7 +42,7 @@ def ids(cases: list[Case]) -> list[str]:
 @pytest.mark.parametrize("pairs", [3, 15])
 def test_up_to_the_first_look_that_can_convict_all_go_on_alike(pairs: int) -> None:
     cases = [case("behind", pairs, 0.5), case("ahead", pairs + 1, 0.001)]
-    assert plan("behind", "ahead").convicting == 16
+    assert plan("behind", "ahead").first_to_show == 16
     assert ids(next_batch(cases, plan("behind", "ahead"), left=0.1)) == ["behind"]
 
 

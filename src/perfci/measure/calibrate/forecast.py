@@ -31,7 +31,7 @@ LEAST_PAIRS = 8
 
 def ratios(case: Case, metric: str, looks: Looks) -> Array:
     """Return ln(head/base) per pair, shape (pairs,), at equal clock where measured."""
-    return log_ratios(case, metric, looks.pairs[0]).x
+    return log_ratios(case, metric, looks.first).x
 
 
 def noise_metric(metric: str) -> str:
@@ -165,7 +165,7 @@ def _case(
 
     length, estimated = length_of(UNKNOWN_PAIRS)
     if not asked:
-        first = float(plan.looks.pairs[0])
+        first = float(plan.looks.first)
         return CasePlan(case.id, case.device, None, None, "", first, length, estimated, "no limit")
     worst: CasePlan | None = None
     for criterion in asked:

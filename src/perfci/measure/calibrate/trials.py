@@ -169,7 +169,7 @@ def _case(one: _Measured, replayed: Sequence[_Replayed], results: Results, cases
     found = noise(one.x, cases)
     here = [each for each in replayed if each.of is one]
     tightest = min(here, key=lambda each: margin(each.limit, each.criterion.better), default=None)
-    parts = components(case, plan.looks.pairs[0]) if one.metric == "time" else None
+    parts = components(case, plan.looks.first) if one.metric == "time" else None
     return CaseCalibration(
         case=case.id,
         device=case.device,

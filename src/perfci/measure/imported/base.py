@@ -10,7 +10,6 @@ from perfci.model.base import DeviceKind, Side, UsageError
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Plan
 from perfci.model.results import Case, SideCode
-from perfci.stats.decide import pairs_needed
 
 Files = Mapping[Side, Sequence[Path]]
 """Of each side, in the order measured."""
@@ -74,7 +73,7 @@ def named(paths: Sequence[Path]) -> str:
 
 def too_few(plan: Plan) -> list[str]:
     """Return a note where the files are too few to show a regression."""
-    needed = pairs_needed(plan.looks, plan.m)
+    needed = plan.looks.fewest_to_show(plan.m)
     if plan.max_pairs >= needed or not any(one.relative for one in plan.timed):
         return []
     return [
