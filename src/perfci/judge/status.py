@@ -168,7 +168,7 @@ def of_case(case: Case, metric: str, unit: str, class_: Class, effect: Effect, r
     """Return a row on a case itself, with the values of a metric."""
     base, head = (centre(side_values(case, side, metric)) for side in SIDES)
     fields = judged(class_, effect, reason, base=base, head=head)
-    why = case.sides["head"].reason if class_ == "failed" else None
+    why = state(case, "head").reason if class_ == "failed" else None
     fields |= {"failure": why and why.kind, "pairs": len(case.pairs)}
     return Row(**about(case), **fields, metric=metric, unit=unit, kind="presence")
 
