@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from perfci.measure.request import Request, Standing
+from perfci.measure.request import PairProgress, Request
 from perfci.measure.run import Measurement
 from perfci.model.results import Results
 
@@ -98,7 +98,7 @@ class Quiet:
     def note(self, text: str) -> None:
         """Nothing."""
 
-    def pair(self, standing: Standing) -> None:
+    def pair(self, standing: PairProgress) -> None:
         """Nothing."""
 
     def decided(self, results: Results) -> None:

@@ -23,7 +23,7 @@ from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, criteria
 from perfci.model.plan import Looks, Plan
 from perfci.model.policy import Policy
-from perfci.model.results import Case, CaseSide, Pair, Part, Results, SideCode
+from perfci.model.results import Case, CaseSide, Pair, PlanPart, Results, SideCode
 from perfci.model.timing import Timing
 from perfci.stats.answer import answer
 
@@ -101,7 +101,7 @@ def _results(own: Sequence[Case], asked: Mapping[str, Criterion], m: int, number
     return Results(
         run="r", mode="compare", started="2026-01-05T10:15:00+00:00", command=["perfci"], fingerprint=Fingerprint(),
         sides={"base": SideCode(), "head": SideCode()}, plan=plan, cases=list(own),
-        part=Part(plan="a", shards=[number], of=SHARDS, cases=list(keys)),
+        part=PlanPart(plan="a", shards=[number], of=SHARDS, cases=list(keys)),
     )  # fmt: skip
 
 

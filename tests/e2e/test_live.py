@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from perfci.cli.measure import by_times
 from perfci.cli.progress import Console, Teller
 from perfci.judge.judge import judge
-from perfci.measure.request import MEASURE_ALL, SEED, Standing
+from perfci.measure.request import MEASURE_ALL, SEED, PairProgress
 from perfci.model.results import Case, Pair
 from perfci.render.terminal import _Printer
 from perfci.render.view import View
@@ -27,7 +27,7 @@ from tests.measure.shards.replay import Series, measure, planned, series
 
 from .conftest import Repo, adding
 
-STANDING = Standing(pairs=8, open=2, decided=3, cases=5, seconds=20.4, budget=60.0, expected=87.0)
+STANDING = PairProgress(pairs=8, open=2, decided=3, cases=5, seconds=20.4, budget=60.0, expected=87.0)
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

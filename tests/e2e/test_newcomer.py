@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from perfci.cli.progress import Teller
-from perfci.measure.request import Standing
+from perfci.measure.request import PairProgress
 from perfci.system.lease import Lease
 
 from .conftest import Repo, adding
@@ -23,7 +23,7 @@ def test_a_message_is_one_line_where_no_terminal_folds_it() -> None:
     teller = Teller(Console(file=said, width=80))
     teller.stage("taking " + "base " * 30)
     teller.note("a note " * 30)
-    teller.pair(Standing(pairs=1, open=0, decided=1, cases=1, seconds=2.0, budget=900.0, expected=0.0))
+    teller.pair(PairProgress(pairs=1, open=0, decided=1, cases=1, seconds=2.0, budget=900.0, expected=0.0))
     assert [line.split(" ")[1] for line in said.getvalue().splitlines()] == ["taking", "a", "pair"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perfci.cli.ci import Answer, _answer
+from perfci.cli.ci import JobAnswer, _answer
 from perfci.cli.measure import Finished
 from perfci.github import artifact, thin
 from perfci.github.artifact import Unfit, parse
@@ -124,7 +124,7 @@ def test_the_measuring_job_says_what_it_leaves_out(
     context: Any = SimpleNamespace(origin=publication(outcome.report).origin)
     reached = sizes(recorded.model_copy(deep=True))
 
-    def answer() -> Answer:
+    def answer() -> JobAnswer:
         file.write_bytes(written(recorded))
         return _answer(outcome, Settings(publish="true"), context, tmp_path, "perfci--gate--0--1")
 

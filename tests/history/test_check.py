@@ -14,7 +14,7 @@ from benchmarks.history.simulate import WHITE, documents
 from perfci.history import check as module
 from perfci.history.check import check
 from perfci.history.document import Compared, Night, Ratio
-from perfci.history.series import answered, collect
+from perfci.history.series import collect, ratio_or_why
 from perfci.history.store import Fault, open_store
 from perfci.render.changes import render
 from tests.history.nights import at, commit, compared, night, perfci, point
@@ -119,8 +119,8 @@ def test_what_is_read_of_a_series_grows_as_its_nights_do(monkeypatch: pytest.Mon
     for number in (100, 200):
         ratios = [*[None] * (number // 2), *[1.0, None] * (number // 4)]
         [device] = collect(nights(ratios, epoch=lambda day: f"{day // nights_of_epoch:016x}"))
-        for trace in device.traces.values():
-            trace.nights = Counted(trace.nights)
+        for curve in device.curves.values():
+            curve.nights = Counted(curve.nights)
         Counted.read = 0
         check([device])
         read.append(Counted.read)
@@ -241,7 +241,7 @@ def test_a_case_without_an_answer_in_the_last_epoch_stands_nowhere():
     ],
 )  # fmt: skip
 def test_what_is_no_answer_says_why(one, why):
-    said = answered(one)
+    said = ratio_or_why(one)
     assert isinstance(said, str)
     assert why in said
 
@@ -250,9 +250,9 @@ def test_a_standard_error_is_that_of_the_interval():
     one = Compared(
         class_="unchanged", ratio=Ratio(ratio=1, low=math.exp(-0.01), high=math.exp(0.01), level=0.95, pairs=9)
     )
-    assert answered(one) == pytest.approx((0, -0.01, 0.01, 0.01 / 1.959964))
+    assert ratio_or_why(one) == pytest.approx((0, -0.01, 0.01, 0.01 / 1.959964))
     proved = Compared(class_="unchanged", ratio=Ratio(ratio=1, low=1, high=1, level=1, pairs=0))
-    assert answered(proved) == (0.0, 0.0, 0.0, 0.0)
+    assert ratio_or_why(proved) == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_machines_are_looked_at_apart():

@@ -262,7 +262,7 @@ def test_a_second_document_of_a_run_and_attempt_is_left_out(tmp_path: Path) -> N
 
 def test_faults_and_documents_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MOST_FAULTS", 3)
-    monkeypatch.setattr(base, "MOST", 2)
+    monkeypatch.setattr(base, "MOST_NIGHTS", 2)
     for day in range(5):
         put(tmp_path, name_of(night(day)), content_of(night(day)))
         put(tmp_path, f"nights/2026/{day}", b"")

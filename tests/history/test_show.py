@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from perfci.history.document import Commit, Compared, Reference
-from perfci.history.series import Answer, Interval, Series, choose, collect, read
+from perfci.history.series import Interval, NightAnswer, Series, choose, collect, read
 from perfci.history.store import Store, open_store
 from perfci.render.history import as_json, fault_lines, no_series, print_series, sparkline
 from tests.history.nights import at, commit, compared, night, perfci, point, ratio
@@ -42,9 +42,9 @@ def test_series_are_those_of_the_documents(store: Store) -> None:
     nights.sort(key=lambda one: one.started)
     for limit in (2, 99):
         for series in shown(store, limit=limit):
-            expected = [(one.run, own.value) for one in nights for own in one.points if own.case == series.trace.case]
+            expected = [(one.run, own.value) for one in nights for own in one.points if own.case == series.curve.case]
             assert [(head.run, entry.value) for head, entry in series.nights] == expected[-limit:]
-    assert [one.trace.case for one in shown(store)] == [f"case{n}" for n in range(5)]
+    assert [one.curve.case for one in shown(store)] == [f"case{n}" for n in range(5)]
 
 
 def test_every_field_of_a_night(store: Store) -> None:
@@ -71,7 +71,7 @@ def test_series_are_chosen_by_glob_metric_and_device(store: Store) -> None:
     store.add(night(1, points=[point("sdpa/n=1", device="cuda")], devices={"cuda": "NVIDIA L4"}))
 
     def keys(*args: str, **also: str) -> list[tuple[str, str, str]]:
-        return [(one.trace.case, one.device.name, one.trace.metric) for one in shown(store, *args, **also)]
+        return [(one.curve.case, one.device.name, one.curve.metric) for one in shown(store, *args, **also)]
 
     assert keys("sdpa/*", device="cuda") == [("sdpa/n=1", "NVIDIA H200", "time"), ("sdpa/n=1", "NVIDIA L4", "time")]
     assert keys("sdpa/*", device="*L4") == [("sdpa/n=1", "NVIDIA L4", "time")]
@@ -86,7 +86,7 @@ def test_any_name_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory,
     store = open_store(str(tmp_path_factory.mktemp("store")))
     store.add(night(0, points=[point(case) for case in cases], commit=Commit(sha="a" * 40, date=at(0), title=title)))
     found = shown(store)
-    assert {one.trace.case for one in found} == set(cases)
+    assert {one.curve.case for one in found} == set(cases)
     assert {head.commit.title for one in found for head, _ in one.nights} == {title}
 
 
@@ -128,8 +128,8 @@ def test_a_series_reads_well(store: Store, width: int) -> None:
     assert text == path.read_text()
 
 
-def answer(value: float, low: float, high: float) -> Answer:
-    return Answer("unchanged", "", Interval(value, low, high, 0.99, 9), None)
+def answer(value: float, low: float, high: float) -> NightAnswer:
+    return NightAnswer("unchanged", "", Interval(value, low, high, 0.99, 9), None)
 
 
 def test_a_sparkline_does_not_draw_noise_as_change_nor_what_has_no_bounds() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfci.judge.criteria import not_asked, rows_of
 from perfci.judge.headline import row_words
 from perfci.judge.observed import inapplicable, observed_row
-from perfci.judge.status import Context, missing
+from perfci.judge.status import Context, effect_if_missing
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.plan import Looks
@@ -201,7 +201,7 @@ def test_what_is_of_several_cases_of_a_command_is_of_none() -> None:
     for profile, asked in ((kernels("flash_fwd"), flash), (values(registers=64), criterion())):
         assert of_command(profile, 1, asked).class_ == "unchanged"
         row = of_command(profile, 3, asked)
-        assert (row.class_, row.effect) == ("invalid", missing(asked))
+        assert (row.class_, row.effect) == ("invalid", effect_if_missing(asked))
         assert "sparse as a whole, and it reports 3 cases: declare a command" in row.reason
 
 

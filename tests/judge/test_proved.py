@@ -4,7 +4,7 @@ import pytest
 
 from perfci.judge import judge
 from perfci.judge.replan import judge_by
-from perfci.model.plan import sharing
+from perfci.model.plan import count_sharing
 from perfci.model.policy_text import parse_policy
 from perfci.model.results import Proof
 from perfci.render import csv, junit, markdown
@@ -23,7 +23,7 @@ def proved(ident: str = "copy", **fields):
 
 def test_a_proof_answers_and_shares_no_alpha() -> None:
     made = results([proved(), proved("b"), case()])
-    made.plan.m = sharing(made.plan.criteria, {one.key for one in made.cases if one.proved})
+    made.plan.m = count_sharing(made.plan.criteria, {one.key for one in made.cases if one.proved}, 1, 1)
     assert made.plan.m == 1
     report = judge(made)
     assert report.verdict == "pass" and not report.exploratory

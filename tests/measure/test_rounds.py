@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.measure.costs import Costs
-from perfci.measure.rounds import _Taking, _turns, run_round, starved, together, worker_value
+from perfci.measure.rounds import _Taking, _turns, launch_gap_notes, run_round, together, worker_value
 from perfci.measure.timing import Setup
 from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, CaseSide, Reason
@@ -57,8 +57,8 @@ def test_a_case_that_starves_the_gpu_is_named() -> None:
         ]
         return Case(id=name, kernel=name, device="cuda", sides={"head": CaseSide()}, pairs=pairs)
 
-    assert starved([case("queued", 0), case("now_and_then", 2)], plan) == []
-    (note,) = starved([case("queued", 0), case("synchronises", 4)], plan)
+    assert launch_gap_notes([case("queued", 0), case("now_and_then", 2)], plan) == []
+    (note,) = launch_gap_notes([case("queued", 0), case("synchronises", 4)], plan)
     assert "times of synchronises:" in note
 
 

@@ -209,7 +209,7 @@ def test_a_clock_that_is_no_clock_never_passes(bad, where):
     case = POWER_LIMITED.case(np.random.default_rng(6))
     case.pairs[where].clock["head"].hertz = bad
     decision = answer(case, limit(), LOOKS, M).decision
-    assert (decision.status, decision.reason_code) == ("invalid", "clock")
+    assert (decision.status, decision.reason_code) == ("invalid", "bad_clock")
 
 
 @pytest.mark.parametrize("field", ["variance", "covariance"])
@@ -217,7 +217,7 @@ def test_a_clock_that_is_no_clock_never_passes(bad, where):
 def test_sums_that_are_no_numbers_never_pass(field, bad):
     case = POWER_LIMITED.case(np.random.default_rng(7))
     setattr(case.pairs[3].clock["base"], field, bad)
-    assert answer(case, limit(), LOOKS, M).decision.reason_code == "clock"
+    assert answer(case, limit(), LOOKS, M).decision.reason_code == "bad_clock"
 
 
 def test_what_derives_from_time_is_decided_alike():

@@ -46,7 +46,7 @@ _MOST_FILES = 20
 
 
 @dataclass(frozen=True)
-class Answer:
+class JobAnswer:
     """The job's answer to the workflow."""
 
     verdict: str
@@ -160,11 +160,11 @@ class _Job:
     out: Path
 
 
-def gate(env: Mapping[str, str]) -> Answer:
+def gate(env: Mapping[str, str]) -> JobAnswer:
     """Measure what the event asks for, if needed. Raises PerfciError."""
     job = _read(env)
     asked = _decide(job)
-    return asked if isinstance(asked, Answer) else _do(job, asked)
+    return asked if isinstance(asked, JobAnswer) else _do(job, asked)
 
 
 def _read(env: Mapping[str, str]) -> _Job:
@@ -192,7 +192,7 @@ def _read(env: Mapping[str, str]) -> _Job:
     return _Job(env, settings, context, repo, shard, artifact_name(settings, env), where / OUT)
 
 
-def _decide(job: _Job) -> Answer | Request:
+def _decide(job: _Job) -> JobAnswer | Request:
     """The answer where nothing is to be measured."""
     settings, context, repo, shard = job.settings, job.context, job.repo, job.shard
     if shard is not None and (stands := _stands(shard, job.env)) is not None:
@@ -216,7 +216,7 @@ def _decide(job: _Job) -> Answer | Request:
     return request.but(keep="head") if keeps else request
 
 
-def _do(job: _Job, request: Request) -> Answer:
+def _do(job: _Job, request: Request) -> JobAnswer:
     settings = job.settings
     if settings.planned:
         return _plan(settings.planned, job, request)
@@ -239,7 +239,7 @@ def _base_of(plan: SharedPlan) -> str:
     return plan.base or ""
 
 
-def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
+def _stands(shard: Shard, env: Mapping[str, str]) -> JobAnswer | None:
     """None where it is to be measured. `PERFCI_EARLIER` names the folder of earlier attempts' artifacts.
 
     Raises UsageError for a shard that was begun there: whoever measures it anew measures it twice.
@@ -248,7 +248,7 @@ def _stands(shard: Shard, env: Mapping[str, str]) -> Answer | None:
     if any(results.error is None for results in earlier):
         said = f"{shard.words} was measured in an earlier attempt, and is measured once: what was measured stands"
         typer.echo(f"perfci: {said}")
-        return Answer("", 0, f"### Measured before\n\n{prose(said, 1000)}. `Re-run all jobs` makes a new plan.\n")
+        return JobAnswer("", 0, f"### Measured before\n\n{prose(said, 1000)}. `Re-run all jobs` makes a new plan.\n")
     if any(begun(results) for results in earlier):
         raise UsageError(
             f"{shard.words} has begun in an earlier attempt, and would be measured twice: `Re-run all jobs` makes a "
@@ -274,7 +274,7 @@ def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
     return handed
 
 
-def _plan(shards: int, job: _Job, request: Request) -> Answer:
+def _plan(shards: int, job: _Job, request: Request) -> JobAnswer:
     out = _made(job.out)
     plan = write_plan(request, shards, out / PLAN)
     if not isinstance(plan, SharedPlan):
@@ -284,7 +284,7 @@ def _plan(shards: int, job: _Job, request: Request) -> Answer:
         typer.echo(f"perfci: {line}")
     summary = "\n".join(["### Planned, and nothing measured yet", "", *(f"- {line}" for line in lines)]) + "\n"
     parts = [f"{number}/{shards}" for number in range(1, shards + 1)]
-    return Answer("", 0, summary, out=out, artifact=job.artifact, shards=parts)
+    return JobAnswer("", 0, summary, out=out, artifact=job.artifact, shards=parts)
 
 
 def _made(out: Path) -> Path:
@@ -354,7 +354,7 @@ def job_python() -> str:
     return shutil.which("python3") or shutil.which("python") or sys.executable
 
 
-def _answer(outcome: Finished, settings: Settings, context: event.Context, out: Path, artifact: str) -> Answer:
+def _answer(outcome: Finished, settings: Settings, context: event.Context, out: Path, artifact: str) -> JobAnswer:
     report, ends = outcome.report, outcome.exit_code
     if outcome.problem is not None:
         typer.echo(f"perfci: {outcome.words}")
@@ -369,7 +369,7 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
     notes += _fit(out / MEMBER)
     publication = Publication(suite=settings.suite, origin=context.origin, shards=[Published(report=report)])
     failing = {(row.case, row.device) for row in report.rows if row.effect == "fail"}
-    return Answer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
+    return JobAnswer(report.verdict, ends, render_summary(publication) + "\n", len(failing), notes, out, artifact)
 
 
 def _fit(file: Path) -> list[str]:
@@ -389,29 +389,29 @@ def _fit(file: Path) -> list[str]:
     return []
 
 
-def _unmeasured(answer: Answer, job: _Job) -> Answer:
+def _unmeasured(answer: JobAnswer, job: _Job) -> JobAnswer:
     """A job without an artifact was not heard."""
     out = _made(job.out)
     write_atomic(out / UNMEASURED, json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
     return replace(answer, out=out, artifact=job.artifact)
 
 
-def _satisfied(changed: list[str]) -> Answer:
+def _satisfied(changed: list[str]) -> JobAnswer:
     """Nothing that is measured can have changed."""
     said = f"base's `ignore` names every changed file ({count(len(changed), 'file')})"
     typer.echo(f"perfci: passed without measuring: {said}")
     shown = listed([code(path) for path in changed], _MOST_FILES)
-    return Answer("pass", 0, f"### ✅ Passed without measuring\n\n{said[0].upper()}{said[1:]}: {shown}.\n")
+    return JobAnswer("pass", 0, f"### ✅ Passed without measuring\n\n{said[0].upper()}{said[1:]}: {shown}.\n")
 
 
-def _nothing(head: str, base: str) -> Answer:
+def _nothing(head: str, base: str) -> JobAnswer:
     """A commit would be compared with itself."""
     typer.echo(f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head}")
     said = f"{code(head)} has no commit of its own, {code(base)} holds them all. Nothing was measured: this is no pass."
-    return Answer("undecided", 0, f"### {ICONS['undecided']} Nothing to compare\n\n{said}\n")
+    return JobAnswer("undecided", 0, f"### {ICONS['undecided']} Nothing to compare\n\n{said}\n")
 
 
-def _error(text: str, ends: int) -> Answer:
+def _error(text: str, ends: int) -> JobAnswer:
     typer.echo(f"perfci: {text}")
     said = workflow.annotation("error", text, title="perfci")
-    return Answer("error", ends, f"### ⛔ Nothing was judged\n\n{prose(text, 1000)}\n", annotations=[said])
+    return JobAnswer("error", ends, f"### ⛔ Nothing was judged\n\n{prose(text, 1000)}\n", annotations=[said])

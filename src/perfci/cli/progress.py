@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from perfci.measure.request import Standing
+from perfci.measure.request import PairProgress
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.text import count, escaped
@@ -84,7 +84,7 @@ class Teller:
         wraps = self._live is not None  # a changing line must not pass the width either
         self.console.print(f"perfci: {escaped(text)}", highlight=False, markup=False, soft_wrap=not wraps)
 
-    def pair(self, standing: Standing) -> None:
+    def pair(self, standing: PairProgress) -> None:
         """Tell of a worker pair."""
         decided = f"{standing.decided} of {count(standing.cases, 'case')} decided"
         more = f"about {_about(standing.expected)} more" if standing.expected else ""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from perfci.measure.shards.document import PLAN
 from perfci.model.comparison import differences
 from perfci.model.criteria import asked_in
-from perfci.model.plan import Looks, sharing
+from perfci.model.plan import Looks, count_sharing
 from perfci.model.results import UNMEASURED, Case, Results
 from perfci.model.text import shorten
 from perfci.model.timing import GRAPH_MODES
@@ -197,10 +197,8 @@ def is_shard(results: Results) -> bool:
 def _too_many(results: Results) -> bool:
     """α is shared by more than its criteria, over all device models, so that slowdowns are found more rarely."""
     models = 1 if results.part is None else results.part.models
-    return (
-        results.plan.m
-        > sharing(results.plan.criteria, {case.key for case in results.cases if case.code_proved}) * models
-    )
+    proved = {case.key for case in results.cases if case.code_proved}
+    return results.plan.m > count_sharing(results.plan.criteria, proved, models, comparisons=1)
 
 
 def check_whole(results: Results) -> None:

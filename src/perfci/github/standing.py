@@ -10,7 +10,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from perfci.history.document import Night
-from perfci.history.series import answered
+from perfci.history.series import ratio_or_why
 from perfci.history.store import Store, open_store
 from perfci.history.stores.branch import open_branch
 from perfci.model.base import DeviceKind, PerfciError
@@ -100,7 +100,7 @@ def search(nights: Iterable[Night], wanted: Iterable[Moved]) -> list[Standing]:
             same = night.devices.get(one.device) == one_line(one.name, 400)
             if one in found or point is None or not same or night.reference is None:
                 continue
-            if point.reference is not None and not isinstance(answered(point.reference), str):
+            if point.reference is not None and not isinstance(ratio_or_why(point.reference), str):
                 ratio = point.reference.ratio
                 assert ratio is not None
                 found[one] = Standing(

@@ -12,7 +12,7 @@ from typing import Literal
 
 from perfci.history.document import Commit, Instant
 from perfci.history.limits import Against, Distance, Said, Step, say
-from perfci.history.series import Device, Entry, Head, Trace
+from perfci.history.series import Curve, Device, Entry, Head
 from perfci.model.base import DeviceKind
 
 _AGAINST: tuple[Against, ...] = ("last", "reference", "bound")
@@ -98,7 +98,7 @@ def moment(instant: str) -> str:
 
 
 def _alerts(device: Device) -> Alerts:
-    limits = [limit for trace in device.traces.values() for limit in _count(device, trace)]
+    limits = [limit for curve in device.curves.values() for limit in _count(device, curve)]
     left, newest = _ends_of_epochs(device)
     stretch: list[Alert] = []
     begun = [alert for limit in limits for alert in limit.begun]
@@ -117,7 +117,7 @@ def _alerts(device: Device) -> Alerts:
         device.kind, device.name, open=[alert for alert in stretch if not alert.ended],
         ended=[alert for alert in stretch if alert.ended], once=once,
         within={
-            (limit.trace.case, limit.trace.metric, epoch): night.started
+            (limit.curve.case, limit.curve.metric, epoch): night.started
             for limit in limits if limit.against == "reference" for epoch, night in limit.good.items()
         },
     )  # fmt: skip
@@ -140,15 +140,15 @@ def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
     return left, newest
 
 
-def _count(device: Device, trace: Trace) -> list["_Limit"]:
+def _count(device: Device, curve: Curve) -> list["_Limit"]:
     """After all nights, a step's of each epoch by itself."""
     limits: dict[tuple[Against, str], _Limit] = {}
-    for index, entry in trace.entries.items():
+    for index, entry in curve.entries.items():
         night = device.heads[index]
         for against in _AGAINST:
             key = against, night.epoch if against == "last" else ""
             if key not in limits:
-                limits[key] = _Limit(device.kind, trace, against)
+                limits[key] = _Limit(device.kind, curve, against)
             limits[key].add(night, entry)
     return list(limits.values())
 
@@ -156,9 +156,9 @@ def _count(device: Device, trace: Trace) -> list["_Limit"]:
 class _Limit:
     """Nights over and within; those of one epoch make a row."""
 
-    def __init__(self, device: DeviceKind, trace: Trace, against: Against) -> None:
-        self._device, self.trace, self.against = device, trace, against
-        self._step = Step(trace.metric)
+    def __init__(self, device: DeviceKind, curve: Curve, against: Against) -> None:
+        self._device, self.curve, self.against = device, curve, against
+        self._step = Step(curve.metric)
         self._within: dict[str, int] = {}
         """Epoch → nights within since the last one over, in any epoch."""
         self.good: dict[str, Head] = {}
@@ -172,7 +172,7 @@ class _Limit:
         """Count the next night."""
         alert = self.begun[-1] if self.begun and not self.begun[-1].ended else None
         followed = alert is not None or bool(self.once)
-        said = say(self.against, self.trace.metric, night, entry, self._step, followed=followed)
+        said = say(self.against, self.curve.metric, night, entry, self._step, followed=followed)
         if said.holds == "unknown":
             return
         if said.holds == "over":
@@ -201,7 +201,7 @@ class _Limit:
         within = self.good.get(night.epoch)
         good = said.base if self.against == "last" else within.commit if within is not None else None
         alert = self.once[night.epoch] = Alert(
-            self._device, self.trace.case, self.trace.metric, self.trace.unit, self.against, night.epoch,
+            self._device, self.curve.case, self.curve.metric, self.curve.unit, self.against, night.epoch,
             good=good, bad=night.commit, since=night.started,
         )  # fmt: skip
         return alert

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfci.history.alert import Alerts, find_alerts, moment
 from perfci.history.limits import Against, Holds, direction
-from perfci.history.series import Device, Key, Trace
+from perfci.history.series import Curve, Device, Key
 from perfci.history.stores.base import Fault
 from perfci.model.base import DeviceKind, Document
 from perfci.stats.changes import RECENT, Change, Scanned, scan
@@ -159,7 +159,7 @@ class Checked(Document):
 class Found:
     """A series of one epoch, nights of its device, and proposals."""
 
-    trace: Trace
+    curve: Curve
     scanned: Scanned
     nights: Sequence[int]
     """Columns of what was scanned."""
@@ -176,13 +176,13 @@ def epochs(device: Device) -> dict[str, list[int]]:
 def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
     """Yield every series of every epoch with an answer."""
     answered: dict[tuple[str, str], list[tuple[Key, list[int]]]] = {}
-    for key, trace in sorted(device.traces.items()):
+    for key, curve in sorted(device.curves.items()):
         places: dict[str, list[int]] = {}
-        for place, night in enumerate(trace.nights):
+        for place, night in enumerate(curve.nights):
             places.setdefault(device.heads[night].epoch, []).append(place)
         for epoch, own in places.items():
             answered.setdefault((epoch, key[1]), []).append((key, own))
-    metrics = sorted({metric for _, metric in device.traces})
+    metrics = sorted({metric for _, metric in device.curves})
     for epoch, nights in epochs(device).items():
         column = {night: number for number, night in enumerate(nights)}
         for metric in metrics:
@@ -190,12 +190,12 @@ def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
             x = np.full((len(series), len(nights)), np.nan)
             error = x.copy()
             for row, (key, own) in enumerate(series):
-                trace = device.traces[key]
+                curve = device.curves[key]
                 for place in own:
-                    at = column[trace.nights[place]]
-                    x[row, at], error[row, at] = trace.x[place], trace.error[place]
+                    at = column[curve.nights[place]]
+                    x[row, at], error[row, at] = curve.x[place], curve.error[place]
             for (key, _), told in zip(series, scan(x, error), strict=True):
-                yield epoch, key, Found(device.traces[key], told, nights)
+                yield epoch, key, Found(device.curves[key], told, nights)
 
 
 def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int = LAST) -> Checked:
@@ -207,8 +207,8 @@ def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int =
     runs: set[tuple[str, str]] = set()
     for device in devices:
         runs |= {(head.started, head.run) for head in device.heads}
-        found.series += len(device.traces)
-        found.answers += sum(len(trace.nights) for trace in device.traces.values())
+        found.series += len(device.curves)
+        found.answers += sum(len(curve.nights) for curve in device.curves.values())
         nights = _latest(device)
         latest = device.heads[nights[0]].epoch
         recent = len(device.heads) - last
@@ -223,9 +223,9 @@ def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int =
             ]
             if epoch == latest:
                 standing.add(key)
-                _stand(found, device, one.trace, one, nights, holds)
-        for key in sorted(device.traces.keys() - standing):
-            _stand(found, device, device.traces[key], None, nights, holds)
+                _stand(found, device, one.curve, one, nights, holds)
+        for key in sorted(device.curves.keys() - standing):
+            _stand(found, device, device.curves[key], None, nights, holds)
     found.nights = len(runs)
     found.over.sort(key=lambda over: not over.alert)
     found.changes.sort(key=lambda one: (one.known, abs(math.log(one.change))), reverse=True)
@@ -265,46 +265,46 @@ def _holds(device: Device, alerts: Alerts, over: Iterable[Over], nights: Sequenc
 
 def _latest(device: Device) -> list[int]:
     """With those behind it: what went wrong begins no epoch."""
-    spoken = [night for trace in device.traces.values() for night in (*trace.values, *trace.nights, *trace.silent)]
+    spoken = [night for curve in device.curves.values() for night in (*curve.values, *curve.nights, *curve.silent)]
     last = max(spoken, default=len(device.heads) - 1)
     return sorted({*epochs(device)[device.heads[last].epoch], *range(last + 1, len(device.heads))})
 
 
-def _is_unasked(device: Device, trace: Trace, nights: Sequence[int]) -> bool:
+def _is_unasked(device: Device, curve: Curve, nights: Sequence[int]) -> bool:
     """Either never though nothing went wrong, or gone for too many nights for a gap."""
-    if not {*trace.silent, *trace.nights}.isdisjoint(nights):
+    if not {*curve.silent, *curve.nights}.isdisjoint(nights):
         return False
-    if trace.nights or trace.silent:
+    if curve.nights or curve.silent:
         return sum(not device.heads[night].error for night in nights) >= RECENT
-    return not trace.values or any(not device.heads[night].error for night in trace.values)
+    return not curve.values or any(not device.heads[night].error for night in curve.values)
 
 
 def _stand(
-    found: Checked, device: Device, trace: Trace, one: Found | None, nights: Sequence[int], holds: Mapping[Key, Holds]
+    found: Checked, device: Device, curve: Curve, one: Found | None, nights: Sequence[int], holds: Mapping[Key, Holds]
 ) -> None:
-    if _is_unasked(device, trace, nights):
+    if _is_unasked(device, curve, nights):
         found.unasked += 1
         return
-    have, own = set(trace.nights), set(nights)
-    asked = sorted(own & {*have, *trace.silent})
-    seen = asked or sorted(own & trace.values.keys())
+    have, own = set(curve.nights), set(nights)
+    asked = sorted(own & {*have, *curve.silent})
+    seen = asked or sorted(own & curve.values.keys())
     begun = [night for night in nights if not seen or night >= seen[0]]
     found.unanswered += sum(night not in have for night in begun)
     answers = [night for night in begun if night in have]
     since = [night for night in begun if not answers or night > answers[-1]]
     reason = ""
     if since:
-        beside = "the reference has no answer" if since[-1] in trace.values else "the night has nothing of it"
-        reason = trace.silent.get(since[-1]) or device.heads[since[-1]].error or beside
+        beside = "the reference has no answer" if since[-1] in curve.values else "the night has nothing of it"
+        reason = curve.silent.get(since[-1]) or device.heads[since[-1]].error or beside
         found.silent.append(
             Silent(
-                case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
+                case=curve.case, metric=curve.metric, device=device.kind, device_name=device.name,
                 nights=len(since), reason=reason,
             )
         )  # fmt: skip
     told = Standing(
-        case=trace.case, metric=trace.metric, device=device.kind, device_name=device.name,
-        reference=device.heads[nights[0]].reference_name, state="silent", limit=trace.limit, reason=reason,
+        case=curve.case, metric=curve.metric, device=device.kind, device_name=device.name,
+        reference=device.heads[nights[0]].reference_name, state="silent", limit=curve.limit, reason=reason,
     )  # fmt: skip
     found.standings.append(told)
     if one is None or one.scanned.now is None:
@@ -314,18 +314,18 @@ def _stand(
     told.nights, told.answered, told.commit = now.nights, head.started, head.commit.sha
     if len(since) >= RECENT:
         return
-    told.state = "unlimited" if trace.limit is None else holds.get((trace.case, trace.metric), "unknown")
+    told.state = "unlimited" if curve.limit is None else holds.get((curve.case, curve.metric), "unknown")
 
 
 def _change(device: Device, one: Found, change: Change) -> Proposal:
     before, after = (device.heads[one.nights[column]] for column in (change.before, change.after))
     good, bad = before.commit.sha, after.commit.sha
-    better = direction(one.trace.metric)
-    command = ["perfci", "bisect", good, bad, glob.escape(one.trace.case), "--device", device.kind]
-    if one.trace.metric != "time":
-        command += ["--metric", one.trace.metric]
+    better = direction(one.curve.metric)
+    command = ["perfci", "bisect", good, bad, glob.escape(one.curve.case), "--device", device.kind]
+    if one.curve.metric != "time":
+        command += ["--metric", one.curve.metric]
     return Proposal(
-        case=one.trace.case, metric=one.trace.metric, device=device.kind, device_name=device.name,
+        case=one.curve.case, metric=one.curve.metric, device=device.kind, device_name=device.name,
         epoch=after.epoch, reference=after.reference_name, kind=change.kind,
         worse=None if better is None else (change.size > 0) == (better == "lower"),
         change=math.exp(change.size), low=math.exp(change.low), high=math.exp(change.high), level=LEVEL,

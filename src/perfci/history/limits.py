@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from perfci.history.document import TELLS_OF_LIMIT, Commit
-from perfci.history.series import Answer, Entry, Head, read_ratio
+from perfci.history.series import Entry, Head, NightAnswer, read_ratio
 from perfci.model.metrics import Direction, resolve
 from perfci.model.report import Class
 from perfci.stats.decide import margin
@@ -180,7 +180,7 @@ class Step:
         if entry.last is not None and entry.last.class_ in TELLS_OF_LIMIT and night.commit.sha in self._to_base:
             yield self._to_base[night.commit.sha]
 
-    def _by_class(self, last: Answer | None) -> Holds:
+    def _by_class(self, last: NightAnswer | None) -> Holds:
         """Of a step without a ratio, such as from 0 bytes to 64."""
         now = _shown(last, "")
         if now == "unknown":
@@ -189,7 +189,7 @@ class Step:
         return "over" if self._still else "within"
 
 
-def _shown(answer: Answer | None, metric: str) -> Holds:
+def _shown(answer: NightAnswer | None, metric: str) -> Holds:
     """A violation says nothing of the relative limit on the same metric: all of its ratio's interval must."""
     if answer is None or answer.class_ not in TELLS_OF_LIMIT:
         return "unknown"
@@ -209,6 +209,6 @@ def direction(metric: str) -> Direction | None:
         return None  # the policy's own, of which a night does not say it
 
 
-def _distance(answer: Answer | None) -> Distance | None:
+def _distance(answer: NightAnswer | None) -> Distance | None:
     distance = read_ratio(answer)
     return None if isinstance(distance, str) else Distance(*distance)

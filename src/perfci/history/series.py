@@ -58,7 +58,7 @@ class Interval(NamedTuple):
     pairs: int
 
 
-class Answer(NamedTuple):
+class NightAnswer(NamedTuple):
     """An answer as `Compared`, in less memory."""
 
     class_: Class
@@ -72,12 +72,12 @@ class Entry(NamedTuple):
 
     value: float | None
     scatter: float | None
-    last: Answer | None
-    reference: Answer | None
+    last: NightAnswer | None
+    reference: NightAnswer | None
 
 
 @dataclass
-class Trace:
+class Curve:
     """A metric of a case over the nights of its device."""
 
     case: str
@@ -115,14 +115,14 @@ class Device:
     name: str
     heads: list[Head] = field(default_factory=list)
     """In the order of their start."""
-    traces: dict[Key, Trace] = field(default_factory=dict)
+    curves: dict[Key, Curve] = field(default_factory=dict)
 
 
 class Series(NamedTuple):
     """A metric of a case on one device, with its last nights."""
 
     device: Device
-    trace: Trace
+    curve: Curve
     nights: list[tuple[Head, Entry]]
     """Oldest first."""
 
@@ -176,30 +176,30 @@ def collect(nights: Iterable[Night]) -> list[Device]:
 
 def _add(device: Device, night: int, point: Point) -> None:
     key = point.case, point.metric
-    if key not in device.traces:
-        device.traces[key] = Trace(*key)
-    trace = device.traces[key]
-    trace.unit, trace.timing = point.unit, point.timing
+    if key not in device.curves:
+        device.curves[key] = Curve(*key)
+    curve = device.curves[key]
+    curve.unit, curve.timing = point.unit, point.timing
     entry = Entry(point.value, point.scatter, _answer(point.last), _answer(point.reference))
-    trace.entries[night] = entry
+    curve.entries[night] = entry
     if entry.reference is None:
         return
-    measured = answered(entry.reference)
+    measured = ratio_or_why(entry.reference)
     if isinstance(measured, str):
-        trace.silent[night] = measured
+        curve.silent[night] = measured
         return
-    trace.limit = entry.reference.limit
-    trace.nights.append(night)
-    for values, value in zip((trace.x, trace.low, trace.high, trace.error), measured, strict=True):
+    curve.limit = entry.reference.limit
+    curve.nights.append(night)
+    for values, value in zip((curve.x, curve.low, curve.high, curve.error), measured, strict=True):
         values.append(value)
 
 
-def _answer(compared: Compared | None) -> Answer | None:
+def _answer(compared: Compared | None) -> NightAnswer | None:
     if compared is None:
         return None
     ratio = compared.ratio
     interval = Interval(ratio.ratio, ratio.low, ratio.high, ratio.level, ratio.pairs) if ratio is not None else None
-    return Answer(compared.class_, sys.intern(compared.reason), interval, compared.limit)
+    return NightAnswer(compared.class_, sys.intern(compared.reason), interval, compared.limit)
 
 
 def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: str | None, limit: int) -> list[Series]:
@@ -208,16 +208,16 @@ def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: s
     `kind_or_name`: of the device, a glob on names. `limit`: last nights of each.
     """
     chosen = [
-        Series(device, trace, [(device.heads[night], entry) for night, entry in [*trace.entries.items()][-limit:]])
+        Series(device, curve, [(device.heads[night], entry) for night, entry in [*curve.entries.items()][-limit:]])
         for device in devices
         if kind_or_name is None or kind_or_name == device.kind or matches(kind_or_name, device.name)
-        for trace in device.traces.values()
-        if trace.metric == metric and matches(pattern, trace.case)
+        for curve in device.curves.values()
+        if curve.metric == metric and matches(pattern, curve.case)
     ]
-    return sorted(chosen, key=lambda series: (series.trace.case, series.device.kind, series.device.name))
+    return sorted(chosen, key=lambda series: (series.curve.case, series.device.kind, series.device.name))
 
 
-def read_ratio(compared: Compared | Answer | None) -> tuple[float, float, float] | str:
+def read_ratio(compared: Compared | NightAnswer | None) -> tuple[float, float, float] | str:
     """Return the log ratio and its interval; as text why none is to be believed."""
     if compared is None:
         return "the reference has no answer"
@@ -231,7 +231,7 @@ def read_ratio(compared: Compared | Answer | None) -> tuple[float, float, float]
     return math.log(ratio.ratio), math.log(ratio.low), math.log(ratio.high)
 
 
-def answered(compared: Compared | Answer | None) -> tuple[float, float, float, float] | str:
+def ratio_or_why(compared: Compared | NightAnswer | None) -> tuple[float, float, float, float] | str:
     """Return log ratio, interval and standard error, of a normal variable with such an interval; as text why there
     is none."""
     distance = read_ratio(compared)

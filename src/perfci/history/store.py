@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from perfci.history.stores.base import LARGEST, MOST, Fault, Store
+from perfci.history.stores.base import LARGEST, MOST_NIGHTS, Fault, Store
 from perfci.model.base import UsageError
 from perfci.model.text import escaped
 
-__all__ = ["LARGEST", "MOST", "Fault", "Store", "open_store"]
+__all__ = ["LARGEST", "MOST_NIGHTS", "Fault", "Store", "open_store"]
 
 
 def open_store(text: str, where: Path | None = None) -> Store:

@@ -9,10 +9,10 @@ from perfci.judge.status import (
     Context,
     about_criterion,
     about_id,
-    answered,
+    criterion_row,
     declared_otherwise,
+    effect_if_missing,
     judged,
-    missing,
     presence,
     state,
 )
@@ -77,7 +77,7 @@ def _row(context: Context, case: Case, criterion: Criterion) -> Row:
 
 
 def _unknown(criterion: Criterion) -> Row:
-    fields = judged("invalid", missing(criterion), "not measured: the results hold no such case")
+    fields = judged("invalid", effect_if_missing(criterion), "not measured: the results hold no such case")
     return Row(**about_id(criterion.case, criterion.device), **about_criterion(criterion), **fields)
 
 
@@ -95,4 +95,4 @@ def _unanswered(context: Context, case: Case, waiting: list[Criterion]) -> list[
     fails = any(context.effect("invalid", one) == "fail" for one in waiting)
     effect: Effect = "fail" if fails else "undecided"
     unit = context.unit(case, first.metric)
-    return [answered(case, first, "invalid", effect, reason, unit=unit, kind="presence", limit=None)]
+    return [criterion_row(case, first, "invalid", effect, reason, unit=unit, kind="presence", limit=None)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfci.judge import starved
-from perfci.judge.status import ANSWERED, Context, breakdown, fails_in_both
+from perfci.judge.status import ANSWERED, Context, base_failure, fails_in_both
 from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
@@ -38,7 +38,7 @@ def headline(
 
     `rows`: worst first; `files_in_both`: of files that import in neither side.
     """
-    if broken := _broken(results, context, cases, rows, files_in_both):
+    if broken := _run_error(results, context, cases, rows, files_in_both):
         return Headline("error", *broken)
     worst = worst_rows(rows)
     on_main = context.purpose == "last"
@@ -60,7 +60,7 @@ def headline(
     if measured and (unjudged := _unjudged(results, context, count(measured, "case"), todo)):
         return unjudged
     # Without a base there may be nothing to ask: that is not the change's fault.
-    must_answer = results.plan.judged and context.compared and context.unanswered() == "fail"
+    must_answer = results.plan.judged and context.compared and context.effect_if_unanswered() == "fail"
     verdict: Verdict = "fail" if must_answer else "undecided"
     if not measured:
         more = _more(len(worst) - 1)
@@ -83,7 +83,7 @@ def worst_rows(rows: list[Row]) -> list[Row]:
     return list(first.values())
 
 
-def _broken(
+def _run_error(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> tuple[str, str] | None:
     """The sentence of a run that is an error, and what to do."""
@@ -98,7 +98,7 @@ def _broken(
         besides = f"; besides, {others} more would fail the gate" if others else ""
         todo = "Fix what fails in base, or remove it there: nothing can be said of its change."
         return _worst_of(failed) + besides, todo
-    if broke := breakdown(context, cases, rows):
+    if broke := base_failure(context, cases, rows):
         return broke
     if any(map(_measured, cases)) or context.starved:
         return None

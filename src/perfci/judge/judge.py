@@ -16,9 +16,9 @@ from perfci.model.comparison import settings_apart
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings
 from perfci.model.limits import told
-from perfci.model.plan import sharing
+from perfci.model.plan import count_sharing
 from perfci.model.report import CLASSES, CaseProfile, Report, Row, Verdict
-from perfci.model.results import Case, Part, Results
+from perfci.model.results import Case, PlanPart, Results
 from perfci.model.text import listed
 from perfci.stats.lag import lag
 
@@ -35,7 +35,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)
     cases = sorted(results.cases, key=lambda case: case.key)
-    resemblance = lag(cases, results.plan.looks) if results.mode == "compare" else None
+    dependence = lag(cases, results.plan.looks) if results.mode == "compare" else None
     context = Context(
         looks=results.plan.looks,
         m=_sharing(asked, results) if exploratory else results.plan.m,
@@ -46,12 +46,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         custom=results.custom_metrics,
         environments=results.environments,
         purpose=results.plan.purpose,
-        drifting=resemblance is not None and resemblance.beyond_chance,
+        dependent=dependence is not None and dependence.beyond_chance,
     )
     context = replace(context, starved=starved(context, cases))
     of_files, files_in_both = file_rows(context, results)
     of_cases = rows_of(context, cases, results.fingerprint)
-    rows = _hold(sorted([*of_cases, *of_files], key=order))
+    rows = _none_passes_unanswered(sorted([*of_cases, *of_files], key=order))
     ceilings = results.fingerprint.ceilings
     profiles = _profiles(ceilings, cases, rows, host=not results.plan.judged)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
@@ -63,12 +63,13 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         notes.insert(0, f"One of {results.part.models} models of device that share α: all of them pass, or none.")
     if results.part is not None and not results.part.whole:
         notes.insert(0, _alone(results.part))
-    if resemblance is not None and resemblance.beyond_chance:
-        found = f"lag-1 correlation {resemblance.r:.2f}, p = {resemblance.p:.3f}"
+    if dependence is not None and dependence.beyond_chance:
+        found = f"lag-1 correlation {dependence.r:.2f}, p = {dependence.p:.3f}"
         notes.append(
             f"Pairs resemble those before them ({found}), and the error rates ask for independent ones: only what is "
             "worse in every pair, by more than the pairs' range beyond the limit, is called so, and what else would "
-            "have failed is undecided and does not pass. Something else may use the machine: measure again."
+            "have failed is inconclusive and fails the run all the same. Something else may use the machine: measure "
+            "again."
         )
 
     first = headline(results, context, cases, rows, files_in_both)
@@ -85,7 +86,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         needs_review=first.needs_review,
         unjudged=first.unjudged,
         advised=_again(results),
-        strict=context.unanswered() == "fail",
+        strict=context.effect_if_unanswered() == "fail",
         exploratory=exploratory,
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
@@ -114,12 +115,12 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
 
 
 def _sharing(asked: Iterable[Criterion], results: Results) -> int:
-    """Over all models of device and comparisons of a night."""
     models = 1 if results.part is None else results.part.models
-    return sharing(asked, {case.key for case in results.cases if case.code_proved}) * models * results.plan.comparisons
+    proved = {case.key for case in results.cases if case.code_proved}
+    return count_sharing(asked, proved, models, results.plan.comparisons)
 
 
-def _alone(part: Part) -> str:
+def _alone(part: PlanPart) -> str:
     here = listed(map(str, part.shards), len(part.shards))
     return (
         f"Shard {here} of {part.of} of plan {part.plan[:12]}, judged alone by its share of α: `perfci merge` "
@@ -137,7 +138,7 @@ def _again(results: Results) -> list[str]:
     return [*results.command, "--resume"] if goes_on else results.command
 
 
-def _hold(rows: list[Row]) -> list[Row]:
+def _none_passes_unanswered(rows: list[Row]) -> list[Row]:
     """Let a case be undecided none of whose limits has an answer, even if they only warn."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:

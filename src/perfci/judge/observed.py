@@ -7,7 +7,7 @@ from typing import assert_never
 
 from perfci.judge.explain.names import brief_names
 from perfci.judge.explain.seen import kernelless
-from perfci.judge.status import Context, answered, missing
+from perfci.judge.status import Context, criterion_row, effect_if_missing
 from perfci.judge.words import change_words, still_worse
 from perfci.model.base import SIDES, Side
 from perfci.model.criteria import Criterion
@@ -30,16 +30,16 @@ TMA = ("gh", "gb")
 def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of a case that works in head, and for a relative limit is comparable."""
     if case.origin == "command" and (why := _not_of_the_case(case, criterion)):
-        return answered(case, criterion, "invalid", missing(criterion), f"not judged: {why}")
+        return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), f"not judged: {why}")
     if criterion.against == "names":
         return _kernels(context, case, criterion)
     base, head = (_told(_profile(case, side), criterion) for side in SIDES)
     if head is None and base is not None and _has_none(case, "head", criterion):
         reason = f"in base, and {_why(case, 'head', criterion)}"
-        return answered(case, criterion, "missing", missing(criterion), reason, base=base)
+        return criterion_row(case, criterion, "missing", effect_if_missing(criterion), reason, base=base)
     if head is None:
         reason = f"not measured: {_why(case, 'head', criterion)}"
-        return answered(case, criterion, "invalid", missing(criterion), reason, base=base)
+        return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), reason, base=base)
     match criterion.against:
         case "base":
             if base is None:
@@ -78,21 +78,21 @@ def _told(profile: Profile, criterion: Criterion) -> float | None:
 def _new(context: Context, case: Case, criterion: Criterion, head: float) -> Row:
     if context.compared and not _has_none(case, "base", criterion):
         reason = f"not measured: {_why(case, 'base', criterion)}"
-        return answered(case, criterion, "invalid", missing(criterion), reason, head=head)
+        return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), reason, head=head)
     reason = f"head has {criterion.metric}, base has not: nothing to compare with"
-    return answered(case, criterion, "added", "pass", reason, head=head)
+    return criterion_row(case, criterion, "added", "pass", reason, head=head)
 
 
 def _absolute(context: Context, case: Case, criterion: Criterion, base: float | None, head: float) -> Row:
     shown, bound = show(head, criterion.unit), show(criterion.bound, criterion.unit)
     if not criterion.broken_by(head):
         reason = f"{shown} is within the limit of {bound}"
-        return answered(case, criterion, "unchanged", "pass", reason, base=base, head=head)
+        return criterion_row(case, criterion, "unchanged", "pass", reason, base=base, head=head)
     broken = f"{shown} is {criterion.beyond} the limit of {bound}{_round_l1(case, criterion, head)}"
     effect = context.effect("violation", criterion)
     if base is not None and criterion.broken_by(base):
         effect, broken = _already_broken(context, criterion, base, head, broken)
-    return answered(case, criterion, "violation", effect, broken, base=base, head=head)
+    return criterion_row(case, criterion, "violation", effect, broken, base=base, head=head)
 
 
 def inapplicable(case: Case, criterion: Criterion) -> bool:
@@ -137,7 +137,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, base: float, h
         class_, effect = "regression", context.effect("regression", criterion)
         reason = f"{words}; the limit is {limit}"
     moved = None if head == base else worse
-    return answered(case, criterion, class_, effect, reason, base=base, head=head, change=change, worse=moved)
+    return criterion_row(case, criterion, class_, effect, reason, base=base, head=head, change=change, worse=moved)
 
 
 def _round_l1(case: Case, criterion: Criterion, head: float) -> str:
@@ -170,22 +170,22 @@ def _kernels(context: Context, case: Case, criterion: Criterion) -> Row:
     names = _names(seen)
     if not names:
         reason = f"no kernel was seen: {_why(case, 'head', criterion)}"
-        return answered(case, criterion, "invalid", missing(criterion), reason)
+        return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), reason)
     if any(finds(criterion.pattern, name) for name in names):  # what was lost beside it cannot undo it
-        return answered(case, criterion, "unchanged", "pass", f"a kernel matches {criterion.pattern}")
+        return criterion_row(case, criterion, "unchanged", "pass", f"a kernel matches {criterion.pattern}")
     # Of a command only the kernels are counted that were asked for.
     if doubt(seen, criterion.metric) or (case.origin == "command" and seen.trace is None):
         reason = (
             f"no kernel that was seen matches {criterion.pattern}, and not all were: {_why(case, 'head', criterion)}"
         )
-        return answered(case, criterion, "invalid", missing(criterion), reason)
+        return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), reason)
     broken = f"no kernel matches {criterion.pattern}: {listed(brief_names(names), 2, '`')}"
     effect = context.effect("violation", criterion)
     base = _profile(case, "base")
     in_base = [] if doubt(base, criterion.metric) else _names(base)
     if in_base and not any(finds(criterion.pattern, name) for name in in_base):
         effect, broken = "warn", f"{broken}, as it already was in base"
-    return answered(case, criterion, "violation", effect, broken)
+    return criterion_row(case, criterion, "violation", effect, broken)
 
 
 def _names(profile: Profile) -> list[str]:

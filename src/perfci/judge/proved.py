@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from perfci.judge.status import Context, answered
+from perfci.judge.status import Context, criterion_row
 from perfci.model.criteria import Criterion
 from perfci.model.report import Row
 from perfci.model.results import Case
@@ -22,7 +22,7 @@ def proved_row(case: Case, criterion: Criterion) -> Row | None:
     """
     if case.proof is None or not case.proved or not (criterion.relative or criterion.observed):
         return None
-    return answered(case, criterion, "unchanged", "pass", f"proved: {case.proof.reason}", proved=True)
+    return criterion_row(case, criterion, "unchanged", "pass", f"proved: {case.proof.reason}", proved=True)
 
 
 def contradicted(case: Case, row: Row) -> Row:

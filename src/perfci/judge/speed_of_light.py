@@ -43,7 +43,7 @@ def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None
     """Return the row of a case whose time cannot be, else None."""
     if (reason := too_fast(case, machine)) is None:
         return None
-    return of_case(case, "time", "s", "invalid", context.unanswered(case), reason)
+    return of_case(case, "time", "s", "invalid", context.effect_if_unanswered(case), reason)
 
 
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}

@@ -45,7 +45,7 @@ class Context:
     fail_on: frozenset[Outcome] = frozenset(FAIL_ON)
     """The policy's own."""
     purpose: Purpose = "change"
-    drifting: bool = False
+    dependent: bool = False
     """Pairs resemble those before them beyond chance."""
     starved: bool = False
     """No case came to its first look."""
@@ -77,19 +77,19 @@ class Context:
             return "fail" if fails else "undecided" if breaks else "warn"
         return "pass"
 
-    def unanswered(self, case: Case | None = None) -> Effect:
+    def effect_if_unanswered(self, case: Case | None = None) -> Effect:
         """Return the effect of a row on a case or file itself that withholds an answer."""
         asked = self.criteria.get(case.key, ()) if case is not None else ()
         fails = self.strict or "undecided" in self.fail_on or any("undecided" in one.fail_on for one in asked)
         return "fail" if fails else "undecided"
 
-    def failed(self, asked: Sequence[Criterion] = ()) -> Effect:
+    def effect_if_failed(self, asked: Sequence[Criterion] = ()) -> Effect:
         """Return the effect of a case that fails: what is wrong passes nowhere."""
         fails = "broken" in self.fail_on or any("broken" in criterion.fail_on for criterion in asked)
         return "fail" if fails else "undecided"
 
 
-def missing(criterion: Criterion) -> Effect:
+def effect_if_missing(criterion: Criterion) -> Effect:
     """Return the effect of what is gone, or cannot be measured."""
     return "fail" if "missing" in criterion.fail_on else "warn"
 
@@ -159,7 +159,7 @@ def judged(class_: Class, effect: Effect, reason: str, **values: float | None) -
     return {"class": class_, "effect": effect, "reason": reason, **values}
 
 
-def answered(case: Case, criterion: Criterion, class_: Class, effect: Effect, reason: str, **values: Any) -> Row:
+def criterion_row(case: Case, criterion: Criterion, class_: Class, effect: Effect, reason: str, **values: Any) -> Row:
     """Return the row that answers a criterion; `values`: its other fields."""
     return Row(**{**about(case), **about_criterion(criterion), **judged(class_, effect, reason), **values})
 
@@ -203,7 +203,7 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 def _gone(context: Context, case: Case) -> Effect:
     """The worst of its limits, those included that wait for another machine."""
-    return min(map(missing, context.criteria.get(case.key, [])), key=EFFECTS.index, default="warn")
+    return min(map(effect_if_missing, context.criteria.get(case.key, [])), key=EFFECTS.index, default="warn")
 
 
 def _fails(side: CaseSide) -> str:
@@ -216,7 +216,11 @@ def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
         case "ok":
             return None
         case "failed":
-            return "failed", context.failed(context.criteria.get(case.key, ())), f"{_fails(head)}{because(head)}"
+            return (
+                "failed",
+                context.effect_if_failed(context.criteria.get(case.key, ())),
+                f"{_fails(head)}{because(head)}",
+            )
         case "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent":
@@ -225,12 +229,12 @@ def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     base, head = state(case, "base"), state(case, "head")
-    failed = context.failed(context.criteria.get(case.key, ()))
+    failed = context.effect_if_failed(context.criteria.get(case.key, ()))
     if base.status != "ok" and head.status == "ok" and case.sides["head"].status == "skipped":
-        return "invalid", context.unanswered(case), f"not checked in head{because(head)}"
+        return "invalid", context.effect_if_unanswered(case), f"not checked in head{because(head)}"
     match base.status, head.status:
         case "absent", "absent":
-            return "invalid", context.unanswered(case), f"in neither base nor head{because(head)}"
+            return "invalid", context.effect_if_unanswered(case), f"in neither base nor head{because(head)}"
         case _, "absent":
             return "missing", _gone(context, case), f"in base, not in head{because(head)}"
         case "failed", "failed":
@@ -240,20 +244,20 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
             return "failed", failed, f"{_fails(head)} in head{because(head)}"
         case "ok", "skipped":
             # A change must not pass by skipping what base measured.
-            return "skipped", context.unanswered(case), f"measured in base, skipped in head{because(head)}"
+            return "skipped", context.effect_if_unanswered(case), f"measured in base, skipped in head{because(head)}"
         case _, "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent", _:
             return "added", "pass", "in head, not in base: nothing to compare with"
         case "skipped", _:
             return "added", "pass", f"skipped in base{because(base)}"
-        case "failed", _ if broke_down(case):
-            return "invalid", context.unanswered(case), f"base failed while it was measured{because(base)}"
+        case "failed", _ if base_failed_later(case):
+            return "invalid", context.effect_if_unanswered(case), f"base failed while it was measured{because(base)}"
         case "failed", _:
-            return "invalid", context.unanswered(case), f"{_fails(base)} in base only{because(base)}"
+            return "invalid", context.effect_if_unanswered(case), f"{_fails(base)} in base only{because(base)}"
     if not case.code_proved and (different := differences(base, head, context.environments)):
         # A release asks what it asked: until the next one there is nothing that could be done about it.
-        effect: Effect = "warn" if context.purpose == "reference" else context.unanswered(case)
+        effect: Effect = "warn" if context.purpose == "reference" else context.effect_if_unanswered(case)
         return "changed", effect, "; ".join([*different, *redeclared(base, head)])
     return None
 
@@ -275,12 +279,12 @@ def fails_in_both(context: Context, case: Case) -> bool:
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
-def breakdown(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
+def base_failure(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
     """Return the sentence of a run in which base failed while it was measured, and what to do; else None.
 
     Another case that fails the gate comes first.
     """
-    broke = [case for case in cases if context.compared and broke_down(case)]
+    broke = [case for case in cases if context.compared and base_failed_later(case)]
     own = {(case.id, case.device) for case in broke}
     fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
     if not broke or fails:
@@ -294,7 +298,7 @@ def breakdown(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> t
     )
 
 
-def broke_down(case: Case) -> bool:
+def base_failed_later(case: Case) -> bool:
     """Tell whether base, which had been right, failed while it was measured."""
     base, head = state(case, "base"), state(case, "head")
     during = base.reason is not None and base.reason.during == "round"
@@ -320,7 +324,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
             continue
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
-        effect = context.failed() if class_ == "failed" else context.unanswered()
+        effect = context.effect_if_failed() if class_ == "failed" else context.effect_if_unanswered()
         reason = f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}"
         said = {**about_id(file, device), **judged(class_, effect, reason), "file": file}
         said["failure"] = "import" if class_ == "failed" else None

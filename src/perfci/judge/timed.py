@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from perfci.judge.starved import unreached
-from perfci.judge.status import Context, answered, centre, missing
+from perfci.judge.status import Context, centre, criterion_row, effect_if_missing
 from perfci.judge.undecided import LEVEL, enough, stopped, undecided, unproved
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.base import SIDES
@@ -42,7 +42,7 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     fails = row.effect == "fail" or "broken" not in criterion.fail_on
     failed = fails and row.class_ in ("regression", "violation")
     update: dict[str, Any] = {"limit": found.limit}
-    if context.drifting and failed and not _stands(criterion, found):
+    if context.dependent and failed and not _stands(criterion, found):
         # Its effect stays: drift must not turn a slow-down green.
         update |= {"class_": "inconclusive", "look": None, "reason": f"{row.reason}; {_DRIFTS}"}
     return row.model_copy(update=update)
@@ -73,18 +73,18 @@ def _stands(criterion: Criterion, found: Answer) -> bool:
         sign = 1 if criterion.beyond == "above" else -1
         already = bool(found.base.size) and criterion.broken_by(hodges_lehmann(found.base))
         return not already and beyond_drift(sign * (found.head - found.limit))
-    worse = found.ratios.x * (1 if criterion.better == "lower" else -1)
+    worse = criterion.sign * found.ratios.x
     return beyond_drift(worse - margin(found.limit, criterion.better))
 
 
 def _unlike(context: Context, case: Case, criterion: Criterion) -> Row | None:
     """Of an alternative that differs between the sides, or did not always run."""
-    sides, effect = case.sides, context.unanswered(case)
+    sides, effect = case.sides, context.effect_if_unanswered(case)
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
-        return answered(case, criterion, "changed", effect, f"no speed-up to hold head to: {why}")
+        return criterion_row(case, criterion, "changed", effect, f"no speed-up to hold head to: {why}")
     if refused := next((pair.refused for pair in case.pairs if pair.refused), ""):
         reason = f"not measured: {_alternative_name(case)} failed: {refused}"
-        return answered(case, criterion, "invalid", effect, reason)
+        return criterion_row(case, criterion, "invalid", effect, reason)
     return None
 
 
@@ -105,15 +105,15 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
     effect = _effect(context, case, "invalid", criterion)
     match code:
         case "empty" | "unmeasured" if why := _counted_alone(case):
-            effect, reason = missing(criterion), f"not measured: {why}"
+            effect, reason = effect_if_missing(criterion), f"not measured: {why}"
         case "empty" | "unmeasured" | "base_unmeasured" if why := _lost(case):
-            effect, reason = missing(criterion), f"not measured: {why}"
+            effect, reason = effect_if_missing(criterion), f"not measured: {why}"
         case "empty" if not case.pairs:
             reason = f"no finished pair{stopped(case)}{enough(case)}"
         case "empty":
             reason = f"no finished pair has {metric} in base and in head"
         case "unmeasured":
-            effect, reason = missing(criterion), f"not measured: {_unmeasured(case, metric)}"
+            effect, reason = effect_if_missing(criterion), f"not measured: {_unmeasured(case, metric)}"
         case "base_unmeasured":
             class_, effect = "added", "pass"
             reason = f"head has {metric}, base has not: nothing to compare with"
@@ -121,7 +121,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
             reason = f"{metric} of a worker is not a finite number"
         case "nonpositive":
             reason = f"{metric} of a worker is not positive"
-        case "clock":
+        case "bad_clock":
             reason = "the clock measured beside a worker is not a finite positive number"
         case "margin" if criterion.better == "higher" and found.limit >= 1:
             reason = f"{metric} cannot fall by {limit_percent(found.limit)}: choose a limit under 100 %"
@@ -130,7 +130,7 @@ def _invalid(context: Context, case: Case, criterion: Criterion, found: Answer) 
         case _:
             reason = f"the limit {found.limit} is not a finite number"
     base, head = (centre(side_values(case, side, metric)) for side in SIDES)
-    return answered(case, criterion, class_, effect, reason, base=base, head=head, pairs=found.decision.n)
+    return criterion_row(case, criterion, class_, effect, reason, base=base, head=head, pairs=found.decision.n)
 
 
 def _counted_alone(case: Case) -> str:
@@ -216,7 +216,7 @@ def _relative(context: Context, case: Case, criterion: Criterion, found: Answer,
         change, bounds = measured, measured_bounds
     effect = _effect(context, case, class_, criterion)
     worse = None if change == 1 else criterion.worse(change, 1)
-    return answered(case, criterion, class_, effect, reason, change=change, worse=worse, interval=_known(bounds))
+    return criterion_row(case, criterion, class_, effect, reason, change=change, worse=worse, interval=_known(bounds))
 
 
 def _known(bounds: Interval) -> Interval | None:
@@ -261,7 +261,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
         effect, reason = "warn", f"{broken}, and base's as well: {case.proof.reason}"
     elif class_ == "violation" and base is not None and criterion.broken_by(base):
         effect, reason = _already_broken(context, case, criterion, base, broken)
-    return answered(case, criterion, class_, effect, reason, interval=_known(bounds))
+    return criterion_row(case, criterion, class_, effect, reason, interval=_known(bounds))
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:

@@ -10,7 +10,7 @@ from perfci.model.text import count
 from perfci.model.units import limit_percent, percent, show_budget
 from perfci.stats.answer import Answer, pairs_to_decide
 from perfci.stats.calibration import noise, reach
-from perfci.stats.decide import asked_at, margin
+from perfci.stats.decide import largest_share, margin
 from perfci.stats.walsh import Array, interval
 
 LEVEL = 0.95
@@ -36,7 +36,7 @@ def enough(case: Case) -> str:
 def undecided(context: Context, case: Case, criterion: Criterion, found: Answer, x: Array, words: str) -> str:
     """Return why a relative limit has no answer. `x`: log ratios; `words`: the change as seen."""
     n, first = found.decision.n, context.looks.first
-    words += _beyond_the_interval(context, criterion, found.limit, x if criterion.better == "lower" else -x)
+    words += _beyond_the_interval(context, criterion, found.limit, criterion.sign * x)
     if case.origin == "imported":
         needed = context.looks.fewest_to_show(context.m)
         if n < needed:
@@ -90,7 +90,7 @@ def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, w
     low, high, level = interval(worse, LEVEL)
     if level <= 0 or low <= r_log <= high:
         return ""
-    alpha = looks.alpha / context.m * asked_at(looks, "alpha", n)
+    alpha = looks.alpha / context.m * largest_share(looks, "alpha", n)
     line = percent(limit) if criterion.threshold else limit_percent(limit)
     seen = f", all of it beyond {'that' if criterion.threshold else f'the limit of {line}'}" if low > r_log else ""
     if n < looks.first:
@@ -98,7 +98,7 @@ def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, w
     if criterion.threshold:
         what, share, short = "to tell takes", alpha, high < r_log
     elif high < r_log:
-        what, share, short = f"to exclude {line} takes", looks.beta * asked_at(looks, "beta", n), True
+        what, share, short = f"to exclude {line} takes", looks.beta * largest_share(looks, "beta", n), True
     elif interval(worse, 1 - 2 * alpha).low <= 0 or 2.0**-n > alpha:
         what, share, short = "to show that it is worse takes", alpha, False
     else:
@@ -106,7 +106,7 @@ def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, w
     if 2.0**-n > share:
         return f"{seen}; {what} {_confidence(share)}, which {n} pairs cannot give"
     bounds = interval(worse, 1 - 2 * share)
-    end = math.exp((bounds.high if short else bounds.low) * (1 if criterion.better == "lower" else -1))
+    end = math.exp(criterion.sign * (bounds.high if short else bounds.low))
     return f"{seen}; {what} {_confidence(share)}, at which it may be {change_words(end, criterion.metric)}"
 
 

@@ -13,7 +13,7 @@ from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
-from perfci.measure.request import Progress, Standing
+from perfci.measure.request import PairProgress, Progress
 from perfci.measure.rounds import PairOutcome, end_workers, run_round
 from perfci.measure.sampling import Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left, planned_pairs
 from perfci.model.base import DeviceKind
@@ -68,11 +68,11 @@ class Loop:
                 if plan.exact_pairs is None:
                     for case in open_cases:
                         adapt(case, self.benches, plan)
-                going_on = self._in_turn(open_cases) if self.budget.left else []
-                if not going_on:
+                affordable = self._in_turn(open_cases) if self.budget.left else []
+                if not affordable:
                     self._leave(open_cases)
                     break
-                batch = next_batch(going_on, plan, self.budget.left)
+                batch = next_batch(affordable, plan, self.budget.left)
                 # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
                 index = sum(len(case.pairs) for case in measurable)
                 self._round(batch, index, self._deadline(batch))
@@ -93,7 +93,7 @@ class Loop:
                     end_workers(bench, bench.spare)
             self.seconds = time.monotonic() - start
 
-    def _standing(self, cases: Sequence[Case], open_cases: Sequence[Case]) -> Standing:
+    def _standing(self, cases: Sequence[Case], open_cases: Sequence[Case]) -> PairProgress:
         going = {case.key for case in open_cases}
         expected = None
         likely = [case for case in open_cases if case.pairs or not self.chosen or case.key in self.chosen]
@@ -105,7 +105,7 @@ class Loop:
             seconds = math.fsum(pairs * cost for pairs, cost in each)
             rounds = max((pairs for pairs, _ in each), default=0)
             expected = min(seconds + self.start * rounds, self.budget.left)
-        return Standing(
+        return PairProgress(
             pairs=max(len(case.pairs) for case in cases),
             open=len(going),
             decided=sum(case.key not in going and case.stopped == "decided" for case in cases),
@@ -116,7 +116,7 @@ class Loop:
         )
 
     def _in_turn(self, cases: Sequence[Case]) -> list[Case]:
-        """Return the open cases that go on: the cheapest, where not all come to the first look that can convict.
+        """Return the open cases that go on: the cheapest, where not all come to a look that can show a regression.
 
         Cost alone chooses: before their first pair by what it took and what further ones take once `adapt` chose their
         shape, for which it does not matter which side is slower. The choice stands until each has come to that look or
@@ -195,6 +195,7 @@ class Loop:
         )
 
     def _open(self, case: Case) -> bool:
+        """As `_goes_on`, without what is hopeless."""
         if not can_measure(case):
             return False
         plan, pairs = self.plan, len(case.pairs)
@@ -227,7 +228,8 @@ class Loop:
         return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
     def _goes_on(self, case: Case) -> bool:
-        """A case hopeless at a planned look ends, whatever the budget."""
+        """Tell whether a case takes further pairs, and write into it why not: one hopeless at a planned look does not,
+        whatever the budget."""
         if not self._open(case):
             return False
         plan = self.plan
@@ -244,7 +246,7 @@ class Loop:
         def done(outcome: PairOutcome) -> None:
             nonlocal mark
             since, mark = mark, time.monotonic()
-            self._keep(outcome, mark - since)
+            self._record(outcome, mark - since)
 
         self.watch.read()
         renewed = 0.0
@@ -267,7 +269,8 @@ class Loop:
                 done(outcome)
         self.watch.read()
 
-    def _keep(self, outcome: PairOutcome, seconds: float) -> None:
+    def _record(self, outcome: PairOutcome, seconds: float) -> None:
+        """A case of which a worker failed is given up: a second try could hide what fails now and then."""
         case = outcome.case
         for name, failure in outcome.failures.items():
             uneven = case.origin == "command" and failure.kind == "protocol"  # in its reports: it never was right
@@ -297,5 +300,5 @@ def _units(cases: Sequence[Case]) -> list[list[Case]]:
 
 
 def can_measure(case: Case) -> bool:
-    """Tell whether pairs of this case are worth taking."""
+    """Tell whether pairs of this case are worth taking: where base failed, head is still held against its bounds."""
     return case.sides["head"].status == "ok"

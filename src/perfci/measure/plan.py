@@ -14,7 +14,7 @@ from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.criteria import asked as asks
 from perfci.model.limits import Subject, criteria
 from perfci.model.metrics import OBSERVED, resolve
-from perfci.model.plan import Declared, Looks, Plan, sharing
+from perfci.model.plan import Declared, Looks, Plan, count_sharing
 from perfci.model.policy import FAIL_ON, Command, Limit, Policy
 from perfci.model.results import Case
 from perfci.model.text import hides_failures, listed
@@ -62,13 +62,10 @@ def make_plan(request: Request, place: Place, subjects: Sequence[Subject], decla
 
 
 def shared(asked: Sequence[Criterion], what: What, proved: Collection[str] = ()) -> int:
-    """Return the number of criteria, or questions, that share α: see `sharing`.
-
-    Each of several device models has 1/models of α, by a union bound over the models; so have a night's comparisons.
-    """
+    """Return the number of criteria, or questions, that share α: see `count_sharing`."""
     if what.question is not None:
         return what.question.sharing
-    return sharing(asked, proved) * what.models * what.comparisons
+    return count_sharing(asked, proved, what.models, what.comparisons)
 
 
 def _criterion(

@@ -14,7 +14,7 @@ from perfci.model.criteria import Purpose
 from perfci.model.metrics import Direction
 from perfci.model.plan import Plan
 from perfci.model.policy import Traced
-from perfci.model.results import MOST_MODELS, Part, Proof, Results
+from perfci.model.results import MOST_MODELS, PlanPart, Proof, Results
 
 OUT = "perfci-out"
 RESULTS = "results.json"
@@ -158,7 +158,7 @@ class Planned:
     plan: Plan
     run: str
     name: str
-    part: Part
+    part: PlanPart
     proofs: Mapping[str, Proof | None]
     """Case key → proof, of cases here."""
     known: Mapping[str, str]
@@ -193,7 +193,7 @@ class Request:
         return replace(self, **made)
 
 
-class Standing(NamedTuple):
+class PairProgress(NamedTuple):
     """Progress of a run's pairs."""
 
     pairs: int
@@ -216,7 +216,7 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Report a line."""
 
-    def pair(self, standing: Standing) -> None:
+    def pair(self, standing: PairProgress) -> None:
         """Report a finished worker pair."""
 
     def decided(self, results: Results) -> None:

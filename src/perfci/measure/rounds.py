@@ -385,7 +385,7 @@ def _spread(placements: Sequence[Sequence[float]]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in flat) / (len(flat) - 1)) / mean
 
 
-def starved(cases: Sequence[Case], plan: Plan) -> list[str]:
+def launch_gap_notes(cases: Sequence[Case], plan: Plan) -> list[str]:
     """Return a note on cases that mostly waited for the CPU."""
     found = []
     for case in cases:

@@ -28,7 +28,7 @@ from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.proof.work import prove_work
 from perfci.measure.request import Progress, Request
-from perfci.measure.rounds import starved
+from perfci.measure.rounds import launch_gap_notes
 from perfci.measure.sides.planned import require_cases
 from perfci.model.base import PerfciError, PolicyError, Side
 from perfci.model.criteria import Criterion
@@ -275,7 +275,7 @@ class Measurement:
 
     def _end(self, run: _Run) -> None:
         measured, results = run.cases.measured, run.results
-        results.notes += [*unredrawn(measured), *starved(measured, run.plan), *run.watch.notes()]
+        results.notes += [*unredrawn(measured), *launch_gap_notes(measured, run.plan), *run.watch.notes()]
         results.moments = run.watch.moments
         with self.costs.phase("snapshot", whole=True):
             require_untouched(run.place)

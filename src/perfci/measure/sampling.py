@@ -54,7 +54,7 @@ class PairCost(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The way to the first look that can convict, of cases measured as one: one, or a command's."""
+    """The way to the first look that can show a regression, of cases measured as one: one, or a command's."""
 
     cases: list[Case]
     pairs: int
@@ -184,9 +184,9 @@ def _costs(case: Case) -> Costs | None:
 def next_batch(cases: Sequence[Case], plan: Plan, left: float) -> list[Case]:
     """Return the open cases measured next. `left`: seconds of the budget.
 
-    Up to the first look that can convict, those with the fewest pairs. After it, where not all fit into `left`, those
-    that need least come first, as many as fit, and those whose scatter says that no number of pairs decides them come
-    last, in turns by the time they have had.
+    Up to the first look that can show a regression, those with the fewest pairs. After it, where not all fit into
+    `left`, those that need least come first, as many as fit, and those whose scatter says that no number of pairs
+    decides them come last, in turns by the time they have had.
     """
     fewest = min(len(case.pairs) for case in cases)
     if plan.exact_pairs is not None or fewest < plan.first_to_show:

@@ -186,6 +186,11 @@ class Criterion(Document):
         """As `beyond()`."""
         return beyond(self.kind, self.better)
 
+    @property
+    def sign(self) -> int:
+        """1 where a rise is for the worse, else -1."""
+        return 1 if self.better == "lower" else -1
+
     def worse(self, value: float, other: float) -> bool:
         """Tell whether `value` is on the worse side of `other`."""
         return value > other if self.beyond == "above" else value < other

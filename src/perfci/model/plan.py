@@ -140,9 +140,11 @@ class Declared(Document):
     """Every kernel is known: no suite file and no build failed."""
 
 
-def sharing(criteria: Iterable[Criterion], proved: Collection[str] = ()) -> int:
-    """Return how many criteria share α, at least 1, without `proved` cases."""
-    return max(1, sum(one.shares_alpha for one in criteria if one.case_key not in proved))
+def count_sharing(criteria: Iterable[Criterion], proved: Collection[str], models: int, comparisons: int) -> int:
+    """Return m, how many criteria share α, at least 1: those of cases that are not `proved`, of each model of device
+    and each comparison of a night, by a union bound."""
+    here = sum(one.shares_alpha for one in criteria if one.case_key not in proved)
+    return max(1, here) * models * comparisons
 
 
 class Plan(Document):

@@ -329,7 +329,7 @@ MOST_MODELS = 16
 """Of device that share α."""
 
 
-class Part(Document):
+class PlanPart(Document):
     """One shard of a plan, or once they are merged all."""
 
     plan: str = Field(max_length=100)
@@ -387,7 +387,7 @@ class Results(Document):
     """From the policy."""
     custom_metrics: dict[str, CustomMetric] = Field(default_factory=dict)
     plan: Plan
-    part: Part | None = None
+    part: PlanPart | None = None
     """None where the plan is all there is. Else criteria of the plan are those of these shards, `m` that of the
     whole."""
     cases: Items[Case] = Field(default_factory=list)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perfci.history.document import Night
-from perfci.history.series import Answer, Device, Entry, Head, Series
+from perfci.history.series import Device, Entry, Head, NightAnswer, Series
 from perfci.history.store import Fault
 from perfci.model.base import matches
 from perfci.model.text import count, listed, short
@@ -43,10 +43,10 @@ def as_json(series: Sequence[Series], faults: Sequence[Fault]) -> dict[str, Any]
     """Return what `print_series` shows."""
     shown = [
         {
-            "case": trace.case, "device": device.kind, "device_name": device.name, "metric": trace.metric,
-            "unit": trace.unit, "timing": trace.timing, "entries": [_night(*night) for night in nights],
+            "case": curve.case, "device": device.kind, "device_name": device.name, "metric": curve.metric,
+            "unit": curve.unit, "timing": curve.timing, "entries": [_night(*night) for night in nights],
         }
-        for device, trace, nights in series
+        for device, curve, nights in series
     ]  # fmt: skip
     return {"series": shown, "faults": [asdict(fault) for fault in faults]}
 
@@ -61,7 +61,7 @@ def _night(head: Head, entry: Entry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _answer(answer: Answer | None) -> dict[str, Any] | None:
+def _answer(answer: NightAnswer | None) -> dict[str, Any] | None:
     if answer is None:
         return None
     nothing = {"ratio": None, "low": None, "high": None, "level": None, "pairs": 0}
@@ -70,17 +70,17 @@ def _answer(answer: Answer | None) -> dict[str, Any] | None:
 
 def print_series(series: Sequence[Series], console: Console) -> None:
     """Print each series, epochs apart: a sparkline of the ratio to the reference, and a row a night."""
-    for number, (device, trace, shown) in enumerate(series):
+    for number, (device, curve, shown) in enumerate(series):
         if number:
             put(console, Text())
-        heading = Text.assemble((visible(trace.case), "bold"), f"  {visible(trace.metric)} on {visible(device.name)}")
-        put(console, heading.append(f", {visible(trace.timing)}" if trace.timing not in ("", device.kind) else ""))
+        heading = Text.assemble((visible(curve.case), "bold"), f"  {visible(curve.metric)} on {visible(device.name)}")
+        put(console, heading.append(f", {visible(curve.timing)}" if curve.timing not in ("", device.kind) else ""))
         before: Head | None = None
         for _, members in groupby(shown, key=lambda night: night[0].epoch):
             nights = list(members)
             if before is not None:
                 put(console, Text(f"── a new epoch: {_why(before, nights[0][0])} ──", "dim"))
-            _epoch(console, trace.unit, nights)
+            _epoch(console, curve.unit, nights)
             before = nights[-1][0]
 
 
@@ -127,7 +127,7 @@ def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) ->
         put(console, text)
 
 
-def _told(answer: Answer | None) -> str:
+def _told(answer: NightAnswer | None) -> str:
     """`+3.10 % (±0.3)`; the class without a ratio, `–` without either."""
     if answer is None:
         return "–"
@@ -145,7 +145,7 @@ def _style(entry: Entry) -> str:
     return "green" if "improvement" in classes else ""
 
 
-def sparkline(answers: Sequence[Answer | None]) -> str:
+def sparkline(answers: Sequence[NightAnswer | None]) -> str:
     """Return a character a night, and the range spanned: `▁▂▂█ +0.10 % to +3.10 %`.
 
     The range is at least as wide as an interval, so that noise stays flat.
@@ -169,10 +169,10 @@ def no_series(pattern: str, devices: Sequence[Device]) -> str:
     of_case = sorted(
         f"{visible(metric)} on {visible(device.name)}"
         for device in devices
-        for case, metric in device.traces
+        for case, metric in device.curves
         if matches(pattern, case)
     )
     if of_case:
         return f"no such metric or device is recorded of it: there is {listed(dict.fromkeys(of_case))}"
-    cases = sorted({case for device in devices for case, _ in device.traces})
+    cases = sorted({case for device in devices for case, _ in device.curves})
     return f"no recorded case matches {visible(pattern)!r}: there is {listed(map(visible, cases)) or 'none'}"

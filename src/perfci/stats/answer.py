@@ -107,7 +107,7 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
     if not ((base > 0).all() and (head > 0).all()):
         return Answer(invalid("nonpositive", len(base)), limit, base, head)
     if not np.isfinite(ratios.x).all():
-        return Answer(invalid("clock", len(base)), limit, base, head)
+        return Answer(invalid("bad_clock", len(base)), limit, base, head)
     if (early := _obvious(case, criterion, looks, m)) is not None:
         return early
     # The pairs of the first look alone, so that the limit is the same at every look.
@@ -116,17 +116,13 @@ def _relative(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
     decision = _decided(ratios, criterion, r_log, looks, m, ended=ended)
     n, hidden = decision.n, False
     if ratios.slope is not None and not criterion.threshold and decision.status in ("regression", "clock"):
-        measured = _worse(criterion) * ratios.measured[:n]
+        measured = criterion.sign * ratios.measured[:n]
         hidden = decide(measured, r_log, looks, m, ended=decision.last).status != "regression"
     return Answer(decision, limit, base[:n], head[:n], ratios.first(n), hidden)
 
 
-def _worse(criterion: Criterion) -> float:
-    return 1.0 if criterion.better == "lower" else -1.0
-
-
 def _decided(ratios: LogRatios, criterion: Criterion, r_log: float, looks: Looks, m: int, *, ended: bool) -> Decision:
-    sign = _worse(criterion)
+    sign = criterion.sign
     if criterion.threshold:
         return decide_threshold(sign * ratios.x, r_log, looks, m, ended=ended)
     if ratios.slope is None:
@@ -209,7 +205,7 @@ def limit_in_effect(criterion: Criterion, value: float | None, least: float) -> 
 
 def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer | None:
     """By the looks before the first one: clock and limit come from their pairs alone, whatever pairs follow."""
-    sign = 1.0 if criterion.better == "lower" else -1.0
+    sign = criterion.sign
     for n, share in zip(looks.obvious_pairs, looks.obvious_spending, strict=True):
         ratios = log_ratios(case, criterion.metric, n).first(n)
         if len(ratios.x) < n or not one_peak(case, n):

@@ -30,7 +30,7 @@ ReasonCode = Literal[
     "empty",  # no finished pair
     "unmeasured",  # no value in head
     "base_unmeasured",  # values in head, none in base
-    "clock",  # a measured clock is no finite positive number
+    "bad_clock",  # a measured clock is no finite positive number
 ]
 
 
@@ -113,7 +113,7 @@ def last_share(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
     return left / LAST if left > 1e-9 else 0.0  # what rounding leaves is nothing
 
 
-def asked_at(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
+def largest_share(looks: Looks, rate: Literal["alpha", "beta"], n: int) -> float:
     """Return the largest share of an error rate that a look at n pairs may spend."""
     shares = looks.alpha_spending if rate == "alpha" else looks.beta_spending
     return max(last_share(looks, rate, n), dict(zip(looks.pairs, shares, strict=True)).get(n, 0.0))
@@ -148,11 +148,11 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     cleared_at: tuple[int | None, float] | None = None
     for look in _taken(len(values), looks, m, ended=ended):
         used = Averages(values[: look.n])
-        named, p, faster = _look(used, look, r_log, looks.confirm, within=cleared_at is not None)
-        if named is not None:
-            return named
-        cleared_at = cleared_at if p is None else (look.number, p)
-        goes_on = faster and look.number is not None and may_prove_after(look.number, looks, m)
+        shown = _show(used, look, r_log, looks.confirm, within=cleared_at is not None)
+        if shown.final is not None:
+            return shown.final
+        cleared_at = cleared_at if shown.p_within is None else (look.number, shown.p_within)
+        goes_on = shown.faster and look.number is not None and may_prove_after(look.number, looks, m)
         if cleared_at is not None and not goes_on:
             return _passed(used, look, r_log, cleared_at)
     if cleared_at is not None:
@@ -204,26 +204,31 @@ def _open(values: Array, looks: Looks, *, ended: bool) -> Decision:
     )
 
 
-def _look(
-    used: Averages, look: _Look, r_log: float, confirm: float, *, within: bool
-) -> tuple[Decision | None, float | None, bool]:
-    """What one look names, the p-value of "within the limit", and whether the case seems faster by more than r/2.
+class _Shown(NamedTuple):
+    """What one look shows."""
 
-    `within`: shown already, so that neither is asked again.
-    """
+    final: Decision | None = None
+    p_within: float | None = None
+    """The p-value of "within the limit", where it is small enough."""
+    faster: bool = False
+    """It seems faster by more than r/2."""
+
+
+def _show(used: Averages, look: _Look, r_log: float, confirm: float, *, within: bool) -> _Shown:
+    """`within`: shown by an earlier look, so that a regression is not asked again."""
     if not within and look.alpha > 0:
         p = used.p_greater(0.0)
         if p <= look.alpha and used.p_greater(r_log / 2) <= confirm:
-            return look.decision("regression", p, used, within=within), None, False
+            return _Shown(look.decision("regression", p, used, within=within))
     faster = used.p_less(-r_log / 2) <= confirm
     if faster and look.alpha > 0:
         p = used.p_less(0.0)
         if p <= look.alpha:
-            return look.decision("improvement", p, used, within=within), None, False
+            return _Shown(look.decision("improvement", p, used, within=within))
     if within:
-        return None, None, faster
+        return _Shown(faster=faster)
     p = used.p_less(r_log)
-    return None, p if p <= look.beta else None, faster
+    return _Shown(None, p if p <= look.beta else None, faster)
 
 
 def _passed(used: Averages, look: _Look, r_log: float, cleared_at: tuple[int | None, float]) -> Decision:

@@ -8,7 +8,7 @@ import pytest
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
 from perfci.model.publication import Publication
-from perfci.model.results import Part, Reason, Results
+from perfci.model.results import PlanPart, Reason, Results
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
 from tests.github.loopback.server import GitHub, Run, archive
 
@@ -33,7 +33,7 @@ def shared(run: Results, count: int, plan: str = PLAN) -> list[Results]:
     for number in range(1, count + 1):
         own = run.cases[number - 1 :: count]
         asked = [one for one in run.plan.criteria if one.case_key in {case.key for case in own}]
-        part = Part(plan=plan, shards=[number], of=count, cases=[case.key for case in run.cases])
+        part = PlanPart(plan=plan, shards=[number], of=count, cases=[case.key for case in run.cases])
         of_plan = run.plan.model_copy(update={"criteria": asked})
         made.append(run.model_copy(update={"cases": own, "plan": of_plan, "part": part}, deep=True))
     return made

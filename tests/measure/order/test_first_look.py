@@ -1,4 +1,4 @@
-"""Where not all cases fit into the budget, the cheapest come to the first look that can convict: chosen by cost alone."""
+"""Where not all cases fit into the budget, the cheapest come to the first look that can show a regression: chosen by cost alone."""
 
 import random
 from collections.abc import Sequence

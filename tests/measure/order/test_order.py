@@ -11,7 +11,7 @@ import pytest
 from perfci.measure.budget import Budget
 from perfci.measure.costs import Costs
 from perfci.measure.loop import Loop
-from perfci.measure.request import Standing
+from perfci.measure.request import PairProgress
 from perfci.measure.sampling import next_batch, pair_cost, pairs_left
 from perfci.measure.timing import Setup
 from perfci.model.plan import Looks, Plan
@@ -129,7 +129,7 @@ def test_the_time_that_is_expected_is_that_of_the_open_cases_and_never_beyond_th
     asked = plan("dear", "cheap", "done")
     cases = [case("dear", 3, 0.001, seconds=2.0), case("cheap", 4, 0.001, seconds=0.5), case("done", 8, 0.001)]
 
-    def standing(budget: float, open_cases: list[Case]) -> Standing:
+    def standing(budget: float, open_cases: list[Case]) -> PairProgress:
         parts: Any = [None] * 4
         loop = Loop(asked, {}, *parts, Costs(), Budget(budget, 0.0))
         return loop._standing(cases, open_cases)

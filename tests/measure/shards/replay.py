@@ -21,7 +21,7 @@ from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks
 from perfci.model.report import Report
-from perfci.model.results import Case, Pair, Part, Results
+from perfci.model.results import Case, Pair, PlanPart, Results
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results
 from tests.stats.recorded import KERNELS, recorded_pairs
@@ -69,7 +69,7 @@ def part_of(plan: Results, deal: Mapping[str, int], number: int) -> Results:
     """The results of one shard before its first pair. `deal`: case key → shard."""
     own = [case.model_copy(deep=True) for case in plan.cases if deal[case.key] == number]
     asked = [one for one in plan.plan.criteria if deal[one.case_key] == number]
-    part = Part(plan="5" * 64, shards=[number], of=max(deal.values()), cases=[case.key for case in plan.cases])
+    part = PlanPart(plan="5" * 64, shards=[number], of=max(deal.values()), cases=[case.key for case in plan.cases])
     return plan.model_copy(
         update={"cases": own, "plan": plan.plan.model_copy(update={"criteria": asked}), "part": part}
     )

@@ -19,7 +19,7 @@ import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
 from perfci.measure.budget import Budget
-from perfci.measure.request import WRITTEN, Question, Request, Standing, What
+from perfci.measure.request import WRITTEN, PairProgress, Question, Request, What
 from perfci.measure.run import Measurement
 from perfci.measure.shards import host
 from perfci.measure.shards.document import PlannedCase, SharedPlan
@@ -198,9 +198,9 @@ def test_waiting_does_not_use_up_the_budget() -> None:
 
 
 def test_how_far_all_have_come_is_told_as_one_and_what_it_takes_once_each_has_a_pair() -> None:
-    first = Standing(pairs=8, open=3, decided=1, cases=5, seconds=20.0, budget=60.0, expected=30.0)
-    second = Standing(pairs=9, open=0, decided=2, cases=2, seconds=21.0, budget=60.0, expected=0.0)
-    both = Standing(pairs=9, open=3, decided=3, cases=7, seconds=21.0, budget=60.0, expected=30.0)
+    first = PairProgress(pairs=8, open=3, decided=1, cases=5, seconds=20.0, budget=60.0, expected=30.0)
+    second = PairProgress(pairs=9, open=0, decided=2, cases=2, seconds=21.0, budget=60.0, expected=0.0)
+    both = PairProgress(pairs=9, open=3, decided=3, cases=7, seconds=21.0, budget=60.0, expected=30.0)
     assert host._overall([first, second]) == both
     assert host._overall([first, second, None]) == both._replace(expected=None)
     assert host._overall([first._replace(expected=None), second]).expected is None

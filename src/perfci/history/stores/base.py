@@ -22,9 +22,9 @@ from perfci.system.files import disk_errors
 
 LARGEST = 8 * 2**20
 """Bytes: some eighty times those of 200 cases."""
-MOST = 100_000
+MOST_NIGHTS = 100_000
 """Documents that are read, the last ones."""
-MOST_LISTED = 2 * MOST
+MOST_LISTED = 2 * MOST_NIGHTS
 """Names, foreign ones among them."""
 MOST_FAULTS = 1000
 """Faults that are named one by one."""
@@ -160,9 +160,12 @@ class Store(ABC):
             else:
                 found[run] = listed
         names = list(found.values())
-        if len(names) > MOST:
-            self.fault(names[0].name, f"and {len(names) - MOST - 1} more: only the last {MOST} documents are read")
-        return names[-MOST:]
+        if len(names) > MOST_NIGHTS:
+            self.fault(
+                names[0].name,
+                f"and {len(names) - MOST_NIGHTS - 1} more: only the last {MOST_NIGHTS} documents are read",
+            )
+        return names[-MOST_NIGHTS:]
 
     def read(self, names: Iterable[Listed]) -> Iterator[tuple[Listed, Night]]:
         """Yield listed documents with their nights; what cannot be read becomes a fault.

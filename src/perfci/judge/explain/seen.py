@@ -15,7 +15,9 @@ class Finding:
     """What differs or stands out."""
 
     order: int
-    """Where no time tells: the smaller, the more telling."""
+    """The smaller, the more telling, where no time tells: 0 attention or allocation, 1 casts or waiting, 2 another
+    library or pinning, 3 and 4 other kernels, calls and launches, 5 types, tensor cores, spills, 6 configuration and
+    bytes, 7 the host, 8 counters alone, 9 to 11 metrics, ranges, memory sets, 12 a time without a cause."""
     text: str
     """One line."""
     seconds: float | None = None

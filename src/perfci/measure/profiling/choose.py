@@ -31,7 +31,7 @@ def rank(case: Case, plan: Plan) -> int:
             continue
         change = hodges_lehmann(found.ratios.x)
         if found.decision.status == "inconclusive":
-            worse = change if criterion.better == "lower" else -change
+            worse = criterion.sign * change
             ranks += [OPEN] if worse > margin(found.limit, criterion.better) else []
         large = criterion.metric == "time" and not math.log(FASTER) < change < math.log(SLOWER)
         if found.decision.status == "improvement" or (found.decision.status == "unchanged" and large):

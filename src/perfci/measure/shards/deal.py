@@ -13,7 +13,7 @@ from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
 from perfci.measure.sides.planned import of_machine, of_sources
 from perfci.model.base import UsageError
 from perfci.model.comparison import claims
-from perfci.model.results import Part, SideCode
+from perfci.model.results import PlanPart, SideCode
 from perfci.model.text import count
 
 
@@ -86,7 +86,7 @@ def planned(shard: Shard) -> Planned:
         plan=plan.model_copy(update={"criteria": own}, deep=True),
         run=whole.run,
         name=shard.name,
-        part=Part(plan=whole.digest, shards=[number], of=whole.shards, models=whole.what.models, cases=keys),
+        part=PlanPart(plan=whole.digest, shards=[number], of=whole.shards, models=whole.what.models, cases=keys),
         proofs=proofs,
         known={case.key: case.command for case in whole.cases if not case.command or case.shard == number},
         sources=whole.sources,

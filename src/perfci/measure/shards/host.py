@@ -20,7 +20,7 @@ from typing import Any
 
 from perfci.measure.journal import JOURNAL, begun, put_away
 from perfci.measure.place import prepare_sides
-from perfci.measure.request import RESULTS, WRITTEN, Progress, Request, Standing
+from perfci.measure.request import RESULTS, WRITTEN, PairProgress, Progress, Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
@@ -167,7 +167,7 @@ class _Running:
     waiting: bool = False
     over: bool = False
     """It has said that nothing more comes."""
-    standing: Standing | None = None
+    standing: PairProgress | None = None
 
 
 def measure_together(asked: Sequence[tuple[Member, Request]], progress: Progress) -> list[str | None]:
@@ -250,10 +250,10 @@ def _hear(one: _Running, running: Sequence[_Running], progress: Progress, notes:
         one.over = True
 
 
-def _overall(of: Sequence[Standing | None]) -> Standing:
+def _overall(of: Sequence[PairProgress | None]) -> PairProgress:
     known = [one for one in of if one is not None]
     expected = [one.expected for one in known if one.expected is not None]
-    return Standing(
+    return PairProgress(
         pairs=max(one.pairs for one in known),
         open=sum(one.open for one in known),
         decided=sum(one.decided for one in known),
@@ -291,7 +291,7 @@ class _Line:
     def note(self, text: str) -> None:
         self._tell("note", text)
 
-    def pair(self, standing: Standing) -> None:
+    def pair(self, standing: PairProgress) -> None:
         self._tell("pair", standing)
 
     def decided(self, results: Results) -> None:

@@ -10,7 +10,7 @@ from perfci.model.base import MachineError, UsageError
 from perfci.model.comparison import claims, require_same
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
-from perfci.model.results import Case, Part, Phase, Reason, Results
+from perfci.model.results import Case, Phase, PlanPart, Reason, Results
 from perfci.model.text import escaped, listed, one_line
 
 
@@ -20,7 +20,7 @@ class Shared(NamedTuple):
     name: str
     """In errors: its folder."""
     results: Results
-    part: Part
+    part: PlanPart
 
 
 def merge(found: Sequence[tuple[str, Results]]) -> Results:

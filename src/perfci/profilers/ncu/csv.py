@@ -16,7 +16,7 @@ from perfci.profilers.ncu.launch import (
     EMPTY_REMEDY,
     GRID,
     METRICS,
-    MOST_LAUNCHES,
+    MOST_READ,
     Content,
     Launch,
     capability_of,
@@ -101,7 +101,7 @@ class _Page:
         cells = {column: row[at] for at, column in self._kept if at < len(row)}
         launch = self.launches.get(cells[_ID])
         if launch is None:
-            if len(self.launches) == MOST_LAUNCHES:
+            if len(self.launches) == MOST_READ:
                 return False
             launch = self.launches[cells[_ID]] = _Row({}, self._units or {})
         self._marks.update(_sure_mark(_number(row[at])) for at in self._counted if at < len(row))
@@ -147,7 +147,7 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
                     faults.append(fault("incomplete", f"{name}: the row of launch {seen() + 1} is cut", again))
                     break
                 elif not page.add(row):
-                    text = f"{name}: launches beyond the first {MOST_LAUNCHES} were not read"
+                    text = f"{name}: launches beyond the first {MOST_READ} were not read"
                     faults.append(fault("incomplete", text, "profile fewer kernels"))
                     break
     except csv.Error as error:

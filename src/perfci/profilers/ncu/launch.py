@@ -10,7 +10,7 @@ from perfci.model.profile import Fault, Rule
 from perfci.profilers.faults import fault as any_fault
 from perfci.profilers.ncu import chips
 
-MOST_LAUNCHES = 20_000
+MOST_READ = 20_000
 """Of one file."""
 EMPTY_REMEDY = "see what ncu prints; a case without kernels has no counters"
 

@@ -20,7 +20,7 @@ from perfci.profilers.ncu.launch import (
     EMPTY_REMEDY,
     GRID,
     METRICS,
-    MOST_LAUNCHES,
+    MOST_READ,
     Content,
     Launch,
     capability_of,
@@ -79,7 +79,7 @@ def read(path: Path, version: str, module: Module, metrics: Sequence[str] = METR
         for number in range(ranges):
             actions = context.range_by_idx(number)
             for index in range(actions.num_actions()):
-                if len(launches) < MOST_LAUNCHES:
+                if len(launches) < MOST_READ:
                     launches.append(_launch(actions.action_by_idx(index), metrics))
                 else:
                     dropped += 1
@@ -93,7 +93,7 @@ def read(path: Path, version: str, module: Module, metrics: Sequence[str] = METR
     elif not launches:
         faults.append(fault("empty", f"{path.name}: holds no kernel", EMPTY_REMEDY))
     if dropped:
-        text = f"{path.name}: {dropped} launches beyond the first {MOST_LAUNCHES} were not read"
+        text = f"{path.name}: {dropped} launches beyond the first {MOST_READ} were not read"
         faults.append(fault("incomplete", text, "profile fewer kernels"))
     return Content(launches, faults, version)
 

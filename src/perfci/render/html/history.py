@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from perfci.history.check import Checked, Proposal, Standing, epochs
-from perfci.history.series import Device, Head, Trace
+from perfci.history.series import Curve, Device, Head
 from perfci.model.text import shell, shorten
 from perfci.model.units import limit_percent, show, show_span
 from perfci.render import changes as words
@@ -49,14 +49,14 @@ class Entry:
     """A metric of a case on a device."""
 
     device: Device
-    trace: Trace
+    curve: Curve
     standing: Standing | None
     changes: list[Proposal] = field(default_factory=list)
 
     @property
     def page(self) -> str:
         """From the overview."""
-        return page_name(self.trace.case)
+        return page_name(self.curve.case)
 
     @property
     def state(self) -> str:
@@ -94,7 +94,7 @@ def site(devices: Sequence[Device], found: Checked) -> Iterator[tuple[str, str]]
     yield "index.html", _overview(devices, entries, found)
     cases: dict[str, list[Entry]] = {}
     for one in entries:
-        cases.setdefault(one.trace.case, []).append(one)
+        cases.setdefault(one.curve.case, []).append(one)
     facts = {id(device): _nights(device) for device in devices}
     for case, own in sorted(cases.items()):
         yield f"cases/{page_name(case)}", _case(case, own, facts)
@@ -107,11 +107,11 @@ def _entries(devices: Sequence[Device], found: Checked) -> list[Entry]:
         changes.setdefault((one.device, one.device_name, one.case, one.metric), []).append(one)
     order = ("over", "unknown", "within", "unlimited", "silent")
     entries = [
-        Entry(device, trace, standings.get(key), changes.get(key, []))
-        for device in devices for trace in device.traces.values()
-        for key in [(device.kind, device.name, trace.case, trace.metric)]
+        Entry(device, curve, standings.get(key), changes.get(key, []))
+        for device in devices for curve in device.curves.values()
+        for key in [(device.kind, device.name, curve.case, curve.metric)]
     ]  # fmt: skip
-    return sorted(entries, key=lambda one: (order.index(one.state), one.trace.case, one.trace.metric, one.device.name))
+    return sorted(entries, key=lambda one: (order.index(one.state), one.curve.case, one.curve.metric, one.device.name))
 
 
 def _page(name: str, title: str, data: Any, **values: Any) -> str:
@@ -133,9 +133,9 @@ def _overview(devices: Sequence[Device], entries: Sequence[Entry], found: Checke
 
 def _spark(one: Entry) -> Spark:
     """Of more answers than points the middle one of each stretch."""
-    trace, nights = one.trace, max(1, len(one.device.heads) - 1)
-    index = range(0, len(trace.nights), max(1, math.ceil(len(trace.nights) / POINTS)))
-    ends = sorted([*(trace.x[i] for i in index), 0.0])
+    curve, nights = one.curve, max(1, len(one.device.heads) - 1)
+    index = range(0, len(curve.nights), max(1, math.ceil(len(curve.nights) / POINTS)))
+    ends = sorted([*(curve.x[i] for i in index), 0.0])
     low, high = ends[0], ends[-1]
     pad = max((high - low) * 0.15, 0.005)
     low, high = low - pad, high + pad
@@ -148,14 +148,14 @@ def _spark(one: Entry) -> Spark:
 
     parts: dict[str, list[int]] = {}
     for i in index:
-        parts.setdefault(one.device.heads[trace.nights[i]].epoch, []).append(i)
+        parts.setdefault(one.device.heads[curve.nights[i]].epoch, []).append(i)
     lines, bands = [], []
     for part in parts.values():
-        lines.append(" ".join(f"{at(trace.nights[i])},{up(trace.x[i])}" for i in part))
-        upper = [f"{at(trace.nights[i])},{up(trace.high[i])}" for i in part]
-        bands.append(" ".join([*upper, *(f"{at(trace.nights[i])},{up(trace.low[i])}" for i in reversed(part))]))
+        lines.append(" ".join(f"{at(curve.nights[i])},{up(curve.x[i])}" for i in part))
+        upper = [f"{at(curve.nights[i])},{up(curve.high[i])}" for i in part]
+        bands.append(" ".join([*upper, *(f"{at(curve.nights[i])},{up(curve.low[i])}" for i in reversed(part))]))
     seams = [float(at(night)) for night in _seams(one.device)]
-    label = f"Ratio to the reference over {len(one.device.heads)} nights, {len(trace.nights)} of them answered"
+    label = f"Ratio to the reference over {len(one.device.heads)} nights, {len(curve.nights)} of them answered"
     return Spark(lines, bands, float(up(0.0)), seams, label)
 
 
@@ -207,22 +207,22 @@ def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
         "series": [_series(one, facts[id(one.device)].first, places[id(one.device)]) for one in own],
     }
     commands = [[shell(change.command) for change in one.changes] for one in own]
-    values = [_value(one.trace) for one in own]
+    values = [_value(one.curve) for one in own]
     return _page(
         "series.html.j2", case, data, case=case, entries=own, commands=commands, values=values, change=words.change,
         between=words.between,
     )  # fmt: skip
 
 
-def _value(trace: Trace) -> str:
-    values = trace.values
-    return show(values[max(values)], trace.unit) if values else "–"
+def _value(curve: Curve) -> str:
+    values = curve.values
+    return show(values[max(values)], curve.unit) if values else "–"
 
 
 def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
     """Percent to four decimals, a night of the page for each answer."""
-    trace = one.trace
-    begin = next((i for i, night in enumerate(trace.nights) if night >= first), len(trace.nights))
+    curve = one.curve
+    begin = next((i for i, night in enumerate(curve.nights) if night >= first), len(curve.nights))
 
     def points(values: Sequence[float]) -> list[float]:
         return [round(math.expm1(x) * 100, 3) for x in values[begin:]]
@@ -237,10 +237,10 @@ def _series(one: Entry, first: int, device: int) -> dict[str, Any]:
             shown.append([max(0, good - first), bad - first, change.kind == "drift"])
     return {
         "device": device,
-        "night": [night - first for night in trace.nights[begin:]],
-        "ratio": points(trace.x),
-        "low": points(trace.low),
-        "high": points(trace.high),
+        "night": [night - first for night in curve.nights[begin:]],
+        "ratio": points(curve.x),
+        "low": points(curve.low),
+        "high": points(curve.high),
         "changes": sorted(shown),
         "limit": None if one.standing is None or one.standing.limit is None else round(one.standing.limit * 100, 3),
     }  # fmt: skip
