@@ -194,6 +194,19 @@ def test_names_are_those_of_the_code() -> None:
     assert len(named) == 13 and all(is_secret(f"MY_{word}_1") for word in named)
 
 
+def test_contributing_names_what_is_in_the_files_that_it_names() -> None:
+    """`file.py` (`name`, `other`) and `file.py: name`; a file by its path in the package, or by the end of it."""
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    told = re.findall(r"`([\w/]+\.py)`,? \(((?:`\w+`(?:, )?)+)[):]", text)
+    told += re.findall(r"`([\w/]+\.py): (\w+)`", text)
+    assert len(told) > 20
+    sources = [(path.as_posix(), path.read_text()) for path in ROOT.rglob("src/perfci/**/*.py")]
+    for file, names in told:
+        texts = [source for path, source in sources if path.endswith(f"/{file}")]
+        lost = [name for name in re.findall(r"\w+", names) if not any(re.search(rf"\b{name}\b", one) for one in texts)]
+        assert lost == [], (file, lost)
+
+
 def test_the_reference_of_suites_has_every_name_of_bench() -> None:
     text = (ROOT / "docs/suite.md").read_text()
     asked = {

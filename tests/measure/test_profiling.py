@@ -38,7 +38,7 @@ from perfci.profilers.nsys.command import InstalledNsys, probe
 from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
 from perfci.system.child import Under
-from perfci.worker.profile import WARM_CALLS
+from perfci.worker.profile import PROFILE_WARM_CALLS
 from tests.judge.build import limit
 
 SUITE = """
@@ -163,7 +163,7 @@ def test_cases_are_warm_before_the_window_opens(place):
     for ms in (5, 12):
         assert found[f"spins/ms={ms}"].seen is not None
     calls = len((place.sides["head"].tree / "spins-5").read_text().split())
-    assert (calls - 1) % (2 * WARM_CALLS + tool.executions) == 0, "but for the scout's one"
+    assert (calls - 1) % (2 * PROFILE_WARM_CALLS + tool.executions) == 0, "but for the scout's one"
     assert [found[name].seen for name in ("ends_the_process", "raises")] == [None, None]
 
 

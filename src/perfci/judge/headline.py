@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfci.judge import starved
-from perfci.judge.status import ANSWERED, Context, base_failure, fails_in_both
+from perfci.judge.status import ANSWERED, Context, base_failed_later, because, fails_in_both, state
 from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
@@ -98,7 +98,7 @@ def _run_error(
         besides = f"; besides, {others} more would fail the gate" if others else ""
         todo = "Fix what fails in base, or remove it there: nothing can be said of its change."
         return _worst_of(failed) + besides, todo
-    if broke := base_failure(context, cases, rows):
+    if broke := _base_failure(context, cases, rows):
         return broke
     if any(map(_measured, cases)) or context.starved:
         return None
@@ -109,6 +109,23 @@ def _run_error(
     if all(row.class_ == "invalid" for row in rows):
         return f"Nothing was measured: {row_words(rows[0])}", _advice(rows, rows[0].effect)
     return None
+
+
+def _base_failure(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
+    """The sentence of a run in which base failed while it was measured, and what to do; None where another case fails
+    the gate."""
+    broke = [case for case in cases if context.compared and base_failed_later(case)]
+    own = {(case.id, case.device) for case in broke}
+    fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
+    if not broke or fails:
+        return None
+    base = state(broke[0], "base")
+    log = f"see {base.reason.log}, " if base.reason and base.reason.log else ""
+    more = f"; so it was in {len(broke) - 1} more" if len(broke) > 1 else ""
+    return (
+        f"{broke[0].id}: base failed while it was measured, although it was right before{because(base)}{more}",
+        f"Nothing can be said of these changes: {log}free memory, find out what ends it, in head too, and run again.",
+    )
 
 
 def _measured(case: Case) -> bool:

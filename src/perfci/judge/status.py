@@ -279,25 +279,6 @@ def fails_in_both(context: Context, case: Case) -> bool:
     return context.compared and all(state(case, side).status == "failed" for side in SIDES)
 
 
-def base_failure(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
-    """Return the sentence of a run in which base failed while it was measured, and what to do; else None.
-
-    Another case that fails the gate comes first.
-    """
-    broke = [case for case in cases if context.compared and base_failed_later(case)]
-    own = {(case.id, case.device) for case in broke}
-    fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
-    if not broke or fails:
-        return None
-    base = state(broke[0], "base")
-    log = f"see {base.reason.log}, " if base.reason and base.reason.log else ""
-    more = f"; so it was in {len(broke) - 1} more" if len(broke) > 1 else ""
-    return (
-        f"{broke[0].id}: base failed while it was measured, although it was right before{because(base)}{more}",
-        f"Nothing can be said of these changes: {log}free memory, find out what ends it, in head too, and run again.",
-    )
-
-
 def base_failed_later(case: Case) -> bool:
     """Tell whether base, which had been right, failed while it was measured."""
     base, head = state(case, "base"), state(case, "head")

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from perfci.judge.inconclusive import DRIFTS, LEVEL, enough, stopped, too_few, undecided, unproved
 from perfci.judge.starved import unreached
 from perfci.judge.status import Context, centre, criterion_row, effect_if_missing
-from perfci.judge.undecided import LEVEL, enough, stopped, undecided, unproved
 from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.base import SIDES
 from perfci.model.comparison import alternatives
@@ -26,8 +26,6 @@ from perfci.stats.walsh import Array, hodges_lehmann, interval
 NOISE = 1e-9
 """Relative change beyond which a value differs at all."""
 
-_DRIFTS = "not shown, as pairs resemble those before them, which drift makes too: measure again where nothing else runs"
-
 
 def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of a case that runs in head, and for a relative limit in base."""
@@ -44,7 +42,7 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     update: dict[str, Any] = {"limit": found.limit}
     if context.dependent and failed and not _stands(criterion, found):
         # Its effect stays: drift must not turn a slow-down green.
-        update |= {"class_": "inconclusive", "look": None, "reason": f"{row.reason}; {_DRIFTS}"}
+        update |= {"class_": "inconclusive", "look": None, "reason": f"{row.reason}; {DRIFTS}"}
     return row.model_copy(update=update)
 
 
@@ -283,6 +281,6 @@ def _already_broken(context: Context, case: Case, criterion: Criterion, base: fl
         return context.effect("invalid", criterion), f"{already}; {why}"
     needed = context.looks.fewest_to_show(context.m)
     if found.n < needed:
-        why = f"{found.n} of the {needed} pairs that it takes to show that head is worse"
+        why = too_few(found.n, needed)
         return context.effect("inconclusive", criterion), f"{already}; {why}"
     return "warn", already

@@ -1,13 +1,15 @@
 """A criterion: one limit on one metric of one case, and all that is known of the kinds of limits.
 
-To add a kind of limit (say `max_spread`, of a metric over the pairs of a case), begin here:
+To add a kind of limit (say `band`, a change in either direction), begin here:
 
 1. Name it in `Kind`. The type checker then names each `match` below that must say what holds of it: what it compares
    with, beyond which side of it a value is wrong, which of two is stricter, how it is listed. `Key` and `asked()` are
    not matched on: look at them yourself.
-2. Give it a key in `Limit` of `model/policy.py`, with what `LIMIT_KEYS`, `_one_kind` and `check_limit` there must know
-   of it, and run `make schemas`.
-3. Only where it compares with something new: a value of `Against`; CONTRIBUTING.md lists who asks for it.
+2. Give it a key in `Limit` of `model/policy.py`, with what `LIMIT_KEYS`, `CHANGES` (where it is a change), `_one_kind`
+   and `check_limit` there must know of it, and run `make schemas`.
+3. `model/limits.py`: which cases it asks, and when it asks none.
+4. Only where it compares with something new: a value of `Against`; CONTRIBUTING.md lists who asks for it, the docs and
+   the tests.
 """
 
 from collections.abc import Collection

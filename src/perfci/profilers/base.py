@@ -91,12 +91,15 @@ class Built:
 
 
 class Profiler(ABC, Generic[Seen]):
-    """A profiler that works on this machine."""
+    """A profiler that works on this machine.
+
+    Besides `find`, a scope needs: `case` `under` or `path`, and `read`; `command` `for_command`, `under` and `read`;
+    `side` `inspect`.
+    """
 
     name: ClassVar[Tool]
     part: ClassVar[Part]
     scopes: ClassVar[frozenset[Scope]]
-    """`case` and `command` need `read`, `side` needs `inspect`."""
     trims: ClassVar[bool] = False
     """Its report holds the environment: code under it gets the `trimmed` one."""
     executions: ClassVar[int] = 10

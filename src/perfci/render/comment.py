@@ -14,7 +14,7 @@ from perfci.model.text import shell, shorten
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, prose, visible
 from perfci.render.fit import LIMIT, SHARED, Fold, Most, fit
-from perfci.render.verdict import Verdict, named
+from perfci.render.verdict import PublicationVerdict, named
 from perfci.render.view import View
 from perfci.render.words import bare_advice
 
@@ -51,24 +51,24 @@ class CheckText:
 
 def render(publication: Publication, limit: int = LIMIT) -> str:
     """Return the comment without its hidden marker; `limit` as of `fit`."""
-    return fit(_Page(Verdict(publication), _FOLDED), limit)
+    return fit(_Page(PublicationVerdict(publication), _FOLDED), limit)
 
 
 def render_summary(publication: Publication) -> str:
     """Return the same for the job's summary, with room for every measured value."""
-    return fit(_Page(Verdict(publication)), SUMMARY_LIMIT)
+    return fit(_Page(PublicationVerdict(publication)), SUMMARY_LIMIT)
 
 
 def render_check(publication: Publication) -> CheckText:
     """Return the same for a check run, titled with the verdict."""
-    verdict = Verdict(publication)
+    verdict = PublicationVerdict(publication)
     title = shorten(visible(verdict.sentence.replace("`", "")), TITLE_LIMIT)
     return CheckText(title, fit(_Page(verdict, _FOLDED, titled=False), LIMIT))
 
 
 @dataclass(frozen=True)
 class _Page:
-    verdict: Verdict
+    verdict: PublicationVerdict
     only: Sequence[str] | None = None
     titled: bool = True
 
@@ -136,7 +136,7 @@ class _Page:
         )
 
 
-def commands(verdict: Verdict) -> list[str]:
+def commands(verdict: PublicationVerdict) -> list[str]:
     """Return shell lines that repeat the comparison of the failing cases in a clone.
 
     Commits are fetched by hash: that works for forks and merges, and after the branch has moved on.
@@ -166,7 +166,7 @@ def _shares(views: Sequence[View], most: int) -> list[int]:
     return [shown.count(job) for job in range(len(views))]
 
 
-def _matrix(verdict: Verdict, most: int) -> Safe:
+def _matrix(verdict: PublicationVerdict, most: int) -> Safe:
     """Cases that moved or have no answer, worst first, a column for each job."""
     jobs = verdict.shards[:_MOST_COLUMNS]
     found: dict[tuple[str, str, str], dict[int, Row]] = {}

@@ -11,7 +11,7 @@ NO_RESULTS = "no job handed over results"
 _ADVICE = "Read the log of the run, fix what it names, and run it again: this says nothing about performance."
 
 
-class Verdict:
+class PublicationVerdict:
     """The reports of a publication, worst first."""
 
     def __init__(self, publication: Publication) -> None:

@@ -67,6 +67,7 @@ FOLDERS = {
     "XDG_DATA_HOME": "data",
     "XDG_STATE_HOME": "state",
 }
+"""Of each side, for all its workers: what one compiled or tuned into them the next one finds."""
 DOWNLOADS = ("pip", "uv")
 """Folders of a side's caches with packages as an index serves them."""
 HOMES = ("home", TEMPORARY, "config", "data", "state")

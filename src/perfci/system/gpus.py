@@ -1,4 +1,4 @@
-"""The GPUs of one host that a run measures on, and the cores for each."""
+"""The GPUs of one host that `--gpus` names, and the cores for each: else a run takes the first that torch shows."""
 
 import os
 import re

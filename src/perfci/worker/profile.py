@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, Callable, Optional
 
-WARM_CALLS = 5
+PROFILE_WARM_CALLS = 5
 """Compilation, autotuning and first allocations do not count."""
 NSYS = "PERFCI_NSYS"
 """The version of the nsys that watches this process."""
@@ -90,7 +90,7 @@ def execute(fn: Callable[[], Any], name: str, executions: int, threads: bool = F
 
 def warm(fn: Callable[[], Any], synchronize: Optional[Callable[[], Any]]) -> None:
     """Execute `fn` a few times and wait for it."""
-    for _ in range(WARM_CALLS):
+    for _ in range(PROFILE_WARM_CALLS):
         fn()
     if synchronize is not None:
         synchronize()

@@ -1,7 +1,8 @@
 """Traces of tuners: code that times kernels and picks one, so that processes of the same code may differ.
 
-Where two choices are close, all processes of base may fall into one and those of head into the other: pairs that agree
-then show nothing (`stats/obvious.py`).
+None is changed here: each worker tunes for itself, unless it finds a choice in its side's cache. Where two are close,
+all processes of base may fall into one and those of head into the other: pairs that agree then show nothing
+(`stats/obvious.py`).
 
 Traces are Triton's autotuner, `torch.backends.cudnn.benchmark`, TunableOp, and Python code that waits for the GPU or
 reads its events. C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor

@@ -105,7 +105,7 @@ def _anew(folder: Path, wanted: bool = True) -> Path | None:
 
 
 @contextmanager
-def counting(ordinary: Parent) -> Iterator[Parent]:
+def counting_parent(ordinary: Parent) -> Iterator[Parent]:
     """Yield the parent of what is counted.
 
     Where the code under test runs as another user, it has this process's capabilities to count, which `ordinary` lacks.
@@ -276,7 +276,7 @@ class _Pass:
             if isinstance(profiler, Fault):
                 _refuse(cases, names, profiler, reports)
                 continue
-            with counting(parent) if part == "counters" else nullcontext(parent) as own:
+            with counting_parent(parent) if part == "counters" else nullcontext(parent) as own:
                 for name in names:
                     _keep(cases, name, start(profiler, own, name, cases), self.profilers.capability, reports)
             cases = _unseen(cases, names, part)

@@ -14,6 +14,7 @@ from perfci.stats.decide import largest_share, margin
 from perfci.stats.walsh import Array, interval
 
 LEVEL = 0.95
+DRIFTS = "not shown, as pairs resemble those before them, which drift makes too: measure again where nothing else runs"
 _STOPPED = {
     "budget": ": the budget ended",
     "interrupted": ": the run was interrupted",
@@ -65,6 +66,11 @@ def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, 
         return f"{n} of the {first} workers that a decision needs{stopped(case)}{enough(case)}"
     more = _more(context, case, criterion, found)
     return f"{broken}, but {n} workers do not prove it{_STOPPED.get(case.stopped, '')}{more}"
+
+
+def too_few(n: int, needed: int) -> str:
+    """Return why a bound that base breaks, too, has no answer."""
+    return f"{n} of the {needed} pairs that it takes to show that head is worse"
 
 
 def _more(context: Context, case: Case, criterion: Criterion, found: Answer) -> str:
