@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -41,16 +42,13 @@ class Run:
 
     def classes(self) -> dict[str, str]:
         """Case → class of its worst row."""
-        worst: dict[str, str] = {}
-        for row in self.report["rows"]:
-            worst.setdefault(row["case"], row["class"])
-        return worst
+        return self._worst("class")
 
     def reasons(self) -> dict[str, str]:
-        worst: dict[str, str] = {}
-        for row in self.report["rows"]:
-            worst.setdefault(row["case"], row["reason"])
-        return worst
+        return self._worst("reason")
+
+    def _worst(self, field: str) -> dict[str, str]:
+        return {row["case"]: row[field] for row in reversed(self.report["rows"])}
 
 
 class Repo:
@@ -80,10 +78,16 @@ class Repo:
         self.git("commit", "-q", "--allow-empty", "-m", message)
         return self.git("rev-parse", "HEAD")
 
-    def policy(self, text: str = "") -> None:
-        """A policy for the plain interpreter, with `text` appended."""
-        lines = f"version: 1\nsuite: [kernels/*.py]\npython: {PLAIN_PYTHON}\ndevices: [cpu]\n"
+    def policy(self, text: str = "", python: str | None = PLAIN_PYTHON) -> None:
+        """A policy for the plain interpreter or another, with `text` appended."""
+        lines = f"version: 1\nsuite: [kernels/*.py]\npython: {python}\ndevices: [cpu]\n"
         self.write("perfci.yaml", lines + dedent(text))
+
+    def adds(self, policy: str = "", message: str = "change") -> str:
+        """Commit the kernel `adding` and a policy for it. Return the commit."""
+        self.policy(policy)
+        self.write("kernels/adding.py", adding())
+        return self.commit(message)
 
     def start(self, *args: str, **kwargs) -> subprocess.Popen:
         """`NAME=VALUE` before the verb sets a variable, as in a shell."""
@@ -118,6 +122,22 @@ class Repo:
         if code is None:
             pytest.fail(f"perfci {' '.join(args)} did not end:\n{out}\n{err}")
         return Run(code, out, err, self.root)
+
+
+def pairs(journal: Path) -> list[bytes]:
+    """The whole lines of a journal that hold pairs."""
+    lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
+    return [line for line in lines if line.endswith(b"\n") and b'"kind":"pair"' in line]
+
+
+def until(process: subprocess.Popen, ready: Callable[[], object], seconds: float = 120) -> None:
+    """Wait until something is so while `process` runs, and fail if it ends before, or that long has passed."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"it never came so far: {process.communicate()}")
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -204,9 +224,9 @@ WORK = """
 """
 
 
-def adding(n: int = 20_000, spin: int = 0) -> str:
+def adding(n: int = 20_000, spin: int = 0, name: str = "adding") -> str:
     """A pure-Python kernel of about 1 ms; `spin` adds work of the same kind without changing the result."""
-    text = dedent(WORK.format(n=n))
+    text = dedent(WORK.format(n=n)).replace("def adding", f"def {name}")
     return text.replace(
         "    return total\n", f"    for i in range({spin}):\n        total += i * 0.0\n    return total\n"
     )
