@@ -11,14 +11,13 @@ from textwrap import dedent
 import pytest
 
 from perfci.measure.request import MEASURE_ALL
-from tests.e2e.conftest import PLAIN_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
+from tests.e2e.conftest import SYSTEM_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
 UNDRAWN, DRAWN = "2", "1"
 """Seeds of runs without and with an audit."""
 LIMIT = 'limits:\n  - {cases: "*", metric: time, regression: 50%}\n'
 CODE = "no file that it reads differs between base and head"
-Change = Callable[[Repo], None]
 
 
 @pytest.fixture
@@ -27,29 +26,25 @@ def proving(repo: Repo) -> Repo:
     repo.env[MEASURE_ALL] = "0"
     repo.policy(LIMIT)
     repo.write("kernels/a.py", adding())
-    repo.write("kernels/b.py", adding().replace("def adding", "def b"))
+    repo.write("kernels/b.py", adding(name="b"))
     return repo
 
 
-def kernel(before: str, body: str) -> str:
+def kernel(before: str, body: str, name: str = "a") -> str:
     lines = [dedent(before).strip(), "def work():", *(f"    {line}" for line in dedent(body).strip().splitlines())]
-    return (
-        "\n".join(
-            [*lines, "", "import perfci", "", "@perfci.kernel(devices=['cpu'])", "def a(bench):", "    return work"]
-        )
-        + "\n"
-    )
+    declared = f"import perfci\n\n@perfci.kernel(devices=['cpu'])\ndef {name}(bench):\n    return work\n"
+    return "\n".join([*lines, "", declared])
 
 
 def compared(repo: Repo, *args: str, seed: str = UNDRAWN) -> Run:
     return repo.perfci(f"PERFCI_SEED={seed}", "compare", "--base", "HEAD", "--budget", "5m", *args)
 
 
-def planned(repo: Repo) -> dict[str, tuple[str, str]]:
+def planned(repo: Repo, *args: str) -> dict[str, tuple[str, str]]:
     """What a comparison would prove: nothing is measured."""
     out = repo.root / "perfci-out/plan.json"
     out.parent.mkdir(exist_ok=True)
-    run = repo.perfci(f"PERFCI_SEED={UNDRAWN}", "plan", "--base", "HEAD", "--shards", "1", "--out", str(out))
+    run = repo.perfci(f"PERFCI_SEED={UNDRAWN}", "plan", "--base", "HEAD", "--shards", "1", "--out", str(out), *args)
     assert run.code == 0, run.err
     found = {case["key"].partition("@")[0]: case["proof"] for case in json.loads(out.read_text())["cases"]}
     return {name: (proof["by"], proof["reason"]) if proof else ("", "") for name, proof in found.items()}
@@ -116,16 +111,6 @@ def _without_strace(repo: Repo, tmp_path: Path) -> None:
     repo.env["PATH"] = str(programs)
 
 
-@pytest.mark.slow
-def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
-    proving.commit()
-    proving.write("README.md", "More.")
-    _without_strace(proving, tmp_path)
-    run = compared(proving)
-    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", WITHOUT))
-    assert f"note: nothing was proved unchanged by its code: {WITHOUT}" in run.out
-
-
 WITHOUT = "strace is not installed here: apt-get install strace"
 DETACHED = "the process that was traced failed: strace is not attached: ptrace: not again (log: logs/prove-base.log)"
 
@@ -154,121 +139,121 @@ def test_what_strace_does_not_trace_is_not_proved(
 
 
 @pytest.mark.slow
-def test_what_strace_cannot_be_attached_to_is_measured(proving: Repo, tmp_path: Path) -> None:
+def test_without_strace_all_is_measured(proving: Repo, tmp_path: Path) -> None:
     proving.commit()
     proving.write("README.md", "More.")
-    _not_attached(proving, tmp_path)
+    _without_strace(proving, tmp_path)
     run = compared(proving, "--quick", "--budget", "5m")
-    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", DETACHED))
+    assert proofs(run) == dict.fromkeys(("adding", "b"), ("", WITHOUT))
+    assert f"note: nothing was proved unchanged by its code: {WITHOUT}" in run.out
     assert all(case["pairs"] for case in run.results["cases"])
 
 
-READS: dict[str, tuple[str, Change, Change, str]] = {
-    "C opens it": (
-        kernel(
-            "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.fopen.restype = ctypes.c_void_p",
-            "opened = libc.fopen(b'data.txt', b'r')\nassert opened\nlibc.fclose(ctypes.c_void_p(opened))",
-        ),
-        lambda repo: repo.write("data.txt", "1"),
-        lambda repo: repo.write("data.txt", "2"),
-        "tree/data.txt",
+READS: dict[str, tuple[str, str, str]] = {
+    "c_opens_it": (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.fopen.restype = ctypes.c_void_p",
+        "opened = libc.fopen(b'c.txt', b'r')\nassert opened\nlibc.fclose(ctypes.c_void_p(opened))",
+        "tree/c.txt",
     ),
-    "it is asked for, and only head has it": (
-        kernel("import os", "os.access('flag', os.R_OK)"),
-        lambda repo: None,
-        lambda repo: repo.write("flag", ""),
-        "tree/flag",
+    "asked_for_and_only_head_has_it": ("import os", "os.access('flag', os.R_OK)", "tree/flag"),
+    "asked_for_and_only_base_has_it": ("import pathlib", "pathlib.Path('gone', 'flag').exists()", "tree/gone"),
+    "its_size_is_asked_for_from_elsewhere": (
+        "import os\nhere = os.getcwd()",
+        "os.chdir('/')\nos.stat(here[1:] + '/./sub/../sized.txt')\nos.chdir(here)",
+        "tree/sized.txt",
     ),
-    "it is asked for, and only base has it": (
-        kernel("import pathlib", "pathlib.Path('sub', 'flag').exists()"),
-        lambda repo: repo.write("sub/flag", ""),
-        lambda repo: (repo.root / "sub" / "flag").unlink(),
-        "tree/sub",
+    "its_folder_is_listed": ("import os", "os.listdir('data')", "tree/data"),
+    "a_link_leads_elsewhere": ("", "open('now/data.txt').close()", "tree/now"),
+    "it_is_opened_in_an_open_folder": (
+        "import os",
+        "folder = os.open('sub', os.O_RDONLY)\nos.close(os.open('at.txt', 0, dir_fd=folder))\nos.close(folder)",
+        "tree/sub/at.txt",
     ),
-    "its size is asked for from elsewhere": (
-        kernel("import os\nhere = os.getcwd()", "os.chdir('/')\nos.stat(here[1:] + '/./sub/../data.txt')\nos.chdir(here)"),
-        lambda repo: (repo.write("data.txt", "1"), repo.write("sub/one", "1")),
-        lambda repo: repo.write("data.txt", "22"),
-        "tree/data.txt",
+    "it_is_imported_late": ("", "import late", "tree/late.py"),
+    "a_module_of_its_name_appears_before_it_on_the_path": ("", "import colorsys", "tree/src/colorsys.py"),
+    "its_package_lists_its_modules": ("import pkg, pkgutil", "list(pkgutil.iter_modules(pkg.__path__))", "tree/pkg"),
+    "a_module_is_looked_for_that_only_head_has": (
+        "import pkg, importlib.util as u", "u.find_spec('pkg.more')", "tree/pkg/more.py",
     ),
-    "its folder is listed": (
-        kernel("import os", "os.listdir('data')"),
-        lambda repo: repo.write("data/one", "1"),
-        lambda repo: repo.write("data/two", "2"),
-        "tree/data",
-    ),
-    "a link leads elsewhere": (
-        kernel("", "open('now/data.txt').close()"),
-        lambda repo: [repo.write(f"v{n}/data.txt", "1") for n in "12"] and (repo.root / "now").symlink_to("v1"),
-        lambda repo: ((repo.root / "now").unlink(), (repo.root / "now").symlink_to("v2")),
-        "tree/now",
-    ),
-    "it is opened in an open folder": (
-        kernel("import os", "folder = os.open('sub', os.O_RDONLY)\nos.close(os.open('data.txt', 0, dir_fd=folder))\nos.close(folder)"),
-        lambda repo: repo.write("sub/data.txt", "1"),
-        lambda repo: repo.write("sub/data.txt", "2"),
-        "tree/sub/data.txt",
-    ),
-    "it is imported late": (
-        kernel("", "import late"),
-        lambda repo: repo.write("late.py", "x = 1"),
-        lambda repo: repo.write("late.py", "x = 2"),
-        "tree/late.py",
-    ),
-    "a module of its name appears before it on the path": (
-        kernel("", "import colorsys"),
-        lambda repo: None,
-        lambda repo: repo.write("src/colorsys.py", ""),
-        "tree/src",
-    ),
-    "its package lists its modules": (
-        kernel("import pkg, pkgutil", "list(pkgutil.iter_modules(pkg.__path__))"),
-        lambda repo: repo.write("pkg/__init__.py", ""),
-        lambda repo: repo.write("pkg/more.py", ""),
-        "tree/pkg",
-    ),
-    "a module is looked for that only head has": (
-        kernel("import pkg, importlib.util as u", "u.find_spec('pkg.more')"),
-        lambda repo: repo.write("pkg/__init__.py", ""),
-        lambda repo: repo.write("pkg/more.py", ""),
-        "tree/pkg/more.py",
-    ),
-    "it is imported by what it imports": (
-        kernel("import first", "pass"),
-        lambda repo: (repo.write("first.py", "from deep import x"), repo.write("deep.py", "x = 1")),
-        lambda repo: repo.write("deep.py", "x = 2"),
-        "tree/deep.py",
-    ),
-    "a child reads it": (
-        kernel("import subprocess", "subprocess.run(['sh', '-c', 'cd sub && cat data.txt'], check=True)"),
-        lambda repo: repo.write("sub/data.txt", "1"),
-        lambda repo: repo.write("sub/data.txt", "2"),
-        "tree/sub/data.txt",
+    "it_is_imported_by_what_it_imports": ("import first", "pass", "tree/deep.py"),
+    "a_child_reads_it": (
+        "import subprocess",
+        "subprocess.run(['sh', '-c', 'cd sub && cat child.txt'], check=True)",
+        "tree/sub/child.txt",
     ),
 }  # fmt: skip
+"""Case → what stands before its work, its work, and the file that differs in `LATER`."""
+BOTH = ["c.txt", "sized.txt", "sub/at.txt", "sub/child.txt", "late.py", "deep.py"]
+FIRST = dict.fromkeys([*BOTH, "gone/flag", "data/one", "v1/data.txt", "v2/data.txt"], "x = 1")
+FIRST |= {"first.py": "from deep import x", "src/other.py": "", "pkg/__init__.py": ""}
+LATER = dict.fromkeys([*BOTH, "flag", "data/two", "src/colorsys.py", "pkg/more.py"], "x = 20")
+
+
+def read(repo: Repo, *names: str) -> None:
+    """Commit these of `READS`, and all files that they read."""
+    for name in names:
+        before, body, _ = READS[name]
+        repo.write(f"kernels/{name}.py", kernel(before, body, name))
+    for name, text in FIRST.items():
+        repo.write(name, text)
+    (repo.root / "now").symlink_to("v1")
+    repo.commit()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", READS)
-def test_what_a_case_reads_must_be_the_same(proving: Repo, how: str) -> None:
-    text, before, after, path = READS[how]
-    proving.write("kernels/a.py", text)
-    before(proving)
-    proving.commit()
+@pytest.mark.parametrize("name", READS)
+def test_what_a_case_reads_must_be_the_same(proving: Repo, name: str) -> None:
+    read(proving, name)
+    for path, text in LATER.items():
+        proving.write(path, text)
+    for path in ("gone/flag", "now"):
+        (proving.root / path).unlink()
+    (proving.root / "now").symlink_to("v2")
+    assert planned(proving, name) == {name: ("", f"it reads {READS[name][2]}, which differs")}
+
+
+@pytest.mark.slow
+def test_what_is_read_and_is_the_same_is_proved(proving: Repo) -> None:
+    read(proving, *READS)
     proving.write("README.md", "More.")
-    assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
-    after(proving)
-    assert planned(proving) == {"a": ("", f"it reads {path}, which differs"), "b": ("code", CODE)}
+    assert planned(proving, *READS) == dict.fromkeys(READS, ("code", CODE))
 
 
-def test_a_module_more_beside_those_that_are_imported_does_not_matter(proving: Repo) -> None:
-    proving.write("kernels/a.py", kernel("import pkg", "import pkg.used"))
+UNTOUCHED = {
+    "a_module_more_beside_those_that_are_imported": ("import pkg", "import pkg.used"),
+    # A compiler's entries hold paths.
+    "what_cases_leave_in_a_cache": (
+        "import os, pathlib\nkept = pathlib.Path(os.environ['XDG_CACHE_HOME'], 'entry')\n"
+        "kept.parent.mkdir(parents=True, exist_ok=True)",
+        "kept.exists() or kept.write_text(os.getcwd())\nkept.read_text()",
+    ),
+    "files_of_its_own_that_are_gone_again": (
+        "import multiprocessing, os, pathlib, tempfile",
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "x")
+            path.write_text("1")
+            path.rename(path.with_name("y")).read_text()
+        with tempfile.TemporaryFile() as file:
+            file.write(b"1")
+        multiprocessing.Semaphore().release()
+        pathlib.Path(os.environ["XDG_CACHE_HOME"]).mkdir(parents=True, exist_ok=True)
+        pathlib.Path(os.environ["XDG_CACHE_HOME"], "kept").write_text("1")
+        """,
+    ),
+}
+"""Case → what stands before its work, and its work, which nothing that differs touches."""
+
+
+def test_what_does_not_tell_the_sides_apart(proving: Repo) -> None:
+    for name, (before, body) in UNTOUCHED.items():
+        proving.write(f"kernels/{name}.py", kernel(before, body, name))
     proving.write("pkg/__init__.py", "")
     proving.write("pkg/used.py", "")
     proving.commit()
     proving.write("pkg/more.py", "")
     proving.write("more.py", "")
-    assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
+    assert planned(proving) == dict.fromkeys([*UNTOUCHED, "adding", "b"], ("code", CODE))
 
 
 @pytest.mark.slow
@@ -281,8 +266,6 @@ def test_a_library_that_was_built_otherwise_differs(proving: Repo) -> None:
         kernel("import ctypes, os\nlibrary = ctypes.CDLL(os.environ['PERFCI_SITE'] + '/value.so')", "library.value(9)"),
     )
     proving.commit()
-    proving.write("README.md", "More.")
-    assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
     proving.write("build.sh", 'gcc -O2 -shared -o "$PERFCI_SITE/value.so" value.c')
     why = ("", "the suite imports kernels/a.py: it reads site/value.so, which differs")  # and may do anything to others
     assert planned(proving) == {"a": why, "b": why}
@@ -298,23 +281,6 @@ def test_what_a_side_takes_from_its_own_policy_must_be_the_same(proving: Repo, m
     proving.policy(LIMIT + more)
     why = f"the policies of base and head differ in {key}"
     assert planned(proving) == {"adding": ("", why), "b": ("", why)}
-
-
-@pytest.mark.slow
-def test_what_cases_leave_in_a_cache_does_not_tell_the_sides_apart(proving: Repo) -> None:
-    """A compiler's entries hold paths."""
-    compiled = "kept.exists() or kept.write_text(os.getcwd())\nkept.read_text()"
-    proving.write(
-        "kernels/a.py",
-        kernel(
-            "import os, pathlib\nkept = pathlib.Path(os.environ['XDG_CACHE_HOME'], 'entry')\n"
-            "kept.parent.mkdir(parents=True, exist_ok=True)",
-            compiled,
-        ),
-    )
-    proving.commit()
-    proving.write("README.md", "More.")
-    assert planned(proving)["a"] == ("code", CODE)
 
 
 ESCAPES = {
@@ -340,40 +306,19 @@ ESCAPES = {
 def test_what_strace_cannot_vouch_for_is_measured(
     proving: Repo, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listening = socket.socket(socket.AF_UNIX)
     monkeypatch.chdir(tmp_path)  # whose path may be longer than that of a socket may be
-    listening.bind("s")
-    listening.listen()
-    address = f"/proc/{os.getpid()}/cwd/s"
     shared = tmp_path / "shared"
     shared.write_text("")
+    address = f"/proc/{os.getpid()}/cwd/s"
     text = ESCAPES[why].replace("{address!r}", repr(address)).replace("{shared!r}", repr(str(shared)))
     proving.write("kernels/a.py", text)
     proving.commit()
     proving.write("README.md", "More.")
-    found = planned(proving)
-    assert found["a"][0] == "" and why in found["a"][1]
-    assert found["b"] == ("code", CODE)
-    listening.close()
-
-
-@pytest.mark.slow
-def test_files_of_its_own_that_are_gone_again_do_not_matter(proving: Repo) -> None:
-    body = """
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "x")
-            path.write_text("1")
-            path.rename(path.with_name("y")).read_text()
-        with tempfile.TemporaryFile() as file:
-            file.write(b"1")
-        multiprocessing.Semaphore().release()
-        pathlib.Path(os.environ["XDG_CACHE_HOME"]).mkdir(parents=True, exist_ok=True)
-        pathlib.Path(os.environ["XDG_CACHE_HOME"], "kept").write_text("1")
-    """
-    proving.write("kernels/a.py", kernel("import multiprocessing, os, pathlib, tempfile", body))
-    proving.commit()
-    proving.write("README.md", "More.")
-    assert planned(proving) == {"a": ("code", CODE), "b": ("code", CODE)}
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("s")
+        listening.listen()
+        ((by, reason),) = planned(proving, "a").values()
+    assert by == "" and why in reason
 
 
 @pytest.mark.slow
@@ -395,7 +340,7 @@ def test_some_cases_are_measured_whatever_their_code_is(proving: Repo) -> None:
         "  - {cases: adding, metric: time, max: 1s}\n"
     )
     proving.commit()
-    assert proofs(compared(proving)) == {
+    assert planned(proving) == {
         "adding": ("files", "base and head are the same files"),
         "b": ("", "no limit asks anything of it"),
         "c": ("", "it is a command's, and only cases of kernels are proved"),
@@ -421,28 +366,25 @@ def test_a_limit_that_asks_for_a_number_has_head_measured_alone(proving: Repo) -
 
 @pytest.mark.slow
 def test_proofs_can_be_switched_off(proving: Repo) -> None:
+    none = dict.fromkeys(("adding", "b"), ("", ""))
     proving.policy("prove: false\n" + LIMIT)
     proving.commit()
-    assert not any("proof" in case and case["proof"] for case in compared(proving).results["cases"])
+    assert planned(proving) == none
     proving.policy(LIMIT)
     proving.commit()
-    assert not any(case["proof"] for case in compared(proving, "--measure-all").results["cases"])
-    assert not any(case["proof"] for case in proving.perfci("run").results["cases"])
+    assert planned(proving, "--measure-all") == none
 
 
 @as_root
 @pytest.mark.slow
 def test_another_user_is_traced_too(two_users: Repo) -> None:  # noqa: F811
     two_users.env[MEASURE_ALL] = "0"
-    two_users.write(
-        "perfci.yaml",
-        f"version: 1\nsuite: [kernels/*.py]\npython: {shutil.which('python3', path='/usr/bin')}\ndevices: [cpu]\n{LIMIT}",
-    )
+    two_users.policy(LIMIT, SYSTEM_PYTHON)
     two_users.write("kernels/a.py", adding())
     two_users.write("kernels/b.py", kernel("", "open('data.txt').close()").replace("def a(", "def b("))
     two_users.write("data.txt", "1")
     two_users.commit()
     two_users.write("data.txt", "2")
-    assert proofs(compared(two_users)) == {
+    assert planned(two_users) == {
         "adding": ("code", CODE), "b": ("", "it reads tree/data.txt, which differs"),
     }  # fmt: skip

@@ -3,8 +3,8 @@
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -14,14 +14,13 @@ from tests.e2e.conftest import Repo, adding
 from .test_proof import CODE, LIMIT, UNDRAWN, compared, kernel, planned, proofs, proving  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
-SPIN = "for i in range({}): pass"
 
 
-def reading(how: str, before: str = "", after: str = "") -> str:
+def reading(how: str, before: str = "", after: str = "", name: str = "a") -> str:
     """Return a kernel that works as long as `slow.py` says where `how` holds."""
     loop = "import slow\nfor i in range(slow.N): pass"
     body = "\n".join(f"    {line}" for line in loop.splitlines())
-    return kernel(f"import os\n{before}", f"{after}\nif {how}:\n{body}\nfor i in range(20_000): pass")
+    return kernel(f"import os\n{before}", f"{after}\nif {how}:\n{body}\nfor i in range(20_000): pass", name)
 
 
 def slow(n: int) -> dict[str, str]:
@@ -31,94 +30,62 @@ def slow(n: int) -> dict[str, str]:
 FAST, SLOW = slow(1), slow(40_000)
 DRAWN = Bench("cpu", int(UNDRAWN), 0).random.randrange(2**20)
 """What is drawn where a case is checked."""
-B = adding().replace("def adding", "def b")
+B = adding(name="b")
 Files = Mapping[str, str]
+SELDOM = {
+    "on_one_core_only": reading("len(os.sched_getaffinity(0)) == 1", name="on_one_core_only"),
+    "after_20_calls": reading("len(calls) > 20", "calls = []", "calls.append(1)", "after_20_calls"),
+    "late_in_one_placement": """
+        import perfci
+
+        class Work:
+            calls = 0
+            def __call__(self):
+                self.calls += 1
+                if self.calls > 26:
+                    import slow
+                    for i in range(slow.N): pass
+                for i in range(40_000): pass
+
+        @perfci.kernel(devices=["cpu"])
+        def late_in_one_placement(bench):
+            work = Work()
+            return lambda: work()
+        """,
+    "for_other_draws": f"""
+        import perfci
+
+        def work(size):
+            if size != {DRAWN}:
+                import slow
+                for i in range(slow.N): pass
+            for i in range(20_000): pass
+
+        @perfci.kernel(devices=["cpu"])
+        def for_other_draws(bench):
+            size = bench.random.randrange(2**20)
+            return lambda: work(size)
+        """,
+}
+"""Cases that read `slow.py`, but not wherever they are called."""
+
+
+@pytest.mark.slow
+def test_a_file_that_a_case_seldom_reads_is_known_and_its_slow_down_is_found(proving: Repo) -> None:  # noqa: F811
+    for name, text in ({f"kernels/{name}.py": text for name, text in SELDOM.items()} | FAST).items():
+        proving.write(name, text)
+    proving.commit()
+    proving.write("slow.py", SLOW["slow.py"])
+    run = compared(proving, *SELDOM)
+    assert proofs(run) == dict.fromkeys(SELDOM, ("", "it reads tree/slow.py, which differs"))
+    slower = {name for name, class_ in run.classes().items() if class_ == "regression"}
+    assert run.code == 1 and slower >= SELDOM.keys() - {"late_in_one_placement"}, run.out
+
+
 CHANGES: dict[str, tuple[Files, Files, str]] = {
-    "on one core only": (
-        {"kernels/a.py": reading("len(os.sched_getaffinity(0)) == 1"), **FAST},
-        SLOW,
-        "it reads tree/slow.py, which differs",
-    ),
-    "after 20 calls": (
-        {"kernels/a.py": reading("len(calls) > 20", "calls = []", "calls.append(1)"), **FAST},
-        SLOW,
-        "it reads tree/slow.py, which differs",
-    ),
-    "late in one placement": (
-        {
-            "kernels/a.py": dedent("""
-                import perfci
-
-                class Work:
-                    calls = 0
-                    def __call__(self):
-                        self.calls += 1
-                        if self.calls > 26:
-                            import slow
-                            for i in range(slow.N): pass
-                        for i in range(40_000): pass
-
-                @perfci.kernel(devices=["cpu"])
-                def a(bench):
-                    work = Work()
-                    return lambda: work()
-                """),
-            **FAST,
-        },
-        SLOW,
-        "it reads tree/slow.py, which differs",
-    ),
-    "for other draws": (
-        {
-            "kernels/a.py": dedent(f"""
-                import perfci
-
-                def work(size):
-                    if size != {DRAWN}:
-                        import slow
-                        for i in range(slow.N): pass
-                    for i in range(20_000): pass
-
-                @perfci.kernel(devices=["cpu"])
-                def a(bench):
-                    size = bench.random.randrange(2**20)
-                    return lambda: work(size)
-                """),
-            **FAST,
-        },
-        SLOW,
-        "it reads tree/slow.py, which differs",
-    ),
     "another suite file sets a variable": (
         {"kernels/a.py": reading("'FAST' in os.environ"), **SLOW, "kernels/b.py": B},
         {"kernels/b.py": "import os\nos.environ['FAST'] = '1'\n" + B},
-        "tree/kernels/b.py:2 does more than define as it is imported",
-    ),
-    "another suite file sets what a module holds": (
-        {
-            "kernels/a.py": kernel("import deep", "for i in range(deep.config['sizes'].n): pass"),
-            "deep.py": "class Sizes: n = 20_000\nconfig = {'sizes': Sizes()}\n",
-            "kernels/b.py": B,
-        },
-        {"kernels/b.py": "import deep\ndeep.config['sizes'].n = 40_000\n" + B},
-        "tree/kernels/b.py:2 does more than define as it is imported",
-    ),
-    "another suite file sets a flag that another flag is like": (
-        {
-            "kernels/a.py": kernel("import deep", "for i in range(40_000 if deep.EXACT else 20_000): pass"),
-            "deep.py": "EXACT = False\nOTHER = True\nMORE = False\n",
-            "kernels/b.py": B,
-        },
-        {"kernels/b.py": "import deep\ndeep.EXACT = True\n" + B},
-        "tree/kernels/b.py:2 does more than define as it is imported",
-    ),
-    "another suite file stands in for a module": (
-        {
-            "kernels/a.py": kernel("", "import deep\nfor i in range(deep.N): pass"),
-            "deep.py": "N = 20_000\n",
-            "kernels/b.py": B,
-        },
-        {"kernels/b.py": "import sys, types\nsys.modules['deep'] = types.SimpleNamespace(N=40_000)\n" + B},
         "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file sets what a case imports late": (
@@ -128,15 +95,6 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
             "kernels/b.py": B,
         },
         {"kernels/b.py": "import deep\ndeep.FLAGS['n'] = 40_000\n" + B},
-        "tree/kernels/b.py:2 does more than define as it is imported",
-    ),
-    "another suite file asks first": (
-        {
-            "kernels/a.py": kernel("import deep", "for i in range(deep.size()): pass"),
-            "deep.py": "found = []\ndef size(n=20_000):\n    found.append(n)\n    return found[0]\n",
-            "kernels/b.py": "import deep\n" + B,
-        },
-        {"kernels/b.py": "import deep\ndeep.size(40_000)\n" + B},
         "tree/kernels/b.py:2 does more than define as it is imported",
     ),
     "another suite file imports first": (
@@ -189,29 +147,14 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_change_that_reaches_a_case_is_measured(proving: Repo, how: str) -> None:  # noqa: F811
+def test_a_change_that_reaches_a_case_by_another_file_is_measured(proving: Repo, how: str) -> None:  # noqa: F811
     before, after, why = CHANGES[how]
-    for name, text in before.items():
-        proving.write(name, text)
-    proving.commit()
-    proving.write("README.md", "More.")
-    assert planned(proving)["a"] == ("code", CODE)
-    for name, text in after.items():
-        proving.write(name, text)
-    assert planned(proving)["a"] == ("", why)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["on one core only", "after 20 calls", "for other draws"])
-def test_the_slow_down_that_was_proved_to_be_none_is_found(proving: Repo, how: str) -> None:  # noqa: F811
-    before, after, _ = CHANGES[how]
-    for name, text in before.items():
-        proving.write(name, text)
-    proving.commit()
-    for name, text in after.items():
-        proving.write(name, text)
-    run = compared(proving, "a")
-    assert run.code == 1 and run.classes()["a"] == "regression", run.out
+    for files in (before, after):
+        for name, text in files.items():
+            proving.write(name, text)
+        if files is before:
+            proving.commit()
+    assert planned(proving, "a") == {"a": ("", why)}
 
 
 @pytest.mark.slow
@@ -222,7 +165,7 @@ def test_a_suite_file_that_changes_nothing_for_others_is_left_out(proving: Repo)
         "import dataclasses, logging, re, xml.dom\nlog = logging.getLogger(__name__)\npattern = re.compile('[a-z]+')\n"
     )
     proving.write("kernels/b.py", f"{more}@dataclasses.dataclass\nclass Shape:\n    n: int = 1\n{B}")
-    proving.write("kernels/c.py", adding().replace("def adding", "def c"))
+    proving.write("kernels/c.py", adding(name="c"))
     assert planned(proving) == {
         "a": ("code", CODE), "b": ("", "it reads tree/kernels/b.py, which differs"), "c": ("", ""),
     }  # fmt: skip
@@ -250,8 +193,6 @@ def test_a_wrong_result_at_a_fuzzed_shape_is_found(proving: Repo) -> None:  # no
     )
     proving.write("many.py", "def total(n): return float(sum(range(n)))\n")
     proving.commit()
-    proving.write("README.md", "More.")
-    assert planned(proving)["a/n=20000"] == ("code", CODE)
     proving.write("many.py", "def total(n): return 0.5\n")
     run = compared(proving)
     assert proofs(run)["a"] == ("", "it reads tree/many.py, which differs")
@@ -294,46 +235,47 @@ def test_what_was_written_outside_since_the_run_began_counts_as_differing(provin
         assert planned(proving)["a"] == ("code", CODE)
 
 
-BUILDS = {
-    "another mode": (
-        "echo x > made; chmod {}", ("644 made", "600 made"),
-        kernel("import os", "for i in range(20_000 if os.stat('made').st_mode & 0o77 else 40_000): pass"),
-        "it reads tree/made, which differs",
+BUILT = {
+    "another_mode": (
+        kernel("import os", "for i in range(20_000 if os.stat('moded').st_mode & 0o77 else 40_000): pass", "another_mode"),
+        "it reads tree/moded, which differs",
     ),
-    "a pipe": (
-        "{}", ("true", "mkfifo made"),
-        kernel("import os", "for i in range(40_000 if os.path.exists('made') else 20_000): pass"),
-        "it reads tree/made, which differs",
+    "a_pipe": (
+        kernel("import os", "for i in range(40_000 if os.path.exists('pipe') else 20_000): pass", "a_pipe"),
+        "it reads tree/pipe, which differs",
     ),
-    "a temporary file": (
-        "{}", ("true", 'touch "$TMPDIR/made"'),
-        kernel("import os", "for i in range(20_000): pass\nassert not os.path.exists(os.environ['TMPDIR'] + '/made')"),
+    "a_temporary_file": (
+        kernel(
+            "import os",
+            "for i in range(20_000): pass\nassert not os.path.exists(os.environ['TMPDIR'] + '/made')",
+            "a_temporary_file",
+        ),
         "",
     ),
-    "bytecode of another source": (
-        "cp {} impl.py; touch -d @1000000000 impl.py; {python} -m compileall -q impl.py; "
-        "cp fast.py impl.py; touch -d @1000000000 impl.py",
-        ("fast.py", "slow.py"),
-        kernel("import impl", "for i in range(20_000): pass\nassert impl.N == 1"),
-        "",
-    ),
+    "other_bytecode": (kernel("import impl", "for i in range(20_000): pass\nassert impl.N == 1", "other_bytecode"), ""),
 }  # fmt: skip
-"""What a build leaves → how it is built, on which two ways, the kernel, and what differs; empty where nothing is left of
-it that a case could find."""
+"""What a build leaves → a kernel, and what differs; empty where nothing is left of it that a case could find."""
+BUILD = """
+echo x > moded; chmod {mode} moded
+{pipe}
+{temporary}
+cp {source}.py impl.py; touch -d @1000000000 impl.py; {python} -m compileall -q impl.py
+cp fast.py impl.py; touch -d @1000000000 impl.py
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", BUILDS)
-def test_what_a_build_leaves_differs_or_is_gone(proving: Repo, how: str) -> None:  # noqa: F811
-    build, ways, text, why = BUILDS[how]
+def test_what_a_build_leaves_differs_or_is_gone(proving: Repo) -> None:  # noqa: F811
+    build = partial(BUILD.format, python=sys.executable)
     proving.policy(LIMIT + "build: sh build.sh\n")
-    proving.write("kernels/a.py", text)
+    for name, (text, _) in BUILT.items():
+        proving.write(f"kernels/{name}.py", text)
     proving.write("fast.py", "N = 1\n")
     proving.write("slow.py", "N = 2\n")
-    build = build.replace("{python}", sys.executable)
-    proving.write("build.sh", build.format(ways[0]))
+    proving.write("build.sh", build(mode="644", pipe="", temporary="", source="fast"))
     proving.commit()
-    proving.write("build.sh", build.format(ways[1]))
-    assert planned(proving)["a"] == (("", why) if why else ("code", CODE))
-    run = compared(proving, "a", "--measure-all", "--budget", "10s")
-    assert run.classes()["a"] != "failed", run.out
+    proving.write("build.sh", build(mode="600", pipe="mkfifo pipe", temporary='touch "$TMPDIR/made"', source="slow"))
+    told = planned(proving, *BUILT)
+    assert told == {name: ("", why) if why else ("code", CODE) for name, (_, why) in BUILT.items()}
+    run = compared(proving, *BUILT, "--measure-all", "--budget", "20s")
+    assert "failed" not in run.classes().values(), run.out
