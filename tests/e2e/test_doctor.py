@@ -8,13 +8,11 @@ import jsonschema
 from perfci.model.doctor import Diagnosis
 from perfci.schemas import schemas
 
-from .conftest import PLAIN_PYTHON, Repo, adding
+from .conftest import PLAIN_PYTHON, Repo
 
 
 def suite(repo: Repo) -> Repo:
-    repo.policy()
-    repo.write("kernels/adding.py", adding())
-    repo.commit()
+    repo.adds()
     return repo
 
 
@@ -57,8 +55,3 @@ def test_an_interpreter_that_is_none_is_a_line(repo: Repo) -> None:
     suite(repo)
     run = repo.perfci("doctor", "--python", "no-such-python")
     assert run.code == 3 and "'no-such-python' is no interpreter" in run.out
-
-
-def test_a_folder_that_is_none_is_a_mistake(repo: Repo) -> None:
-    run = repo.perfci("doctor", "--repo", "nowhere")
-    assert (run.code, run.out) == (2, "") and "--repo nowhere: is no folder" in run.err

@@ -1,6 +1,5 @@
 """The same code in two environments: interpreters with other packages, and other variables."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -139,17 +138,6 @@ def test_policies_whose_variables_differ_are_told(repo: Repo) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_the_environments_that_it_began_in(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/a.py", CHOOSING)
-    repo.commit()
-    repo.perfci("compare", "--env", "PACE=fast", "--quick", "--budget", "3m")
-    run = repo.perfci("compare", "--env", "PACE=slow", "--quick", "--budget", "3m", "--resume")
-    assert run.code == 2, run.out + run.err
-    assert "cannot resume: was begun with another --env: leave it out" in run.err
-
-
-@pytest.mark.slow
 def test_what_was_prepared_is_measured_with_the_variables_that_it_was_built_with(repo: Repo, tmp_path: Path) -> None:
     repo.policy(LIMITS + "build: 'echo \"ROUNDS = ${PACE:-20000}\" > chosen.py'\n")
     repo.write("kernels/a.py", CHOOSING.replace("import os", "import os\n    import chosen"))
@@ -165,45 +153,3 @@ def test_what_was_prepared_is_measured_with_the_variables_that_it_was_built_with
     run = repo.perfci("compare", "--env", "PACE=40000", "--prepared", folder, "--quick", "--budget", "3m")
     assert run.code in (0, 1), run.out + run.err
     assert run.report["environments"]["variables"][0]["name"] == "PACE"
-
-
-@pytest.mark.parametrize(
-    ("option", "variable", "why"),
-    [
-        ("--env", "PACE", "write NAME=VALUE"),
-        ("--env", "A-B=1", "write NAME=VALUE"),
-        ("--env", "base:GITHUB_TOKEN=x", "looks like a secret"),
-        ("--env", "INDEX=https://me:pass@example.com/", "looks like a secret"),
-        ("--env", "base:PERFCI_SITE=/tmp", "perfci sets it itself"),
-        ("--env", "TRITON_CACHE_DIR=/tmp", "perfci sets it itself"),
-        ("--env", "OMP_NUM_THREADS=4", "perfci sets it itself"),
-        ("--env", "MALLOC_MMAP_MAX_=1", "perfci sets it itself"),
-        ("--env", "PYTHONHASHSEED=1", "perfci sets it itself"),
-        ("--env", "A=" + "x" * 9000, "at most 8000 characters"),
-    ],
-)
-def test_variables_that_are_refused(repo: Repo, option: str, variable: str, why: str) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/a.py", CHOOSING)
-    repo.commit()
-    run = repo.perfci("compare", option, variable)
-    assert run.code == 2, run.out + run.err
-    assert why in run.err and len(run.err.splitlines()) == 1
-    assert "pass@" not in run.err
-
-
-def test_two_values_of_one_variable_are_refused(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/a.py", CHOOSING)
-    repo.commit()
-    run = repo.perfci("compare", "--env", "PACE=a", "--env", "PACE=b")
-    assert (run.code, "is given twice" in run.err) == (2, True)
-
-
-def test_an_interpreter_that_is_none_is_refused(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/a.py", CHOOSING)
-    repo.commit()
-    run = repo.perfci("compare", "--python", f"base:{os.devnull}")
-    assert run.code == 2
-    assert "is no interpreter" in run.err

@@ -79,13 +79,6 @@ def test_a_command_line_without_a_verb_gets_the_help(repo: Repo) -> None:
     assert run.out.startswith("Usage: perfci history")
 
 
-def test_an_option_without_its_argument_names_the_help_of_its_verb(repo: Repo) -> None:
-    run = repo.perfci("compare", "--base", fresh=True)
-    assert (run.code, run.err) == (
-        2, "perfci compare: Option '--base' requires an argument (see `perfci compare --help`)\n"
-    )  # fmt: skip
-
-
 @pytest.mark.slow
 def test_a_failure_names_the_log_of_its_own_run(repo: Repo) -> None:
     """From where one stands, and only where something is written into it."""
@@ -249,5 +242,3 @@ def test_explain_without_a_gpu_says_that_nothing_is_known(repo: Repo) -> None:
     assert run.err.splitlines()[-1] == (
         "perfci: explain: torch uses no GPU here, and without one no work can be recorded: see perfci doctor"
     )
-    none = repo.perfci("explain")
-    assert (none.code, none.err) == (2, "perfci explain: Missing argument 'CASE' (see `perfci explain --help`)\n")

@@ -15,13 +15,13 @@ def test_main_is_held_to_the_reference_by_its_own_limits(repo: Repo) -> None:
     """The reference knows no creep, has a case that main gave up, and lacks one of main's."""
     repo.policy("limits: [{cases: '*', regression: 1%}]\n")
     for name in ("slower", "alike", "gone"):
-        repo.write(f"kernels/{name}.py", adding().replace("def adding", f"def {name}"))
+        repo.write(f"kernels/{name}.py", adding(name=name))
     repo.commit("release")
     repo.git("tag", "v1.2")
     (repo.root / "kernels/gone.py").unlink()
-    repo.write("kernels/slower.py", adding(spin=12_000).replace("def adding", "def slower"))
-    repo.write("kernels/alike.py", adding().replace("def adding", "def alike") + "# another file\n")
-    repo.write("kernels/new.py", adding().replace("def adding", "def new"))
+    repo.write("kernels/slower.py", adding(spin=12_000, name="slower"))
+    repo.write("kernels/alike.py", adding(name="alike") + "# another file\n")
+    repo.write("kernels/new.py", adding(name="new"))
     repo.policy(LIMITS)
     repo.commit("many small steps")
 
@@ -52,15 +52,3 @@ def test_main_is_held_to_the_reference_by_its_own_limits(repo: Repo) -> None:
     assert as_change.code == 1, "judged again, it is still asked for creep"
     listed = repo.perfci("list")
     assert "time within 20 % of the reference" in listed.out, listed.err
-
-
-def test_creep_needs_a_reference_and_one_job(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/slower.py", adding().replace("def adding", "def slower"))
-    repo.commit()
-    for words, said in (
-        (("--creep",), "name the reference"),
-        (("--creep", "--base", "HEAD", "--gpus", "all"), "in one job"),
-    ):
-        run = repo.perfci("compare", *words)
-        assert (run.code, said in run.err) == (2, True), run.err
