@@ -38,49 +38,62 @@ def test_no_change_passes(repo: Repo) -> None:
     told = repo.perfci("report", "--costs")
     assert told.code == 0
     assert {line.split()[0] for line in told.out.splitlines()[2:] if line} >= {"samples", "import", "check"}
+    assert json.loads(repo.perfci("report", "--json").out) == run.report, "and nothing else is printed"
+    again = repo.perfci("report", "perfci-out", "--out", "again", fresh=True)
+    assert again.code == 0, again.err
+    for name in ("report.json", "report.md", "report.csv", "junit.xml"):
+        assert (repo.root / "again" / name).read_bytes() == (repo.root / "perfci-out" / name).read_bytes()
 
 
 @pytest.mark.slow
 def test_slower_faster_deleted_new_changed_and_wrong(repo: Repo) -> None:
     """Every class of the issue in one comparison, by name, with the exit code of the worst."""
     repo.policy(LIMITS)
-    for name in ("slower", "faster", "deleted", "redeclared", "wrong"):
-        repo.write(f"kernels/{name}.py", adding(spin=4000).replace("def adding", f"def {name}"))
+    for name in ("slower", "faster", "deleted", "redeclared", "wrong", "broken"):
+        repo.write(f"kernels/{name}.py", adding(spin=4000, name=name))
     repo.commit("base")
-    repo.write("kernels/slower.py", adding(spin=12000).replace("def adding", "def slower"))
-    repo.write("kernels/faster.py", adding(spin=0).replace("def adding", "def faster"))
+    repo.write("kernels/slower.py", adding(spin=12000, name="slower"))
+    repo.write("kernels/faster.py", adding(spin=0, name="faster"))
     (repo.root / "kernels/deleted.py").unlink()
-    repo.write("kernels/new.py", adding().replace("def adding", "def new"))
-    text = adding(spin=4000).replace("def adding", "def redeclared")
+    repo.write("kernels/new.py", adding(name="new"))
+    text = adding(spin=4000, name="redeclared")
     repo.write(
         "kernels/redeclared.py",
         text.replace("    bench.reference", "    bench.work(flops=5)\n    bench.reference"),
     )
-    text = adding(spin=4000).replace("def adding", "def wrong")
+    text = adding(spin=4000, name="wrong")
     repo.write("kernels/wrong.py", text.replace("total += i * 0.5", "total += i * 0.501"))
+    repo.write("kernels/broken.py", "import there_is_no_such_module\n")
+    repo.write("kernels/gpu.py", adding(name="on_gpu").replace('["cpu"]', '["cuda"]'))
     run = repo.perfci("compare", "--base", "HEAD")
     assert run.code == 1, run.out + run.err
     assert run.classes() == {
         "slower": "regression", "faster": "improvement", "deleted": "missing", "new": "added",
-        "redeclared": "changed", "wrong": "failed",
+        "redeclared": "changed", "wrong": "failed", "broken": "failed", "on_gpu": "skipped",
     }  # fmt: skip
+    assert "there_is_no_such_module" in run.reasons()["broken"] and "needs cuda" in run.reasons()["on_gpu"]
     row = next(row for row in run.report["rows"] if row["class"] == "regression")
     assert row["interval"]["low"] > 1.0
     assert row["interval"]["low"] <= row["change"] <= row["interval"]["high"]
-    assert "`slower`" in run.report["sentence"] or "wrong" in run.report["sentence"]
+    assert "`kernels/broken.py` does not import in head" in run.report["sentence"]
+
+
+NOTE = "base's limits judge; head's count once merged: "
 
 
 @pytest.mark.slow
-def test_a_head_that_loosens_its_limits_is_judged_by_base(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/adding.py", adding())
-    repo.commit("base")
-    repo.policy("limits: [{cases: '*', metric: time, regression: 900%}]\n")
-    repo.write("kernels/adding.py", adding(spin=16000))
+def test_a_head_that_loosens_its_limits_is_judged_by_base_and_told_so(repo: Repo) -> None:
+    repo.adds(LIMITS, "base")
+    repo.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nfail_on: []\n")
+    own = 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]'
+    repo.write("kernels/adding.py", adding(spin=16000).replace('devices=["cpu"]', own))
     repo.commit("loosen and slow down")
     run = repo.perfci("compare", "--base", "HEAD~1", "--committed")
     assert run.code == 1, run.out + run.err
     assert run.report["policy_from"] == "base"
+    notes = [note.removeprefix(NOTE) for note in run.report["notes"] if note.startswith(NOTE)]
+    assert notes == ["perfci.yaml differs in fail_on, limits", "the limits that `adding` declares itself differ"]
+    assert f"note: {NOTE}perfci.yaml differs in fail_on, limits" in run.out
 
 
 @pytest.mark.slow
@@ -88,9 +101,7 @@ def test_first_adoption_passes_and_says_so(repo: Repo) -> None:
     """Base knows nothing of perfci: every case is new, and head's own limits apply."""
     repo.write("readme", "nothing yet")
     base = repo.commit("before perfci")
-    repo.policy(LIMITS)
-    repo.write("kernels/adding.py", adding())
-    repo.commit("adopt perfci")
+    repo.adds(LIMITS, "adopt perfci")
     run = repo.perfci("compare", "--base", "HEAD~1", "--committed")
     assert run.code == 0, run.out + run.err
     assert run.classes() == {"adding": "added"}
@@ -107,64 +118,13 @@ def test_run_judges_absolute_limits(repo: Repo) -> None:
     assert run.code == 1, run.out + run.err
     assert run.classes() == {"adding": "violation"}
     assert any("compared with nothing" in note for note in run.report["notes"])
-
-
-@pytest.mark.slow
-def test_limits_that_only_warn_never_fail(repo: Repo) -> None:
     repo.policy("fail_on: []\nlimits: [{cases: '*', metric: time, max: 1us}]\n")
-    repo.write("kernels/adding.py", adding())
-    run = repo.perfci("run")
-    assert run.code == 0
-    assert run.classes() == {"adding": "violation"}
-    assert "PASS: Passed, but of 1 case 1 violation" in run.out
-
-
-@pytest.mark.slow
-def test_report_again_gives_the_same_bytes(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/adding.py", adding())
-    repo.commit()
-    assert repo.perfci("compare", "--base", "HEAD").code == 0
-    out = repo.root / "perfci-out"
-    names = ["report.json", "report.md", "report.csv", "junit.xml"]
-    first = {name: (out / name).read_bytes() for name in names}
-    for folder in ("again", "and-again"):
-        run = repo.perfci("report", "perfci-out", "--out", folder, fresh=True)
-        assert run.code == 0, run.err
-        assert {name: (repo.root / folder / name).read_bytes() for name in names} == first
-
-
-@pytest.mark.slow
-def test_json_is_the_only_thing_on_stdout(repo: Repo) -> None:
-    repo.policy()
-    repo.write("kernels/adding.py", adding())
-    repo.perfci("run")
-    run = repo.perfci("report", "--json")
-    assert json.loads(run.out)["verdict"] == "undecided"  # without a base, no limit on changes has an answer
-
-
-@pytest.mark.slow
-def test_a_file_that_does_not_import_costs_that_file(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/adding.py", adding())
-    repo.write("kernels/broken.py", adding().replace("def adding", "def other"))
-    repo.commit("base")
-    repo.write("kernels/broken.py", "import there_is_no_such_module\n")
-    run = repo.perfci("compare", "--base", "HEAD")
-    assert run.code == 1, run.out + run.err
-    assert run.classes() == {"adding": "unchanged", "other": "failed"}
-    assert "there_is_no_such_module" in run.reasons()["other"]
-
-
-@pytest.mark.slow
-def test_a_case_for_another_device_is_skipped(repo: Repo) -> None:
-    repo.policy(LIMITS)
-    repo.write("kernels/adding.py", adding())
-    repo.write("kernels/gpu.py", adding().replace('["cpu"]', '["cuda"]').replace("def adding", "def on_gpu"))
-    run = repo.perfci("run")
-    assert run.code == 0, run.out + run.err
-    assert run.classes()["on_gpu"] == "skipped"
-    assert "needs cuda" in run.reasons()["on_gpu"]
+    repo.write("other.yaml", "version: 1\nlimits:\n  - {cases: 'ading', metric: time, max: 1s}\n")
+    typo = repo.perfci("report", "--policy", "other.yaml")
+    said = "perfci: other.yaml:3: limits[0].cases: 'ading' matches no case: did you mean 'adding'?\n"
+    assert (typo.code, typo.err) == (2, said)
+    warned = repo.perfci("report", "--policy", "perfci.yaml")
+    assert warned.code == 0 and "PASS: Passed, but of 1 case 1 violation" in warned.out, warned.out + warned.err
 
 
 @pytest.mark.torch

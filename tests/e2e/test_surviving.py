@@ -10,7 +10,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from .conftest import PLAIN_PYTHON, Repo, adding
+from .conftest import PLAIN_PYTHON, Repo, adding, pairs, until
 
 GOOD = """
     import perfci
@@ -41,6 +41,7 @@ HEAD = {
     "forks": "import os\n    if not forked:\n        forked.append(os.fork())\n    return sum(range(20_000))",
 }
 EXPECTED = {
+    "dies": ("failed", "importing it ended the process: killed by SIGABRT"),
     "segfault": ("failed", "SIGSEGV"),
     "hangs": ("failed", "no answer within 4 s"),
     "exits": ("failed", "exited with status 0"),
@@ -88,9 +89,10 @@ def test_each_misbehaving_case_costs_itself(repo: Repo, tmp_path: Path) -> None:
         limits: [{cases: '*', metric: time, regression: 100%}]
         """
     )
-    for name in [*HEAD, "good"]:
+    for name in [*HEAD, "dies", "good"]:
         repo.write(f"kernels/{name}.py", GOOD.format(name=name))
     repo.commit("base")
+    repo.write("kernels/dies.py", dedent(GOOD.format(name="dies")) + "\nimport os\nos.abort()\n")
     for name, body in HEAD.items():
         text = dedent(GOOD.format(name=name)).replace("def work", "calls, forked = [], []\n\ndef work")
         repo.write(f"kernels/{name}.py", text.replace("return sum(range(20_000))", body))
@@ -128,42 +130,29 @@ channel.receive, channel.send = received, sent
 """
 
 
-@pytest.mark.parametrize(
-    ("op", "forge", "said"),
-    [
-        ("check", "{key: reply[key] for key in reply if key != 'shapes'}", "'check' with what does not fit: shapes: "),
-        pytest.param("check", "dict(reply, ok=False, kind='fine')", "'check' with what does not fit: kind: ",
-                     marks=pytest.mark.slow),
-        pytest.param("open", "{}", "'open' with what does not fit: warm: ", marks=pytest.mark.slow),
-        pytest.param("describe", "{}", "'describe' with what does not fit: digest: ", marks=pytest.mark.slow),
-        pytest.param("block", "{}", "'block' with what does not fit: times: ", marks=pytest.mark.slow),
-        pytest.param("close", "dict(reply, chosen=[1])", "'close' with what does not fit: chosen.0: ",
-                     marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
-def test_an_answer_that_does_not_fit_costs_its_case(repo: Repo, op: str, forge: str, said: str) -> None:
+FORGERIES = [
+    ("check", "{key: reply[key] for key in reply if key != 'shapes'}", "'check' with what does not fit: shapes: "),
+    ("check", "dict(reply, ok=False, kind='fine')", "'check' with what does not fit: kind: "),
+    ("open", "{}", "'open' with what does not fit: warm: "),
+    ("describe", "{}", "'describe' with what does not fit: digest: "),
+    ("block", "{}", "'block' with what does not fit: times: "),
+    ("close", "dict(reply, chosen=[1])", "'close' with what does not fit: chosen.0: "),
+]
+
+
+def test_an_answer_that_does_not_fit_costs_its_case(repo: Repo) -> None:
     repo.policy("limits: [{cases: '*', metric: time, regression: 100%}]\n")
-    for name in ("forged", "good"):
+    forged = {f"forged{number}": forgery for number, forgery in enumerate(FORGERIES)}
+    for name in ("good", *forged):
         repo.write(f"kernels/{name}.py", GOOD.format(name=name))
     repo.commit("base")
-    repo.write("kernels/forged.py", FORGED.format(name="forged", op=op, forge=forge))
+    for name, (op, forge, _) in forged.items():
+        repo.write(f"kernels/{name}.py", FORGED.format(name=name, op=op, forge=forge))
     run = repo.perfci("compare", "--base", "HEAD", "--quick")
     assert run.code == 1, run.out + run.err
-    assert run.classes() == {"forged": "failed", "good": "unchanged"}, run.reasons()
-    assert said in run.reasons()["forged"]
-
-
-@pytest.mark.slow
-def test_a_file_whose_import_kills_the_process_costs_that_file(repo: Repo) -> None:
-    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
-    for name in ("dies", "lives"):
-        repo.write(f"kernels/{name}.py", GOOD.format(name=name))
-    repo.commit("base")
-    repo.write("kernels/dies.py", dedent(GOOD.format(name="dies")) + "\nimport os\nos.abort()\n")
-    run = repo.perfci("compare", "--base", "HEAD")
-    assert run.code == 1, run.out + run.err
-    assert run.classes() == {"dies": "failed", "lives": "unchanged"}
-    assert "importing it ended the process: killed by SIGABRT" in run.reasons()["dies"]
+    assert run.classes() == dict.fromkeys(forged, "failed") | {"good": "unchanged"}, run.reasons()
+    for name, (_, _, said) in forged.items():
+        assert said in run.reasons()[name]
 
 
 def test_the_same_failure_in_both_sides_is_an_error_not_a_verdict(repo: Repo) -> None:
@@ -178,64 +167,28 @@ def test_the_same_failure_in_both_sides_is_an_error_not_a_verdict(repo: Repo) ->
     assert run.classes() == {"fails": "failed"}
 
 
-@pytest.mark.parametrize("pairs", [0, 3])
+@pytest.mark.parametrize("first", [0, 3])
 @pytest.mark.slow
-def test_killed_run_loses_no_pair_and_leaves_no_process(repo: Repo, tmp_path: Path, pairs: int) -> None:
+def test_killed_run_loses_no_pair_and_leaves_no_process(repo: Repo, tmp_path: Path, first: int) -> None:
     """kill -9 in the middle, then --resume: the finished pairs are kept and nothing runs on."""
     repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
     for name in ("one", "two"):
-        repo.write(f"kernels/{name}.py", adding().replace("def adding", f"def {name}"))
+        repo.write(f"kernels/{name}.py", adding(name=name))
     repo.commit()
     journal = repo.root / "perfci-out" / "journal.jsonl"
     process = repo.start("compare", "--base", "HEAD", start_new_session=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        lines = journal.read_bytes().count(b'"kind":"pair"') if journal.exists() else -1
-        if lines >= pairs:
-            break
-        time.sleep(0.02)
+    until(process, lambda: journal.exists() and len(pairs(journal)) >= first)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert gone(tmp_path) == []
-    before = [line for line in journal.read_bytes().splitlines() if b'"kind":"pair"' in line]
+    before = pairs(journal)
     run = repo.perfci("compare", "--base", "HEAD", "--resume")
     assert run.code == 0, run.out + run.err
-    after = [line for line in journal.read_bytes().splitlines() if b'"kind":"pair"' in line]
+    after = pairs(journal)
     assert after[: len(before)] == before
     assert len(after) == 16
     assert run.classes() == {"one": "unchanged", "two": "unchanged"}
     assert list((tmp_path / "t").glob("perfci-[0-9]*")) == []
-
-
-@pytest.mark.slow
-def test_resume_refuses_other_code(repo: Repo) -> None:
-    repo.policy()
-    repo.write("kernels/adding.py", adding())
-    repo.commit()
-    assert repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m").code == 0
-    repo.write("kernels/adding.py", adding(n=30_000))
-    run = repo.perfci("compare", "--base", "HEAD", "--resume")
-    assert run.code == 2
-    assert "cannot resume: the code of head has changed" in run.err
-    assert run.err.strip().count("\n") <= 12
-
-
-@pytest.mark.slow
-def test_interrupt_keeps_what_was_measured(repo: Repo, tmp_path: Path) -> None:
-    repo.policy("limits: [{cases: '*', metric: time, regression: 1%}]\n")
-    repo.write("kernels/adding.py", adding())
-    repo.commit()
-    process = repo.start("compare", "--base", "HEAD", start_new_session=True)
-    journal = repo.root / "perfci-out" / "journal.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (journal.exists() and b'"kind":"pair"' in journal.read_bytes()):
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 3, out + err
-    assert "interrupted" in err
-    assert (repo.root / "perfci-out" / "report.json").exists()
-    assert gone(tmp_path) == []
 
 
 def test_an_interrupt_ends_an_import_without_asking_it(repo: Repo, tmp_path: Path) -> None:
@@ -252,9 +205,7 @@ def test_an_interrupt_ends_an_import_without_asking_it(repo: Repo, tmp_path: Pat
     """
     repo.write("kernels/imports.py", body)
     process = repo.start("run", start_new_session=True)
-    while not imports.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    until(process, imports.exists)
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 3 and "interrupted" in err, out + err

@@ -5,12 +5,12 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Repo, adding
+from tests.e2e.conftest import Repo, adding, pairs, until
+from tests.e2e.test_surviving import gone
 
 LIMIT = "limits: [{cases: '*', metric: time, regression: 50%}]\n"
 
@@ -98,22 +98,6 @@ def test_a_commit_of_its_own_is_compared(behind: Repo, tmp_path: Path) -> None:
     assert built(behind, tmp_path / "sides", "--base", "main")
 
 
-NOTE = "base's limits judge; head's count once merged: "
-
-
-@pytest.mark.slow
-def test_a_head_with_limits_of_its_own_is_told_whose_judge(behind: Repo) -> None:
-    behind.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nfail_on: []\n")
-    kernel = adding().replace('devices=["cpu"]', 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]')
-    behind.write("kernels/adding.py", kernel)
-    behind.commit("loosened")
-    run = behind.perfci("compare", "--base", "main", "--quick")
-    assert run.code == 0, run.out + run.err
-    notes = [note.removeprefix(NOTE) for note in run.report["notes"] if note.startswith(NOTE)]
-    assert notes == ["perfci.yaml differs in fail_on, limits", "the limits that `adding` declares itself differ"]
-    assert f"note: {NOTE}perfci.yaml differs in fail_on, limits" in run.out
-
-
 @pytest.mark.slow
 def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: Path) -> None:
     """From the terminal's text and from report.md: with nothing in it that was not typed, and a shell takes it."""
@@ -123,13 +107,11 @@ def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: P
     asked = ["compare", "--base", "main", "--budget", "5m", "adding", "[a@org/team|`#1`  www.e.example]*"]
     process = behind.start(*asked)
     journal = behind.root / "perfci-out" / "journal.jsonl"
-    deadline = time.monotonic() + 100
-    while not (journal.exists() and '"pair"' in journal.read_text()):
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.2)
+    until(process, lambda: pairs(journal))
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 3, out + err
+    assert gone(tmp_path) == []
     lines = out.splitlines()
     assert lines[0] == "ERROR: The measurement failed: interrupted: continue with --resume"
     assert lines[1] == "Go on with it:"

@@ -30,7 +30,7 @@ def changed(repo: Repo, policy: str) -> None:
     repo.commit("other limits")
 
 
-@pytest.mark.parametrize("args", [("list",), ("run", "adding", *QUICK), ("compare", "--base", "HEAD", *QUICK)])
+@pytest.mark.parametrize("args", [("list",), ("compare", "--base", "HEAD", "adding", *QUICK)])
 def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
     """Whichever cases were asked for: nothing is measured, and the nearest name is told."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n  - {cases: ['adding', 'ading*'], regression: 9%}\n")
@@ -75,7 +75,7 @@ def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     """And is told to be idle once merged. A limit that head adds for a new case is fine."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n")
     repo.git("mv", "kernels/adding.py", "kernels/summing.py")
-    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    repo.write("kernels/summing.py", adding(n=2000, name="summing"))
     changed(repo, "limits:\n  - {cases: [adding, summing], regression: 50%}\n")
     run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
     assert run.code == 1
@@ -162,20 +162,10 @@ def test_a_case_that_is_gone_is_missing_though_its_limits_wait_for_another_machi
     """No machine would find it any more."""
     project(repo, COUNTERS + "  - {cases: '*', metric: time, max: 10s, devices: ['*H100*']}\n")
     repo.git("rm", "-q", "kernels/adding.py")
-    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    repo.write("kernels/summing.py", adding(n=2000, name="summing"))
     repo.commit("another one")
     run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
     assert (run.code, run.classes()) == (1, {"adding": "missing"}), run.out + run.err
-
-
-@pytest.mark.slow
-def test_another_policy_with_a_typo_is_refused_too(repo: Repo) -> None:
-    project(repo, TIME)
-    assert repo.perfci("run", *QUICK).code == 0
-    repo.write("other.yaml", "version: 1\nlimits:\n  - {cases: 'ading', metric: time, max: 1s}\n")
-    run = repo.perfci("report", "--policy", "other.yaml")
-    assert run.code == 2
-    assert run.err == "perfci: other.yaml:3: limits[0].cases: 'ading' matches no case: did you mean 'adding'?\n"
 
 
 @pytest.mark.slow
@@ -253,7 +243,7 @@ def test_a_command_with_the_name_of_a_kernel(repo: Repo, args: tuple[str, ...]) 
 def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
     project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, fail_on: broken}\n")
     repo.git("mv", "kernels/adding.py", "kernels/summing.py")
-    repo.write("kernels/summing.py", adding(n=2000).replace("def adding", "def summing"))
+    repo.write("kernels/summing.py", adding(n=2000, name="summing"))
     repo.commit("another one")
     run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
     assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
