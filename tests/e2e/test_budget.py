@@ -68,15 +68,15 @@ def test_what_is_too_dear_for_the_budget_is_undecided_beside_what_is_not(repo: R
 
 @pytest.mark.slow
 def test_what_only_the_first_pair_shows_is_refused_after_it(repo: Repo, tmp_path: Path) -> None:
-    """Samples are short, and from the first pair on each process imports for twelve seconds."""
+    """Samples are short, and from the first pair on each process imports for eight seconds."""
     sleeping(repo, seconds=0.0001)
     starts = tmp_path / "starts"
     suite = (repo.root / "kernels" / "sleeps.py").read_text()
     count = f"with open({str(starts)!r}, 'a') as file:\n    file.write('.')\n"
-    wait = f"if os.path.getsize({str(starts)!r}) > {2 * BEFORE}:\n    time.sleep(12)\n"
+    wait = f"if os.path.getsize({str(starts)!r}) > {2 * BEFORE}:\n    time.sleep(8)\n"
     (repo.root / "kernels" / "sleeps.py").write_text(f"import os, time\n{count}{wait}{suite}")
     repo.commit()
-    run = repo.perfci("compare", "--base", "HEAD", "--budget", "60s")
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "40s")
     assert (run.code, run.report["verdict"]) == (3, "error"), run.out + run.err
     assert len(run.results["cases"][0]["pairs"]) == 1
     assert "is too short to show a regression" in run.report["sentence"]

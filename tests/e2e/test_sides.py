@@ -34,9 +34,7 @@ ADDRESSES = """
 
 
 def test_base_that_cannot_build_is_an_error(repo: Repo) -> None:
-    repo.policy("build: echo the compiler is unhappy; exit 7\n")
-    repo.write("kernels/adding.py", adding())
-    repo.commit("base")
+    repo.adds("build: echo the compiler is unhappy; exit 7\n", "base")
     repo.policy()
     repo.commit("head builds")
     run = repo.perfci("compare", "--base", "HEAD~1")
@@ -47,34 +45,13 @@ def test_base_that_cannot_build_is_an_error(repo: Repo) -> None:
 
 
 def test_head_that_cannot_build_fails_its_cases(repo: Repo) -> None:
-    repo.policy()
-    repo.write("kernels/adding.py", adding())
-    repo.commit("base")
+    repo.adds(message="base")
     repo.policy("build: [echo first, 'echo no rule >&2; exit 2']\n")
     run = repo.perfci("compare", "--base", "HEAD")
     assert run.code == 1, run.out + run.err
     assert run.classes() == {"adding": "failed"}
     assert "head does not build" in run.reasons()["adding"]
     assert "no rule" in run.reasons()["adding"]
-
-
-@pytest.mark.slow
-def test_each_side_uses_its_own_build(repo: Repo) -> None:
-    """What `build` installs into $PERFCI_SITE differs between the sides, and so do the numbers."""
-    repo.policy(
-        """
-        path: []
-        build: mkdir -p "$PERFCI_SITE/library" && cp lib.py "$PERFCI_SITE/library/__init__.py"
-        limits: [{cases: '*', metric: time, regression: 10%}]
-        """
-    )
-    repo.write("lib.py", "def work():\n    return sum(range(20_000))\n")
-    repo.write("kernels/a.py", LIBRARY)
-    repo.commit("base")
-    repo.write("lib.py", "def work():\n    return sum(range(40_000))\n")
-    run = repo.perfci("compare", "--base", "HEAD")
-    assert run.code == 1, run.out + run.err
-    assert run.classes() == {"uses_library": "regression"}
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_a_tool_as_a_command_passes_and_fails(repo: Repo, tool: str) -> None:
 
 @TOOLS
 def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
-    """Twelve files each of base and head, written in turns by the tool itself."""
+    """Ten files each of base and head, written in turns by the tool itself."""
     needs(tool)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # ours, not the tool's
     folder = repo.root / "files"
@@ -90,7 +90,7 @@ def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
         "pytest-benchmark": "--benchmark-json={}",
         "hyperfine": "--export-json {}",
     }[tool]
-    for index in range(12):
+    for index in range(10):
         for name, spin in (("base", 1), ("head", SLOWER[tool]), ("again", 1)):
             run = programs(repo, tool, spin)
             if tool == "google-benchmark":
@@ -106,7 +106,7 @@ def test_a_tool_s_files_pass_and_fail(repo: Repo, tool: str) -> None:
     slower = repo.perfci("import", "--head", "files/head-*.json", *asked, "--out", "perfci-out")
     assert slower.code == 1, slower.out + slower.err
     assert {slower.classes()[case] for case in CASES[tool]} == {"regression"}, slower.out
-    assert slower.report["sides"]["base"]["ref"] == "base-0.json … base-11.json"
+    assert slower.report["sides"]["base"]["ref"] == "base-0.json … base-9.json"
     same = repo.perfci("import", "--head", "files/again-*.json", *asked, "--out", "same")
     assert same.code == 0, same.out + same.err
     assert "REGRESSION" not in same.out.upper().replace("NO REGRESSION", "")

@@ -1,14 +1,12 @@
 """Code under test as another user than the run, and sides that are built before they are measured."""
 
 import gzip
-import json
 import lzma
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +14,6 @@ import psutil
 import pytest
 
 from perfci.measure.profiling.collect import counting
-from perfci.model.comparison import claims
 from perfci.profilers.base import Keep, Request
 from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu.command import InstalledNcu
@@ -33,14 +30,13 @@ from perfci.system.child import Died, Exit
 from perfci.system.process import Parent
 from perfci.system.users import CAP_PERFMON, CAP_SYS_ADMIN, find_account, held
 
-from .conftest import CANARY, GID, PLAIN_PYTHON, SYSTEM_PYTHON, UID, Repo, adding, as_root
+from .conftest import CANARY, GID, PLAIN_PYTHON, SYSTEM_PYTHON, UID, Repo, adding, as_root, until
 
 DATA = Path(__file__).parents[1] / "data"
 
 
 def policy(repo: Repo, text: str = "", python: str | None = SYSTEM_PYTHON) -> None:
-    lines = f"version: 1\nsuite: [kernels/*.py]\npython: {python}\ndevices: [cpu]\nbudget: 20s\n"
-    repo.write("perfci.yaml", lines + "limits: [{cases: '*', metric: time, regression: 50%}]\n" + text)
+    repo.policy(f"budget: 20s\nlimits: [{{cases: '*', metric: time, regression: 50%}}]\n{text}", python)
 
 
 def logged(repo: Repo, name: str) -> str:
@@ -78,9 +74,7 @@ def test_a_comparison_ends_as_it_does_with_one_user(two_users: Repo) -> None:
         assert (path.lstat().st_uid, path.lstat().st_gid) == (4321, 4322), path
     assert list((repo.root.parent / "t").glob("perfci-[0-9]*")) == []
     assert not any("ran as a user who may write" in note for note in other.report["notes"])
-    del repo.env["PERFCI_WORKER"]
-    one = repo.perfci("compare", "--base", "HEAD", "--quick")
-    assert (one.code, one.report["verdict"]) == (other.code, other.report["verdict"]), one.out + one.err
+    assert other.report["verdict"] == "pass"
 
 
 HOSTILE = """
@@ -409,16 +403,14 @@ def totals(bench):
 """
 
 
-def extension(repo: Repo, python: str | None) -> None:
-    policy(repo, "build: python3 build.py\n", python)
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")  # which every host of GPU code has
+def test_sides_are_built_first_and_measured_later(repo: Repo) -> None:
+    """The second phase does without git; with each thing changed that must not change it is refused."""
+    policy(repo, "build: python3 build.py\n", PLAIN_PYTHON)
     for name, text in (("fast.c", EXTENSION), ("build.py", BUILD), ("kernels/totals.py", CALLS)):
         repo.write(name, text)
     repo.commit()
-
-
-def phases(repo: Repo, python: str | None) -> None:
-    """Both phases of a comparison, the second without git; then with each thing changed that must not change."""
-    extension(repo, python)
     folder = repo.root.parent / "prepared"
     first = repo.perfci("compare", "--base", "HEAD", "--quick", "--prepare", str(folder))
     assert first.code == 0, first.out + first.err
@@ -436,38 +428,19 @@ def phases(repo: Repo, python: str | None) -> None:
     def refused(words: str, *args: str) -> None:
         run = repo.perfci(*(args or ("compare", "--base", "HEAD")), "--prepared", str(folder))
         assert run.code == 2, run.out + run.err
-        assert re.search(words, run.err), run.err
-        assert len(run.err.strip().splitlines()) == 1, run.err
+        assert words in run.err and len(run.err.strip().splitlines()) == 1, run.err
 
-    refused("compare.* has changed since it was prepared", "run")
     refused("--base has changed", "compare", "--base", "main")
-    refused("--committed has changed", "compare", "--base", "HEAD", "--committed")
     refused("give one", "compare", "--prepare", str(folder))
-    text = (repo.root / "perfci.yaml").read_text()
-    (repo.root / "perfci.yaml").write_text(text.replace("50%", "90%"))
-    refused("the policy of head has changed since it was prepared: prepare it again")
-    (repo.root / "perfci.yaml").write_text(text)
     (repo.root / "new.txt").write_text("new")
     refused("the working tree has changed")
     (repo.root / "new.txt").unlink()
     (folder / "head" / "site" / "fast.so").write_bytes(b"another")
     refused("head/site/fast.so has changed")
-    manifest = folder / "prepared.json"
-    told = json.loads(manifest.read_text())
-    told["asked"] |= claims({"perfci's version": "0.0.0"})
-    manifest.write_text(json.dumps(told))
-    refused("perfci's version has changed")
-    manifest.write_text("{")
-    refused(r"prepared.json: is not of this perfci \(its text\)")
-    manifest.unlink()
+    (folder / "prepared.json").write_text("{")
+    refused("prepared.json: is not of this perfci (its text)")
+    (folder / "prepared.json").unlink()
     refused("prepare with --prepare first")
-    repo.commit("another")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")  # which every host of GPU code has
-def test_sides_are_built_first_and_measured_later(repo: Repo) -> None:
-    phases(repo, PLAIN_PYTHON)
 
 
 @pytest.mark.slow
@@ -480,10 +453,7 @@ def test_an_interrupted_run_leaves_its_outputs_to_the_owner_of_the_sources(two_u
     os.chown(repo.root, 4321, 4322)
     out = repo.root / "perfci-out"
     process = repo.start("compare", "--base", "HEAD")
-    deadline = time.monotonic() + 120
-    while not (out / "samples.jsonl").exists() or not (out / "samples.jsonl").stat().st_size:
-        assert time.monotonic() < deadline, "no pair was measured"
-        time.sleep(0.1)
+    until(process, lambda: (out / "samples.jsonl").exists() and (out / "samples.jsonl").stat().st_size)
     assert (out.stat().st_uid, (out / "journal.jsonl").stat().st_uid) == (0, 0)
     process.terminate()
     _, err = process.communicate(timeout=60)

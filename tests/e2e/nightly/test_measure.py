@@ -19,9 +19,7 @@ POLICY = """
 
 
 def released(repo: Repo) -> str:
-    repo.policy(POLICY)
-    repo.write("kernels/adding.py", adding())
-    repo.commit("release")
+    repo.adds(POLICY, "release")
     repo.git("tag", "v1.0")
     return repo.git("rev-parse", "HEAD")
 
@@ -119,7 +117,7 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
     second = repo.commit("a step")
     repo.git("tag", "v1.1")
     repo.write("kernels/adding.py", adding(spin=14_000))
-    repo.write("kernels/other.py", adding().replace("def adding", "def other"))
+    repo.write("kernels/other.py", adding(name="other"))
     repo.commit("another step")
     recorded(repo, second, "v1.0", first)
     repo.git("tag", "-d", "v1.1")
@@ -182,9 +180,7 @@ def test_a_reference_that_does_not_build_leaves_the_other_answer(repo: Repo) -> 
 
 @pytest.mark.slow
 def test_a_repository_without_a_release_is_measured_alone(repo: Repo) -> None:
-    repo.policy("limits: [{cases: '*', metric: time, max: 1s}]\n")
-    repo.write("kernels/adding.py", adding())
-    repo.commit("first")
+    repo.adds("limits: [{cases: '*', metric: time, max: 1s}]\n", "first")
     run = repo.perfci("history", "measure", "--store", "store")
     assert run.code == 0, run.out + run.err
     assert "main alone: pass" in run.out

@@ -98,11 +98,11 @@ def origin(repo: Repo) -> Repo:
     """`main`, whose last commit is slower in one of its two cases."""
     repo.policy("limits: [{cases: '*', metric: time, regression: 40%}]\n")
     for i in (1, 2):
-        repo.write(f"kernels/k{i}.py", adding().replace("def adding(", f"def adding{i}("))
+        repo.write(f"kernels/k{i}.py", adding(name=f"adding{i}"))
     assert repo.perfci("init", "--kubernetes").code == 0
     assert (repo.root / FILE).read_text() == (ROOT / "src/perfci/cli/templates" / FILE).read_text()
     repo.commit()
-    repo.write("kernels/k2.py", adding(spin=20_000).replace("def adding(", "def adding2("))
+    repo.write("kernels/k2.py", adding(spin=20_000, name="adding2"))
     repo.commit("slower")
     return repo
 

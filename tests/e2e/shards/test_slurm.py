@@ -24,7 +24,7 @@ def written(repo: Repo, cases: int = 1, **head: str) -> Repo:
     """A repository with so many cases, what `perfci init --slurm` writes, and `head` at its head; committed."""
     repo.policy("limits: [{cases: '*', metric: time, regression: 40%}]\n")
     for i in range(1, cases + 1):
-        repo.write(f"kernels/k{i}.py", adding().replace("def adding(", f"def adding{i}("))
+        repo.write(f"kernels/k{i}.py", adding(name=f"adding{i}"))
     run = repo.perfci("init", "--slurm")
     assert run.code == 0, run.err
     path = repo.root / SCRIPT
@@ -159,7 +159,7 @@ def submit(slurm: None) -> Iterator[Callable[[Repo], Submitted]]:
 
 
 def slower(repo: Repo, case: int) -> None:
-    repo.write(f"kernels/k{case}.py", adding(spin=20_000).replace("def adding(", f"def adding{case}("))
+    repo.write(f"kernels/k{case}.py", adding(spin=20_000, name=f"adding{case}"))
     repo.commit("slower")
 
 
