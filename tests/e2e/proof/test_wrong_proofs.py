@@ -237,7 +237,9 @@ def test_what_was_written_outside_since_the_run_began_counts_as_differing(provin
 
 BUILT = {
     "another_mode": (
-        kernel("import os", "for i in range(20_000 if os.stat('moded').st_mode & 0o77 else 40_000): pass", "another_mode"),
+        kernel(
+            "import os", "for i in range(20_000 if os.stat('moded').st_mode & 0o77 else 40_000): pass", "another_mode"
+        ),
         "it reads tree/moded, which differs",
     ),
     "a_pipe": (
@@ -253,7 +255,7 @@ BUILT = {
         "",
     ),
     "other_bytecode": (kernel("import impl", "for i in range(20_000): pass\nassert impl.N == 1", "other_bytecode"), ""),
-}  # fmt: skip
+}
 """What a build leaves → a kernel, and what differs; empty where nothing is left of it that a case could find."""
 BUILD = """
 echo x > moded; chmod {mode} moded
