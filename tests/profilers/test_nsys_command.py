@@ -25,7 +25,6 @@ from perfci.profilers.nsys.command import (
     find,
     probe,
     profile_command,
-    used,
 )
 from perfci.profilers.nsys.origin import behind
 from perfci.profilers.nsys.privacy import environment, isolate, isolation, scrub
@@ -348,13 +347,6 @@ def test_success_needs_an_output(tmp_path):
     assert fault.kind == "incomplete" and "468" in fault.text, "it ends well, and what followed is lost"
     assert classify(None, "", path, signal=9).text == "nsys or the program under it was killed by signal 9"
     assert classify(None, "", path, timed_out=True).kind == "timeout"
-
-
-def test_what_a_folder_holds(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x").write_bytes(b"x" * 1000)
-    (tmp_path / "y").write_bytes(b"x" * 10)
-    assert used(tmp_path) >= 1010
 
 
 # ---------------------------------------------------------------- real captures

@@ -145,22 +145,33 @@ def doubt(reading):
     return fault.text
 
 
-def test_what_keeps_the_peak_from_being_told(export):
-    export.move(1010, 4096, 10, kind=4, call="cudaMallocManaged")
-    assert "10 B were allocated as managed memory" in doubt(loop(export, 1))
+LOST = {"timestamp": 0, "severity": 3, "text": "Memory usage events were lost", "globalPid": PID}
 
 
-def test_a_call_without_its_memory(export):
+@pytest.mark.parametrize(
+    ("lose", "says"),
+    [
+        (
+            lambda made: made.move(1020, 8192, 10, kind=4, call="cudaMallocManaged"),
+            "10 B were allocated as managed memory",
+        ),
+        (
+            lambda made: made.call("cuMemCreate", 1020, 1021, 5),
+            "1 calls that allocate (cuMemCreate) have no memory in the",
+        ),
+        (
+            lambda made: made.move(1020, 8192, 10, kind=6, call=""),
+            "1 allocations or frees of memory have no usable values",
+        ),
+        (lambda made: made.add("DIAGNOSTIC_EVENT", **LOST), "Memory usage events were lost"),
+    ],
+    ids=["managed memory", "a call without its memory", "a kind that nobody explains", "nsys says so"],
+)
+def test_what_keeps_the_peak_alone_from_being_told(export, lose, says):
     export.move(1010, 4096, 10)
-    export.call("cuMemCreate", 1020, 1021, 5)
-    export.call("cudaMalloc", 1030, 1031, 6, failed=2)  # which has none
-    assert "1 calls that allocate (cuMemCreate) have no memory in the trace" in doubt(loop(export, 1))
-
-
-def test_numbers_that_nobody_explains_are_left_out_and_told(export):
-    export.move(1010, 4096, 10)
-    export.move(1020, 8192, 10, kind=6, call="")
-    assert "1 allocations or frees of memory have no usable values" in doubt(loop(export, 1))
+    export.call("cudaMalloc", 1030, 1031, 6, failed=2)  # which has no memory
+    lose(export)
+    assert says in doubt(loop(export, 1))
 
 
 def test_events_that_stand_twice_count_once(export):
@@ -168,12 +179,6 @@ def test_events_that_stand_twice_count_once(export):
     export.db.execute(f"INSERT INTO {EVENTS} SELECT * FROM {EVENTS}")
     reading = loop(export, 1)
     assert reading.general == [] and reading.seen[""].memory.peak == 10
-
-
-def test_what_nsys_says_of_memory_costs_the_peak_alone(export):
-    export.move(1010, 4096, 10)
-    export.add("DIAGNOSTIC_EVENT", timestamp=0, severity=3, text="Memory usage events were lost", globalPid=PID)
-    assert "Memory usage events were lost" in doubt(loop(export, 1))
 
 
 def test_memory_that_was_to_be_traced_and_was_not(export):

@@ -1,5 +1,7 @@
 """What nsys says that whole traces hold, too: whether it is a loss the launches, the copies and their work tell."""
 
+from itertools import cycle, product
+
 import pytest
 
 from perfci.profilers.nsys.trace import Reading, read
@@ -47,9 +49,10 @@ DELETIONS = [
 ]
 
 
-@pytest.mark.parametrize("message", [UNIFIED, RECORDS])
-@pytest.mark.parametrize("deletion", DELETIONS)
-@pytest.mark.parametrize("ranges", WAYS, ids=["cases", "ranges", "kernels"])
+@pytest.mark.parametrize(
+    ("message", "deletion", "ranges"),
+    [(*one, ranges) for one, ranges in zip(product((UNIFIED, RECORDS), DELETIONS), cycle(WAYS))],
+)
 def test_where_one_event_is_missing_it_is_a_loss_of_all(trace, message, deletion, ranges):
     assert losses(read(saying(trace, message, deletion), ranges)) == [()]
 

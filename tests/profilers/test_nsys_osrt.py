@@ -1,9 +1,6 @@
 """Calls of the OS runtime in exports of nsys: against nsys' own sums, plain SQL, and moment by moment."""
 
 import sqlite3
-import subprocess
-import sys
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -15,16 +12,6 @@ from tests.nsys_stats import device_busy, waits
 from tests.profilers.test_nsys import PID, TID, Export, change, nsys_here, unpack
 
 OTHER = TID + 1
-PROGRAM = """
-import os, threading, time
-idle = threading.Event()
-thread = threading.Thread(target=idle.wait)
-thread.start()
-for _ in range(5):
-    time.sleep(0.01)
-idle.set()
-thread.join()
-"""
 
 
 def wait(export, name, start, end, tid=TID, kind=27):
@@ -60,23 +47,6 @@ def test_the_whole_capture_is_what_plain_sql_says(tmp_path):
     assert poll.name == "poll" and poll.seconds > 0.5 and poll.launching == 0, "helper threads wait"
 
 
-def test_the_loop_is_what_each_call_overlaps(tmp_path):
-    path = unpack(tmp_path, "mallocs")
-    db = sqlite3.connect(path)
-    steps = db.execute("SELECT start, end FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start").fetchall()[3:]
-    calls, spent = Counter(), Counter()
-    for name, start, end in db.execute(
-        "SELECT s.value, o.start, o.end FROM OSRT_API o JOIN StringIds s ON s.id = o.nameId WHERE o.eventClass = 27"
-    ).fetchall():
-        for begin, stop in steps:
-            if start < stop and end > begin:
-                calls[name] += 1
-                spent[name] += min(end, stop) - max(start, begin)
-    found = told(read(path, Loop("step", 3)), "")
-    assert {name: one[:2] for name, one in found.items()} == {name: (calls[name], spent[name]) for name in calls}
-    assert found["poll"][2] == 0 and found["ioctl"][2] == found["ioctl"][1] > 0
-
-
 @pytest.mark.nsys
 def test_sums_are_those_of_the_nsys_at_hand(tmp_path):
     path = unpack(tmp_path, "mallocs")
@@ -89,22 +59,6 @@ def test_the_share_in_which_the_device_works_is_that_of_the_nsys_at_hand(tmp_pat
     path = unpack(tmp_path, "mallocs")
     trace = read(path, Loop("step", skip)).seen[""]
     assert of_trace(trace)["device_busy"] == pytest.approx(device_busy(nsys_here(), path, "step", skip), rel=1e-9)
-
-
-@pytest.mark.nsys
-def test_a_real_program_waits_as_nsys_itself_says(tmp_path):
-    (tmp_path / "program.py").write_text(PROGRAM)
-    report, out = tmp_path / "own.nsys-rep", tmp_path / "own.sqlite"
-    options = ["--trace=osrt,nvtx", "--sample=none", "--cpuctxsw=none", f"--output={report}"]
-    for command in (
-        [nsys_here(), "profile", *options, sys.executable, str(tmp_path / "program.py")],
-        [nsys_here(), "export", "--type=sqlite", f"--output={out}", str(report)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0 and report.is_file(), done.stdout[-2000:] + done.stderr[-2000:]
-    found = told(read(out, None, asked=("osrt",)), "")
-    assert {name: one[:2] for name, one in found.items()} == waits(nsys_here(), out)
-    assert found["clock_nanosleep"][0] == 5 and found["clock_nanosleep"][1] >= 5e7
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 40), st.sampled_from([TID, OTHER])), max_size=12)

@@ -34,15 +34,10 @@ def test_nvidias_calculator_agrees_for_every_capability():
     assert seen == set(CHIPS)
 
 
-def test_an_unknown_chip_is_no_guess():
-    assert occupancy((6, 1), 128, 32, 0) is None
-    assert occupancy((10, 7), 128, 32, 0) is None
-    assert occupancy((13, 0), 128, 32, 0) is None
-
-
-def test_what_cannot_be_launched_has_no_occupancy():
-    for threads, registers, shared in ((0, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (128, 32, 228 * 1024), (128, -1, 0), (128, 32, -1)):  # fmt: skip
-        assert occupancy((9, 0), threads, registers, shared) is None
+def test_an_unknown_chip_is_no_guess_and_what_cannot_be_launched_has_no_occupancy():
+    assert [occupancy(chip, 128, 32, 0) for chip in ((6, 1), (10, 7), (13, 0))] == [None] * 3
+    for launch in ((0, 32, 0), (1025, 32, 0), (128, 256, 0), (1024, 65, 0), (128, 32, 228 * 1024), (128, -1, 0), (128, 32, -1)):  # fmt: skip
+        assert occupancy((9, 0), *launch) is None
 
 
 @given(st.sampled_from(sorted(CHIPS)), st.integers(-5, 1100), st.integers(-5, 300), st.integers(-5, 300_000))

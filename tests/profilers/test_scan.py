@@ -196,16 +196,8 @@ def nsys(folder: Path, raw: Path, export: bytes, handed_on: bool) -> Nsys:
     [(True, True, False, True), (False, True, False, False), (False, False, False, True), (True, True, True, False)],
 )
 def test_a_report_of_nsys_leaves_the_machine_where_it_saw_no_other_process(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    raw: Path,
-    whole: Path,
-    canary: str,
-    holds: bool,
-    handed_on: bool,
-    secret: bool,
-    kept: bool,
-) -> None:
+    tmp_path, monkeypatch, raw, whole, canary, holds, handed_on, secret, kept
+):
     """A scan knows this environment's secrets, and not those of other processes: the runner's registration, say."""
     text = "this user may not open a PID namespace: nsys sees the environments of all processes"
     monkeypatch.setattr(nsys_privacy, "isolation", lambda user=(): nsys_privacy.Isolation((), holds, text))

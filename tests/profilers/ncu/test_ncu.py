@@ -124,19 +124,18 @@ def test_units_that_ncu_chose_itself(tmp_path):
                 assert math.isclose(value, y.values[quantity], rel_tol=1e-6, abs_tol=PRINTED + 1e-6), quantity
 
 
-def test_attention_left_flash(tmp_path):
-    base = read(file(tmp_path, CSV["base"])).seen["sdpa-seq512"]
-    head = read(file(tmp_path, CSV["head"], "head.csv")).seen["sdpa-seq512"]
-    assert sum(kernel.count for kernel in base.kernels) == 1
-    assert sum(kernel.count for kernel in head.kernels) == 14
-    traffic = [sum(kernel.values["dram_bytes"] for kernel in one.kernels) for one in (base, head)]
-    assert traffic == [59_699_968, 2_642_820_352]
-    (flash,) = base.kernels
+def test_what_is_counted_of_a_kernel(tmp_path):
+    (flash,) = read(file(tmp_path, CSV["base"])).seen["sdpa-seq512"].kernels
     assert "flash_fwd_kernel" in flash.name and (flash.grid, flash.block) == ((4, 32, 8), (128, 1, 1))
     assert flash.seconds == pytest.approx(70.176e-6)
-    assert flash.values["registers"] == 255 and flash.values["shared_memory"] == 49152
-    assert flash.values["spills"] == 327_680 + 176_128
-    assert flash.values["tensor_active"] == 41.34 and flash.values["waves"] == 3.88
+    told = {
+        "registers": 255,
+        "shared_memory": 49152,
+        "spills": 327_680 + 176_128,
+        "tensor_active": 41.34,
+        "waves": 3.88,
+    }
+    assert told.items() <= flash.values.items()
 
 
 def test_launches_of_one_configuration_are_one(tmp_path):
@@ -246,12 +245,6 @@ def test_a_value_that_cannot_be_is_none(tmp_path, column, value, metric):
     assert without == reading.seen["sdpa-seq512"].kernels
 
 
-def test_a_launch_that_was_not_measured_is_a_fault(tmp_path):
-    reading = paged(tmp_path, changed((2, "gpu__time_duration.sum", "nan")))
-    assert "sdpa-seq512" not in reading.seen
-    assert "1 of 1 launches have no time" in reading.faults["sdpa-seq512"][0].text
-
-
 def test_one_launch_without_a_value_takes_it_from_its_group(tmp_path):
     reading = paged(tmp_path, changed((4, "dram__bytes.sum", "nan")))  # the first of two gathers
     gather = reading.seen["trajectory_resample-batch32"].kernels[0]
@@ -287,7 +280,7 @@ def test_what_a_chip_cannot_give_is_told(tmp_path):
     assert [(f.kind, "integrated" in f.text) for f in reading.faults["sdpa-seq512"]] == [("incompatible", True)]
 
 
-@pytest.mark.parametrize("cell", ["nan", "n/a", ""])
+@pytest.mark.parametrize("cell", ["n/a", ""])
 def test_the_launch_that_has_no_value_is_named(tmp_path, cell):
     (fault,) = paged(tmp_path, changed((6, "smsp__inst_executed.sum", cell))).faults[RANGES[2]]  # the third of five
     assert fault.metrics == ["instructions"]
@@ -548,7 +541,7 @@ def mutated(data, steps):
 fuzz = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-@settings(fuzz, max_examples=3000)
+@settings(fuzz, max_examples=1000)
 @given(st.sampled_from([*CSV]), st.lists(mutations, min_size=1, max_size=6))
 def test_mutated_pages(tmp_path, which, steps):
     check(paged(tmp_path, mutated(CSV[which], steps), names=HELD))
