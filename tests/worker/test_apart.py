@@ -44,9 +44,3 @@ print(sorted(m for m in sys.modules if m.startswith("perfci.")))
 """
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out == "[]\n"
-
-
-def test_importing_perfci_loads_nothing_heavy():
-    code = "import sys, perfci; print(sorted({'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert out == "[]\n"

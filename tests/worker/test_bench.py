@@ -86,8 +86,7 @@ def test_each_tensor_has_padding_before_it_that_lives_as_long_as_the_bench():
     for _ in range(5):
         bench.zeros(10)
     sizes = [pad.numel() for pad in bench._pads]
-    assert len(sizes) == 5
-    assert len(set(sizes)) > 1
+    assert len(sizes) == 5 and len(set(sizes)) > 1
     assert all(512 <= size <= 64 * 2**10 for size in sizes)
 
 
@@ -141,12 +140,6 @@ def test_tensor_copies_what_it_gets():
     assert torch.equal(copy, source) and copy.is_contiguous()
     source.zero_()
     assert copy.sum() == 15
-
-
-def test_inputs_take_part_in_autograd():
-    x = Bench("cpu", 0, 0).randn(5).requires_grad_()
-    (x * x).sum().backward()
-    assert torch.allclose(x.grad, 2 * x)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32", "bool"])
@@ -273,25 +266,6 @@ def test_release_frees_inputs_although_the_reference_refers_to_the_bench():
     assert gone() is not None
     bench.release()
     assert gone() is None
-
-
-def test_plain_python_works_without_torch_and_tensors_say_what_is_missing():
-    code = """
-import sys
-sys.modules["torch"] = None
-from perfci.worker.bench import Bench
-bench = Bench("cpu", 1, 2)
-bench.seed_everything(); bench.random.random(); bench.work(items=3); bench.inputs_digest()
-try:
-    bench.randn(3)
-except ModuleNotFoundError as error:
-    print(error)
-"""
-    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert out == (
-        f"bench draws tensors with torch, which {sys.executable} lacks: install it there, name another interpreter with "
-        "--python, or use bench.random\n"
-    )
 
 
 def test_seeds_depend_on_every_part():

@@ -38,11 +38,7 @@ def errors(found):
 
 
 def test_files_come_in_the_order_of_patterns_each_once_and_sorted(tree):
-    root = tree(
-        k__b_py=KERNEL.format(name="b"),
-        k__a_py=KERNEL.format(name="a"),
-        k__deep__c_py=KERNEL.format(name="c"),
-    )
+    root = tree(k__b_py=KERNEL.format(name="b"), k__a_py=KERNEL.format(name="a"), k__deep__c_py=KERNEL.format(name="c"))
     found = discover(root, ["k/deep/*.py", "k/**/*.py"])
     assert names(found) == ["c", "a", "b"]
     assert errors(found) == {"k/deep/c.py": None, "k/a.py": None, "k/b.py": None}
@@ -65,10 +61,7 @@ def test_two_files_of_one_stem_do_not_clash_and_know_their_own_place(tree):
     [
         ("import perfci\n\ndef f(:\n", "SyntaxError: invalid syntax (k/bad.py:3)"),
         ("\n1/0\n", "ZeroDivisionError: division by zero (k/bad.py:2)"),
-        (
-            "import nowhere_to_be_found\n",
-            "ModuleNotFoundError: No module named 'nowhere_to_be_found' (k/bad.py:1)",
-        ),
+        ("import nowhere_to_be_found\n", "ModuleNotFoundError: No module named 'nowhere_to_be_found' (k/bad.py:1)"),
         ("import sys\nsys.exit(3)\n", "SystemExit: 3 (k/bad.py:2)"),
         ("raise RuntimeError('two\\n  lines')\n", "RuntimeError: two lines (k/bad.py:1)"),
         ("def f():\n    raise KeyError\nf()\n", "KeyError (k/bad.py:2)"),
@@ -79,10 +72,7 @@ def test_two_files_of_one_stem_do_not_clash_and_know_their_own_place(tree):
             "TypeError: k/bad.py:2: f() has no parameter 'm': it takes none besides bench",
         ),
         (KERNEL.format(name="good"), "kernel 'good' is declared already in k/a.py:3: rename one of them"),
-        (
-            KERNEL.format(name="twin") * 2,
-            "ValueError: k/bad.py:8: kernel 'twin' is declared already in line 3: rename",
-        ),
+        (KERNEL.format(name="twin") * 2, "ValueError: k/bad.py:8: kernel 'twin' is declared already in line 3: rename"),
     ],
 )
 def test_a_file_that_cannot_be_imported_costs_its_own_kernels_only(tree, text, says):

@@ -1,4 +1,5 @@
-"""Only values of exact builtin types are compared: nothing that a result or a reference brings along may decide."""
+"""Only values of exact builtin types are compared: nothing that a result or a reference brings along may decide, or
+be computed after the clock has stopped."""
 
 import collections
 import dataclasses
@@ -11,7 +12,7 @@ from perfci.worker.checks.check import check_case, verify
 from perfci.worker.checks.compare import compare
 from perfci.worker.checks.plain import DEEPEST, Refused, plain
 
-from .made import case, prepared
+from .made import case, outcomes, prepared
 
 torch = pytest.importorskip("torch")
 
@@ -29,7 +30,9 @@ class Yes:
     __hash__ = None
 
 
-HOOKS = dict.fromkeys(("__eq__", "__ne__", "__len__", "__iter__", "__getitem__", "__hash__", "__repr__"), agree)
+HOOKS = dict.fromkeys(
+    ("__eq__", "__ne__", "__len__", "__iter__", "__getitem__", "__hash__", "__repr__", "__float__"), agree
+)
 HOOKS["__class__"] = property(agree)
 
 
@@ -59,7 +62,19 @@ class Agreeing(torch.Tensor):
         raise AssertionError("code of the result ran")
 
 
+def fake():
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        return torch.empty(3)
+
+
 REFUSED = {
+    "generator": (lambda: (i for i in range(3)), "is a generator: compute the values in the timed function"),
+    "map": (lambda: map(abs, [1]), "is a map: compute"),
+    "awaitable": (lambda: type("Later", (), {"__await__": agree})(), "is a Later: compute"),
+    "function": (lambda: lambda: 1, "call it in the timed function"),
+    "mapping": (lambda: collections.UserDict(a=1), "whose values may be computed late: return a dict"),
+    "fake": (fake, "it holds no values"),
+    "meta": (lambda: torch.empty(3, device="meta"), "is on the device 'meta', which holds no values"),
     "object": (Yes, "is a Yes, which cannot be compared: return tensors"),
     "in a list": (lambda: [Yes()] * 20_000, "result[0] is a Yes, which cannot be compared: return tensors"),
     "metaclass": (lambda: Meta("Pretender", (), HOOKS)(), "is a Pretender, which cannot be compared"),
@@ -99,6 +114,19 @@ def test_what_could_answer_for_itself_is_refused_with_what_to_return_instead(nam
     result = check_case(case(declared), [{}], "cpu", 0)
     assert (result["ok"], result["kind"]) == (False, "wrong") and words in result["text"]
     assert not verify(prepared(declared)).ok
+
+
+def test_without_a_reference_what_cannot_be_compared_is_left_alone():
+    """A kernel that parses or builds something is timed although nothing can be said of what it returns."""
+    assert plain(subclass(list)([2.0]), strict=False) == [2.0]
+    found = plain(subclass(float)(2.0), strict=False)
+    assert found == 2.0 and type(found) is float
+
+    def builds(bench):
+        return lambda: subclass(object)()
+
+    first, after = outcomes(builds)
+    assert (first["ok"], first["text"], after.ok) == (True, "", True)
 
 
 def test_a_tuple_is_read_past_what_its_class_overrides():

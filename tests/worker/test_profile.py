@@ -11,21 +11,6 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize(
-    ("nsys", "package", "recorded"),
-    [
-        ("2023.4.4.54", "0.2.11", True),
-        ("2023.4.4.54", "0.2.12", False),
-        ("2023.4.4.54", "0.2.17", False),
-        ("2023.4.4.54", "0.2.18", True),
-        ("2025.3.1.90", "0.2.17", True),
-        ("", "0.2.17", True),
-    ],
-)
-def test_what_nsys_records_of_the_package(nsys: str, package: str, recorded: bool) -> None:
-    assert profile.records(nsys, package) is recorded
-
-
-@pytest.mark.parametrize(
     ("nsys", "package", "cuda", "marked"),
     [
         ("2023.4.4", "0.2.11", "13.0", ""),

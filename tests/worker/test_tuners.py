@@ -179,8 +179,7 @@ def test_configurations_that_were_chosen_are_told_of_the_case_that_ran_them() ->
 
 
 @pytest.mark.parametrize(
-    ("does", "words"),
-    [("timed()", "waits for the GPU"), ("timed_by_events()", "reads events of the GPU")],
+    ("does", "words"), [("timed()", "waits for the GPU"), ("timed_by_events()", "reads events of the GPU")]
 )
 def test_code_that_times_the_gpu_itself_is_told_from_then_on(does: str, words: str) -> None:
     """What it has chosen may serve the next case, too."""
@@ -294,49 +293,3 @@ def test_nvidias_libraries_are_known_by_their_names(name: str) -> None:
     """As the toolkit, wheels and auditwheel name them."""
     assert tuners.NVIDIA.match(name)
     assert not tuners.NVIDIA.match(f"libmy{name}") and not tuners.NVIDIA.match(name.replace("lib", "libx", 1))
-
-
-TRITON = """
-    import triton, triton.language as tl
-
-    source = sys.argv[1]
-    sys.path.insert(0, source)
-    from kernels_of_the_test import add
-
-    x = torch.ones(4096, device="cuda")
-
-    def launch(kernel, *configs):
-        tuned = triton.autotune(configs=[triton.Config({"BLOCK": n}) for n in configs], key=["n"])(kernel)
-        tuned[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](x, 4096)
-
-    tuners.find()
-    for name, configs in (("one", [64]), ("two", [64, 128]), ("plain", [])):
-        tuners.begin()
-        if configs:
-            launch(add, *configs)
-        x @ x
-        say(name)
-"""
-KERNEL = """
-import triton
-import triton.language as tl
-
-
-@triton.jit
-def add(x, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(x + at, tl.load(x + at, mask=at < n) + 1, mask=at < n)
-"""
-
-
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_on_a_gpu_tritons_own_autotuner_is_told(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("triton")  # comes with torch for GPUs alone
-    if not torch.cuda.is_available():
-        pytest.skip("needs an NVIDIA GPU")  # a stand-in of its autotuner is told above
-    (tmp_path / "kernels_of_the_test.py").write_text(KERNEL)
-    script = TRITON.replace("sys.argv[1]", repr(str(tmp_path)))
-    told = told_by(script, TRITON_CACHE_DIR=str(tmp_path / "cache"))
-    assert told == {"one": "", "two": "Triton's autotuner chooses for add", "plain": ""}

@@ -176,7 +176,6 @@ def test_a_template_that_was_killed_costs_one_worker(made):
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n", "starts a thread"),
         ("import subprocess\nP = subprocess.Popen(['sleep', '60'])\n", "leaves a child"),
         ("import socket\nS = socket.socket()\n", "opens a descriptor"),
-        ("F = open(__file__)\n", "opens a descriptor"),
         ("os.chdir('/')\n", "changes the folder"),
         (RESEEDS, "seeds Python's random numbers"),
         ("import signal\nsignal.signal(signal.SIGUSR1, print)\n", "handles signals"),
@@ -190,6 +189,10 @@ def test_a_template_that_was_killed_costs_one_worker(made):
 def test_what_forks_must_not_share_ends_a_stem_and_names_the_module(made, text, why):
     place = made({"good.py": "", "bad.py": text, "later.py": ""})
     assert place.fault("good", "bad", "later") == ("bad", why)
+
+
+def test_without_the_module_that_ends_it_a_stem_goes_on(made):
+    place = made({"good.py": "", "bad.py": RESEEDS, "later.py": ""})
     assert place.stem("bad", refused=("bad",))[1].fault is None
     assert place.stem("good", "later")[1].fault is None
     told = place.told("import good, later", ["good", "bad", "later"])
@@ -308,8 +311,9 @@ def test_a_folder_called_as_a_module_of_the_interpreter_takes_nothing_away(made)
     assert told == {"keeps": True, "value": True}
 
 
-@pytest.mark.parametrize("name", ["own.py", "own/__init__.py", "own/code.py"])
-@pytest.mark.parametrize("side", ["base", "head"])
+@pytest.mark.parametrize(
+    ("side", "name"), [("base", "own.py"), ("head", "own.py"), ("head", "own/__init__.py"), ("head", "own/code.py")]
+)
 def test_no_module_is_taken_from_elsewhere_that_one_side_alone_has(made, side, name):
     place = made({"asks.py": "try:\n    import own\nexcept ImportError:\n    own = None\n"})
     file = place.root / side / "site" / name
