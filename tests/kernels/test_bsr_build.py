@@ -59,20 +59,6 @@ def test_registers_spills_and_shared_memory_reach_the_gate(tmp_path):
     assert values["ptxas_shared"] == [3 * 2 * 128 * 64 * 2]
 
 
-@pytest.mark.slow
-@needs_nvcc
-def test_too_few_registers_show_as_spills(tmp_path):
-    """Three thread blocks on an SM leave 168 registers a thread: the usual way to lose a kernel's speed unseen."""
-    script = shutil.copy(SCRIPT, tmp_path)
-    text = SOURCE.read_text()
-    assert "__launch_bounds__(kThreads, 2)" in text
-    changed = text.replace("__launch_bounds__(kThreads, 2)", "__launch_bounds__(kThreads, 3)")
-    (tmp_path / SOURCE.name).write_text(changed)
-    assert run(tmp_path, "--arch", "90", script=script).returncode == 0
-    values = reported(tmp_path)
-    assert values["ptxas_registers"][0] <= 168 and values["ptxas_spills"][0] > 0
-
-
 @needs_nvcc
 def test_code_that_does_not_compile_fails_the_build(tmp_path):
     script = shutil.copy(SCRIPT, tmp_path)
