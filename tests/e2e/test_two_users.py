@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfci.measure.profiling.collect import counting
+from perfci.measure.profiling.collect import counting_parent
 from perfci.profilers.base import Keep, Request
 from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu.command import InstalledNcu
@@ -295,7 +295,7 @@ def test_what_counts_has_capabilities_that_nothing_else_has(two_users: Repo, tmp
     ordinary = Parent(str(SYSTEM_PYTHON), scratch, {}, account=find_account(two_users.env))
     try:
         told = {}
-        with counting(ordinary) as other:
+        with counting_parent(ordinary) as other:
             for name, parent in (("ordinary", ordinary), ("counting", other)):
                 log = tmp_path / name
                 parent.execute(["/bin/cat", "/proc/self/status"], env={}, cwd=scratch, log=log, timeout=20)

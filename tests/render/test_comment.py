@@ -19,7 +19,7 @@ from perfci.render import comment, docs
 from perfci.render.escape import NOTHING
 from perfci.render.fit import LIMIT
 from perfci.render.terminal import print_report
-from perfci.render.verdict import Verdict
+from perfci.render.verdict import PublicationVerdict
 from perfci.render.view import NEEDS_REVIEW
 from tests.judge.build import case, results, side
 from tests.render.build import HOSTILE, presence, row, unchanged
@@ -198,7 +198,7 @@ def test_check_run_has_the_verdict_as_its_title():
         assert len(check.title) <= 255 and check.title.isprintable() and "`" not in check.title
         assert len(check.summary) <= 65_535
         harmless(check.summary, headings=[])
-        assert Verdict(one).sentence.replace("`", "")[:40] in check.title, state
+        assert PublicationVerdict(one).sentence.replace("`", "")[:40] in check.title, state
     long = publication(build([row("k" * 9000, "regression", ratio=2.0)], f"`{'k' * 9000}` is 2× slower"))
     assert len(comment.render_check(long).title) == 255
 
@@ -295,7 +295,7 @@ def test_the_commands_work_in_a_clone_of_somebody_else(tmp_path, measured):
     names = ["k/$(touch pwned)", "k/a='b' *[1]", "k/`id`;x"]
     report = build([row(name, "regression", ratio=2.0) for name in [*names, "k/\x1b[31m"]], "x")
     report.sides["base"].commit, report.sides["head"].commit = base, head
-    lines = comment.commands(Verdict(publication(report)))
+    lines = comment.commands(PublicationVerdict(publication(report)))
     stub = tmp_path / "bin" / "perfci"
     stub.parent.mkdir()
     stub.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
@@ -317,7 +317,7 @@ def test_commands_name_no_commit_that_is_none():
     """Reports come from artifacts: what is no hash stays out of lines that people copy."""
     report = build([row("a/n=1", "regression", ratio=2.0)], "x")
     report.sides["base"].commit, report.sides["head"].commit = "$(id)", "-x; rm"
-    assert comment.commands(Verdict(publication(report))) == [
+    assert comment.commands(PublicationVerdict(publication(report))) == [
         f"git fetch origin {ORIGIN.head_sha} && git switch --detach FETCH_HEAD",
         "perfci run a/n=1",
     ]
