@@ -104,13 +104,7 @@ def repo(tmp_path: Path) -> Repo:
     short = tmp_path / "t"
     short.mkdir()
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # `python3`, `pip` and `perfci` as a reader has them
-    env = {
-        **os.environ,
-        "PATH": path,
-        "TMPDIR": str(short),
-        "COLUMNS": "160",
-        "NO_COLOR": "1",
-    }
+    env = {**os.environ, "PATH": path, "TMPDIR": str(short), "COLUMNS": "160", "NO_COLOR": "1"}
     return Repo(tmp_path / "repo", env)
 
 
@@ -247,13 +241,7 @@ def lines(name: str) -> list[str]:
 
 def typed(repo: Repo, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", line],
-        cwd=repo.root,
-        env=repo.env,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+        ["bash", "-c", line], cwd=repo.root, env=repo.env, capture_output=True, text=True, timeout=200, check=False
     )
 
 

@@ -140,8 +140,7 @@ def test_old_proposals_are_not_told_again():
 
 
 @pytest.mark.parametrize(
-    ("level", "state"),
-    [(1.09, "over"), (1.0, "within"), (1.05, "unknown"), (1.051, "unknown"), (0.9, "within")],
+    ("level", "state"), [(1.09, "over"), (1.0, "within"), (1.05, "unknown"), (1.051, "unknown"), (0.9, "within")]
 )
 def test_the_distance_to_the_reference_is_told_against_its_limit(level, state):
     """By the nights' own answers: a mean beyond the limit by less than a night tells apart is no alert either."""

@@ -95,11 +95,7 @@ def case(
 
 
 def limit(
-    ident: str = "matmul/n=64",
-    metric: str = "time",
-    kind: str = "regression",
-    bound: float = 0.02,
-    **fields: Any,
+    ident: str = "matmul/n=64", metric: str = "time", kind: str = "regression", bound: float = 0.02, **fields: Any
 ) -> Criterion:
     known = known_metric(metric)
     unit, better, tier = (known.unit, known.better or "lower", known.tier) if known else ("", "lower", "reported")

@@ -11,18 +11,7 @@ from perfci.judge.explain.case import case_profile
 from perfci.judge.explain.causes import FIRST, LONGEST, Explanation, explain, explain_one
 from perfci.judge.judge import judge
 from perfci.model.kernels import identify
-from perfci.model.profile import (
-    Call,
-    Copy,
-    Counters,
-    Fault,
-    KernelCounters,
-    KernelUse,
-    Profile,
-    RangeUse,
-    Rule,
-    Trace,
-)
+from perfci.model.profile import Call, Copy, Counters, Fault, KernelCounters, KernelUse, Profile, RangeUse, Rule, Trace
 from perfci.model.results import Case, CaseSide
 from tests.render.shown import golden
 

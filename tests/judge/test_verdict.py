@@ -90,13 +90,7 @@ SENTENCES = [
         [*many(2), case("a", values={"sd": 0.2}), case("b", head=side(params={}))],
     ),
     ("undecided", "Undecided: nothing was measured: `z0` is skipped: needs cuda (+1 more)", skipped(2)),
-    (
-        "pass",
-        "All limits hold: 1 case within; compared with nothing",
-        [alone()],
-        [limit(kind="max", bound=1.0)],
-        RUN,
-    ),
+    ("pass", "All limits hold: 1 case within; compared with nothing", [alone()], [limit(kind="max", bound=1.0)], RUN),
     (
         "undecided",
         "Measured: 1 case; no absolute limit applies, and there is nothing to compare with",
@@ -145,13 +139,7 @@ SENTENCES = [
         f"{IMPORTS} in base and in head: SyntaxError: '(' was never closed (kernels/suite.py:7)",
         [case("a", None, base=BROKEN, head=BROKEN), *many(2)],
     ),
-    (
-        "fail",
-        f"{IMPORTS}: SyntaxError: '(' was never closed (kernels/suite.py:7)",
-        [alone(head=BROKEN)],
-        [],
-        RUN,
-    ),
+    ("fail", f"{IMPORTS}: SyntaxError: '(' was never closed (kernels/suite.py:7)", [alone(head=BROKEN)], [], RUN),
     ("error", "Nothing was measured: the budget of 15m ended", [late(ratio=None)], [], RUN),
     ("error", "Nothing was measured", []),
     ("error", "Nothing was measured: `b`: no finished pair", [case(ratio=None), case("b", ratio=None)]),
@@ -216,8 +204,7 @@ def test_run_compares_with_nothing():
 
 
 @pytest.mark.parametrize(
-    ("head", "class_", "code"),
-    [(FAILED, "failed", 1), (SKIPPED, "skipped", 0), (side("absent"), "missing", 1)],
+    ("head", "class_", "code"), [(FAILED, "failed", 1), (SKIPPED, "skipped", 0), (side("absent"), "missing", 1)]
 )
 def test_run_says_what_became_of_each_case(head, class_, code):
     report = judge(
@@ -237,8 +224,7 @@ def test_each_case_counts_once_by_its_worst_row():
     cpu = case(ratio=1.0, device="cpu")
     unlimited = case("free")
     made = results(
-        [both, cpu, unlimited],
-        [limit(), limit(kind="max", bound=1.0), limit(metric="throughput"), limit(device="cpu")],
+        [both, cpu, unlimited], [limit(), limit(kind="max", bound=1.0), limit(metric="throughput"), limit(device="cpu")]
     )
     report = judge(made)
     assert len(report.rows) == 4

@@ -31,11 +31,7 @@ HOSTILE = [
 
 
 def row(
-    case: str,
-    cls: str = "unchanged",
-    base: float | None = 48.5e-6,
-    ratio: float | None = 1.0002,
-    **fields: Any,
+    case: str, cls: str = "unchanged", base: float | None = 48.5e-6, ratio: float | None = 1.0002, **fields: Any
 ) -> Row:
     effects = dict.fromkeys(("regression", "violation", "missing", "failed"), "fail")
     effects |= dict.fromkeys(("changed", "clock", "inconclusive", "invalid"), "undecided")

@@ -331,10 +331,7 @@ def test_a_matrix_of_jobs_begins_with_cases_against_jobs():
     table = text[text.index("| case and metric") :].split("\n\n")[0].splitlines()
     assert table[0] == "| case and metric | ❌ b200 | ❌ h100 |"
     rows = [line.replace("\u00a0", " ") for line in table[2:]]
-    assert rows == [
-        "| `k/n=3` | ❌ failed | – |",
-        "| `k/n=1` time | ✅ -50.0 % faster | ❌ +100 % slower |",
-    ]
+    assert rows == ["| `k/n=3` | ❌ failed | – |", "| `k/n=1` time | ✅ -50.0 % faster | ❌ +100 % slower |"]
     assert "k/n=2" not in text
 
 

@@ -52,8 +52,7 @@ def test_more_criteria_never_promise_more():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["heavy tails", *(pytest.param(name, marks=pytest.mark.slow) for name in ("normal", "bimodal"))],
+    "name", ["heavy tails", *(pytest.param(name, marks=pytest.mark.slow) for name in ("normal", "bimodal"))]
 )
 def test_the_smallest_r_holds_for_noise_that_is_not_normal(name):
     rng = np.random.default_rng(3)

@@ -162,10 +162,7 @@ def test_answers_that_are_none_are_refused(x, error):
 
 
 @settings(deadline=None)
-@given(
-    arrays(float, (3, 40), elements=st.floats(-3, 3) | st.just(float("nan"))),
-    st.integers(1, 39),
-)
+@given(arrays(float, (3, 40), elements=st.floats(-3, 3) | st.just(float("nan"))), st.integers(1, 39))
 def test_proposals_do_not_depend_on_nights_to_come(x, cut):
     errors = np.where(np.isnan(x), np.nan, 0.01)
     early, whole = scan(x[:, :cut], errors[:, :cut]), scan(x, errors)

@@ -34,11 +34,7 @@ def test_on_the_threshold_itself_either_answer_is_rare():
 
 
 @settings(max_examples=100)
-@given(
-    st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=64),
-    st.sampled_from([1, 7, 200]),
-    st.booleans(),
-)
+@given(st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=64), st.sampled_from([1, 7, 200]), st.booleans())
 def test_both_answers_are_alike(x, m, ended):
     """Mirrored at the threshold, the same pairs give the other answer."""
     looks, values = Looks.fitted(m), np.array(x)

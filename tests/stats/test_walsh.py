@@ -109,8 +109,7 @@ def test_numbers_at_the_ends_of_the_range_neither_overflow_nor_vanish():
 
 @pytest.mark.parametrize("bad", [[], [1.0, math.nan], [math.inf]])
 @pytest.mark.parametrize(
-    "function",
-    [walsh, hodges_lehmann, lambda x: p_greater(x, 0), lambda x: p_less(x, 0), lambda x: interval(x, 0.9)],
+    "function", [walsh, hodges_lehmann, lambda x: p_greater(x, 0), lambda x: p_less(x, 0), lambda x: interval(x, 0.9)]
 )
 def test_what_is_no_number_is_refused(function, bad):
     with pytest.raises(ValueError):

@@ -140,11 +140,7 @@ def test_cores_are_those_of_the_node(tmp_path: Path) -> None:
 CORES = st.frozensets(st.integers(0, 30), max_size=20)
 
 
-@given(
-    beside=st.lists(CORES, min_size=1, max_size=6),
-    usable=CORES.filter(bool),
-    threads=st.sampled_from([1, 2, 4]),
-)
+@given(beside=st.lists(CORES, min_size=1, max_size=6), usable=CORES.filter(bool), threads=st.sampled_from([1, 2, 4]))
 @example(beside=[frozenset({0, 1, 2, 18}), frozenset({0, 19})], usable=frozenset({1, 18, 19}), threads=2)
 def test_no_core_is_shared_and_twins_stay_together(
     beside: list[frozenset[int]], usable: frozenset[int], threads: int
