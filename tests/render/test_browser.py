@@ -1,16 +1,9 @@
-"""The report in a real browser: Chromium without a window, by playwright, axe-core for what assistive tools need.
+"""The report in a real browser."""
 
-Debian's package `chromium` is enough; PERFCI_TEST_CHROMIUM names another.
-"""
-
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright import sync_api
 
 from docs.pictures.take import comment_page
@@ -18,18 +11,12 @@ from perfci.judge.judge import judge
 from perfci.render import html
 from tests.render import generated
 from tests.render.build import HOSTILE, reports
+from tests.render.chromium import MARKS, SCREENS, Tab, a_browser, tabs  # noqa: F401  # fixtures
 
-CHROMIUM = os.environ.get("PERFCI_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    # The machine at hand may have no browser; CI does, and passes --must-run=browser.
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install the package chromium"),
-]
-
+pytestmark = MARKS
 STYLE = Path(__file__).parents[2] / "node_modules/github-markdown-css/github-markdown.css"
-WIDTHS = (390, 900, 1400)
-SCHEMES = ("light", "dark")
+WIDTHS = (390, 1400)
+"""On either side of where the layout changes; between them only what lies on `SCREENS`."""
 ATTACKS = [
     *HOSTILE,
     "x/</script><script>window.hit=1</script>",
@@ -39,15 +26,6 @@ ATTACKS = [
     "x/javascript:window.hit=1",
     "x/__proto__",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    with sync_api.sync_playwright() as playwright:
-        # As root, as in a container, Chromium cannot make a sandbox of its own.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -66,66 +44,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in pages}
 
 
-class Tab:
-    """A page in a tab of its own, and what the browser complained of."""
-
-    def __init__(self, browser: sync_api.Browser, path: Path, width: int = 1400, scheme: str = "light") -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requested.append(request.url))
-        self.requested: list[str] = []
-        self.url = path.as_uri()
-        self.open()
-
-    def open(self, place: str = "") -> None:
-        self.page.goto(self.url + place)
-        self.page.wait_for_load_state()
-
-    def turn(self, path: Path) -> None:
-        """Another page in the same tab: a new tab for each takes three times as long."""
-        self.check()
-        self.requested.clear()
-        self.url = path.as_uri()
-        self.open()
-
-    def check(self) -> None:
-        """Nobody has complained, nor asked for anything but the page."""
-        assert self.complaints == []
-        assert {url.split("#")[0] for url in self.requested} <= {self.url, "data:,"}
-
-    def drawn(self) -> int:
-        """Plots with something painted on them."""
-        return self.page.evaluate(
-            """[...document.querySelectorAll("main:not([hidden]) canvas")].filter((canvas) => {
-                 const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-                 return pixels.some((value) => value);
-               }).length"""
-        )
-
-    def overflow(self) -> int:
-        """Pixels by which the page is wider than its window."""
-        return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-
-
-@pytest.fixture
-def tab(browser, files):
-    """Opens tabs, and in the end nobody may have complained, nor asked for anything but the page."""
-    opened: list[Tab] = []
-
-    def open_(name: str, *more) -> Tab:
-        opened.append(Tab(browser, files[name], *more))
-        return opened[-1]
-
-    yield open_
-    for one in opened:
-        one.page.close()
-        one.check()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_every_page_fits_and_draws(tab, width, scheme):
     small = tab("small", width, scheme)
     assert small.overflow() <= 0 and small.drawn() == 1
@@ -157,17 +76,15 @@ UNFOLD = """new Promise((done) => {
 })"""
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("place", ["", "#case-0"])
-def test_axe_finds_nothing(tab, scheme, place):
-    for width in WIDTHS:
-        page = tab("small", width, scheme).page
-        page.evaluate(f"location.hash = {place!r}")
-        page.wait_for_selector("#case h1" if place else "#overview canvas")
-        page.evaluate(UNFOLD)
-        assert page.locator("main:not([hidden]) details[open]").count() >= (10 if place else 2)
-        found = Axe().run(page).response["violations"]
-        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+def test_axe_finds_nothing(tab, place):
+    for screen in SCREENS:
+        small = tab("small", *screen)
+        small.page.evaluate(f"location.hash = {place!r}")
+        small.page.wait_for_selector("#case h1" if place else "#overview canvas")
+        small.page.evaluate(UNFOLD)
+        assert small.page.locator("main:not([hidden]) details[open]").count() >= (10 if place else 2)
+        assert small.violations() == [], screen
 
 
 def visible_cases(page) -> list[str]:
@@ -273,7 +190,6 @@ def test_hostile_names_are_text(tab):
             hostile.page.locator("#case summary").first.click()
             hostile.page.hover("#case h1")
             assert hostile.overflow() <= 0 and hostile.drawn() == 4
-        assert hostile.page.evaluate("window.hit") is None
         assert hostile.page.evaluate("document.querySelectorAll('img, b, svg[onload]').length") == 0
 
 
