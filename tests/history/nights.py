@@ -1,15 +1,16 @@
 """Nights for tests, and the command line that reads them."""
 
+import atexit
 import hashlib
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference
 from perfci.history.stores.base import Store
+from tests.e2e.warm import Warm
 
 BEGIN = datetime(2026, 11, 1, 3, 15, tzinfo=UTC)
 
@@ -57,9 +58,16 @@ def nights_in(store: Store) -> list[Night]:
     return [one for _, one in store.read(store.names())]
 
 
-def perfci(where: Path, *args: object, **env: str) -> tuple[int, str, str]:
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")} | {"COLUMNS": "160"}
+
+
+@cache
+def _warm() -> Warm:
+    started = Warm(PLAIN)
+    atexit.register(started.close)
+    return started
+
+
+def perfci(where: Path, *args: object, **env: str) -> tuple[int | None, str, str]:
     """Exit code, output and errors of a process that is in no job of GitHub's but that of `env`."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
-    command, env = [sys.executable, "-m", "perfci", *map(str, args)], {**plain, "COLUMNS": "160", **env}
-    done = subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    return _warm().run(tuple(map(str, args)), where, PLAIN | env, 200)

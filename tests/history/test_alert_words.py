@@ -1,6 +1,5 @@
 """The issue's words: one golden file per state, and what must hold for any names."""
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from perfci.render.fit import LIMIT
 from tests.history.nights import at, commit, night, point, ratio
 from tests.history.test_alert import CASE, OTHER, answer, judged, only, walk
 from tests.render.build import HOSTILE
+from tests.render.shown import golden
 from tests.render.test_comment import harmless
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -66,7 +66,6 @@ STATES: dict[str, Alerts] = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_golden(state: str) -> None:
-    """Texts change only on purpose: `PERFCI_UPDATE_GOLDEN=1` rewrites the files."""
     found = STATES[state]
     text = f"{words.title(found, 'perfci')}\n\n{words.render(found, HERE)}"
     if found.open:
@@ -74,10 +73,7 @@ def test_golden(state: str) -> None:
     elif found.ended:
         text += f"\n---\n\n{words.closing(found)}"
     text += "".join(f"\n- {line}" for line in words.lines(found)) if state not in ("many", "hostile") else ""
-    file = GOLDEN / f"alert-{state}.md"
-    if os.environ.get("PERFCI_UPDATE_GOLDEN") == "1":
-        file.write_text(text)
-    assert file.read_text() == text
+    assert text == golden(GOLDEN / f"alert-{state}.md", text)
 
 
 def test_no_golden_file_without_a_state() -> None:

@@ -40,6 +40,13 @@ def bare(tmp_path: Path) -> Path:
     return tmp_path / "bare.git"
 
 
+def foreign(bare: Path, ref: str, name: str) -> None:
+    """A commit of something else, which holds one file."""
+    blob = git(bare, "hash-object", "-w", "--stdin", stdin=b"x")
+    tree = git(bare, "mktree", stdin=f"100644 blob {blob}\t{name}\n".encode())
+    git(bare, "update-ref", ref, git(bare, "commit-tree", tree, "-m", "Other"))
+
+
 def test_a_branch_that_is_not_there_holds_nothing_and_the_first_night_begins_it(bare: Path) -> None:
     store = open_store(f"git:{bare}#history")
     assert nights_in(store) == []
@@ -71,9 +78,7 @@ def test_without_a_remote_the_branch_is_the_repository_s_own(tmp_path: Path) -> 
 
 
 def test_a_branch_of_something_else_is_refused(bare: Path) -> None:
-    blob = git(bare, "hash-object", "-w", "--stdin", stdin=b"x")
-    tree = git(bare, "mktree", stdin=f"100644 blob {blob}\tsetup.py\n".encode())
-    git(bare, "update-ref", "refs/heads/main", git(bare, "commit-tree", tree, "-m", "Code"))
+    foreign(bare, "refs/heads/main", "setup.py")
     with pytest.raises(UsageError, match=r"holds other things \(setup.py\): name a branch for the history alone"):
         open_store(f"git:{bare}#main").add(night(0))
 
@@ -187,9 +192,7 @@ def test_a_push_that_came_through_though_it_failed_is_found_again(bare: Path) ->
 
 
 def test_a_branch_whose_name_ends_alike_is_another(bare: Path) -> None:
-    blob = git(bare, "hash-object", "-w", "--stdin", stdin=b"x")
-    tree = git(bare, "mktree", stdin=f"100644 blob {blob}\tREADME\n".encode())
-    git(bare, "update-ref", "refs/heads/a/refs/heads/history", git(bare, "commit-tree", tree, "-m", "Other"))
+    foreign(bare, "refs/heads/a/refs/heads/history", "README")
     store = open_store(f"git:{bare}#history")
     assert nights_in(store) == []
     assert store.add(night(0))

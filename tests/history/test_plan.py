@@ -7,35 +7,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference
+from perfci.history.document import Commit, Compared, Night, Reference
 from perfci.history.plan import NightPlan, _numbers, plan_night
 from perfci.model.base import UsageError
 from perfci.model.policy import History, Policy
+from tests.history import nights
+from tests.history.nights import compared, point
 from tests.sources.repo import commit, find, git, init
 
 PLAIN = Policy(version=1)
 
 
 def night(sha: str, reference: tuple[str, str] | None = None, *, error: str = "", measured: bool = True) -> Night:
-    ratio = Ratio(ratio=1.0, low=0.99, high=1.01, level=0.95, pairs=8)
-    last = Compared(class_="unchanged", ratio=ratio if measured else None)
-    return Night(
-        run="r1",
-        started="2026-11-18T03:00:00Z",
+    last = compared(1.0) if measured else Compared(class_="unchanged")
+    return nights.night(
         commit=Commit(sha=sha, date="2026-11-18T01:00:00Z"),
         reference=reference
         and Reference(name=reference[0], commit=Commit(sha=reference[1], date="2026-11-01T00:00:00Z")),
-        devices={"cpu": "a CPU"},
-        environment={},
-        epoch="0" * 16,
         error=error,
-        points=[Point(case="a", device="cpu", metric="time", unit="s", last=last)],
+        points=[point(last=last, reference=None)],
     )
 
 
-def planned(folder: Path, *nights: Night, policy: Policy = PLAIN) -> NightPlan:
-    """`nights`: the last one first."""
-    return plan_night(find(folder), policy, nights)
+def planned(folder: Path, *before: Night, policy: Policy = PLAIN) -> NightPlan:
+    """`before`: the last one first."""
+    return plan_night(find(folder), policy, before)
 
 
 def shas(plan: NightPlan) -> tuple[str | None, str | None, str | None]:
