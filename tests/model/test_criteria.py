@@ -38,19 +38,11 @@ def test_a_kernels_own_limit_tightens_its_policys_and_never_loosens_it(kind: str
     assert (loose.bound, str(loose.source), loose.fail_on) == (2.0, "limits[0]", ["broken", "missing", "undecided"])
 
 
-def test_every_kind_says_what_it_compares_with_and_how_it_reads() -> None:
-    told = {
-        kind: limit("k", "kernels" if kind == "kernels" else "time", kind, 0.02, tier="trace")
-        for kind in get_args(Kind)
-    }
-    assert {kind: one.against for kind, one in told.items()} == {
-        "regression": "base", "creep": "base", "min": "bound", "max": "bound", "kernels": "names",
-    }  # fmt: skip
-    assert [one.words() for one in told.values()] == [
+def test_every_kind_reads_as_people_are_told_it() -> None:
+    told = [limit("k", "kernels" if kind == "kernels" else "time", kind, 0.02, tier="trace") for kind in get_args(Kind)]
+    assert [one.words() for one in told] == [
         "time within 2 %", "time within 2 % of the reference", "time min 20.0 ms", "time max 20.0 ms", "a kernel matches ",
     ]  # fmt: skip
-    for one in told.values():
-        assert not one.stricter_than(one)
 
 
 def test_the_metrics_tier_says_how_it_is_decided() -> None:

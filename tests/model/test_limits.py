@@ -219,8 +219,8 @@ def test_every_limit_that_names_a_case_is_judged_or_waits() -> None:
         for device in ("*", "cuda", "cpu", "*H100*", "*B200*")
     ]
     for line in lines:
+        one = policy(line)
         for subject in (CPU, CUDA, APP):
-            one = policy(line)
             assert len(criteria(one, [subject], KERNELS)) == names(one.limits[0], subject.id), line
 
 

@@ -1,8 +1,6 @@
 """The words and numbers that every sentence shares."""
 
-import pytest
-
-from perfci.model.text import count, did_you_mean, escaped, listed, one_line, plural, shorten
+from perfci.model.text import did_you_mean, escaped, listed, one_line, shorten
 from perfci.model.units import limit_percent, noise_percent, percent, show_share
 
 
@@ -29,15 +27,6 @@ def test_listed() -> None:
     assert listed([]) == ""
     assert listed(["a", "b", "c"]) == "a, b, c"
     assert listed((name for name in "abcde"), mark="`") == "`a`, `b`, `c` and 2 more"
-
-
-@pytest.mark.parametrize("number, said", [(0, "0 cases"), (1, "1 case"), (2, "2 cases")])
-def test_count(number: int, said: str) -> None:
-    assert count(number, "case") == said
-
-
-def test_plural() -> None:
-    assert [plural(1, "launch"), plural(2, "launch"), plural(0.5, "kernel")] == ["launch", "launches", "kernels"]
 
 
 def test_did_you_mean() -> None:
