@@ -166,13 +166,17 @@ def test_kernels_that_are_not_the_expected_one_are_named_in_short() -> None:
     assert row_words(row) == f"`k`: {row.reason}"
 
 
+def copies(*faults: Fault, kind: Any = "host to device") -> Profile:
+    """A range that only copies, and of which ncu saw nothing."""
+    moved = [Copy(kind=kind, source="pinned", target="device", count=1, bytes=1e6, seconds=1e-5)]
+    trace = Trace(source="nsys", executions=10, wall=1e-4, busy=1e-5, span=1e-5, copies=moved)
+    none = Fault(tool="ncu", part="counters", kind="empty", text="ncu saw no kernel", remedy="see ncu's log")
+    return Profile(trace=trace, faults=[none, *faults])
+
+
 @pytest.mark.parametrize(("metric", "tier"), [("dram_bytes", "counters"), ("registers", "static")])
 def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
-    none = Fault(tool="ncu", part="counters", kind="empty", text="ncu saw no kernel", remedy="see ncu's log")
-    copies = [Copy(kind="host to device", source="pinned", target="device", count=1, bytes=1e6, seconds=1e-5)]
-    copying = kernels().model_copy(update={"faults": [none]})
-    assert copying.trace is not None
-    copying.trace.copies = copies
+    copying = copies()
     asked = criterion(metric=metric, tier=tier, kind="max", bound=70)
     row = judged(None, copying, asked)
     assert (row.class_, row.effect) == ("invalid", "fail")
@@ -344,14 +348,6 @@ def test_a_kernel_that_is_not_seen_beside_a_fault_may_have_been_lost() -> None:
     assert (row.class_, row.effect) == ("violation", "fail"), "base excuses by what it was seen to do"
     sets = LOST.model_copy(update={"metrics": ["device_busy"]})
     assert judged(None, kernels("gemm").model_copy(update={"faults": [sets]}), FLASH).effect == "fail"
-
-
-def copies(*faults: Fault, kind: Any = "host to device") -> Profile:
-    """A range that only copies, and of which ncu saw nothing."""
-    moved = [Copy(kind=kind, source="pinned", target="device", count=1, bytes=1e6, seconds=1e-5)]
-    trace = Trace(source="nsys", executions=10, wall=1e-4, busy=1e-5, span=1e-5, copies=moved)
-    none = Fault(tool="ncu", part="counters", kind="empty", text="ncu has no kernel in range k")
-    return Profile(trace=trace, faults=[none, *faults])
 
 
 MISSED = Fault(tool="nsys", part="trace", kind="incomplete", text="3 of 9 launches have no device work in the trace")

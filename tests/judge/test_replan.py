@@ -50,30 +50,23 @@ def test_a_kernels_own_limit_fails_the_run_as_the_policy_that_judges_and_it_say(
     assert judge_by(parse_policy(policy + judging), made).exit_code == code
 
 
-def test_a_glob_asks_only_for_what_a_case_reports() -> None:
-    policy = POLICY + "  - {cases: '*', metric: p99, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
-    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=values(1.0)))
-    both = results([case(), serve], [])
-    report = judge_by(parse_policy(policy), both)
-    assert {(row.case, row.metric) for row in report.rows} == {
-        ("matmul/n=64", "time"),
-        ("serve", "time"),
-        ("serve", "p99"),
-    }
-
-
-def test_what_base_reported_is_asked_of_head() -> None:
-    policy = POLICY + "  - {cases: '*', metric: p99, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
-    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=(values(1.0)[0], None)))
-    report = judge_by(parse_policy(policy), results([serve], []))
-    assert [(row.metric, row.effect) for row in report.rows if row.metric == "p99"] == [("p99", "fail")]
-
-
-def test_a_bound_holds_for_what_head_alone_reports() -> None:
-    policy = POLICY + "  - {cases: '*', metric: p99, max: 1us, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
-    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=(None, values(1.0)[1])))
-    report = judge_by(parse_policy(policy), results([serve], []))
-    assert [(row.kind, row.class_) for row in report.rows if row.metric == "p99"] == [("max", "violation")]
+@pytest.mark.parametrize(
+    ("sides", "asked"),
+    [
+        ((0, 1), {("regression", "unchanged", "pass"), ("max", "unchanged", "pass")}),
+        ((0,), {("regression", "invalid", "fail"), ("max", "invalid", "fail")}),
+        ((1,), {("max", "unchanged", "pass")}),
+    ],
+    ids=["both", "base alone", "head alone"],
+)
+def test_a_glob_asks_only_for_what_a_case_reports(sides, asked) -> None:
+    """What base reported is asked of head, and a bound of what head alone reports."""
+    policy = POLICY + "  - {cases: '*', metric: p99, max: 1s, regression: 5%}\nmetrics: {p99: {unit: s}}\n"
+    p99 = [two if at in sides else None for at, two in enumerate(values(1.0))]
+    serve = case("serve", origin="command", pairs=pairs(*values(1.0), p99=p99))
+    report = judge_by(parse_policy(policy), results([case(), serve], []))
+    assert {(row.kind, row.class_, row.effect) for row in report.rows if row.metric == "p99"} == asked
+    assert {row.case for row in report.rows if row.metric == "time"} == {"matmul/n=64", "serve"}
 
 
 def test_a_comparison_with_the_reference_is_judged_by_creep() -> None:

@@ -52,8 +52,3 @@ def test_both_sides_stand_under_one_roof():
     assert roof.sides["base"].intensity == roof.sides["head"].intensity == 500
     assert roof.sides["base"].rate / roof.sides["head"].rate == pytest.approx(2.0, rel=0.01)
     assert roof.sides["base"].share / roof.sides["head"].share == pytest.approx(2.0, rel=0.01)
-
-
-def test_no_work_or_no_ceiling_no_roof():
-    assert judge(results([case()])).facts[0].roof is None
-    assert judge(results([case(head=side(work=Work(flops=1e9)))])).facts[0].roof is None

@@ -2,8 +2,9 @@
 
 from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.explain.tuning import changes, tuned, variations
-from perfci.model.base import Side
-from perfci.model.results import Case, CaseSide, Choice, Pair
+from perfci.model.base import SIDES
+from perfci.model.results import Case, Choice
+from tests.judge import build
 
 Chosen = dict[str, list[dict[str, str]]]
 OLD = {"BLOCK": "128", "num_warps": "8", "num_stages": "3"}
@@ -14,21 +15,10 @@ def case(*pairs: tuple[Chosen, Chosen]) -> Case:
     def choices(chosen: Chosen) -> list[Choice]:
         return [Choice(kernel=name, config=config) for name, configs in chosen.items() for config in configs]
 
-    sides: list[Side] = ["base", "head"]
-    return Case(
-        id="softmax/n=64",
-        kernel="softmax",
-        device="cuda",
-        sides={side: CaseSide() for side in sides},
-        pairs=[
-            Pair(
-                index=index,
-                values={side: {"time": 1e-4} for side in sides},
-                choices={side: choices(one) for side, one in zip(sides, both, strict=True) if one},
-            )
-            for index, both in enumerate(pairs)
-        ],
-    )
+    made = build.pairs([1e-4] * len(pairs), [1e-4] * len(pairs))
+    for pair, both in zip(made, pairs, strict=True):
+        pair.choices = {side: choices(one) for side, one in zip(SIDES, both, strict=True) if one}
+    return build.case("softmax/n=64", pairs=made)
 
 
 def test_another_choice_is_told_by_what_differs() -> None:

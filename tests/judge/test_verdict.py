@@ -9,9 +9,8 @@ import pytest
 
 from perfci.judge import judge
 from perfci.model.criteria import LimitSource
-from perfci.model.report import Report
 from perfci.model.results import Reason, Work
-from perfci.render.view import NEEDS_REVIEW
+from perfci.stats.describe import describe
 
 from .build import alone, case, limit, pairs, results, side, values
 
@@ -47,28 +46,20 @@ def early(n):
 
 
 SENTENCES = [
-    # verdict, sentence, results: cases, limits, the rest
+    # verdict (review: a failure that needs one), sentence, results: cases, limits, the rest
     ("pass", "No regression: 12 cases unchanged", many(12)),
     (
         "pass",
         "No regression: 1 case unchanged, 2 improvements (`b` is 30.0 % faster), 1 added, 1 skipped",
         [*many(1), case(ratio=0.7), case("b", ratio=0.7), case("c", base=side("absent")), *skipped(1)],
     ),
-    ("fail", "`sdpa/seq=512` is 3.1× slower — this change needs review", [case("sdpa/seq=512", ratio=3.1)]),
+    ("review", "`sdpa/seq=512` is 3.1× slower", [case("sdpa/seq=512", ratio=3.1)]),
+    ("review", "`matmul/n=64` is 15.2 % slower (+2 more)", [case(ratio=1.152), *many(2, 1.05), *many(5, start=5)]),
+    ("review", "`b`: fails in head: no answer for 60 s (+1 more)", [case(ratio=1.152), case("b", head=FAILED)]),
+    ("review", "`a` is missing in head", [case("a", head=side("absent")), *many(2)]),
     (
-        "fail",
-        "`matmul/n=64` is 15.2 % slower (+2 more) — this change needs review",
-        [case(ratio=1.152), *many(2, 1.05), *many(5, start=5)],
-    ),
-    (
-        "fail",
-        "`b`: fails in head: no answer for 60 s (+1 more) — this change needs review",
-        [case(ratio=1.152), case("b", head=FAILED)],
-    ),
-    ("fail", "`a` is missing in head — this change needs review", [case("a", head=side("absent")), *many(2)]),
-    (
-        "fail",
-        "`matmul/n=64`: throughput is 60.0 % lower — this change needs review",
+        "review",
+        "`matmul/n=64`: throughput is 60.0 % lower",
         [case(base=WORK, head=WORK, ratio=2.5)],
         [limit(metric="throughput")],
     ),
@@ -116,7 +107,7 @@ SENTENCES = [
         "The budget of 15m ended before the first 8 pairs of `a`: nothing is known of them",
         [early(7), *skipped(34)],
     ),
-    ("fail", "`copy/n=00` is 49.9 % slower (+1 more) — this change needs review", [*many(2, 1.5), early(7)]),
+    ("review", "`copy/n=00` is 49.9 % slower (+1 more)", [*many(2, 1.5), early(7)]),
     (
         "error",
         "The budget of 15m is too short to show a regression of `a`: measuring ended early",
@@ -124,11 +115,7 @@ SENTENCES = [
         None,
         {"budget_needed": 1800.0},
     ),
-    (
-        "fail",
-        "`b`: fails in head: no answer for 60 s — this change needs review",
-        [late(ratio=None), case("b", head=FAILED, ratio=None)],
-    ),
+    ("review", "`b`: fails in head: no answer for 60 s", [late(ratio=None), case("b", head=FAILED, ratio=None)]),
     (
         "fail",
         f"{IMPORTS} in head: SyntaxError: '(' was never closed (kernels/suite.py:7) (+1 more)",
@@ -165,9 +152,10 @@ SENTENCES = [
 
 @pytest.mark.parametrize("row", SENTENCES, ids=lambda row: row[1][:40])
 def test_verdict_and_sentence(row):
-    verdict, sentence, *given = row
+    told, sentence, *given = row
+    verdict = "fail" if told == "review" else told
     report = judge(held(*given))
-    assert report.sentence + NEEDS_REVIEW * report.needs_review == sentence
+    assert (report.sentence, report.needs_review) == (sentence, told == "review")
     assert (report.verdict, report.exit_code) == (verdict, {"pass": 0, "fail": 1, "undecided": 0, "error": 3}[verdict])
     assert bool(report.advice) == (verdict != "pass" or sentence.startswith("Passed, but")) or "nothing was" in sentence
     assert "\n" not in report.sentence + report.advice
@@ -232,21 +220,6 @@ def test_each_case_counts_once_by_its_worst_row():
     assert {m.case for m in report.measured} == {"matmul/n=64", "free"}
 
 
-def test_rows_stand_worst_first():
-    made = results(
-        [
-            *many(2),
-            case("a", ratio=0.5),
-            case("b", values={"sd": 0.2}),
-            case("c", ratio=1.1),
-            case("d", ratio=2.0),
-            case("e", head=FAILED),
-            case("f", head=side("absent")),
-        ]
-    )
-    assert [row.case for row in judge(made).rows][:6] == ["e", "d", "c", "f", "b", "a"]
-
-
 def test_the_largest_change_leads_whichever_limit_found_it():
     """A value far over its bound stands above a small regression, and below a large one."""
     over = limit("c", kind="max", bound=6e-5)  # and 194 µs are measured
@@ -264,15 +237,7 @@ def test_measured_values_have_statistics_with_or_without_limits():
     found = {m.metric: m for m in judge(made).measured}
     assert list(found) == ["time", "tflops", "errors"]
     base = [p.values["base"]["time"] for p in made.cases[0].pairs]
-    stats = found["time"].sides["base"]
-    assert (stats.n, stats.mean, stats.sd, stats.median) == (
-        24,
-        pytest.approx(np.mean(base)),
-        pytest.approx(np.std(base, ddof=1)),
-        pytest.approx(np.median(base)),
-    )
-    assert stats.low < stats.median < stats.high
-    assert stats.level >= 0.95
+    assert found["time"].sides["base"] == describe(base)
     assert found["tflops"].unit == "TFLOP/s"
     assert list(found["errors"].sides) == ["head"]
 
@@ -323,7 +288,6 @@ def test_the_report_keeps_what_the_results_say():
     assert (report.run, report.command, report.repository) == (made.run, made.command, "lib")
     assert (report.seconds, report.measuring_seconds, report.pairs) == (9.0, 4.0, 24)
     assert report.notes == ["head has uncommitted changes"]
-    assert Report.model_validate_json(report.model_dump_json()) == report
 
 
 def test_four_times_as_many_cases_are_four_times_the_work():

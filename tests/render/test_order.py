@@ -20,18 +20,19 @@ from tests.render.build import presence, report, row
 from tests.render.publications import publication
 from tests.render.test_terminal import printed
 
-RATIOS = (1.0, 3.0, 1.5, 0.6, 1.2)
+RATIOS = (1.0, 1.5, 3.0, 0.6, 1.2)
 
 
 @pytest.fixture(scope="module")
 def wrong_and_slow():
-    """One case that is wrong, one slower than another, one faster, in no order."""
-    made = [case(f"k{at}", ratio) for at, ratio in enumerate(RATIOS)]
+    """One case that is wrong, one slower than another, one faster, one gone, one undecided, in no order."""
+    made = [case("k5", values={"sd": 0.2}), case("k6", head=side("absent"))]
+    made += [case(f"k{at}", ratio) for at, ratio in enumerate(RATIOS)]
     made.append(case("z_wrong", 5.0, head=side("failed", "wrong", "12 of 16 differ")))
     return judge(results(made, [limit(one.id) for one in made]))
 
 
-EXPECTED = ["z_wrong", "k1", "k2", "k4", "k3", "k0"]
+EXPECTED = ["z_wrong", "k2", "k1", "k4", "k6", "k5", "k3", "k0"]
 
 
 def listed(text: str, names: list[str]) -> list[str]:
