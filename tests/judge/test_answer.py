@@ -50,6 +50,15 @@ def test_the_least_change_is_the_same_at_every_look():
     assert len(limits) == 1
 
 
+def test_the_answer_does_not_change_when_more_pairs_come():
+    for ratio in (1.0, 1.05, 0.9):
+        base, head = values(ratio, n=64)
+        early = answer(case(pairs=pairs(base[:16], head[:16])), limit(), LOOKS, 1)
+        late = answer(case(pairs=pairs(base, head)), limit(), LOOKS, 1)
+        assert early.decision == late.decision
+        assert early.head == pytest.approx(late.head)
+
+
 def test_only_pairs_with_both_sides_are_compared():
     base, head = values(1.0)
     assert answer(case(pairs=pairs(base, head[:9])), limit(), LOOKS, 1).decision.n == 8
