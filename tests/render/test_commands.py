@@ -1,9 +1,10 @@
 """A command that is shown is there to be copied: the shell gets what was intended, in every rendering."""
 
 import os
+import re
 import subprocess
 import unicodedata
-from html.parser import HTMLParser
+from html import unescape
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -43,33 +44,15 @@ def invisible(line: str) -> list[str]:
     ]
 
 
-class Codes(HTMLParser):
-    """The contents of `pre` and `code`, each as the reader copies it."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.open = 0
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        if tag in ("pre", "code"):
-            self.found += [""] if not self.open else []
-            self.open += 1
-
-    def handle_endtag(self, tag):
-        self.open -= tag in ("pre", "code")
-
-    def handle_data(self, data):
-        if self.open:
-            self.found[-1] += data
+def code_lines(page: str) -> list[str]:
+    """Lines in `pre` and `code` of a page, each as the reader copies it."""
+    found = re.findall(r"<(pre|code)\b[^>]*>(.*?)</\1>", page, re.DOTALL)
+    return [line for _, inner in found for line in unescape(re.sub(r"<[^>]*>", "", inner)).splitlines()]
 
 
 def copied(text: str) -> list[str]:
     """Lines of all code in Markdown, as GitHub shows them."""
-    page = github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE)
-    return [line for one in Codes(page).found for line in one.splitlines()]
+    return code_lines(github_flavored_markdown_to_html(text, options=Options.CMARK_OPT_UNSAFE))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +100,7 @@ def test_a_command_too_long_to_be_shown_leaves_a_whole_sentence(broken: Report) 
 
 
 def test_report_html(broken: Report) -> None:
-    lines = [line for one in Codes(html.render(broken)).found for line in one.splitlines()]
+    lines = code_lines(html.render(broken))
     assert lines.count(shell(WORDS)) == 2  # beside the verdict, and at the end
     for number in range(2):
         assert shell(["perfci", "compare", "--base", SHA, "--device", "cuda", f"matmul/n={64 * (number + 1)}"]) in lines

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from html.parser import HTMLParser
+from html import unescape
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -26,28 +26,10 @@ texts = st.lists(st.sampled_from(NASTY) | st.characters(exclude_categories=()), 
 quick = settings(max_examples=300, deadline=None)
 
 
-class Page(HTMLParser):
-    """GitHub's own parser's output for a paragraph, or for the last cell of a table."""
-
-    def __init__(self, markdown: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.text = ""
-        self.feed(github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        if tag in ("p", "td"):
-            self.text, self.inside = "", True
-
-    def handle_endtag(self, tag):
-        if tag in ("p", "td"):
-            self.inside = False
-
-    def handle_data(self, data):
-        if getattr(self, "inside", False):
-            self.text += data
+def paragraph(markdown: str) -> str:
+    """The HTML that GitHub's own parser makes of a paragraph, or of the last cell of a table."""
+    page = github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE)
+    return re.findall(r"<(?:p|td)[^>]*>(.*?)</(?:p|td)>", page, re.DOTALL)[-1]
 
 
 def inline(markdown: str) -> str:
@@ -133,9 +115,9 @@ def test_code_has_exactly_the_text_and_no_link_for_githubs_own_parser(written, t
     """The copied text is what was written, with nothing invisible put in between."""
     shown = shorten(escape.visible(text), 160, middle=True) or "–"
     for markdown in (f"a {written(text)} b", f"| a |\n|---|\n| a {written(text)} b |\n"):
-        page = Page(markdown)
-        assert "a" not in page.tags
-        assert page.text == f"a {shown} b"
+        told = paragraph(markdown)
+        assert not re.search(r"<a\b", told)
+        assert unescape(re.sub(r"<[^>]*>", "", told)) == f"a {shown} b"
 
 
 @quick
