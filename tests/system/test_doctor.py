@@ -17,7 +17,6 @@ from perfci.doctor.machine import Machine, ok, warn
 from perfci.doctor.survey import CHECKS, examine
 from perfci.system import facts
 from tests.sources.repo import commit, git
-from tests.system import machines
 from tests.system.machines import CONTAINER, FIRST, H200, NO_GPU, NVCC, Nvml, machine, program, says, write
 
 
@@ -116,7 +115,6 @@ def test_a_fact_is_asked_once_and_what_it_raises_is_raised_each_time():
     ("version", "words"),
     [
         ("Linux version 6.8.0 (gcc) #1\n", []),
-        (machines.GVISOR, ["gVisor"]),
         ("Linux version 5.15.167.4-microsoft-standard-WSL2 (root@f) #1\n", ["WSL"]),
     ],
 )
@@ -233,7 +231,6 @@ def gpu_lines(tmp_path, **answers) -> dict:
 @pytest.mark.parametrize(
     ("answers", "name", "status", "words"),
     [
-        ({}, "gpu 0", "ok", "NVIDIA H200, 140 GiB of memory, compute capability 9.0, driver 580.159.04 (CUDA 13.0)"),
         ({"nvmlDeviceGetComputeMode": lambda: 2}, "gpu 0 compute mode", "fail", "nvidia-smi -i 0 -c DEFAULT"),
         ({"nvmlDeviceGetComputeMode": lambda: 3}, "gpu 0 compute mode", "warn", "-c DEFAULT"),
         ({"nvmlDeviceGetMigMode": lambda: [1, 1]}, "gpu 0 mig", "warn", "-mig 0"),
@@ -264,7 +261,6 @@ def test_a_gpu_that_tells_nothing_has_a_line_that_claims_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("files", "namespaces", "status", "words"),
     [
-        ({}, FIRST, "warn", "no NVIDIA GPU"),
         ({"sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:17:00.0/class": "0x030200\n"}, FIRST, "fail", "0000:17:00.0"),
         ({"sys/bus/pci/devices/0000:17:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:17:00.0/class": "0x020000\n"}, FIRST, "warn", "no NVIDIA GPU"),
         ({"proc/driver/nvidia/version": "NVRM", ".dockerenv": ""}, CONTAINER, "warn", "--gpus all"),
@@ -303,8 +299,6 @@ NO_TORCH = {"torch": {"there": False, "error": "ModuleNotFoundError: No module n
 @pytest.mark.parametrize(
     ("told", "nvml", "env", "status", "words"),
     [
-        (H200, Nvml(), {}, "ok", "a kernel ran on NVIDIA H200"),
-        (NO_GPU, None, {}, "ok", "without CUDA"),
         (NO_GPU, Nvml(), {}, "fail", "install a CUDA build"),
         (H200 | {"cuda": REFUSED}, Nvml(12080), {}, "fail", "the driver runs CUDA 12 at most"),
         (H200 | {"cuda": REFUSED}, Nvml(), {"CUDA_VISIBLE_DEVICES": ""}, "fail", "unset CUDA_VISIBLE_DEVICES"),
@@ -489,12 +483,10 @@ def test_the_nvcc_of_cuda_home_comes_first(tmp_path):
         ("[ $1 = --version ] && echo version 6.8 && exit; echo Process 7 attached >&2", ""),
         ("echo version 5.2", "older than 5.3"),
         ("[ $1 = --version ] && echo version 6.8 && exit; echo 'PTRACE_SEIZE: Operation not permitted' >&2; exit 1", "not permitted"),
-        (None, "apt-get install strace"),
     ],
 )  # fmt: skip
 def test_strace(tmp_path, script, words):
-    if script is not None:
-        program(tmp_path / "bin", "strace", script)
+    program(tmp_path / "bin", "strace", script)
     lines = list(tools.check_strace(machine(tmp_path)))
     assert bool(lines) is bool(words) and all(words in f"{line.found} {line.remedy}" for line in lines)
 

@@ -58,6 +58,11 @@ V2 = MOUNT.format("/", "/sys/fs/cgroup", "cgroup2", "cgroup2", "rw,nsdelegate")
 SLICE, MEMORY = "sys/fs/cgroup/user.slice", "sys/fs/cgroup/memory"
 
 
+def group(folder: str, most: object, used: int) -> dict[str, str]:
+    """Files of a group of version 2."""
+    return {f"{folder}/memory.max": f"{most}\n", f"{folder}/memory.current": f"{used}\n"}
+
+
 @pytest.mark.parametrize(
     ("files", "groups"),
     [
@@ -65,8 +70,7 @@ SLICE, MEMORY = "sys/fs/cgroup/user.slice", "sys/fs/cgroup/memory"
             {
                 "proc/self/cgroup": "0::/\n",
                 "proc/self/mountinfo": V2,
-                "sys/fs/cgroup/memory.max": f"{GIB}\n",
-                "sys/fs/cgroup/memory.current": f"{GIB // 2}\n",
+                **group("sys/fs/cgroup", GIB, GIB // 2),
                 "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {GIB // 4}\n",
             },
             [(GIB, GIB * 3 // 4)],
@@ -76,10 +80,8 @@ SLICE, MEMORY = "sys/fs/cgroup/user.slice", "sys/fs/cgroup/memory"
             {
                 "proc/self/cgroup": "1:name=systemd:/x\n0::/user.slice/job\n",
                 "proc/self/mountinfo": f"garbage\n{V2}",
-                f"{SLICE}/job/memory.max": "max\n",
-                f"{SLICE}/job/memory.current": "5\n",
-                f"{SLICE}/memory.max": f"{2 * GIB}\n",
-                f"{SLICE}/memory.current": f"{3 * GIB}\n",
+                **group(f"{SLICE}/job", "max", 5),
+                **group(SLICE, 2 * GIB, 3 * GIB),
             },
             [(2 * GIB, 0)],
             id="the tightest counts, and max is no limit",
@@ -100,10 +102,8 @@ SLICE, MEMORY = "sys/fs/cgroup/user.slice", "sys/fs/cgroup/memory"
             {
                 "proc/self/cgroup": "0::/../../elsewhere\n",
                 "proc/self/mountinfo": MOUNT.format("/", "/sys/fs/my\\040cgroup", "cgroup2", "cgroup2", "rw"),
-                "sys/fs/my cgroup/memory.max": f"{GIB}\n",
-                "sys/fs/my cgroup/memory.current": "0\n",
-                "sys/memory.max": "1\n",
-                "sys/memory.current": "0\n",
+                **group("sys/fs/my cgroup", GIB, 0),
+                **group("sys", 1, 0),
             },
             [(GIB, GIB)],
             id="inside of a namespace nothing leads out of the mount",

@@ -38,6 +38,11 @@ def file_size_limit(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, old_handler)
 
 
+def started(code: str, *args: str, **env: str) -> subprocess.Popen[str]:
+    command, pipe = [sys.executable, "-c", code, *args], subprocess.PIPE
+    return subprocess.Popen(command, env=os.environ | env, stdin=pipe, stdout=pipe, text=True)
+
+
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
     """Outside of pytest's folders, which it could not remove where a killed run has left it mounted."""
@@ -189,8 +194,7 @@ def test_two_appenders_never_mix_their_lines(tmp_path: Path):
         "    for i in range(500): j.append({'who': sys.argv[2], 'i': i, 'pad': 'x' * 500})"
     )
     path.touch()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = [subprocess.Popen([sys.executable, "-c", code, str(path), who], **pipes) for who in "ab"]
+    both = [started(code, str(path), who) for who in "ab"]
     for process in both:
         assert process.stdout.readline() == "open\n"
     for process in both:
@@ -245,14 +249,12 @@ def test_the_folder_of_a_killed_process_is_swept_a_live_ones_never(temp: Path, t
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious").touch()
-    env = os.environ | {"VICTIM": str(victim)}
-    dead = subprocess.run([sys.executable, "-c", LITTER], env=env | {"DIE": "now"}, capture_output=True, text=True)
+    dead, alive = (started(LITTER, VICTIM=str(victim), DIE=when) for when in ("now", "no"))
+    left = Path(dead.communicate()[0].strip())
     assert dead.returncode == -signal.SIGKILL
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    alive = subprocess.Popen([sys.executable, "-c", LITTER], env=env | {"DIE": "no"}, **pipes)
     live = Path(alive.stdout.readline().strip())
     try:
-        assert sweep_scratch() == [Path(dead.stdout.strip())]
+        assert sweep_scratch() == [left]
         assert live.exists()
         assert (victim / "precious").exists()
     finally:

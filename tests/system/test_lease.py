@@ -16,6 +16,7 @@ import pytest
 
 from perfci.model.base import MachineError
 from perfci.system.lease import Lease
+from tests.errors import refused
 
 GPU = "GPU-3f2a"
 
@@ -43,24 +44,25 @@ with Lease(sys.argv[1], 0, print):
 """
 
 
+def held(*more: str) -> subprocess.Popen:
+    """A real process that holds the lease; it releases it so many seconds after it is told."""
+    command = [sys.executable, "-c", HOLD, GPU, *more]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen]:
-    """A real process that holds the lease; it releases it so many seconds after it is told."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, GPU], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
+    process = held()
     yield process
     process.kill()
     process.wait()
 
 
 def test_a_held_device_is_refused_in_one_line_that_names_the_holder(holder: subprocess.Popen):
-    with pytest.raises(MachineError) as error, Lease(GPU, 0, never):
+    with refused(f"{GPU}: another perfci (pid {holder.pid}, since 20", by=MachineError), Lease(GPU, 0, never):
         pass
-    text = str(error.value)
-    assert text.startswith(f"{GPU}: another perfci (pid {holder.pid}, since 20")
-    assert "\n" not in text
 
 
 def test_it_waits_tells_once_and_gets_the_device_when_the_holder_ends(holder: subprocess.Popen):
@@ -83,23 +85,13 @@ def test_it_gives_up_when_the_time_is_over(holder: subprocess.Popen):
     assert len(told) == 1
 
 
-def test_a_killed_holder_frees_the_device(holder: subprocess.Popen):
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    with Lease(GPU, 0, never):
-        pass
-
-
 def test_other_devices_are_free(holder: subprocess.Popen):
     with Lease("GPU-other", 0, never), Lease("cpu", 0, never):
         pass
 
 
 def test_programs_that_the_holder_started_do_not_keep_the_lease():
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, GPU, "child"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout.readline() == "held\n"
+    process = held("child")
     child = int(process.stdout.readline())
     try:
         process.kill()
@@ -150,13 +142,6 @@ def test_leftovers_do_no_harm(own_folder: Path):
         pass
 
 
-def test_a_lock_file_that_was_swept_away_is_made_anew(own_folder: Path):
-    with Lease(GPU, 0, never) as lease:
-        lease.path.unlink()
-    with Lease(GPU, 0, never) as lease:
-        assert lease.path.exists()
-
-
 def test_a_lock_file_that_is_swept_away_between_opening_and_locking_is_not_taken_for_the_lease(monkeypatch):
     """Otherwise the next process would make a file of its own, and both would measure."""
     real = fcntl.flock
@@ -189,9 +174,8 @@ def test_what_stands_in_the_way_is_named_not_followed(own_folder: Path, tmp_path
             path.mkdir()
         case "pipe":
             os.mkfifo(path)
-    with pytest.raises(MachineError) as error, Lease(GPU, 0, never):
+    with refused(str(path), by=MachineError), Lease(GPU, 0, never):
         pass
-    assert str(path) in str(error.value)
     assert victim.read_text() == "precious"
 
 
