@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.model.results import Case, Clock, Pair, Scatter
+from perfci.model.results import Case, Clock, Pair
 from perfci.stats.components import MOST, Components, Costs, allot, components, scatter_of, sentence
 
 SIDES = ("base", "head")
@@ -134,11 +134,6 @@ def test_too_little_tells_nothing():
     assert components(case_of([one, two.model_copy(update={"scatter": None})]), 8) is None
     assert components(case_of([pair_of(i, drawn(rng, a=1)[0]) for i in range(4)]), 8) is None
     assert components(case_of([pair_of(i, drawn(rng, n=1)[0]) for i in range(4)]), 8) is None
-
-
-def test_a_scatter_survives_its_document():
-    scatter = scatter_of(blocks_of(*drawn(np.random.default_rng(6), wander=0.01)))
-    assert Scatter.model_validate_json(scatter.model_dump_json()) == scatter
 
 
 def test_the_sentence_names_what_dominates_and_what_helps():

@@ -94,12 +94,6 @@ def test_a_change_under_half_the_limit_is_not_a_regression_however_certain():
     assert decide(noise(64, sd=1e-5, mean=0.6 * R), R, looks, m=1).status == "regression"
 
 
-def test_more_criteria_need_more_pairs():
-    x = noise(16, mean=0.02)
-    assert decide(x, R, LOOKS, m=100).status == "regression"
-    assert decide(x, R, LOOKS, m=1000).status == "continue"
-
-
 @given(shifted, st.sampled_from([1, 10, 1000]))
 @settings(max_examples=300)
 def test_beyond_and_within_the_limit_hold_what_they_promise(x, m):
@@ -229,10 +223,8 @@ class TestBounds:
         assert decide_bound([40.0] * 8, 40.0, "above", LOOKS, 1).status == "unchanged"
         assert decide_bound([40.0] * 8, 40.0, "below", LOOKS, 1).status == "unchanged"
 
-    def test_a_count_that_never_varies_is_judged(self):
-        assert decide_bound([40.0] * 16, 32.0, "above", LOOKS, 100).status == "violation"
-
     def test_values_need_not_be_positive(self):
+        """Nor need they vary."""
         assert decide_bound([-3.0] * 16, 0.0, "below", LOOKS, 100).status == "violation"
         assert decide_bound([0.0] * 16, 0.0, "above", LOOKS, 100).status == "unchanged"
 

@@ -366,6 +366,7 @@ def test_as_long_as_a_case_looks_slower_in_time_it_goes_on():
     assert decide_beside(x[:16], x[:16] + 0.03, R, LOOKS, M).status == "clock"
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
 def test_error_rates_at_length(name):

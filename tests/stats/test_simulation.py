@@ -110,6 +110,7 @@ def test_intervals_cover_what_they_say(n, draw):
     assert abs(hits / runs - level) <= 4 * math.sqrt(level * (1 - level) / runs)
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALIKE)
 def test_unchanged_code_fails_in_one_run_of_a_hundred_at_most(name):
@@ -121,6 +122,7 @@ def test_unchanged_code_fails_in_one_run_of_a_hundred_at_most(name):
     assert failed <= 10
 
 
+@pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [normal(0.002, R), normal(0.003, R), heavy(0.005, R), bimodal(0.005, R)])
 def test_a_true_slow_down_of_the_limit_is_found_in_99_of_100(draw):
