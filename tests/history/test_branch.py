@@ -221,7 +221,7 @@ def test_locks_of_a_killed_writer_are_in_nobody_s_way(bare: Path, cache: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_killed_writer_leaves_a_branch_that_is_whole(bare: Path, seed: int) -> None:
     root = Path(__file__).parents[2]
     draw = random.Random(seed)
