@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from perfci.cli.output import read_recorded
 from perfci.judge.judge import judge
 from perfci.model.report import Report
-from perfci.render import html
+from perfci.render import html, render_all
 from perfci.render.html import plots
 from perfci.render.html.recorded import Recorded
 from perfci.render.view import View
@@ -217,6 +217,11 @@ def test_embedded_data_reads_back_and_cannot_end_its_element(data):
     text = plots.embed(data)
     assert json.loads(text) == data
     assert not set(text) & set("<>&\u2028\u2029")
+
+
+def test_the_html_report_is_among_the_files(small):
+    report, recorded = small
+    assert render_all(report, recorded)["report.html"] == html.render(report, recorded)
 
 
 def written(folder: Path, recorded: Recorded) -> Path:

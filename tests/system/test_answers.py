@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from perfci.model.fingerprint import Ceilings, Fingerprint
+from perfci.model.fingerprint import Ceilings, Fingerprint, GpuFacts
 from perfci.model.results import Results
 from perfci.render.facts import device_facts
 from perfci.system.child import Arena, Died
@@ -142,3 +142,10 @@ def test_the_device_in_words() -> None:
         ),
     ]
     assert device_facts(Fingerprint(imported={"imported from": "nvbench"})) == [("imported from", "nvbench")]
+
+
+def test_a_capability_is_two_numbers() -> None:
+    fields = {"multiprocessors": 1, "l2_bytes": 1, "memory_bytes": 1, "empty_pair_seconds": 1e-6}
+    assert GpuFacts(capability="12.1", **fields).chip == (12, 1)
+    with pytest.raises(ValueError, match="capability"):
+        GpuFacts(capability="sm_90", **fields)
