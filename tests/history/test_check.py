@@ -158,6 +158,13 @@ def test_a_standing_is_over_where_there_is_an_alert(nights):
     assert over <= alerts and not decided & alerts
 
 
+def test_five_changes_of_less_than_two_percent_are_over_a_limit_of_five():
+    ratios = [ratio for step in range(6) for ratio in wobble(1.018**step, 15)]
+    found = checked(nights(ratios), last=100)
+    assert len(found.changes) == 5
+    assert [one.state for one in found.standings] == ["over"]
+
+
 def test_a_limit_that_main_no_longer_has_judges_nothing():
     without = [night(30 + day, points=[point("sdpa/n=128", 1.07, reference=compared(1.07))]) for day in range(3)]
     assert checked(nights(wobble(1.07, 30))).exit_code == 1
