@@ -32,35 +32,10 @@ def test_no_trials_say_nothing():
     assert judge.clopper_pearson(0, 0) == (0.0, 1.0)
 
 
-def test_a_process_is_never_compared_with_itself():
-    for each in (1, 2):
-        for base, head in judge.splits(6, each, seed=0):
-            assert len(base) == len(head) == each
-            assert not set(base) & set(head)
-    assert len(judge.splits(4, 1, seed=0)) == 12
-    assert judge.splits(1, 1, seed=0) == []
-    assert len(judge.splits(10, 2, seed=0)) == judge.MOST
-
-
 def test_measured_slower_code_is_used_as_it_is_and_unchanged_code_is_scaled():
     recording = recorded(slower=1.5)
     assert np.median(judge.stored_ratios(recording, "k", "cold", 0.02, 1)) == pytest.approx(1.5, rel=0.01)
     assert np.median(judge.stored_ratios(recording, "k", "cold", 0.05, 1)) == pytest.approx(1.05, rel=0.01)
-
-
-def test_asvs_rule_wants_significance_and_size():
-    """A significant 2 % is no alarm at its default factor of 1.1, and one at 1.01."""
-    rows = {row.tool: row for row in judge.peer_rows(recorded(), "k", 0.02)}
-    assert rows["asv's rule, factor 1.01"].rate == 1
-    assert rows["asv's rule, factor 1.1"].rate == 0
-    alike = {row.tool: row for row in judge.peer_rows(recorded(), "k", 0.0)}
-    assert alike["asv's rule, factor 1.01"].alarms == 0
-
-
-def test_the_stored_baselines_alarm_is_its_threshold():
-    rows = {row.tool: row for row in judge.peer_rows(recorded(slower=1.03), "k", 0.02)}
-    assert rows[judge.stored_name(1, 0.02)].rate == 1
-    assert rows[judge.stored_name(1, 0.05)].rate == 0
 
 
 def pairs(count, shift=0.0, sd=0.001, seed=3):
