@@ -23,21 +23,10 @@ def caller(tmp_path: Path) -> dict[str, str]:
     (home / ".npmrc").write_text("registry=https://registry.example/\n")
     (home / ".gitconfig").write_text("[user]\nname = c\nemail = c@example.com\n")
     who = {f"GIT_{who}_NAME": "c" for who in ("AUTHOR", "COMMITTER")}
-    given = {
-        "LANG": "de_DE.UTF-8",
-        "TERM": "xterm",
-        "USER": "c",
-        "COLUMNS": "400",
-        "XDG_CACHE_HOME": str(home),
-        "CI": "1",
-    }
-    kept = {
-        "PIP_CERT": "/c.pem",
-        "npm_config_cafile": "/c.pem",
-        "HTTPS_PROXY": "http://proxy.example:1",
-        "PERFCI_TEST_NSYS": "n",
-    }
-    return {"PATH": os.environ["PATH"], "HOME": str(home), **who, **given, **kept}
+    who |= {"LANG": "de_DE.UTF-8", "TERM": "xterm", "USER": "c", "COLUMNS": "400"}
+    given = {"CI": "1", "PERFCI_TEST_NSYS": "n", "HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    places = {"PIP_CERT": "/c.pem", "npm_config_cafile": "/c.pem", "HTTPS_PROXY": "http://proxy.example:1"}
+    return {"PATH": os.environ["PATH"], **who, **given, **places}
 
 
 def bare(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

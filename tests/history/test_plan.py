@@ -35,11 +35,8 @@ def planned(folder: Path, *before: Night, policy: Policy = PLAIN) -> NightPlan:
 
 
 def shas(plan: NightPlan) -> tuple[str | None, str | None, str | None]:
-    return (
-        plan.last and plan.last.sha,
-        plan.reference and plan.reference.commit.sha,
-        plan.seam and plan.seam.commit.sha,
-    )
+    reference, seam = (one and one.commit.sha for one in (plan.reference, plan.seam))
+    return plan.last and plan.last.sha, reference, seam
 
 
 def test_the_first_night_of_a_repository_without_a_release_says_what_it_leaves_out(tmp_path: Path) -> None:

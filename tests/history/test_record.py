@@ -143,12 +143,8 @@ def test_a_case_that_the_reference_lacks_or_asks_otherwise_has_no_ratio_to_it(re
     added = presence("new/n=1", "added", "in head, not in base")
     changed = presence("sdpa/n=1", "changed", "parameter n")
     gone = presence("old/n=1", "missing", "in base, not in head")
-    found = night(
-        repo,
-        make("v1", rows=[added, changed, gone]),
-        make("before", rows=[row("new/n=1"), row("sdpa/n=1")]),
-        reference="v1",
-    )
+    last = make("before", rows=[row("new/n=1"), row("sdpa/n=1")])
+    found = night(repo, make("v1", rows=[added, changed, gone]), last, reference="v1")
     points = {point.case: point for point in found.points if point.metric == "time"}
     assert points.keys() == {"new/n=1", "sdpa/n=1"}
     assert all(point.reference is None and point.last is not None for point in points.values())

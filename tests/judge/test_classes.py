@@ -53,12 +53,12 @@ RELATIVE = [
     (
         clocked(0.9, head=1.9e9),
         "improvement",
-        "13.7 % faster at equal clock (10.0 % faster as measured: head ran at 1.9",
+        "13.7 % faster at equal clock (10.0 % faster as measured: head",
     ),
     (
         clocked(1.004, head=1.97e9),
         "unchanged",
-        "2 % is excluded at equal clock (0.33 % slower as measured: head ran at ",
+        "2 % is excluded at equal clock (0.33 % slower as measured: head",
     ),
     (clocked(1.152, head=1.979e9), "regression", "15.1 % slower; the limit is 2 %"),
     (ended("interrupted", n=3), "inconclusive", "3 of the 8 pairs that a decision needs: the run was interrupted"),

@@ -19,6 +19,11 @@ from perfci.model.report import Row
 from perfci.model.results import Case, CaseSide
 from tests.judge.build import limit
 
+
+def incomplete(text: str, **more: Any) -> Fault:
+    return Fault(tool="nsys", part="trace", kind="incomplete", text=text, **more)
+
+
 FORBIDDEN = Fault(
     tool="ncu",
     part="counters",
@@ -182,7 +187,7 @@ def test_a_case_without_kernels_has_none_to_count(metric, tier) -> None:
     assert (row.class_, row.effect) == ("invalid", "fail")
     assert "head launches no kernel" in row.reason and "ncu's log" not in row.reason
     # A timeline that lost something proves nothing.
-    copying.faults.append(Fault(tool="nsys", part="trace", kind="incomplete", text="3 kernels have no usable values"))
+    copying.faults.append(incomplete("3 kernels have no usable values"))
     row = judged(None, copying, asked)
     assert row.class_ == "invalid" and "launches no kernel" not in row.reason
 
@@ -236,7 +241,7 @@ def test_peak_memory_of_a_command_is_the_timelines(origin) -> None:
     assert whole(held(8e8), held(2e9), most).class_ == "violation"
     grown = criterion(metric="peak_memory", unit="B", tier="static", bound=0.01)
     assert whole(held(8e8), held(9e8), grown).class_ == "regression"
-    lost = Fault(tool="nsys", part="trace", kind="incomplete", text="2 frees are not there", metrics=["peak_memory"])
+    lost = incomplete("2 frees are not there", metrics=["peak_memory"])
     untraced = Profile(trace=held(1.0).trace.model_copy(update={"memory": None}))
     for asked in (most, grown):
         row = whole(held(8e8), held(9e8, lost), asked)
@@ -260,7 +265,7 @@ def test_why_nothing_is_told_of_a_range_that_was_not_seen() -> None:
 def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
     """Where the timeline was cut, or only counters are there, of the kernels that ncu was asked for."""
     assert of_command(kernels("gemm"), 1, FLASH).class_ == "violation"
-    lost = Fault(tool="nsys", part="trace", kind="incomplete", text="recorded the first 60 s", remedy="fewer steps")
+    lost = incomplete("recorded the first 60 s", remedy="fewer steps")
     cut = kernels("gemm").model_copy(update={"faults": [lost]})
     row = of_command(cut, 1, FLASH)
     assert row.class_ == "invalid" and "not all were: nsys: recorded the first 60 s: fewer steps" in row.reason
@@ -270,13 +275,7 @@ def test_a_kernel_that_a_command_may_have_launched_unseen() -> None:
 
 # ---------------------------------------------------------------- values beside a fault
 
-LOST = Fault(
-    tool="nsys",
-    part="trace",
-    kind="incomplete",
-    text="nsys says: CUPTI dropped 5 records",
-    remedy="profile fewer executions",
-)
+LOST = incomplete("nsys says: CUPTI dropped 5 records", remedy="profile fewer executions")
 OWN = {"kernel_launches": "trace", "instructions": "counters", "registers": "static", "range:encode": "trace"}
 
 
@@ -350,7 +349,7 @@ def test_a_kernel_that_is_not_seen_beside_a_fault_may_have_been_lost() -> None:
     assert judged(None, kernels("gemm").model_copy(update={"faults": [sets]}), FLASH).effect == "fail"
 
 
-MISSED = Fault(tool="nsys", part="trace", kind="incomplete", text="3 of 9 launches have no device work in the trace")
+MISSED = incomplete("3 of 9 launches have no device work in the trace")
 OF_NOTHING = [("registers", "static"), ("dram_bytes", "counters"), ("copy_bandwidth_d2h", "trace")]
 
 

@@ -52,12 +52,8 @@ def test_a_document_with_an_unknown_name_is_refused_in_one_line(tmp_path: Path) 
     path = tmp_path / "results.json"
     path.write_text(given)
     read_results(path)
-    for known, name in (
-        ("waves", "wawes"),
-        ("instructions", "waves"),
-        ("range:encode", "range:"),
-        ("waves", "w" * 10**6),
-    ):
+    wrong = {"wawes": "waves", "waves": "instructions", "range:": "range:encode", "w" * 10**6: "waves"}
+    for name, known in wrong.items():
         path.write_text(given.replace(f'"{known}"', f'"{name}"'))
         with pytest.raises(UsageError, match=rf"(values|metrics): .*'{name[:80]}' is no (counter|metric): ") as error:
             read_results(path)

@@ -17,18 +17,11 @@ WORKER, PLACEMENT, BLOCK = 0.001, 0.003, 0.004
 def drawn(rng, worker=WORKER, placement=PLACEMENT, block=BLOCK, a=4, n=6, wander=0.0):
     """(log times, log clocks) of one pair, shape (2, a, n); the sds are those of the pair's ratio."""
     half = math.sqrt(0.5)
-    shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(
-        0, 0.05, (1, a, 1)
-    )  # drift and placement, alike in base and head
+    # Drift and placement, alike in base and head.
+    shared = rng.normal(0, 0.05, (1, a, n)) + rng.normal(0, 0.05, (1, a, 1))
     clock = rng.normal(0, wander, (2, a, n)) if wander else np.zeros((2, a, n))
-    time = (
-        shared
-        + rng.normal(0, worker * half, (2, 1, 1))
-        + rng.normal(0, placement * half, (2, a, 1))
-        + rng.normal(0, block * half, (2, a, n))
-        - clock
-    )
-    return time, clock
+    parts = (worker, (2, 1, 1)), (placement, (2, a, 1)), (block, (2, a, n))
+    return sum((rng.normal(0, sd * half, shape) for sd, shape in parts), shared - clock), clock
 
 
 def blocks_of(time, clock=None):

@@ -146,11 +146,11 @@ def python(folder: Path, told: dict, name: str = "python-under-test") -> str:
 
 def machine(
     folder: Path, *, told: dict = NO_GPU, nvml=None, version: str = LINUX, caps: str = EVERYTHING, namespaces=FIRST,
-    admin_only: int | None = None, env=None, **fields,
+    admin_only: int | None = None, env=None, files=None, **fields,
 ) -> Machine:  # fmt: skip
     """A machine below `folder`: `root/`, `bin/`, `repo/` with a repository, `tmp/`, `home/`."""
     root, programs = folder / "root", folder / "bin"
-    files = {"proc/version": version, "proc/self/status": f"Name:\tpython3\nCapEff:\t{caps}\n"}
+    files = {"proc/version": version, "proc/self/status": f"Name:\tpython3\nCapEff:\t{caps}\n"} | (files or {})
     if admin_only is not None:
         files["proc/driver/nvidia/params"] = f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {admin_only}\n"
     for name, text in files.items():
@@ -193,8 +193,8 @@ def h200(folder: Path) -> Machine:
 
 def h200_in_a_container(folder: Path) -> Machine:
     """Root, without SYS_ADMIN, on a host that restricts counters to administrators."""
-    found = machine(folder, told=H200, nvml=Nvml(), admin_only=1, caps=DOCKERS, namespaces=CONTAINER)
-    write(folder / "root/.dockerenv", "")
+    inside = {"files": {".dockerenv": ""}, "namespaces": CONTAINER}
+    found = machine(folder, told=H200, nvml=Nvml(), admin_only=1, caps=DOCKERS, **inside)
     ncu(folder / "bin", log=FORBIDDEN, code=1)
     return found
 

@@ -143,10 +143,7 @@ OVERLAY = "22 1 254:0 / / rw - ext4 /dev/vda rw\n75 51 0:39 / / rw,relatime - ov
     ],
 )
 def test_a_container(tmp_path, files, env, namespaces, inside):
-    found = machine(tmp_path, env=env, namespaces=namespaces)
-    for name, text in files.items():
-        write(found.root / name, text)
-    assert host.in_container(found) is inside
+    assert host.in_container(machine(tmp_path, env=env, namespaces=namespaces, files=files)) is inside
 
 
 def test_cpu_quota_of_both_versions_of_cgroups(tmp_path):
@@ -198,14 +195,13 @@ def test_a_tmpdir_that_is_not_there_and_an_output_folder_that_is_a_file(tmp_path
 @pytest.mark.parametrize(
     ("mark", "noexec", "nowhere"),
     [
-        ([], "mount -o remount,exec", "set TMPDIR"),
-        ([".dockerenv"], "docker run --tmpfs", "docker run --tmpfs /tmp:exec"),  # its --tmpfs is noexec without that
+        ({}, "mount -o remount,exec", "set TMPDIR"),
+        # Its --tmpfs is noexec without that.
+        ({".dockerenv": ""}, "docker run --tmpfs", "docker run --tmpfs /tmp:exec"),
     ],
 )
 def test_a_temporary_folder_of_no_use(tmp_path, monkeypatch, mark, noexec, nowhere):
-    found = machine(tmp_path, namespaces=CONTAINER)
-    for name in mark:
-        write(found.root / name, "")
+    found = machine(tmp_path, namespaces=CONTAINER, files=mark)
     with monkeypatch.context() as patch:
         patch.setattr(host.os, "statvfs", lambda folder: SimpleNamespace(f_flag=os.ST_NOEXEC))
         line = only(host.check_temporary, found)
@@ -268,10 +264,7 @@ def test_a_gpu_that_tells_nothing_has_a_line_that_claims_nothing(tmp_path):
     ],
 )  # fmt: skip
 def test_no_gpu_or_one_that_cannot_be_used(tmp_path, files, namespaces, status, words):
-    found = machine(tmp_path, namespaces=namespaces)
-    for name, text in files.items():
-        write(found.root / name, text)
-    line = only(gpu.check_gpus, found)
+    line = only(gpu.check_gpus, machine(tmp_path, namespaces=namespaces, files=files))
     assert line.status == status and words in f"{line.found} {line.remedy}"
 
 
@@ -279,9 +272,7 @@ def test_a_driver_that_hangs_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "NVML_TIME", 0.2)
     hung = Nvml()
     hung.nvmlInit = lambda: time.sleep(60)
-    found = machine(tmp_path, nvml=hung)
-    write(found.root / "proc/driver/nvidia/version", "NVRM")
-    line = only(gpu.check_gpus, found)
+    line = only(gpu.check_gpus, machine(tmp_path, nvml=hung, files={"proc/driver/nvidia/version": "NVRM"}))
     assert line.status == "fail" and "no answer within 0.2 s" in line.found
 
 

@@ -47,15 +47,12 @@ class Board:
     @staticmethod
     def fields(wanted):
         known = {74: 2_000_000_000, 269: 500_000_000}
-        return [
-            SimpleNamespace(
-                fieldId=field,
-                nvmlReturn=0 if field in known else 3,
-                valueType=3,
-                value=SimpleNamespace(uiVal=known.get(field, 0), ullVal=known.get(field, 0)),
-            )
-            for field in wanted
-        ]
+
+        def told(field):
+            value = SimpleNamespace(uiVal=known.get(field, 0), ullVal=known.get(field, 0))
+            return SimpleNamespace(fieldId=field, nvmlReturn=0 if field in known else 3, valueType=3, value=value)
+
+        return list(map(told, wanted))
 
     def nvmlInit(self):
         if "nvmlInit" in self.mute:

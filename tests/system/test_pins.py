@@ -63,12 +63,15 @@ def test_the_driver_says_which_image(driver, name):
     assert for_driver(driver) == name
 
 
+def pins(name: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "perfci.system.pins", name]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def test_a_variant_that_is_none_is_told_with_those_there_are():
     with pytest.raises(UsageError, match=r"^cuda11: is no variant of the image: choose cuda13, cuda12, debian$"):
         variant("cuda11")
-    done = subprocess.run(
-        [sys.executable, "-m", "perfci.system.pins", "cuda11"], capture_output=True, text=True, check=False
-    )
+    done = pins("cuda11")
     assert (done.returncode, done.stdout) == (1, "") and "choose cuda13" in done.stderr
 
 
@@ -84,9 +87,7 @@ def test_the_dockerfile_has_the_values_of_the_default_variant():
 
 @pytest.mark.parametrize("name", variants())
 def test_the_arguments_of_a_build_are_quoted_for_xargs(name):
-    printed = subprocess.run(
-        [sys.executable, "-m", "perfci.system.pins", name], capture_output=True, text=True, check=True
-    ).stdout
+    printed = pins(name).stdout
     by_xargs = subprocess.run(["xargs", "-n1"], input=printed, capture_output=True, text=True, check=True).stdout
     assert by_xargs.splitlines() == shlex.split(printed)
     values = dict(one.split("=", 1) for one in shlex.split(printed) if one != "--build-arg")
