@@ -16,7 +16,7 @@ import tree_sitter_groovy
 import yaml
 
 from tests.e2e.conftest import Repo, adding
-from tests.test_examples import BIN
+from tests.test_examples import reader
 
 ROOT = Path(__file__).parents[1]
 CI = ROOT / "examples" / "ci"
@@ -26,16 +26,7 @@ GITLAB = yaml.safe_load((CI / ".gitlab-ci.yml").read_text())
 @pytest.fixture
 def origin(tmp_path: Path) -> Repo:
     """`main`, and `change`, which is twice as slow."""
-    short = tmp_path / "t"
-    short.mkdir()
-    env = {
-        **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "TMPDIR": str(short),
-        "COLUMNS": "160",
-        "NO_COLOR": "1",
-    }
-    repo = Repo(tmp_path / "origin", env)
+    repo = reader(tmp_path, "origin")
     repo.policy("limits: [{cases: '*', metric: time, regression: 20%}]\n")
     repo.write("kernels/adding.py", adding())
     for name in ("perf.sh", "nightly.sh"):
