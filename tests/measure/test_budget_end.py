@@ -9,20 +9,13 @@ import json
 import lzma
 import random
 import re
-from dataclasses import dataclass
 from statistics import NormalDist
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from perfci.judge import judge
-from perfci.measure import budget as measure_budget
-from perfci.measure import loop as measure_loop
-from perfci.measure.budget import Budget
-from perfci.measure.costs import Costs
-from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Environments, Interpreter
@@ -32,10 +25,10 @@ from perfci.model.timing import Timing
 from perfci.stats.answer import answer
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results, side
-from tests.stats.recorded import FOLDER, KERNELS, recorded_pairs
+from tests.stats.recorded import FOLDER
 
-KEYS = [f"{kernel}|{timing}" for kernel in KERNELS for timing in ("rot", "cold")]
-PAIRS = {key: recorded_pairs(key) for key in KEYS}
+from .driven import KEYS, PAIRS, Clock, driven, taken
+
 COSTS = [
     [sum(pair["seconds"].values()) for pair in case["pairs"]]
     for case in json.loads(lzma.decompress((FOLDER / "planted.json.xz").read_bytes()))["cases"]
@@ -47,32 +40,11 @@ PAIR = sum(sum(costs) / len(costs) for costs in COSTS) / len(COSTS)
 """Seconds of a pair of one case, mean."""
 
 
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    time = monotonic
-
-
-def exchanged(pair):
-    """The pair with its sides exchanged, as likely as the pair itself where the code is the same."""
-    return pair.model_copy(
-        update={
-            "values": {"base": pair.values["head"], "head": pair.values["base"]},
-            "clock": {"base": pair.clock["head"], "head": pair.clock["base"]},
-        }
-    )
-
-
 class Replayed:
     """One run whose pairs and costs are drawn from what was recorded. `factors`: number of a case → head's true factor."""
 
     def __init__(
         self,
-        monkeypatch: pytest.MonkeyPatch,
         seed: int,
         factors: dict[int, float] | None = None,
         *,
@@ -82,18 +54,10 @@ class Replayed:
         told: bool = False,
         environments: Environments | None = None,
     ) -> None:
-        """`chooses`: where not all cases fit into the budget, the cheapest go on, as they do; else all of them."""
-        self.clocks, self.told, self.environments = clocks, told, environments
-        self.rng = random.Random(seed)
-        self.clock = Clock()
-        self.factors = factors or {}
+        self.clocks, self.chooses, self.told, self.environments = clocks, chooses, told, environments
+        self.rng, self.clock, self.factors = random.Random(seed), Clock(), factors or {}
         self.sources = {f"k/n={number}": PAIRS[key] for number, key in enumerate(KEYS[:cases])}
         self.costs = {name: self.rng.choice(COSTS) for name in self.sources}
-        monkeypatch.setattr(measure_loop, "time", self.clock)
-        monkeypatch.setattr(measure_budget, "time", self.clock)
-        monkeypatch.setattr(measure_loop, "run_round", self.round)
-        if not chooses:
-            monkeypatch.setattr(Loop, "_in_turn", lambda loop, cases: cases)
 
     def round(self, bench: Any, cases: list[Case], index: int, done: Any, deadline: float) -> None:
         """As `rounds.run_round`: cases shuffled, none begun after the deadline."""
@@ -102,19 +66,16 @@ class Replayed:
         for case in todo:
             if self.clock.now >= deadline:
                 break
-            pair = self.rng.choice(self.sources[case.id])
-            if self.rng.random() < 0.5:
-                pair = exchanged(pair)
+            pair, swap = self.rng.choice(self.sources[case.id]), self.rng.random() < 0.5
             factor = self.factors.get(int(case.id.split("=")[1]), 1.0)
             cost = self.rng.choice(self.costs[case.id])
             self.clock.now += cost
-            head = {"time": pair.values["head"]["time"] * factor}
-            fields = {"index": len(case.pairs), "values": pair.values | {"head": head}, "seconds": {"block": cost}}
+            made = taken(len(case.pairs), pair, swap=swap, factor=factor, seconds=cost)
             if not self.clocks:
-                fields["clock"] = {}
+                made.clock = {}
             if self.told:
-                fields["tuners"] = {"base": "", "head": ""}
-            done(PairOutcome(case, pair.model_copy(update=fields)))
+                made.tuners = {"base": "", "head": ""}
+            done(PairOutcome(case, made))
 
     def run(self, budget: float, looks: Looks | None = None, r: float = R) -> tuple[list[Case], Plan]:
         """The cases as they stand when the budget has ended, or all are decided."""
@@ -130,19 +91,10 @@ class Replayed:
         )
         plan = made.plan.model_copy(update={"budget": budget})
         self.made = made.model_copy(update={"plan": plan, "environments": self.environments})
-        # What samples take is not known: whether a budget will do is asked after the first pair alone.
-        setups = dict.fromkeys((one.key for one in cases), SimpleNamespace(planned=0.0, least=0.0, placements=2))
-        bench = SimpleNamespace(seed=self.rng.randrange(2**32), setups=setups, spare={})
-        self.loop = Loop(
-            plan, {"cuda": bench}, None, JOURNAL, SILENT, WATCH, Costs(), Budget(budget, 0.0), self.environments
-        )
-        self.loop.run(self.made.cases)
+        seed = self.rng.randrange(2**32)
+        with driven(self.made, self.round, budget, clock=self.clock, chooses=self.chooses, seed=seed) as self.loop:
+            self.loop.run(self.made.cases)
         return self.made.cases, plan
-
-
-SILENT = SimpleNamespace(stage=lambda text: None, note=print, pair=lambda *numbers: None)
-WATCH = SimpleNamespace(read=lambda: None)
-JOURNAL = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failure: None)
 
 
 def answers(cases: list[Case], plan: Plan):
@@ -153,7 +105,6 @@ def answers(cases: list[Case], plan: Plan):
 
 
 def replays(
-    monkeypatch: pytest.MonkeyPatch,
     runs: int,
     seed: int,
     factors: dict[int, float] | None = None,
@@ -171,7 +122,7 @@ def replays(
     rng = np.random.default_rng(seed)
     found, ends = [], []
     for number in range(runs):
-        replay = Replayed(monkeypatch, seed * 100_000 + number, factors, cases=cases, clocks=clocks, chooses=chooses)
+        replay = Replayed(seed * 100_000 + number, factors, cases=cases, clocks=clocks, chooses=chooses)
         measured, plan = replay.run(float(rng.uniform(5, most)) * PAIR * cases, **run)
         found.append(answers(measured, plan))
         ends += [len(case.pairs) for case in measured if case.stopped == "budget"]
@@ -187,8 +138,8 @@ def failing(found: list[list[Any]]) -> int:
     return sum(any(decision.status == "regression" for decision in run) for run in found)
 
 
-def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, ends = replays(monkeypatch, 8, seed=2)
+def test_budgets_end_between_looks_and_unchanged_code_does_not_fail() -> None:
+    found, ends = replays(8, seed=2)
     assert set(ends) - set(Looks.fitted(M).pairs), "budgets are to end between looks"
     assert failing(found) == 0
     assert share(found, "continue", "invalid") == 0
@@ -197,10 +148,10 @@ def test_budgets_end_between_looks_and_unchanged_code_does_not_fail(monkeypatch:
 
 @pytest.mark.parametrize("seconds", [6, 9, 11, 60, 120, 480])
 def test_a_budget_is_refused_after_a_first_pair_exactly_where_no_case_comes_to_the_look_that_convicts(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
+    seconds: float,
 ) -> None:
     """Pairs that take a second each, and cannot take less: twelve of a case and a quarter's doubt."""
-    replay = Replayed(monkeypatch, 7, chooses=True)
+    replay = Replayed(7, chooses=True)
     replay.costs = {name: [1.0] for name in replay.costs}
     cases, plan = replay.run(seconds)
     assert plan.first_to_show == 12
@@ -223,9 +174,9 @@ def test_a_budget_is_refused_after_a_first_pair_exactly_where_no_case_comes_to_t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "class_"), [(4.6, "regression"), (0.4, "improvement")])
-def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch, factor: float, class_: str) -> None:
+def test_the_judge_says_what_the_last_look_says(factor: float, class_: str) -> None:
     """A case far from its limit when the budget ends: the row says so, and the trail at how many pairs."""
-    replay = Replayed(monkeypatch, 7, {0: factor}, cases=1)
+    replay = Replayed(7, {0: factor}, cases=1)
     cases, plan = replay.run(12.5 * sum(replay.costs["k/n=0"]) / len(replay.costs["k/n=0"]), looks=Looks())
     assert (cases[0].stopped, plan.m) == ("budget", 1)
     n = len(cases[0].pairs)
@@ -239,9 +190,9 @@ def test_the_judge_says_what_the_last_look_says(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.slow
-def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_much_slower_is_found_however_early_the_budget_ends() -> None:
     """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
-    found, _ = replays(monkeypatch, 8, seed=3, factors=dict.fromkeys(range(M), 4.6))
+    found, _ = replays(8, seed=3, factors=dict.fromkeys(range(M), 4.6))
     enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M * 0.3)
     assert enough == 12, "the planned look comes before a last one could"
     for decision in (decision for run in found for decision in run):
@@ -249,18 +200,18 @@ def test_what_is_much_slower_is_found_however_early_the_budget_ends(monkeypatch:
     assert share(found, "regression") >= 0.3
 
 
-def test_what_is_much_faster_says_so_however_early_the_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, ends = replays(monkeypatch, 8, seed=4, factors=dict.fromkeys(range(M), 0.5))
+def test_what_is_much_faster_says_so_however_early_the_budget_ends() -> None:
+    found, ends = replays(8, seed=4, factors=dict.fromkeys(range(M), 0.5))
     assert ends
     for decision in (decision for run in found for decision in run):
         assert decision.status == ("improvement" if decision.n >= 8 else "inconclusive")
 
 
 @pytest.mark.parametrize(("factor", "status"), [(4.6, "regression"), (0.25, "improvement")])
-def test_an_obvious_change_takes_four_or_six_pairs(monkeypatch: pytest.MonkeyPatch, factor: float, status: str) -> None:
+def test_an_obvious_change_takes_four_or_six_pairs(factor: float, status: str) -> None:
     """Of half of the cases; the others take what they take, and none fails."""
     changed = dict.fromkeys(range(0, M, 2), factor)
-    cases, plan = Replayed(monkeypatch, 1, changed, told=True).run(1000 * PAIR * M)
+    cases, plan = Replayed(1, changed, told=True).run(1000 * PAIR * M)
     found = answers(cases, plan)
     assert {(one.status, one.n, one.early, case.stopped) for case, one in zip(cases[::2], found[::2], strict=True)} <= {
         (status, 4, True, "decided"),
@@ -283,8 +234,8 @@ class Noisy(Replayed):
 
 
 @pytest.mark.parametrize("budget", [60.5, 1000.0])
-def test_a_hopeless_case_is_left_whatever_remains_of_the_budget(monkeypatch: pytest.MonkeyPatch, budget: float) -> None:
-    replay = Noisy(monkeypatch, 3, cases=1)
+def test_a_hopeless_case_is_left_whatever_remains_of_the_budget(budget: float) -> None:
+    replay = Noisy(3, cases=1)
     (case,), _ = replay.run(budget)
     assert case.stopped == "hopeless"
     assert 12 <= len(case.pairs) <= 48
@@ -300,9 +251,9 @@ def test_a_hopeless_case_is_left_whatever_remains_of_the_budget(monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("r", "chooses"), [(0.005, False), (0.01, True), (0.02, False)])
-def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r: float, chooses: bool) -> None:
+def test_budgets_that_end_anywhere_at_length(r: float, chooses: bool) -> None:
     """3 × 150 runs of twelve cases on unchanged code: at most one in a hundred fails, every false alarm counted."""
-    found, ends = replays(monkeypatch, 150, seed=5, chooses=chooses, most=30 if not chooses else 15, r=r)
+    found, ends = replays(150, seed=5, chooses=chooses, most=30 if not chooses else 15, r=r)
     assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 15
     assert failing(found) <= 0.01 * len(found)
     assert share(found, "improvement") <= 0.01
@@ -311,9 +262,9 @@ def test_budgets_that_end_anywhere_at_length(monkeypatch: pytest.MonkeyPatch, r:
 @pytest.mark.simulation
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_true_slow_down_of_the_limit_at_length() -> None:
     """All cases slower by the limit: found or undecided, hardly ever unchanged."""
-    found, _ = replays(monkeypatch, 100, seed=6, factors=dict.fromkeys(range(M), 1 + R))
+    found, _ = replays(100, seed=6, factors=dict.fromkeys(range(M), 1 + R))
     assert share(found, "unchanged", "improvement") <= 0.01
     assert share(found, "regression") >= 0.3
 
@@ -322,15 +273,11 @@ def test_a_true_slow_down_of_the_limit_at_length(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("chooses", [False, True])
-def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(
-    monkeypatch: pytest.MonkeyPatch, chooses: bool
-) -> None:
+def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(chooses: bool) -> None:
     """With α at 30 %, no demand on size and none within the limit, every look and the last one spend what they may.
     Four cases, without clocks: where no size is asked for, the clock would excuse all."""
     looks = Looks(alpha=0.3, confirm=1.0, beta_spending=[0.0] * 7)
-    found, ends = replays(
-        monkeypatch, 200, seed=8, cases=4, clocks=False, most=70, chooses=chooses, looks=looks, r=1e-9
-    )
+    found, ends = replays(200, seed=8, cases=4, clocks=False, most=70, chooses=chooses, looks=looks, r=1e-9)
     assert len(set(ends) - set(Looks.fitted(M).pairs)) >= 30
     last = any(decision.last and decision.status == "regression" for run in found for decision in run)
     assert last or chooses, "who is chosen comes to a planned look"
@@ -338,10 +285,10 @@ def test_the_false_alarm_rate_of_runs_is_alpha_where_it_can_be_counted(
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_settings_that_environments_change_are_measured_to_an_answer(monkeypatch, asked):
+def test_settings_that_environments_change_are_measured_to_an_answer(asked):
     """Those that the command line asks for; others make of it another question, for which pairs tell nothing."""
     both = {name: Interpreter(path="python", python="3.12") for name in SIDES}
-    replayed = Replayed(monkeypatch, 1, cases=4, environments=Environments(asked=asked, interpreters=both))
+    replayed = Replayed(1, cases=4, environments=Environments(asked=asked, interpreters=both))
     cases, _ = replayed.run(1e6)
     assert {len(case.pairs) >= 8 for case in cases} == {asked}
     assert {row.class_ for row in judge(replayed.made).rows} == {"unchanged" if asked else "changed"}

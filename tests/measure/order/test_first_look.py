@@ -14,12 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.judge import judge
-from perfci.measure import budget as measure_budget
-from perfci.measure import loop as measure_loop
-from perfci.measure.budget import Budget
-from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
-from perfci.measure.loop import ROOM, Loop
+from perfci.measure.loop import ROOM
 from perfci.measure.rounds import PairOutcome
 from perfci.measure.sampling import Need, cheapest
 from perfci.measure.timing import SCHEDULES, Setup
@@ -27,7 +23,7 @@ from perfci.model.plan import Looks
 from perfci.model.results import Case, Moments, Pair, Proof, Results, Scatter
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results
-from tests.measure.test_budget_end import JOURNAL, WATCH, Clock
+from tests.measure.driven import JOURNAL, Clock, driven
 
 
 @dataclass(frozen=True)
@@ -81,26 +77,17 @@ class Machine:
 
     def run(self, made: Results | None = None, journal: Any = JOURNAL, most: int = 10**9) -> Results:
         """`most`: pairs of a case behind which somebody interrupts."""
-        made, patch = made or self.planned(), pytest.MonkeyPatch()
-        setups: dict[str, Any] = {
-            f"{name}@cuda": SimpleNamespace(planned=known, least=known, placements=2)
-            for name, one in self.kernels.items()
-            for known in (one.seconds / 2 if one.known is None else one.known,)
-        }
+        made, self.most = made or self.planned(), most
+        setups: dict[str, Any] = {}
         for name, one in self.kernels.items():
+            known = one.seconds / 2 if one.known is None else one.known
+            setups[f"{name}@cuda"] = SimpleNamespace(planned=known, least=known, placements=2)
             if one.within:
                 setups[f"{name}@cuda"] = Setup("rotating", 1, 1, 2, 4, seconds=one.seconds / 16)
-        bench: Any = SimpleNamespace(seed=0, lot="0", setups=setups, spare={})
-        runner: Any = SimpleNamespace(once=self.once, run_pair=self.run_pair)
-        progress: Any = SimpleNamespace(note=self.said.append, pair=lambda *numbers: None)
-        watch: Any = WATCH
-        with patch.context() as patched:
-            patched.setattr(measure_loop, "time", self.clock)
-            patched.setattr(measure_budget, "time", self.clock)
-            patched.setattr(measure_loop, "run_round", self.round)
-            self.most = most
-            budget = Budget(self.budget, self.clock.now)
-            self.loop = Loop(made.plan, {"cuda": bench}, runner, journal, progress, watch, Costs(), budget)
+        runner = SimpleNamespace(once=self.once, run_pair=self.run_pair)
+        progress = SimpleNamespace(note=self.said.append, pair=lambda *numbers: None)
+        seats: Any = {"setups": setups, "runner": runner, "progress": progress, "journal": journal}
+        with driven(made, self.round, self.budget, clock=self.clock, **seats) as self.loop:
             self.loop.run(made.cases)
         return made.model_copy(update={"budget_needed": self.loop.needed})
 

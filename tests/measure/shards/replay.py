@@ -7,31 +7,21 @@ are planted. The n-th pair of a case is the same wherever it is taken.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from perfci.measure import loop as measure_loop
-from perfci.measure.budget import Budget
-from perfci.measure.costs import Costs
 from perfci.measure.journal import Journal
-from perfci.measure.loop import Loop
 from perfci.measure.rounds import PairOutcome
 from perfci.model.plan import Looks
 from perfci.model.report import Report
 from perfci.model.results import Case, Pair, PlanPart, Results
 from tests.judge.build import case as empty_case
 from tests.judge.build import limit, results
-from tests.stats.recorded import KERNELS, recorded_pairs
+from tests.measure.driven import JOURNAL, KEYS, PAIRS, driven, taken
 
-KEYS = [f"{kernel}|{timing}" for kernel in KERNELS for timing in ("rot", "cold")]
-RECORDED = {key: recorded_pairs(key) for key in KEYS}
 Series = Mapping[str, Sequence[Pair]]
 """Id of a case → its pairs, in the order in which they are taken."""
-SILENT = SimpleNamespace(stage=lambda text: None, note=lambda text: None, pair=lambda *numbers: None)
-WATCH = SimpleNamespace(read=lambda: None)
 
 
 def series(seed: int, count: int, factors: Mapping[int, float]) -> Series:
@@ -40,23 +30,13 @@ def series(seed: int, count: int, factors: Mapping[int, float]) -> Series:
     rng = np.random.default_rng(seed)
     made = {}
     for number in range(count):
-        pairs = RECORDED[KEYS[number % len(KEYS)]]
+        pairs, factor = PAIRS[KEYS[number % len(KEYS)]], factors.get(number, 1.0)
         order, swap = rng.permutation(64), rng.integers(0, 2, 64)
         made[f"k/n={number}"] = [
-            _taken(index, pairs[at], bool(swap[index]), factors.get(number, 1.0)) for index, at in enumerate(order)
+            taken(index, pairs[at], swap=bool(swap[index]), factor=factor, seconds=0.1)
+            for index, at in enumerate(order)
         ]
     return made
-
-
-def _taken(index: int, pair: Pair, swap: bool, factor: float) -> Pair:
-    base, head = ("head", "base") if swap else ("base", "head")
-    time = {"base": pair.values[base]["time"], "head": pair.values[head]["time"] * factor}
-    return Pair(
-        index=index,
-        values={side: {"time": value} for side, value in time.items()},
-        clock={"base": pair.clock[base], "head": pair.clock[head]},
-        seconds={"block": 0.1},
-    )
 
 
 def planned(source: Series, r: float = 0.02) -> Results:
@@ -92,35 +72,28 @@ def measure(
 
     `most`: the machine is lost after so many. Raises Killed then.
     """
-    journal: Any = SimpleNamespace(add_pair=lambda *pair: None, add_failure=lambda *failure: None, close=lambda: None)
+    journal: Any = JOURNAL
     if out is not None:
         out.mkdir(exist_ok=True)
         identity = {"the plan": made.plan.model_dump_json(), "the shard": made.part.plan if made.part else ""}
         journal = Journal(out, identity, made.run, resume)
         journal.restore(made.cases)
-    taken: dict[str, int] = {}
+    count: dict[str, int] = {}
 
     def round_(bench: Any, cases: Sequence[Case], index: int, done: Callable[[PairOutcome], None], end: float) -> None:
         for case in cases:
-            if sum(taken.values()) >= most:
+            if sum(count.values()) >= most:
                 raise Killed
-            taken[case.key] = taken.get(case.key, 0) + 1
+            count[case.key] = count.get(case.key, 0) + 1
             pair = source[case.id][len(case.pairs)].model_copy(deep=True)
             done(PairOutcome(case, pair, {"base": [[1.0]], "head": [[1.0]]}))
 
-    setups = dict.fromkeys((one.key for one in made.cases), SimpleNamespace(planned=0.0, least=0.0, placements=2))
-    bench: Any = SimpleNamespace(seed=0, setups=setups, spare={})
-    with patch.object(measure_loop, "run_round", round_), patch.object(measure_loop, "adapt", lambda *said: None):
-        runner: Any = None
-        silent: Any = SILENT
-        watch: Any = WATCH
-        budget = Budget(1e9, measure_loop.time.monotonic())
-        loop = Loop(made.plan, {"cuda": bench}, runner, journal, silent, watch, Costs(), budget)
+    with driven(made, round_, 1e9, journal=journal) as loop:
         try:
             loop.run(made.cases, decided)
         finally:
             journal.close()
-    return taken
+    return count
 
 
 def judged(report: Report) -> str:

@@ -29,10 +29,9 @@ from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.results import Results
 from tests.e2e.conftest import Repo, adding
 
-from .replay import SILENT, Killed, Series, judged, measure, planned, series
+from ..driven import SILENT
+from .replay import Killed, Series, judged, measure, planned, series
 from .steps import STEPS, step
-
-QUIET: Any = SILENT
 
 
 def shared(made: Results, numbers: Sequence[int], commands: Sequence[str]) -> SharedPlan:
@@ -86,7 +85,7 @@ def run(made: Results, plan: SharedPlan, on: Host, gpus: int, out: Path) -> Resu
     request = Request.of("compare", out, out)
     members = [Member(f"GPU {number}", {}) for number in range(gpus)]
     with patch.object(host, "measure_together", on.together):
-        folders, _ = host._measure_parts(request, members, plan, QUIET)
+        folders, _ = host._measure_parts(request, members, plan, SILENT)
     found = [(str(one), Results.model_validate_json((one / "results.json").read_bytes())) for one in folders]
     return merge(found)
 
@@ -144,7 +143,7 @@ def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
     request = Request.of("compare", tmp_path, tmp_path, resume=True)
     two = [Member("GPU 0", {}), Member("GPU 1", {})]
     with pytest.raises(UsageError, match="begun on 3 GPUs"):
-        host.plan_host(request, two, tmp_path / "sides", QUIET)
+        host.plan_host(request, two, tmp_path / "sides", SILENT)
     others = {
         "base": "v1", "pull_request": True, "committed": True, "cases": ["a"], "devices": ["cpu"], "python": "py",
         "base_python": "py", "env": {"head": {"A": "1"}}, "quick": True, "seed": 3, "purpose": "seam",
@@ -157,7 +156,7 @@ def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
         with pytest.raises(
             UsageError, match=f"--resume: {WRITTEN.get(name, name)} is not that of the run before.*: give the same"
         ):
-            host.plan_host(other, [*two, Member("GPU 2", {})], tmp_path / "sides", QUIET)
+            host.plan_host(other, [*two, Member("GPU 2", {})], tmp_path / "sides", SILENT)
 
 
 # ---------------------------------------------------------------- processes in step
@@ -209,7 +208,7 @@ def test_how_far_all_have_come_is_told_as_one_and_what_it_takes_once_each_has_a_
 def steps(tmp_path: Path, *members: Member) -> list[str | None]:
     request = Request.of("compare", tmp_path, tmp_path)
     with patch.object(host, "_measure", step):
-        return measure_together([(one, request) for one in members], QUIET)
+        return measure_together([(one, request) for one in members], SILENT)
 
 
 def moments(tmp_path: Path, kind: str) -> dict[int, list[float]]:
