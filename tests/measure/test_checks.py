@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -60,13 +61,15 @@ def kernel_{number}(bench):
 """
 
 
-def repository(tmp_path: Path) -> Path:
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A suite of five kernels: 2 is wrong, 3 has no memory beside many others."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # no run beside this one holds its lease
     repo, notes = Repo(tmp_path / "repo", dict(os.environ)), tmp_path / "notes"
     notes.mkdir()
     kernels = "".join(KERNEL.format(number=number) for number in range(5))
     repo.write("kernels/k.py", SUITE.format(notes=str(notes), kernels=kernels))
-    repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n")
+    repo.policy()
     repo.commit()
     return repo.root
 
@@ -117,9 +120,7 @@ def test_what_tuners_chose_beside_others_is_forgotten(tmp_path):
 
 
 @pytest.mark.slow
-def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, monkeypatch):
-    repo = repository(tmp_path)
-
+def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(repo, tmp_path, monkeypatch):
     def measured(lanes: int, out: Path) -> Results:
         monkeypatch.setattr(checks, "most_lanes", lambda device: lanes)
         request = Request.of("compare", repo, out, base="HEAD", exact_pairs=1, measure_all=True)
@@ -136,8 +137,8 @@ def test_kernels_that_are_checked_at_once_are_answered_as_one_by_one(tmp_path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_memory_that_is_short_behind_a_check_may_do_alone(tmp_path, monkeypatch, lanes):
-    repo, found, short = repository(tmp_path), checker._found, []
+def test_memory_that_is_short_behind_a_check_may_do_alone(repo, tmp_path, monkeypatch, lanes):
+    found, short = checker._found, []
 
     def scarce(bench, worker, name, case, *more):
         if case.id == "kernel_1" and name == "head" and len(short) < 1:
@@ -155,8 +156,8 @@ def test_memory_that_is_short_behind_a_check_may_do_alone(tmp_path, monkeypatch,
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_amid_checks_keeps_those_that_are_written_down(tmp_path, monkeypatch):
-    repo, out, settled = repository(tmp_path), tmp_path / "out", []
+def test_a_run_that_is_killed_amid_checks_keeps_those_that_are_written_down(repo, tmp_path, monkeypatch):
+    out, settled = tmp_path / "out", []
     monkeypatch.setattr(checks, "STRETCH", 0.0)
     settle = checker.Checker._settle
 

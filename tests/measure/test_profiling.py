@@ -39,6 +39,7 @@ from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
 from perfci.system.child import Under
 from perfci.worker.profile import PROFILE_WARM_CALLS
+from tests.e2e.conftest import PLAIN_PYTHON
 from tests.judge.build import limit
 
 SUITE = """
@@ -108,7 +109,9 @@ def place(tmp_path, monkeypatch, request):
     root.mkdir()
     (root / "k.py").write_text(dedent(SUITE) + dedent(getattr(request, "param", "")))
     (root / "perfci.yaml").write_text("version: 1\nsuite: [k.py]\ntimeout: 20s\nenv: {A_TOKEN: canary}\n")
-    asked = measure_request.Request.of("run", root, root / "out", devices=["cpu"], python=sys.executable)
+    own = any(request.node.get_closest_marker(name) for name in ("torch", "nsys"))  # with the packages of the tests
+    python = sys.executable if own else PLAIN_PYTHON
+    asked = measure_request.Request.of("run", root, root / "out", devices=["cpu"], python=python)
     with ExitStack() as stack:
         yield open_place(asked, Quiet(), stack, Costs())
 

@@ -1,16 +1,23 @@
 """What is imported once a run, and what is said of it: real runs on the CPU."""
 
 import os
-import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.agreement import Quiet
+from perfci.measure.costs import Costs
+from perfci.measure.discovery import discover
+from perfci.measure.place import open_place
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.measure.sides.imports import _alike
 from perfci.model.results import Results
+from tests.e2e.conftest import Repo
 
 SUITE = """
 import dear
@@ -23,71 +30,77 @@ def total(bench, n):
     bench.reference(lambda: sum(numbers))
     return lambda: sum(numbers)
 """
-POLICY = "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\n"
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repo:
     """A suite that imports `dear`, which writes down each time that it is imported."""
-    packages, repo = tmp_path / "packages", tmp_path / "repo"
-    (repo / "kernels").mkdir(parents=True)
+    packages, made = tmp_path / "packages", Repo(tmp_path / "repo", dict(os.environ))
     packages.mkdir()
-    (packages / "dear.py").write_text(f"import time\nwith open({str(tmp_path / 'times')!r}, 'a') as f: f.write('x')\n")
-    (repo / "kernels/total.py").write_text(SUITE)
-    (repo / "perfci.yaml").write_text(POLICY)
-    git(repo, "init", "-q")
-    git(repo, "add", ".")
-    git(repo, "commit", "-qm", "suite")
+    note = f"import time\ntime.sleep(0.3)\nwith open({str(tmp_path / 'times')!r}, 'a') as f: f.write('x')\n"
+    (packages / "dear.py").write_text(note)
+    made.write("kernels/total.py", SUITE)
+    made.policy()
+    made.commit()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # no run beside this one holds its lease
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH", "")])))
-    return repo
+    return made
 
 
-def git(where: Path, *words: str) -> None:
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@localhost", *words], cwd=where, check=True)
+def compared(repo: Repo, base: str = "HEAD", **more: Any) -> Request:
+    return Request.of("compare", repo.root, repo.root.parent / "out", base=base, **{"exact_pairs": 1} | more)
 
 
-def measured(repo: Path, pairs: int = 2) -> tuple[Results, str]:
-    """A comparison with HEAD, and its `imports.log`."""
-    out = repo.parent / "out"
-    request = Request.of("compare", repo, out, base="HEAD", exact_pairs=pairs)
-    return Measurement(request, Quiet()).measure(), (out / "logs/imports.log").read_text()
+def logged(repo: Repo) -> str:
+    return (repo.root.parent / "out/logs/imports.log").read_text()
 
 
-def test_a_dear_import_is_paid_once_a_run(repository):
-    results, told = measured(repository)
-    assert [len(case.pairs) for case in results.cases] == [2]
-    assert (repository.parent / "times").read_text() == "xx", "by the scout of base, and for all others"
+def measured(repo: Repo, **more: Any) -> tuple[Results, str]:
+    """A comparison with HEAD, all of whose pairs were taken, and its `imports.log`."""
+    results = Measurement(compared(repo, **more), Quiet()).measure()
+    assert [len(case.pairs) for case in results.cases] == [more.get("exact_pairs", 1)]
+    return results, logged(repo)
+
+
+def discovered(repo: Repo) -> str:
+    """The `imports.log` of a run that ends once both suites are known."""
+    with ExitStack() as stack:
+        discover(open_place(compared(repo), Quiet(), stack, Costs()))
+    return logged(repo)
+
+
+def imports_of_dear(repo: Repo) -> int:
+    return len((repo.root.parent / "times").read_text())
+
+
+def test_a_dear_import_is_paid_once_a_run_and_no_longer_told_as_dear(repo):
+    results, told = measured(repo, exact_pairs=2, python=sys.executable)
+    assert imports_of_dear(repo) == 2, "by the scout of base, and for all others"
     assert "imported once for all workers" in told
+    assert results.imports == {}
 
 
 @pytest.mark.slow
-def test_what_head_alone_provides_is_left_to_the_workers(repository):
-    (repository / "kernels/total.py").write_text("import json\n" + SUITE)
-    git(repository, "commit", "-qam", "json")
-    (repository / "README").write_text("One file more.")
-    (repository / "own.py").write_text("")
-    (repository / "kernels/total.py").write_text(SUITE.replace("import dear", "import dear, own"))
-    results, told = measured(repository, 1)
-    assert [len(case.pairs) for case in results.cases] == [1]
-    assert "1 module imported once for all workers" in told
+def test_what_head_alone_provides_is_left_to_the_workers(repo):
+    repo.write("kernels/total.py", "import json\n" + SUITE)
+    repo.commit()
+    repo.write("README", "One file more.")
+    repo.write("own.py", "")
+    repo.write("kernels/total.py", SUITE.replace("import dear", "import dear, own"))
+    assert "1 module imported once for all workers" in measured(repo)[1]
 
 
 @pytest.mark.slow
-def test_a_side_has_what_its_own_suite_imports_and_nothing_else(repository):
-    (repository.parent / "packages/more.py").write_text("import sys\nsys.has_more = True\n")
-    suite = repository / "kernels/total.py"
-    suite.write_text(
-        suite.read_text()
-        .replace("lambda: sum(numbers)\n", "lambda: has() or sum(numbers)\n")
-        .replace("@perfci", "import sys\ndef has(): assert not hasattr(sys, 'has_more')\n\n@perfci")
+def test_a_side_has_what_its_own_suite_imports_and_nothing_else(repo):
+    (repo.root.parent / "packages/more.py").write_text("import sys\nsys.has_more = True\n")
+    head = SUITE.replace("lambda: sum(numbers)\n", "lambda: has() or sum(numbers)\n").replace(
+        "@perfci", "import sys\ndef has(): assert not hasattr(sys, 'has_more')\n\n@perfci"
     )
-    head = suite.read_text()
-    suite.write_text(head.replace("assert not", "assert").replace("import dear\n", "import dear\nimport more\n"))
-    git(repository, "commit", "-qam", "more")
-    suite.write_text(head)
-    results, told = measured(repository, 1)
-    assert [len(case.pairs) for case in results.cases] == [1]
-    assert "1 module imported once for all workers" in told, "the one that both ask for"
+    base = head.replace("assert not", "assert").replace("import dear\n", "import dear\nimport more\n")
+    repo.write("kernels/total.py", base)
+    repo.commit()
+    repo.write("kernels/total.py", head)
+    assert "1 module imported once for all workers" in measured(repo)[1], "the one that both ask for"
 
 
 ENGINE = """
@@ -208,43 +221,36 @@ SLOWER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOWER)
-def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repository, name):
+def test_what_differs_is_seen_by_packages_that_are_imported_after_it(repo, name):
     """An import that both sides share would have it as one of them, or neither, has it."""
-    packages = repository.parent / "packages"
+    packages = repo.root.parent / "packages"
     packages.joinpath("flags.py").write_text(FLAGS)
     packages.joinpath("engine.py").write_text(ENGINE)
-    (repository / "kernels/total.py").unlink()
-    (repository / "perfci.yaml").write_text(POLICY + "path: [lib]\n")
+    (repo.root / "kernels/total.py").unlink()
+    repo.policy("path: [lib]\n")
     for files in SLOWER[name]:
         for path, text in files.items():
-            (repository / path).parent.mkdir(parents=True, exist_ok=True)
-            (repository / path).unlink(missing_ok=True)
+            (repo.root / path).unlink(missing_ok=True)
+            repo.write(path, text)
             if text.startswith("-> "):
-                (repository / path).symlink_to(text[3:])
-            else:
-                (repository / path).write_text(text)
-        git(repository, "add", ".")
-        git(repository, "commit", "-qm", "work")
-    request = Request.of("compare", repository, repository.parent / "out", base="HEAD~1", exact_pairs=2)
-    (case,) = Measurement(request, Quiet()).measure().cases
-    assert [pair.values["head"]["time"] > 5 * pair.values["base"]["time"] for pair in case.pairs] == [True, True]
+                (repo.root / path).unlink()
+                (repo.root / path).symlink_to(text[3:])
+        repo.commit()
+    (case,) = Measurement(compared(repo, "HEAD~1"), Quiet()).measure().cases
+    assert [pair.values["head"]["time"] > 5 * pair.values["base"]["time"] for pair in case.pairs] == [True]
 
 
 @pytest.mark.slow
-def test_what_a_package_does_not_read_leaves_it_shared(repository):
+def test_what_a_package_does_not_read_leaves_it_shared(repo):
     """A link, a file and a folder that head adds, beside a package that asks for what is installed."""
-    with (repository.parent / "packages/dear.py").open("a") as file:
+    with (repo.root.parent / "packages/dear.py").open("a") as file:
         file.write("\nimport importlib.metadata\nimportlib.metadata.entry_points()\n")
-    (repository / "other").symlink_to(".")
-    (repository / "notes.txt").write_text("")
-    (repository / "more").mkdir()
-    (repository / "more/notes.txt").write_text("")
-    assert "1 module imported once" in measured(repository, 1)[1]
-    info = repository / "more-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Name: more\n")
-
-    told = measured(repository, 1)[1]
+    (repo.root / "other").symlink_to(".")
+    repo.write("notes.txt", "")
+    repo.write("more/notes.txt", "")
+    assert "1 module imported once" in discovered(repo)
+    repo.write("more-1.dist-info/METADATA", "Name: more\n")
+    told = discovered(repo)
     assert "0 modules imported once" in told
     assert "head imports dear, and what follows: more-1.dist-info is read, and differs" in told
 
@@ -267,55 +273,35 @@ def test_what_both_ask_for_after_the_same_others_is_shared(ours, theirs, shared)
 
 
 @pytest.mark.slow
-def test_what_a_case_imports_as_it_is_executed_is_imported_once(repository):
-    suite = repository / "kernels/total.py"
-    text = suite.read_text().replace("import dear\n", "")
-    suite.write_text(
-        text.replace(
-            "    return lambda: sum(numbers)",
-            "    def total():\n        import dear\n        return sum(numbers)\n    return total",
-        )
-    )
-    git(repository, "commit", "-qam", "lazy")
-    results, _ = measured(repository)
-    assert [len(case.pairs) for case in results.cases] == [2]
-    assert (repository.parent / "times").read_text() == "xx"
+def test_what_a_case_imports_as_it_is_executed_is_imported_once(repo):
+    inside = "    def total():\n        import dear\n        return sum(numbers)\n    return total"
+    lazy = SUITE.replace("import dear\n", "").replace("    return lambda: sum(numbers)", inside)
+    repo.write("kernels/total.py", lazy)
+    repo.commit()
+    measured(repo)
+    assert imports_of_dear(repo) == 2
 
 
 @pytest.mark.slow
-def test_what_is_left_to_the_workers_is_named_with_the_reason(repository):
-    bad = repository.parent / "packages/bad.py"
-    bad.write_text("import random\nrandom.seed(1)\n")
-    suite = repository / "kernels/total.py"
-    suite.write_text("import bad\n" + suite.read_text())
-    git(repository, "commit", "-qam", "more")
-    told = measured(repository)[1]
-    assert "each worker imports bad: it seeds Python's random numbers" in told
-    assert (repository.parent / "times").read_text() == "xx", "what spoils was tried before"
+def test_what_is_left_to_the_workers_is_named_with_the_reason(repo):
+    (repo.root.parent / "packages/bad.py").write_text("import random\nrandom.seed(1)\n")
+    repo.write("kernels/total.py", "import bad\n" + SUITE)
+    repo.commit()
+    assert "each worker imports bad: it seeds Python's random numbers" in measured(repo)[1]
+    assert imports_of_dear(repo) == 2, "what spoils was tried before"
 
 
 @pytest.mark.slow
-def test_an_environment_that_differs_is_imported_by_each(repository):
-    (repository / "perfci.yaml").write_text(POLICY + "env: {FLAG: '1'}\n")
-    results, told = measured(repository, 1)
-    assert [len(case.pairs) for case in results.cases] == [1]
-    assert "base and head differ in the environment: FLAG" in told
-    assert len((repository.parent / "times").read_text()) >= 4
+def test_an_environment_that_differs_is_imported_by_each(repo):
+    repo.policy("env: {FLAG: '1'}\n")
+    assert "base and head differ in the environment: FLAG" in measured(repo)[1]
+    assert imports_of_dear(repo) >= 4
 
 
 @pytest.mark.slow
-def test_where_a_suite_decides_how_it_imports_the_log_says_what_to_do(repository):
-    suite = repository / "kernels/total.py"
-    suite.write_text("import os\nos.environ['FLAG'] = '1'\n" + suite.read_text())
-    git(repository, "commit", "-qam", "more")
-    told = measured(repository, 1)[1]
+def test_where_a_suite_decides_how_it_imports_the_log_says_what_to_do(repo):
+    repo.write("kernels/total.py", "import os\nos.environ['FLAG'] = '1'\n" + SUITE)
+    repo.commit()
+    told = discovered(repo)
     assert "each worker imports dear, and what follows, since the suite decides how" in told
     assert "env: in perfci.yaml" in told
-
-
-@pytest.mark.slow
-def test_what_is_imported_once_is_no_longer_told_as_dear_in_each_worker(repository):
-    dear = repository.parent / "packages/dear.py"
-    dear.write_text(dear.read_text() + "time.sleep(0.3)\n")
-    results, _ = measured(repository, 1)
-    assert results.imports == {}

@@ -15,6 +15,7 @@ from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError
 from perfci.system.process import Parent
 from perfci.worker import bytecode
+from tests.e2e.conftest import PLAIN_PYTHON
 
 FILES = {"tree/lib.py": "VALUE = 1\n", "tree/data/table.csv": "1,2\n", "site/pkg/__init__.py": "VALUE = 2\n"}
 
@@ -23,7 +24,7 @@ FILES = {"tree/lib.py": "VALUE = 1\n", "tree/data/table.csv": "1,2\n", "site/pkg
 def parent(tmp_path: Path) -> Iterator[Parent]:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    made = Parent(sys.executable, scratch, dict(os.environ))
+    made = Parent(PLAIN_PYTHON, scratch, dict(os.environ))
     yield made
     made.close()
 
