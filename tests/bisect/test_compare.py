@@ -1,6 +1,7 @@
 """Comparisons of a bisect: what is measured, what is known already, and what becomes of failures."""
 
 import json
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,13 +58,21 @@ def opened(made: Made, measure: Measured, *, restart: bool = False, deeper: bool
     out = made.folder.parent / "out"
     out.mkdir(exist_ok=True)
     request = Request.of("compare", made.folder, out, cases=["adding"])
-    asked = Bisecting(request, "", "", restart=restart, deeper=deeper)
+    bisecting = Bisecting(request, "", "", restart=restart, deeper=deeper)
     said = {f"the {name}": value for name, value in identity.items()}
-    return Comparisons(repo, asked, IDENTITY | said, measure)
+    return Comparisons(repo, bisecting, IDENTITY | said, measure)
 
 
 def step(made: Made, bound: float = 0.05) -> Trial:
     return Trial("step", made.commits["good"], made.commits["middle"], "lower", bound, 2)
+
+
+def asked(made: Made, measure: Measured, *, ended: bool = False) -> None:
+    """A bisect of one comparison, which was left, or ended."""
+    with closing(opened(made, measure)) as comparisons:
+        comparisons.ask(step(made))
+        if ended:
+            comparisons.end()
 
 
 def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) -> None:
@@ -85,20 +94,15 @@ def test_what_is_known_is_not_measured_again_and_another_bound_is(made: Made) ->
 
 
 def test_what_has_ended_goes_on_for_what_is_left(made: Made) -> None:
-    comparisons = opened(made, Measured(log=0.06))
-    comparisons.ask(step(made))
-    comparisons.end()
-    comparisons.close()
+    asked(made, Measured(log=0.06), ended=True)
     deeper = opened(made, Measured(), deeper=True)
     assert deeper.resumed and deeper.ask(step(made)).answer == "yes"
 
 
 def test_interrupted_before_the_first_answer_its_pairs_are_kept(made: Made) -> None:
     measure = Measured(fails=KeyboardInterrupt())
-    comparisons = opened(made, measure)
     with pytest.raises(KeyboardInterrupt):
-        comparisons.ask(step(made))
-    comparisons.close()
+        asked(made, measure)
     folder = measure.calls[0].where.out
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").write_text("{}\n")
@@ -108,9 +112,7 @@ def test_interrupted_before_the_first_answer_its_pairs_are_kept(made: Made) -> N
 
 
 def test_restart_forgets(made: Made) -> None:
-    comparisons = opened(made, Measured(log=0.06))
-    comparisons.ask(step(made))
-    comparisons.close()
+    asked(made, Measured(log=0.06))
     measure = Measured()
     assert opened(made, measure, restart=True).ask(step(made)).answer == "no"
 
@@ -130,9 +132,7 @@ def test_a_damaged_journal_is_one_line(made: Made, text: str) -> None:
 
 
 def test_an_unfinished_one_about_something_else_is_not_mixed(made: Made) -> None:
-    comparisons = opened(made, Measured())
-    comparisons.ask(step(made))
-    comparisons.close()
+    asked(made, Measured())
     with pytest.raises(UsageError, match=r"the case is not that of the unfinished bisect .*: give --restart"):
         opened(made, Measured(), case=["other"])
 
@@ -143,10 +143,7 @@ def test_a_mistake_before_anything_was_measured_stands_in_nobodys_way(made: Made
 
 
 def test_a_mistake_loses_nothing_of_the_bisect_before(made: Made) -> None:
-    comparisons = opened(made, Measured(log=0.06))
-    comparisons.ask(step(made))
-    comparisons.end()
-    comparisons.close()
+    asked(made, Measured(log=0.06), ended=True)
     out = made.folder.parent / "out"
     (out / "bisect.md").write_text("found")
     for name in ("mistyped", "mistyped again"):

@@ -10,41 +10,17 @@ from hypothesis import strategies as st
 from perfci.sources.environment import is_secret, passes, side_environment
 
 CANARY = "canary-9f3a"
-SECRETS = [
-    "GITHUB_TOKEN",
-    "ACTIONS_RUNTIME_TOKEN",
-    "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "HF_TOKEN",
-    "WANDB_API_KEY",
-    "DB_PASSWORD",
-    "SSH_AUTH_SOCK",
-    "TORCH_HUB_TOKEN",
-    "NVIDIA_API_KEY",
-    "CUDA_LICENSE_PRIVATE_KEY",
-    "CMAKE_CREDENTIALS",
-    "NCCL_SECRET",
-    "UV_PUBLISH_TOKEN",
-    "UV_PUBLISH_PASSWORD",
-    "OPENAI_KEY",
-]
-CACHES = [
-    "XDG_CACHE_HOME",
-    "TORCH_EXTENSIONS_DIR",
-    "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "CUDA_CACHE_PATH",
-    "CUPY_CACHE_DIR",
-    "NUMBA_CACHE_DIR",
-    "PIP_CACHE_DIR",
-    "UV_CACHE_DIR",
-    "HOME",
-    "TMPDIR",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_STATE_HOME",
-]
+_SECRETS = """
+    GITHUB_TOKEN ACTIONS_RUNTIME_TOKEN ACTIONS_ID_TOKEN_REQUEST_TOKEN AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID HF_TOKEN
+    WANDB_API_KEY DB_PASSWORD SSH_AUTH_SOCK TORCH_HUB_TOKEN NVIDIA_API_KEY CUDA_LICENSE_PRIVATE_KEY CMAKE_CREDENTIALS
+    NCCL_SECRET UV_PUBLISH_TOKEN UV_PUBLISH_PASSWORD OPENAI_KEY
+"""
+SECRETS = _SECRETS.split()
+_CACHES = """
+    XDG_CACHE_HOME TORCH_EXTENSIONS_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH CUPY_CACHE_DIR
+    NUMBA_CACHE_DIR PIP_CACHE_DIR UV_CACHE_DIR HOME TMPDIR XDG_CONFIG_HOME XDG_DATA_HOME XDG_STATE_HOME
+"""
+CACHES = _CACHES.split()
 
 
 def make(folder: str = "/s/base", **fields) -> dict[str, str]:
@@ -148,45 +124,35 @@ def test_no_name_that_looks_like_a_secret_ever_passes(before: str, word: str, af
     assert not passes(name, build=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *((name, "") for name in SECRETS),
-        *((name, "") for name in ("GH_PAT", "SIGNING_KEY", "SESSION_COOKIE", "HTTP_AUTHORIZATION", "gpg_passphrase")),
-        *(
-            ("X", value)
-            for value in (
-                "ghp_c2VjcmV0c2VjcmV0",
-                "x github_pat_11ABCDEFG0abcdefghij",
-                "glpat-abcdefghij-klmno_p",
-                "hf_AbCdEfGhIjKlMnOpQrSt",
-                "sk-proj-abc_defABCDEFGHIJ0123456789",
-                "xoxb-123456789012",
-                "AKIAIOSFODNN7EXAMPLE",
-                "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.x",
-                "-----BEGIN PRIVATE KEY-----",
-                "https://me:pass@host/",
-                "http://:p@h",
-            )
-        ),
-    ],
-)
+NAMES = [*SECRETS, "GH_PAT", "SIGNING_KEY", "SESSION_COOKIE", "HTTP_AUTHORIZATION", "gpg_passphrase"]
+VALUES = [
+    "ghp_c2VjcmV0c2VjcmV0",
+    "x github_pat_11ABCDEFG0abcdefghij",
+    "glpat-abcdefghij-klmno_p",
+    "hf_AbCdEfGhIjKlMnOpQrSt",
+    "sk-proj-abc_defABCDEFGHIJ0123456789",
+    "xoxb-123456789012",
+    "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.x",
+    "-----BEGIN PRIVATE KEY-----",
+    "https://me:pass@host/",
+    "http://:p@h",
+]
+
+
+@pytest.mark.parametrize(("name", "value"), [*((name, "") for name in NAMES), *(("X", value) for value in VALUES)])
 def test_secrets_are_told_by_their_name_or_the_look_of_their_value(name, value):
     assert is_secret(name, value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("GIT_AUTHOR_NAME", "A. Author"),
-        ("KEYBOARD", "us"),
-        ("PATH", "/usr/bin:/opt/sk-tools/bin"),
-        ("X", "https://host/a@b"),
-        ("X", "refs/heads/hf_transformers_upgrade_test"),
-        ("X", "https://git.example/o/sk-accelerated-kernels"),
-        ("X", "ssh://git@host/o/r"),
-        ("X", "desk-ABCDEFGHIJ0123456789"),
-    ],
-)
+_OTHERS = """
+    https://host/a@b refs/heads/hf_transformers_upgrade_test https://git.example/o/sk-accelerated-kernels
+    ssh://git@host/o/r desk-ABCDEFGHIJ0123456789
+"""
+OTHERS = _OTHERS.split()
+PLAIN = {"GIT_AUTHOR_NAME": "A. Author", "KEYBOARD": "us", "PATH": "/usr/bin:/opt/sk-tools/bin"}
+
+
+@pytest.mark.parametrize(("name", "value"), [*PLAIN.items(), *(("X", value) for value in OTHERS)])
 def test_other_names_and_values_are_none(name, value):
     assert not is_secret(name, value)

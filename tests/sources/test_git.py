@@ -272,25 +272,27 @@ def advised(clone: Path, rev: str | None, *, pull_request: bool = False) -> str:
 BASES = ["rel", "origin/rel", "rel~1", "v1", "v2", "HEAD~1", "HEAD^", "main~3", "short", "whole", "loose"]
 
 
-@pytest.mark.parametrize("kind", [["--depth=1"], ["--depth=2"], ["--single-branch"]], ids=" ".join)
-@pytest.mark.parametrize("rev", BASES)
-def test_the_command_that_a_clone_is_told_to_run_gets_the_base(tmp_path: Path, origin: Path, rev: str, kind: list[str]):
+CLONES = {
+    "--depth=1": BASES,
+    "--depth=2": ["HEAD~1", "rel~1", "short"],
+    "--single-branch": ["rel", "v2", "loose", "main~3"],
+    "--depth=1 --no-single-branch": ["rel"],
+}
+"""What a clone was given → bases; the last has this one, and no commit where it parts from head."""
+
+
+@pytest.mark.parametrize(("kind", "rev"), [(kind, rev) for kind, bases in CLONES.items() for rev in bases])
+def test_the_command_that_a_clone_is_told_to_run_gets_the_base(tmp_path: Path, origin: Path, rev: str, kind: str):
     named = {"short": "rel~1", "whole": "rel", "loose": "refs/loose"}
     rev = git(origin, "rev-parse", *(["--short"] if rev == "short" else []), named[rev]) if rev in named else rev
     clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", *kind, f"file://{origin}", "clone")
+    git(tmp_path, "clone", "-q", *kind.split(), f"file://{origin}", "clone")
     try:
         expected = find(clone).resolve_base(rev, False).sha
     except UsageError:
         advised(clone, rev)
         expected = git(origin, "merge-base", "main", rev.removeprefix("origin/").replace("HEAD", "main"))
     assert find(clone).resolve_base(rev, False).sha == expected
-
-
-def test_a_base_that_a_shallow_clone_has_and_that_parts_from_head_before_it(tmp_path: Path, origin: Path):
-    git(tmp_path, "clone", "-q", "--depth=1", "--no-single-branch", f"file://{origin}", "clone")
-    advised(tmp_path / "clone", "rel")
-    assert find(tmp_path / "clone").resolve_base("rel", False).sha == git(origin, "merge-base", "main", "rel")
 
 
 def test_what_is_nowhere_is_no_commit_once_the_clone_is_whole(tmp_path: Path, origin: Path):

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ def with_submodules(tmp_path: Path) -> Path:
 SUBMODULE_FILES = {"main.py": "1\n", "deps/sub/sub.h": "sub 1\n", "deps/sub/inner/deep.h": "deep 1\n"}
 
 
+TAKES: dict[str, Callable[[Path, Path], str]] = {
+    "commit": lambda root, target: snapshot_commit(find(root), git(root, "rev-parse", "HEAD"), target),
+    "worktree": lambda root, target: snapshot_worktree(find(root), target),
+    "folder": snapshot_folder,
+}
+
+
+def alike(root: Path, tmp_path: Path) -> Path:
+    """The tree of HEAD's commit, which is that of the working tree."""
+    assert TAKES["commit"](root, tmp_path / "one") == TAKES["worktree"](root, tmp_path / "two")
+    return tmp_path / "one"
+
+
 def sources(folder: Path) -> dict[str, str]:
     return {name: content for name, content in tree(folder).items() if not name.endswith(".gitmodules")}
 
@@ -85,24 +99,21 @@ def test_commit_and_clean_working_tree_have_one_digest(tmp_path: Path):
         assert {path.lstat().st_mtime for path in side.glob("*") if not path.is_dir()} == {MTIME}
 
 
-@pytest.mark.parametrize("change", ["content", "mode", "name", "link", "added", "removed"])
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "content": lambda root: (root / "plain.py").write_text("2"),
+    "mode": lambda root: (root / "plain.py").chmod(0o755),
+    "name": lambda root: (root / "plain.py").rename(root / "Plain.py"),
+    "link": lambda root: ((root / "link").unlink(), (root / "link").symlink_to("empty")),
+    "added": lambda root: (root / "untracked").touch(),
+    "removed": lambda root: (root / "empty").unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_every_change_changes_the_digest(tmp_path: Path, change: str):
     root = init(tmp_path / "work", ODD)
     before = snapshot_commit(find(root), with_links_and_modes(root), tmp_path / "one")
-    match change:
-        case "content":
-            (root / "plain.py").write_text("2")
-        case "mode":
-            (root / "plain.py").chmod(0o755)
-        case "name":
-            (root / "plain.py").rename(root / "Plain.py")
-        case "link":
-            (root / "link").unlink()
-            (root / "link").symlink_to("empty")
-        case "added":
-            (root / "untracked").touch()
-        case "removed":
-            (root / "empty").unlink()
+    CHANGES[change](root)
     assert snapshot_worktree(find(root), tmp_path / "two") != before
 
 
@@ -160,15 +171,6 @@ def test_a_repository_without_commits_has_a_working_tree(tmp_path: Path):
     assert tree(tmp_path / "tree") == {"a": "1"}
 
 
-def test_a_linked_worktree_is_a_source_like_any_other(tmp_path: Path):
-    main = init(tmp_path / "main", {"a": "1"})
-    git(main, "worktree", "add", "-q", "-b", "side", str(tmp_path / "linked"))
-    sha = commit(tmp_path / "linked", {"b": "2"})
-    repo = find(tmp_path / "linked")
-    assert snapshot_commit(repo, sha, tmp_path / "one") == snapshot_worktree(repo, tmp_path / "two")
-    assert tree(tmp_path / "two") == {"a": "1", "b": "2"}
-
-
 def test_other_worktrees_inside_the_tree_stay_out_and_clones_inside_it_come_along(tmp_path: Path):
     main = init(tmp_path / "main", {"a": "1"})
     git(main, "worktree", "add", "-q", "-b", "side", str(main / "trees/side"))
@@ -200,11 +202,11 @@ def test_what_a_sparse_checkout_left_out_comes_from_head(tmp_path: Path):
 def test_a_file_system_without_modes_takes_them_from_git(tmp_path: Path):
     root = init(tmp_path / "work", {"run.sh": "#!/bin/sh\n", "a": "1"})
     (root / "run.sh").chmod(0o755)
-    sha = commit(root)
+    commit(root)
     git(root, "config", "core.fileMode", "false")
     (root / "run.sh").chmod(0o644)
     (root / "a").chmod(0o777)
-    assert snapshot_commit(find(root), sha, tmp_path / "one") == snapshot_worktree(find(root), tmp_path / "two")
+    alike(root, tmp_path)
 
 
 def test_attributes_are_those_of_the_snapshot_not_of_the_working_tree(tmp_path: Path):
@@ -246,20 +248,9 @@ def test_a_read_only_repository_can_be_measured(tmp_path: Path):
     try:
         with pytest.raises(OSError):
             (root / "x").touch()
-        repo = find(root)
-        one = snapshot_commit(repo, git(root, "rev-parse", "HEAD"), tmp_path / "one")
-        assert one == snapshot_worktree(repo, tmp_path / "two")
+        alike(root, tmp_path)
     finally:
         subprocess.run(["umount", str(root)], check=True)
-
-
-def test_submodules_are_filled_in_recursively_in_both_kinds_of_snapshot(tmp_path: Path):
-    root = with_submodules(tmp_path)
-    repo = find(root)
-    one = snapshot_commit(repo, git(root, "rev-parse", "HEAD"), tmp_path / "one")
-    two = snapshot_worktree(repo, tmp_path / "two")
-    assert sources(tmp_path / "one") == SUBMODULE_FILES
-    assert one == two
 
 
 def test_each_commit_gets_its_own_commit_of_a_submodule_and_the_tree_gets_its_changes(tmp_path: Path):
@@ -300,24 +291,20 @@ def test_a_submodule_with_its_own_git_folder_inside_is_filled_in(tmp_path: Path)
     root = tmp_path / "work"
     git(root, "init", "-q")
     git(root, "-c", "advice.addEmbeddedRepo=false", "submodule", "add", "-q", str(lib), "lib")
-    sha = commit(root, {"a": "1"})
+    commit(root, {"a": "1"})
     assert (lib / ".git").is_dir()
-    one = snapshot_commit(find(root), sha, tmp_path / "one")
-    assert tree(tmp_path / "one")["lib/lib.h"] == "h"
-    assert one == snapshot_worktree(find(root), tmp_path / "two")
+    assert tree(alike(root, tmp_path))["lib/lib.h"] == "h"
 
 
 def test_submodules_of_a_linked_worktree_are_filled_in(tmp_path: Path):
     root = with_submodules(tmp_path)
     linked = tmp_path / "linked"
     git(root, "worktree", "add", "-q", "-b", "side", str(linked))
-    sha = git(root, "rev-parse", "HEAD")
     # Its submodules are not checked out; their commits lie in the main repository.
-    one = snapshot_commit(find(linked), sha, tmp_path / "one")
-    assert sources(tmp_path / "one") == SUBMODULE_FILES
-    assert one == snapshot_worktree(find(linked), tmp_path / "two")
+    assert sources(alike(linked, tmp_path)) == SUBMODULE_FILES
     git(linked, "submodule", "update", "-q", "--init", "--recursive")
-    assert one == snapshot_worktree(find(linked), tmp_path / "three")
+    snapshot_worktree(find(linked), tmp_path / "three")
+    assert tree(tmp_path / "three") == tree(tmp_path / "one")
 
 
 def test_a_submodule_that_was_never_fetched_is_named_with_the_command_that_gets_it(tmp_path: Path):
@@ -325,12 +312,9 @@ def test_a_submodule_that_was_never_fetched_is_named_with_the_command_that_gets_
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(outer), str(clone))
     repo = find(clone)
-    for take in (
-        lambda target: snapshot_commit(repo, git(clone, "rev-parse", "HEAD"), target),
-        lambda target: snapshot_worktree(repo, target),
-    ):
+    for kind in ("commit", "worktree"):
         with refused("submodule deps/sub", "git submodule update --init --recursive"):
-            take(tmp_path / "tree")
+            TAKES[kind](clone, tmp_path / "tree")
         shutil.rmtree(tmp_path / "tree")
     git(clone, "submodule", "update", "-q", "--init")
     with refused("submodule deps/sub/inner"):
@@ -362,14 +346,10 @@ def test_a_shallow_submodule_without_the_commit_of_base_says_what_to_fetch(tmp_p
 
 
 def test_submodules_that_nobody_is_meant_to_fetch_stay_empty(tmp_path: Path):
-    outer = with_submodules(tmp_path)
-    sha = git(outer, "rev-parse", "HEAD")
-    clone = tmp_path / "clone"
+    outer, clone = with_submodules(tmp_path), tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(outer), str(clone))
     git(clone, "config", "submodule.deps/sub.update", "none")
-    one = snapshot_commit(find(clone), sha, tmp_path / "one")
-    assert sources(tmp_path / "one") == {"main.py": "1\n"}
-    assert one == snapshot_worktree(find(clone), tmp_path / "two")
+    assert sources(alike(clone, tmp_path)) == {"main.py": "1\n"}
 
     git(outer, "rm", "-q", "--cached", ".gitmodules")
     (outer / ".gitmodules").unlink()
@@ -457,16 +437,12 @@ def test_a_commit_that_is_not_here_is_an_error_of_one_line(tmp_path: Path):
 def test_a_target_that_holds_files_is_refused(tmp_path: Path):
     root = init(tmp_path / "work", {"a": "1"})
     write(tmp_path, {"tree/left-over": "x"})
-    for take in (
-        lambda: snapshot_commit(find(root), git(root, "rev-parse", "HEAD"), tmp_path / "tree"),
-        lambda: snapshot_worktree(find(root), tmp_path / "tree"),
-        lambda: snapshot_folder(root, tmp_path / "tree"),
-    ):
+    for take in TAKES.values():
         with refused("is not empty", by=MachineError):
-            take()
+            take(root, tmp_path / "tree")
 
 
-@pytest.mark.parametrize("kind", ["commit", "worktree", "folder"])
+@pytest.mark.parametrize("kind", TAKES)
 def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
     root = init(tmp_path / "work", {"big": os.urandom(400_000), "b/big": os.urandom(400_000)})
     small = tmp_path / "small"
@@ -475,12 +451,7 @@ def test_a_full_disk_is_one_line_with_a_remedy(tmp_path: Path, kind: str):
         pytest.skip("mounting is not allowed here")  # only a small file system of its own can be filled
     try:
         with refused("big", "TMPDIR", by=MachineError):
-            if kind == "commit":
-                snapshot_commit(find(root), git(root, "rev-parse", "HEAD"), small / "tree")
-            elif kind == "worktree":
-                snapshot_worktree(find(root), small / "tree")
-            else:
-                snapshot_folder(root, small / "tree")
+            TAKES[kind](root, small / "tree")
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -516,10 +487,8 @@ def test_a_plain_folder_that_is_too_large_is_refused_before_it_is_copied(tmp_pat
 def test_names_that_are_not_utf8_survive(tmp_path: Path):
     name = os.fsdecode(b"caf\xe9")
     root = init(tmp_path / "work", {name: "1"})
-    sha = git(root, "rev-parse", "HEAD")
-    one = snapshot_commit(find(root), sha, tmp_path / "one")
-    assert one == snapshot_worktree(find(root), tmp_path / "two") == snapshot_folder(root, tmp_path / "three")
-    assert [os.fsencode(path.name) for path in (tmp_path / "one").iterdir()] == [b"caf\xe9"]
+    assert len({take(root, tmp_path / kind) for kind, take in TAKES.items()}) == 1
+    assert [os.fsencode(path.name) for path in (tmp_path / "commit").iterdir()] == [b"caf\xe9"]
 
 
 def test_the_suite_of_another_commit_takes_the_place_of_ones_own(tmp_path: Path):

@@ -50,12 +50,19 @@ def noise(n: int, seed: int, centre: float = 1.0) -> list[float]:
     return [centre * drawn.gauss(1, 0.003) for _ in range(n)]
 
 
-def compared(folder: Path, tool: str, n: int, slower: float, policy: Policy | None = None) -> tuple[Results, Report]:
-    files = {
-        "base": written(folder, tool, "base", noise(n, 1)),
-        "head": written(folder, tool, "head", noise(n, 2, slower)),
+def sides(
+    folder: Path, tool: str = "hyperfine", n: int = 8, slower: float = 1.0, *, base: Any = None, head: Any = None
+) -> dict[Any, list[Path]]:
+    """So many files of each side. `base`, `head`: what is changed in all of that side."""
+    return {
+        "base": written(folder, tool, "base", noise(n, 1), base),
+        "head": written(folder, tool, "head", noise(n, 2, slower), head),
     }
-    results = Results.model_validate_json(import_files(files, policy or Policy(version=1)).model_dump_json())
+
+
+def compared(folder: Path, tool: str, n: int, slower: float, policy: Policy | None = None) -> tuple[Results, Report]:
+    imported = import_files(sides(folder, tool, n, slower), policy or Policy(version=1))
+    results = Results.model_validate_json(imported.model_dump_json())
     return results, judge(results)
 
 
@@ -121,7 +128,7 @@ def test_other_limits_judge_the_same_files(tmp_path):
 
 def test_one_worker_is_not_two(tmp_path):
     """The same file in base and head would be compared with itself, and twice in one it would count twice."""
-    base, head = (written(tmp_path, "hyperfine", name, noise(8, seed)) for name, seed in (("base", 1), ("head", 2)))
+    base, head = sides(tmp_path).values()
     copy = tmp_path / "copy.json"
     copy.write_bytes(base[0].read_bytes())
     for files, said in (
@@ -137,10 +144,7 @@ def test_cases_of_one_side_alone(tmp_path):
     def dropped(root: Any) -> None:
         del root["results"][0]
 
-    files = {
-        "base": written(tmp_path, "hyperfine", "base", noise(8, 1)),
-        "head": written(tmp_path, "hyperfine", "head", noise(8, 2), dropped),
-    }
+    files = sides(tmp_path, head=dropped)
     assert classes(judge(import_files(files, Policy(version=1)))) == {
         "nap/t=0.01": "missing",
         "nap/t=0.02": "unchanged",
@@ -157,11 +161,7 @@ def test_samples_are_not_compared_with_a_mean(tmp_path):
         for one in root["results"]:
             del one["times"]
 
-    files = {
-        "base": written(tmp_path, "hyperfine", "base", noise(8, 1), bare),
-        "head": written(tmp_path, "hyperfine", "head", noise(8, 2)),
-    }
-    report = judge(import_files(files, Policy(version=1)))
+    report = judge(import_files(sides(tmp_path, base=bare), Policy(version=1)))
     assert set(classes(report).values()) == {"changed"}
     assert report.rows[0].reason == "timing time is mean in base, samples in head"
 
@@ -170,11 +170,7 @@ def test_another_machine_is_another_question(tmp_path):
     def moved(root: Any) -> None:
         root["machine_info"] |= {"node": "elsewhere", "cpu": {"count": 64, "brand_raw": "Xeon"}}
 
-    files = {
-        "base": written(tmp_path, "pytest-benchmark", "base", noise(8, 1), moved),
-        "head": written(tmp_path, "pytest-benchmark", "head", noise(8, 2)),
-    }
-    report = judge(import_files(files, Policy(version=1)))
+    report = judge(import_files(sides(tmp_path, "pytest-benchmark", base=moved), Policy(version=1)))
     assert set(classes(report).values()) == {"changed"}
     assert report.rows[0].reason == "timing machine is 64 cores, Xeon in base, 2 cores, AMD EPYC in head"
     assert any("base was measured on elsewhere, head on host" in note for note in report.notes)
@@ -191,10 +187,7 @@ def dated(day: int, start: int) -> Any:
 
 @pytest.mark.parametrize(("day", "told"), [(1, False), (2, True)])
 def test_sides_that_were_not_measured_in_turns_are_told(tmp_path, day, told):
-    files = {
-        "base": written(tmp_path, "pytest-benchmark", "base", noise(8, 1), dated(1, 0)),
-        "head": written(tmp_path, "pytest-benchmark", "head", noise(8, 2), dated(day, 1)),
-    }
+    files = sides(tmp_path, "pytest-benchmark", base=dated(1, 0), head=dated(day, 1))
     results = import_files(files, Policy(version=1))
     assert any("not in turns" in note for note in results.notes) == told
     assert results.started == "2026-01-01T00:00:00+00:00"
@@ -227,20 +220,12 @@ def test_nvbench_files_are_of_the_gpu_that_they_name(tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("base", "head", "says"),
-    [
-        (("hyperfine", 2), ("hyperfine", 3), "2 of base and 3 of head: files pair up in order"),
-        (("hyperfine", 1), ("pytest-benchmark", 1), "import one tool at a time"),
-    ],
-)
-def test_files_that_do_not_fit_together(tmp_path, base, head, says):
-    files = {
-        "base": written(tmp_path, base[0], "base", [1.0] * base[1]),
-        "head": written(tmp_path, head[0], "head", [1.0] * head[1]),
-    }
-    with pytest.raises(UsageError, match=says):
-        import_files(files, Policy(version=1))
+def test_files_that_do_not_fit_together(tmp_path):
+    base = written(tmp_path, "hyperfine", "base", [1.0] * 2)
+    more, other = (written(tmp_path, tool, tool, [1.0] * n) for tool, n in (("hyperfine", 3), ("pytest-benchmark", 1)))
+    for head, says in ((more, "2 of base and 3 of head: files pair up in order"), (other, "import one tool at a time")):
+        with pytest.raises(UsageError, match=says):
+            import_files({"base": base[: len(head)], "head": head}, Policy(version=1))
 
 
 def test_a_bound_holds_for_a_metric_that_heads_files_alone_have(tmp_path):
@@ -251,11 +236,7 @@ def test_a_bound_holds_for_a_metric_that_heads_files_alone_have(tmp_path):
     policy = Policy(
         version=1, metrics={"p99": CustomMetric(unit="s")}, limits=[*DEFAULT_LIMITS, Limit(metric="p99", max="20ms")]
     )
-    files = {
-        "base": written(tmp_path, "google-benchmark", "base", noise(10, 1)),
-        "head": written(tmp_path, "google-benchmark", "head", noise(10, 2), grown),
-    }
-    results = import_files(files, policy)
+    results = import_files(sides(tmp_path, "google-benchmark", 10, head=grown), policy)
     for report in (judge(results), judge_by(policy, results)):
         found = {row.class_ for row in report.rows if row.metric == "p99" and row.kind == "max"}
         assert found == {"violation"} and not report.exploratory

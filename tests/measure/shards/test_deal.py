@@ -16,7 +16,8 @@ from perfci.measure.shards.deal import deal, planned
 from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan, read_plan
 from perfci.model.base import UsageError
 from perfci.model.comparison import claims
-from tests.judge.build import case, limit, results
+
+from .build import shared_plan
 
 SECONDS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=4), st.one_of(st.just(0.0), st.floats(0.1, 100)), min_size=1, max_size=20
@@ -49,12 +50,8 @@ def test_the_deal_is_even(seconds: list[float], shards: int) -> None:
 
 
 def plan() -> SharedPlan:
-    made = results([case("a"), case("b")], [limit("a"), limit("b")])
     cases = [PlannedCase(key=f"{name}@cuda", seconds=1.0, shard=number) for number, name in enumerate("ab", 1)]
-    return SharedPlan(
-        run="r", perfci=__import__("perfci").__version__, made="now", command=["perfci", "plan"], what=What(mode="compare"),
-        sources=claims({"the code of head": "a" * 64}), machine={}, sides=made.sides, plan=made.plan, shards=2, cases=cases,
-    ).sealed()  # fmt: skip
+    return shared_plan(cases, sources=claims({"the code of head": "a" * 64}))
 
 
 def test_a_shard_keeps_the_error_rates_of_the_whole() -> None:

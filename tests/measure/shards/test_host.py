@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import perfci
 from perfci.judge.judge import judge
 from perfci.measure import place
 from perfci.measure.budget import Budget
@@ -30,6 +29,7 @@ from perfci.model.results import Results
 from tests.e2e.conftest import Repo, adding
 
 from ..driven import SILENT
+from .build import shared_plan
 from .replay import Killed, Series, judged, measure, planned, series
 from .steps import STEPS, step
 
@@ -40,10 +40,7 @@ def shared(made: Results, numbers: Sequence[int], commands: Sequence[str]) -> Sh
         PlannedCase(key=case.key, command=command, seconds=1.0, shard=used.index(number) + 1)
         for case, number, command in zip(made.cases, numbers, commands, strict=True)
     ]
-    return SharedPlan(
-        run=made.run, perfci=perfci.__version__, made="now", command=["perfci"], what=What(mode="compare"), sources={}, machine={},
-        sides=made.sides, plan=made.plan, shards=len(used), cases=cases,
-    ).sealed()  # fmt: skip
+    return shared_plan(cases, made)
 
 
 def begun(made: Results, request: Request) -> Results:

@@ -50,6 +50,19 @@ def refused(found: list[tuple[str, Results]], kind: type[PerfciError] = UsageErr
     return str(error.value)
 
 
+def setting(at: str, value: object) -> Change:
+    """Set what a path of attributes names."""
+
+    def change(one: Results) -> None:
+        *path, last = at.split(".")
+        holder: object = one
+        for name in path:
+            holder = getattr(holder, name)
+        setattr(holder, last, value)
+
+    return change
+
+
 @pytest.mark.parametrize("gone", [[1], [2, 3]])
 def test_a_missing_shard_is_no_pass(gone: list[int]) -> None:
     said = refused([one for one in three() if one[1].part and one[1].part.shards[0] not in gone], MachineError)
@@ -93,53 +106,18 @@ def test_of_attempts_that_all_ended_by_errors_the_last_one_counts() -> None:
         assert "second" in error.text
 
 
-def _number(one: Results) -> None:
-    assert one.part is not None
-    one.part.shards = [9]
-
-
-def _no_part(one: Results) -> None:
-    one.part = None
-
-
-def _all(one: Results) -> None:
-    assert one.part is not None
-    one.part.shards = [1, 2]
-
-
-def _stolen(one: Results) -> None:
-    one.cases.append(shard(1).cases[0])
-
-
-def _dropped(one: Results) -> None:
-    one.cases.pop()
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_number, "shard-2: is shard 9 of 3"),
-        (_no_part, "shard-2: is no shard of a plan"),
-        (_all, "shard-2: was merged already"),
-        (_stolen, "shard-2: holds k/n=0@cuda, which shard-1 holds too"),
-        (_dropped, "no shard holds k/n=4@cuda"),
+        (setting("part.shards", [9]), "shard-2: is shard 9 of 3"),
+        (setting("part", None), "shard-2: is no shard of a plan"),
+        (setting("part.shards", [1, 2]), "shard-2: was merged already"),
+        (lambda one: one.cases.append(shard(1).cases[0]), "shard-2: holds k/n=0@cuda, which shard-1 holds too"),
+        (lambda one: one.cases.pop(), "no shard holds k/n=4@cuda"),
     ],
 )
 def test_shards_that_do_not_belong_together_are_refused(change: Change, said: str) -> None:
     assert said in refused(three(change))
-
-
-def setting(at: str, value: object) -> Change:
-    """Set what a path of attributes names."""
-
-    def change(one: Results) -> None:
-        *path, last = at.split(".")
-        holder: object = one
-        for name in path:
-            holder = getattr(holder, name)
-        setattr(holder, last, value)
-
-    return change
 
 
 OF_PLAN: dict[str, Change] = {

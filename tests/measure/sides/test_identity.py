@@ -21,7 +21,7 @@ from perfci.measure.journal import Journal
 from perfci.measure.place import Place
 from perfci.measure.plan import identity
 from perfci.measure.prepare import SideWork, Sources, find_sources, materialise
-from perfci.measure.request import Request, What
+from perfci.measure.request import Request
 from perfci.measure.shards.deal import planned
 from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
 from perfci.measure.sides import kept, prepared
@@ -36,6 +36,7 @@ from perfci.sources.git import Commit
 from perfci.system.child import Exit
 from tests.e2e.conftest import Repo
 from tests.judge.build import case, limit, results
+from tests.measure.shards.build import shared_plan
 
 ENVIRONMENTS = Environments(interpreters={})
 GPU = GpuFacts(capability="9.0", multiprocessors=132, l2_bytes=1, memory_bytes=2, empty_pair_seconds=1e-6)
@@ -101,16 +102,8 @@ def setting(at: str, value: object) -> Callable[[Run], None]:
 
 
 def shared() -> SharedPlan:
-    made = results([case("a"), case("b")], [limit("a"), limit("b")])
-    cases = [
-        PlannedCase(key="a@cuda", seconds=1.0, shard=1),
-        PlannedCase(key="x@cpu", command="tool", seconds=1.0, shard=1),
-        PlannedCase(key="y@cpu", command="other", seconds=1.0, shard=2),
-    ]
-    return SharedPlan(
-        run="r", perfci=perfci.__version__, made="now", command=["perfci"], what=What(mode="compare"), sources={}, machine={},
-        sides=made.sides, plan=made.plan, shards=2, cases=cases,
-    ).sealed()  # fmt: skip
+    dealt = (("a@cuda", "", 1), ("x@cpu", "tool", 1), ("y@cpu", "other", 2))
+    return shared_plan([PlannedCase(key=key, command=of, seconds=1.0, shard=shard) for key, of, shard in dealt])
 
 
 OF_SIDES = {
