@@ -1,8 +1,6 @@
 """Captures that perfci did not make: what is read of them equals what plain SQL and plain CSV say, or is refused."""
 
 import csv
-import gzip
-import json
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -11,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import recognise
 from perfci.measure.imported.files import import_files
 from perfci.model.base import UsageError
-from perfci.model.policy import Limit, Policy
-from perfci.model.report import Report
 from perfci.model.results import Results, Work
 from perfci.render import markdown
 from perfci.render.csv import profile
@@ -25,22 +20,14 @@ from perfci.render.html import render as html
 from tests.profilers.test_nsys import change
 
 from . import independent
+from .build import MATMUL, RESAMPLE, SDPA, UPLOAD, call, event, judged, kernel, policy, write_trace
 
 DATA = Path(__file__).parents[2] / "data"
-SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return independent.unpacked(tmp_path_factory.mktemp("captures"))
-
-
-def policy(*limits: dict[str, Any]) -> Policy:
-    return Policy(version=1, limits=[Limit(**one) for one in limits])
-
-
-def judged(results: Results, **how: Any) -> Report:
-    return judge(Results.model_validate_json(results.model_dump_json()), **how)
 
 
 def part(source: Path, folder: Path, *statements: str) -> Path:
@@ -53,23 +40,6 @@ def part(source: Path, folder: Path, *statements: str) -> Path:
 def both(files: dict[str, Path], *limits: dict[str, Any], by: Any = None) -> Results:
     sides = {side: [files[f"ncu_{side}"], files[f"nsys_{side}"]] for side in ("base", "head")}
     return import_files(sides, policy(*limits), by=by)
-
-
-@pytest.mark.parametrize("side", ["base", "head"])
-@pytest.mark.slow
-def test_ranges_hold_what_plain_sql_and_csv_say(files: dict[str, Path], side: Any) -> None:
-    results = both(files)
-    cases = {case.id: case for case in results.cases}
-    sql, table = independent.by_sql(files[f"nsys_{side}"]), independent.by_csv(files[f"ncu_{side}"])
-    assert cases.keys() == sql.keys() == {SDPA, MATMUL, RESAMPLE, UPLOAD} and table.keys() == {SDPA, MATMUL, RESAMPLE}
-    for name, expected in sql.items():
-        seen = cases[name].sides[side]
-        assert seen.profile is not None
-        for metric in ("kernel_launches", "device_time", "launch_overhead"):
-            assert seen.profile.metrics[metric] == pytest.approx(expected[metric], rel=1e-9, abs=1e-9)
-        assert cases[name].pairs[0].values[side]["time"] == pytest.approx(expected["time"], rel=1e-6)
-        for metric, value in table.get(name, {}).items():
-            assert seen.profile.metrics[metric] == pytest.approx(value, rel=1e-6)
 
 
 TABLE = [*csv.DictReader((DATA / "import" / "seeds.csv").open(encoding="utf-8"))]
@@ -308,20 +278,11 @@ def test_a_time_without_all_work_of_the_gpu_is_no_answer(files: dict[str, Path],
 
 def annotated(folder: Path, spans: Sequence[tuple[str, int, float, float]], lost: str = "") -> Path:
     """A trace of annotations (name, thread, begin, length in µs), each with a kernel, but for `lost`."""
-    events: list[dict[str, Any]] = []
+    events = []
     for number, (name, thread, start, length) in enumerate(spans, 1):
-        for cat, title, tid, ts, dur, args in (
-            ("user_annotation", name, thread, start, length, {}),
-            ("cuda_runtime", "cudaLaunchKernel", thread, start + 1, 2, {"correlation": number}),
-            ("kernel", f"k_{name}", 0, start + 4, 5, {"correlation": number, "grid": [1, 1, 1], "block": [32, 1, 1]}),
-        ):
-            if not (cat == "kernel" and name == lost):
-                events.append(
-                    {"ph": "X", "cat": cat, "name": title, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
-                )
-    path = folder / "annotated.json"
-    path.write_text(json.dumps({"deviceProperties": [], "traceEvents": events}))
-    return path
+        events += [event("user_annotation", name, start, length, thread), call(number, start + 1, thread)]
+        events += [] if name == lost else [kernel(number, f"k_{name}", start + 4, 5)]
+    return write_trace(folder / "annotated.json", events)
 
 
 @pytest.mark.parametrize(
@@ -360,15 +321,9 @@ def test_a_range_that_did_not_end_is_named(files: dict[str, Path], tmp_path: Pat
 
 def test_kernels_of_one_shape_are_told_apart(tmp_path: Path) -> None:
     def functions(name: str, first: float, second: float) -> Path:
-        path = trace(tmp_path, name, annotated=False)
-        data = json.loads(path.read_text())
-        kernels = [one for one in data["traceEvents"] if one["cat"] == "kernel"]
-        for kernel, (title, length) in zip(
-            kernels, [("float", first), ("double", second), ("double", second)], strict=True
-        ):
-            kernel |= {"name": f"void mine<{title}>({title}*)", "dur": length}
-        path.write_text(json.dumps(data))
-        return path
+        launched = enumerate([("float", first), ("double", second), ("double", second)], 1)
+        each = [(call(n, 100 * n), kernel(n, f"void mine<{of}>({of}*)", 100 * n + 9, us)) for n, (of, us) in launched]
+        return write_trace(tmp_path / f"{name}.json", [one for both in each for one in both])
 
     sides: Any = {"base": [functions("base", 10, 90)], "head": [functions("head", 50, 50)]}
     cases = import_files(sides, policy()).cases
@@ -447,33 +402,14 @@ def test_a_range_that_only_base_has_is_missing(files: dict[str, Path], tmp_path:
 
 def trace(folder: Path, name: str, *, annotated: bool = True, packed: bool = False) -> Path:
     """A trace of two steps, each with a nested range and one kernel of 10 and 30 µs; a kernel before them of 5."""
-    events: list[dict[str, Any]] = []
-
-    def add(cat: str, title: str, start: float, length: float, **args: Any) -> None:
-        events.append(
-            {"ph": "X", "cat": cat, "name": title, "pid": 1, "tid": 7, "ts": start, "dur": length, "args": args}
-        )
-
+    events = []
     for number, (start, length) in enumerate([(10, 5), (100, 10), (200, 30)]):
         if number and annotated:
-            add("user_annotation", f"ProfilerStep#{number}", start, 50)
-            add("user_annotation", "forward", start + 1, 20)
-        add("cuda_runtime", "cudaLaunchKernel", start + 2, 3, correlation=number + 1)
-        add(
-            "kernel",
-            "void mine<float>(float*)",
-            start + 20,
-            length,
-            correlation=number + 1,
-            grid=[4, 1, 1],
-            block=[128, 1, 1],
-            stream=7,
-            **{"registers per thread": 16, "shared memory": 0},
-        )
-    text = json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}).encode()
-    path = folder / f"{name}.json{'.gz' if packed else ''}"
-    path.write_bytes(gzip.compress(text) if packed else text)
-    return path
+            events.append(event("user_annotation", f"ProfilerStep#{number}", start, 50))
+            events.append(event("user_annotation", "forward", start + 1, 20))
+        events.append(call(number + 1, start + 2))
+        events.append(kernel(number + 1, "void mine<float>(float*)", start + 20, length))
+    return write_trace(folder / f"{name}.json{'.gz' if packed else ''}", events)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -510,42 +446,40 @@ def test_timelines_pair_up_as_workers(tmp_path: Path) -> None:
         import_files({"base": timelines("b", 1.0), "head": timelines("h", 1.1)[:1]}, policy(limit))
 
 
-def damaged(files: dict[str, Path], tmp_path: Path) -> dict[str, tuple[dict[str, list[Path]], str]]:
-    def made(name: str, content: bytes) -> Path:
-        (tmp_path / name).write_bytes(content)
-        return tmp_path / name
-
-    lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
-    bench = next((DATA / "import").glob("*.json"))
-    whole = files["nsys_head"].read_bytes()
-    return {
-        "pointer": ({"head": [made("a.sqlite", lfs)]}, "a Git LFS pointer"),
-        "pointer of ncu": ({"head": [made("a.ncu-rep", lfs)]}, "Git LFS"),
-        "empty": ({"head": [made("b.ncu-rep", b"")]}, "is empty"),
-        "cut": ({"head": [made("c.sqlite", whole[: len(whole) // 2])]}, "truncated"),
-        "cut report": ({"head": [made("d.ncu-rep", b"NVR\0abc")]}, "cut or damaged"),
-        "another kind": ({"head": [files["nsys_head"], bench]}, "import one kind at a time"),
-        "one side's timeline": ({"base": [files["ncu_base"]], "head": [files["nsys_head"]]}, "0 of base and 1 of head"),
-        "twice": ({"base": [files["nsys_head"]], "head": [files["nsys_head"]]}, "given twice"),
-        "two tools": ({"head": [files["nsys_head"], trace(tmp_path, "t")]}, "timelines of nsys and of torch.profiler"),
-        "no report": ({"head": [made("e.nsys-rep", b"junk")]}, "e.nsys-rep"),
-        "nothing of the GPU": (
-            {"head": [made("f.json", b'{"deviceProperties": [], "traceEvents": []}')]},
-            "no kernel and no copy",
-        ),
-    }
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
+DAMAGED: dict[str, tuple[str, bytes | None, str]] = {
+    "pointer": ("a.sqlite", LFS, "a Git LFS pointer"),
+    "pointer of ncu": ("a.ncu-rep", LFS, "Git LFS"),
+    "empty": ("b.ncu-rep", b"", "is empty"),
+    "cut": ("c.sqlite", None, "truncated"),
+    "cut report": ("d.ncu-rep", b"NVR\0abc", "cut or damaged"),
+    "no report": ("e.nsys-rep", b"junk", "e.nsys-rep"),
+    "nothing of the GPU": ("f.json", b'{"deviceProperties": [], "traceEvents": []}', "no kernel and no copy"),
+}
+"""File, what it holds (None: half of a capture), and what is said of it."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["pointer", "pointer of ncu", "empty", "cut", "cut report", "another kind", "one side's timeline", "twice",
-     "two tools", "no report", "nothing of the GPU"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", DAMAGED)
 def test_what_cannot_be_read_is_one_line(files: dict[str, Path], tmp_path: Path, name: str) -> None:
-    sides, text = damaged(files, tmp_path)[name]
+    file, content, text = DAMAGED[name]
+    whole = files["nsys_head"].read_bytes()
+    (tmp_path / file).write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(UsageError) as error:
-        import_files(sides, policy())  # type: ignore[arg-type] - the keys are sides
+        import_files({"head": [tmp_path / file]}, policy())
     assert text in str(error.value) and "\n" not in str(error.value)
+
+
+def test_captures_that_do_not_belong_together_are_refused(files: dict[str, Path], tmp_path: Path) -> None:
+    capture, bench = files["nsys_head"], next((DATA / "import").glob("*.json"))
+    for head, base, text in (
+        ([capture, bench], [], "import one kind at a time"),
+        ([capture], [files["ncu_base"]], "0 of base and 1 of head"),
+        ([capture], [capture], "given twice"),
+        ([capture, trace(tmp_path, "t")], [], "timelines of nsys and of torch.profiler"),
+    ):
+        with pytest.raises(UsageError, match=text) as error:
+            import_files({"base": base, "head": head} if base else {"head": head}, policy())
+        assert "\n" not in str(error.value)
 
 
 def test_files_with_and_without_ranges_do_not_mix(files: dict[str, Path], tmp_path: Path) -> None:

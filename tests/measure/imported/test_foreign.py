@@ -8,26 +8,15 @@ from typing import Any
 
 import pytest
 
-from perfci.judge.judge import judge
 from perfci.measure.imported.files import import_files
 from perfci.model.base import UsageError
-from perfci.model.policy import Limit, Policy
 from perfci.model.profile import Trace
-from perfci.model.report import Report
-from perfci.model.results import Results
 from perfci.profilers.torch.capture import read
+
+from .build import Event, call, judged, kernel, policy, write_trace
 
 KINETO = Path(__file__).parents[2] / "data" / "kineto"
 STEP = "ProfilerStep"
-Event = dict[str, Any]
-
-
-def policy(*limits: dict[str, Any]) -> Policy:
-    return Policy(version=1, limits=[Limit(**one) for one in limits])
-
-
-def judged(results: Results) -> Report:
-    return judge(Results.model_validate_json(results.model_dump_json()))
 
 
 def edited(path: Path, change: Callable[[Event], Event | None], *more: Event) -> Path:
@@ -180,16 +169,11 @@ RENAMED = {f"{STEP}#1": "compute", f"{STEP}#2": "upload"}
 
 def kernels(path: Path, *launches: tuple[str, int, int]) -> Path:
     """A trace of launches: (function, grid, block)."""
-    events: list[Event] = []
+    events = []
     for number, (name, grid, block) in enumerate(launches, 1):
-        work = {"correlation": number, "grid": [grid, 1, 1], "block": [block, 1, 1], "registers per thread": 32}
-        common = {"ph": "X", "pid": 1, "tid": 7, "ts": 100 * number, "dur": 5}
-        events += [
-            common | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": {"correlation": number}},
-            common | {"cat": "kernel", "name": name, "ts": 100 * number + 9, "dur": 10 + number, "args": work},
-        ]
-    path.write_text(json.dumps({"traceName": path.name, "deviceProperties": [], "traceEvents": events}))
-    return path
+        events.append(call(number, 100 * number))
+        events.append(kernel(number, name, 100 * number + 9, 10 + number, grid=grid, block=block))
+    return write_trace(path, events)
 
 
 PAIRS = {

@@ -10,20 +10,18 @@ from typing import Any
 
 import pytest
 
-from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.files import import_files
 from perfci.model.metrics import of_ncu
-from perfci.model.policy import Limit, Policy
-from perfci.model.report import Report, Row
+from perfci.model.report import Row
 from perfci.model.results import Results
 from perfci.render import markdown
 from perfci.render.csv import profile
 
 from . import independent
+from .build import MATMUL, RESAMPLE, SDPA, judged, policy
 
 DATA = Path(__file__).parents[2] / "data" / "ncu"
-SDPA, MATMUL, RESAMPLE, UPLOAD = "sdpa-seq512", "matmul-n4096", "trajectory_resample-batch32", "upload-mib64"
 INSTRUCTIONS, CYCLES = "smsp__inst_executed.sum", "sm__cycles_active.avg"
 
 
@@ -39,15 +37,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def imported(files: dict[str, Path], kinds: Sequence[str], *limits: dict[str, Any], **how: Any) -> Results:
     sides = {side: [files[f"{kind}_{side}"] for kind in kinds] for side in ("base", "head")}
-    return import_files(sides, Policy(version=1, limits=[Limit(**one) for one in limits]), **how)
-
-
-def report_of(results: Results) -> Report:
-    return judge(Results.model_validate_json(results.model_dump_json()))
+    return import_files(sides, policy(*limits), **how)
 
 
 def rows(results: Results) -> dict[str, Row]:
-    return {row.case: row for row in report_of(results).rows}
+    return {row.case: row for row in judged(results).rows}
 
 
 def executed(side: str) -> dict[str, int]:
@@ -116,14 +110,14 @@ def test_what_no_file_has_is_invalid_and_says_how_to_capture_it(files: dict[str,
 
 def test_another_policy_asks_for_what_was_not_taken(files: dict[str, Path]) -> None:
     results = imported(files, ["ncu"], {"cases": SDPA, "metric": "occupancy", "min": "1%"})
-    asked = Policy(version=1, limits=[Limit(cases=[SDPA], metric=CYCLES, max=1e6)])
+    asked = policy({"cases": SDPA, "metric": CYCLES, "max": 1e6})
     row = next(row for row in judge_by(asked, results).rows if row.metric == CYCLES)
     assert row.class_ == "invalid" and "is not among what was counted of head" in row.reason
 
 
 def test_kernels_as_cases_have_the_value_of_one_launch(files: dict[str, Path]) -> None:
     limits = [{"metric": INSTRUCTIONS, "max": 1e12}, {"metric": "launch__occupancy_limit_registers", "min": 1}]
-    found = report_of(imported(files, ["ncu"], *limits, by="kernel")).rows
+    found = judged(imported(files, ["ncu"], *limits, by="kernel")).rows
     page = lzma.decompress((DATA / "ncu_base.csv.xz").read_bytes()).decode()
     launches = [*csv.DictReader(io.StringIO(page, newline=""))][1:]
     matmul = next(one for one in launches if "nvjet" in one["Kernel Name"])
@@ -138,7 +132,7 @@ def test_it_stands_in_every_rendering(files: dict[str, Path]) -> None:
         {"cases": SDPA, "metric": INSTRUCTIONS, "max": 7},
     ]
     results = imported(files, ["ncu"], *limits)
-    report = report_of(results)
+    report = judged(results)
     assert report.exit_code == 1
     for text in (markdown.render(report).replace("\\", ""), profile(report), report.model_dump_json()):
         assert "dram__bytes.max" in text and INSTRUCTIONS in text
