@@ -12,15 +12,15 @@ import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import run
-from perfci.measure.costs import Costs
 from perfci.measure.machine import measure_ceilings
-from perfci.measure.place import open_place
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.base import MachineError
 from perfci.system.child import Arena
 from perfci.system.lease import Lease
 from tests.e2e.conftest import Repo
+
+from .opened import opened
 
 
 def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(
@@ -49,8 +49,7 @@ def test_ceilings_are_measured_with_nothing_of_base_and_head(tmp_path: Path, mon
     request = Request.of(
         "compare", repo.root, tmp_path / "out", base="HEAD", devices=["cpu"], python=sys._base_executable
     )
-    with ExitStack() as stack:
-        place = open_place(request, Quiet(), stack, Costs())
+    with opened(request) as place:
         seen, start = list[Arena](), place.parent.worker
         monkeypatch.setattr(place.parent, "worker", lambda arena, log: seen.append(arena) or start(arena, log))
         measure_ceilings(place)

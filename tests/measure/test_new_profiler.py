@@ -2,20 +2,14 @@
 
 import json
 import os
-import sys
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.agreement import Quiet
 from perfci.judge.judge import judge
 from perfci.measure.commands.readers.base import Reported
-from perfci.measure.costs import Costs
-from perfci.measure.place import open_place
 from perfci.measure.profiling.collect import find_profilers, observe
-from perfci.measure.request import Request
 from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault, KernelUse, Trace
@@ -27,6 +21,7 @@ from perfci.render import markdown
 from perfci.system.child import Under
 
 from ..judge import build
+from .opened import opened, request_of
 
 KPROF = """\
 #!/bin/sh
@@ -87,9 +82,8 @@ def compared(tmp_path):
     root = tmp_path / "repo"
     root.mkdir()
     (root / "perfci.yaml").write_text("version: 1\ncommands: [{name: app, run: 'true'}]\ntimeout: 20s\n")
-    with ExitStack() as stack:
-        request = Request.of("run", root, root / "out", devices=["cpu"], python=sys._base_executable)
-        place = open_place(request, Quiet(), stack, Costs())
+    request = request_of(root)
+    with opened(request) as place:
         head = place.sides["head"]
         sides = {"base": replace(head, name="base"), "head": head}
         for name, launches in (("base", 3), ("head", 5)):

@@ -6,7 +6,6 @@ import lzma
 import os
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -14,13 +13,10 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from benchmarks.agreement import Quiet
-from perfci.measure import request as measure_request
 from perfci.measure.budget import Budget
 from perfci.measure.cases import merge
-from perfci.measure.costs import Costs
 from perfci.measure.discovery import discover
-from perfci.measure.place import Place, open_place
+from perfci.measure.place import Place
 from perfci.measure.profiling import turns as profilers_turns
 from perfci.measure.profiling.choose import LAST, OPEN, rank, wanted
 from perfci.measure.profiling.collect import Profilers, asked_alike, observe
@@ -39,8 +35,9 @@ from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
 from perfci.system.child import Under
 from perfci.worker.profile import PROFILE_WARM_CALLS
-from tests.e2e.conftest import PLAIN_PYTHON
 from tests.judge.build import limit
+
+from .opened import opened, request_of
 
 SUITE = """
     import os
@@ -110,10 +107,8 @@ def place(tmp_path, monkeypatch, request):
     (root / "k.py").write_text(dedent(SUITE) + dedent(getattr(request, "param", "")))
     (root / "perfci.yaml").write_text("version: 1\nsuite: [k.py]\ntimeout: 20s\nenv: {A_TOKEN: canary}\n")
     own = any(request.node.get_closest_marker(name) for name in ("torch", "nsys"))  # with the packages of the tests
-    python = sys.executable if own else PLAIN_PYTHON
-    asked = measure_request.Request.of("run", root, root / "out", devices=["cpu"], python=python)
-    with ExitStack() as stack:
-        yield open_place(asked, Quiet(), stack, Costs())
+    with opened(request_of(root, **({"python": sys.executable} if own else {}))) as made:
+        yield made
 
 
 def cases_of(place: Place) -> list[Case]:

@@ -4,7 +4,6 @@ import lzma
 import os
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -12,11 +11,8 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from benchmarks.agreement import Quiet
-from perfci.measure import request
 from perfci.measure.commands.readers.base import Reported
-from perfci.measure.costs import Costs
-from perfci.measure.place import Place, open_place
+from perfci.measure.place import Place
 from perfci.measure.profiling import commands as whole
 from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.profiling.commands import profile_command
@@ -33,6 +29,8 @@ from perfci.profilers.nsys.command import InstalledNsys, probe
 from perfci.profilers.nsys.profiler import Nsys
 from perfci.profilers.torch.profiler import Kineto
 from tests.judge.build import limit
+
+from .opened import opened, request_of
 
 DATA = Path(__file__).parent.parent / "data"
 APP = """
@@ -59,13 +57,8 @@ def place(tmp_path, monkeypatch):
     (root / "perfci.yaml").write_text(
         "version: 1\ncommands: [{name: app, run: 'true'}]\ntimeout: 20s\nenv: {A_TOKEN: canary}\n"
     )
-    with ExitStack() as stack:
-        yield open_place(
-            request.Request.of("run", root, root / "out", devices=["cpu"], python=sys._base_executable),
-            Quiet(),
-            stack,
-            Costs(),
-        )
+    with opened(request_of(root)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("profile", [False, True])

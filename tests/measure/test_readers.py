@@ -73,7 +73,7 @@ def with_samples(folder: Path, samples: list[float], **change: Any) -> Path:
 # --- NVBench -----------------------------------------------------------------------------------------------------------
 
 
-def test_nvbench_means_of_a_recorded_run():
+def test_nvbench_means_and_exact_work_of_a_recorded_run():
     found = read_nvbench(RECORDED, "gemm")
     assert list(found) == ["gemm/mm/N=1024", "gemm/mm/N=4096", "gemm/mm/N=8192"]
     assert [case.values for case in found.values()] == [
@@ -81,12 +81,10 @@ def test_nvbench_means_of_a_recorded_run():
         {"time": [0.00018470599999760907]},
         {"time": [0.001432937719588036]},
     ]
-
-
-def test_nvbench_declared_work_is_exact():
-    """NVBench stores the rate only; an amount that wobbled by a rounding would look like a changed case."""
-    works = [case.work for case in read_nvbench(RECORDED, "gemm").values()]
-    assert works == [Work(items=2.0 * n**3, item="elements") for n in (1024, 4096, 8192)]
+    # NVBench stores the rate only; an amount that wobbled by a rounding would look like a changed case.
+    assert [case.work for case in found.values()] == [
+        Work(items=2.0 * n**3, item="elements") for n in (1024, 4096, 8192)
+    ]
 
 
 def test_nvbench_samples_come_from_the_sidecar(tmp_path):
@@ -152,7 +150,7 @@ def test_nvbench_cpu_only_benchmarks(tmp_path):
     assert case.values == {"time": [2e-3]} and case.work == Work(read=1e6, item="elements")
 
 
-def test_nvbench_ids_are_plain_and_hold_every_axis(tmp_path):
+def test_nvbench_ids_are_plain_and_hold_every_axis_and_the_device_where_there_are_several(tmp_path):
     root = recorded()
     bench = root["benchmarks"][0]
     bench["name"] = "my bench<T>"
@@ -164,9 +162,6 @@ def test_nvbench_ids_are_plain_and_hold_every_axis(tmp_path):
         {"name": "mode", "type": "string", "value": "a/b|`c`\n"},
     ]
     assert list(read_nvbench(write(tmp_path, root), "g")) == ["g/my_bench_T_/T_ct_=F32/Elements=65536/mode=a_b__c__"]
-
-
-def test_nvbench_ids_name_the_device_where_there_are_several(tmp_path):
     root = recorded()
     states = root["benchmarks"][0]["states"][:2]
     root["benchmarks"][0]["states"] = states

@@ -30,14 +30,12 @@ def test_turns_mirror_each_other(couples: int, seed: int) -> None:
         assert couple.count("base") == 2
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0, -1e-3])
-def test_an_unsound_sample_is_never_averaged_away(bad: float) -> None:
-    assert math.isnan(worker_value([[1e-3] * 20, [1e-3, bad, *[1e-3] * 18]]))
+UNSOUND = [[[1e-3] * 20, [1e-3, bad, *[1e-3] * 18]] for bad in (math.nan, math.inf, 0.0, -1e-3)]
 
 
-def test_no_samples_are_no_value() -> None:
-    assert math.isnan(worker_value([]))
-    assert math.isnan(worker_value([[1e-3], []]))
+@pytest.mark.parametrize("samples", [*UNSOUND, [], [[1e-3], []]])
+def test_an_unsound_sample_is_never_averaged_away_and_none_are_no_value(samples: list[list[float]]) -> None:
+    assert math.isnan(worker_value(samples))
 
 
 def test_an_outlier_is_trimmed() -> None:

@@ -3,21 +3,19 @@
 import os
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.agreement import Quiet
-from perfci.measure.costs import Costs
 from perfci.measure.discovery import discover
-from perfci.measure.place import open_place
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.measure.sides.imports import _alike
 from perfci.model.results import Results
 from tests.e2e.conftest import Repo
+from tests.measure.opened import opened
 
 SUITE = """
 import dear
@@ -64,8 +62,8 @@ def measured(repo: Repo, **more: Any) -> tuple[Results, str]:
 
 def discovered(repo: Repo) -> str:
     """The `imports.log` of a run that ends once both suites are known."""
-    with ExitStack() as stack:
-        discover(open_place(compared(repo), Quiet(), stack, Costs()))
+    with opened(compared(repo)) as place:
+        discover(place)
     return logged(repo)
 
 
