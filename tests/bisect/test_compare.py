@@ -131,12 +131,6 @@ def test_a_damaged_journal_is_one_line(made: Made, text: str) -> None:
     assert "\n" not in str(error.value) and JOURNAL in str(error.value)
 
 
-def test_an_unfinished_one_about_something_else_is_not_mixed(made: Made) -> None:
-    asked(made, Measured())
-    with pytest.raises(UsageError, match=r"the case is not that of the unfinished bisect .*: give --restart"):
-        opened(made, Measured(), case=["other"])
-
-
 def test_a_mistake_before_anything_was_measured_stands_in_nobodys_way(made: Made) -> None:
     opened(made, Measured()).close()
     assert not opened(made, Measured(), case=["other"]).resumed

@@ -109,7 +109,7 @@ def test_golden_terminal(ending, width):
 
 
 @pytest.mark.parametrize("ending", ENDED)
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 120])
 def test_no_line_is_wider_than_the_terminal(ending, width):
     assert max(map(cell_len, printed(ending, width).splitlines())) <= width
 

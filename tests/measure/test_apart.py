@@ -82,6 +82,13 @@ def test_files_that_are_large_by_hand(tmp_path, monkeypatch, content, says, name
         assert [says in one.reason.text for one in told.cases.values() if one.reason] == [True]
 
 
+def test_a_table_is_read_as_without_a_process(always, tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\nx,1.5\n")
+    told = apart.read(FORMATS["csv"], path, "c", {}, columns=TABLE)
+    assert told.cases == FORMATS["csv"].read(path, "c", {}, columns=TABLE) != {}
+
+
 def test_a_small_file_that_is_nested_deeply_is_a_value_error(tmp_path):
     path = tmp_path / "r"
     for depth in (300, 900, 990, 5000, 500_000):

@@ -189,22 +189,18 @@ def test_the_judge_says_what_the_last_look_says(factor: float, class_: str) -> N
     assert trail.looks[-1].pairs == n and trail.looks[-1].interval == row.interval
 
 
-@pytest.mark.slow
-def test_what_is_much_slower_is_found_however_early_the_budget_ends() -> None:
+@pytest.mark.parametrize(
+    ("factor", "status", "enough"),
+    [(0.5, "improvement", 8), pytest.param(4.6, "regression", 12, marks=pytest.mark.slow)],
+)
+def test_a_large_change_is_said_however_early_the_budget_ends(factor: float, status: str, enough: int) -> None:
     """Heads that take 4.6 times as long: those with a last look's pairs are regressions, none is unchanged."""
-    found, _ = replays(8, seed=3, factors=dict.fromkeys(range(M), 4.6))
-    enough = next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M * 0.3)
-    assert enough == 12, "the planned look comes before a last one could"
-    for decision in (decision for run in found for decision in run):
-        assert decision.status == ("regression" if decision.n >= enough else "inconclusive")
-    assert share(found, "regression") >= 0.3
-
-
-def test_what_is_much_faster_says_so_however_early_the_budget_ends() -> None:
-    found, ends = replays(8, seed=4, factors=dict.fromkeys(range(M), 0.5))
+    assert next(n for n in range(8, 64) if 2.0**-n <= 0.01 / M * 0.3) == 12, "the planned look comes before a last one"
+    found, ends = replays(8, seed=3, factors=dict.fromkeys(range(M), factor))
     assert ends
     for decision in (decision for run in found for decision in run):
-        assert decision.status == ("improvement" if decision.n >= 8 else "inconclusive")
+        assert decision.status == (status if decision.n >= enough else "inconclusive")
+    assert share(found, status) >= 0.3
 
 
 @pytest.mark.parametrize(("factor", "status"), [(4.6, "regression"), (0.25, "improvement")])

@@ -77,10 +77,6 @@ def test_a_calm_case_takes_the_least() -> None:
     assert adapted(taken(3, placement=1e-4, block=1e-4), r=0.02) == (1, 2)
 
 
-def test_the_first_pairs_are_as_planned() -> None:
-    assert adapted(taken(1, block=1e-4), r=0.02) == (PLANNED.placements, PLANNED.blocks)
-
-
 def test_scatter_of_placements_asks_for_placements_and_of_blocks_for_blocks() -> None:
     placements, _ = adapted(taken(20, placement=0.004, block=1e-4), r=0.01)
     assert placements > PLANNED.placements

@@ -1,8 +1,9 @@
-"""What a run takes of the machine: the leases of its devices, and what these do at most."""
+"""What a run takes of the machine, the leases of its devices, and tells of it: what these do at most, the GPU's state."""
 
 import os
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,12 @@ import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import run
-from perfci.measure.machine import measure_ceilings
+from perfci.measure.machine import Watch, measure_ceilings
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.model.base import MachineError
 from perfci.system.child import Arena
+from perfci.system.gpu import GpuState
 from perfci.system.lease import Lease
 from tests.e2e.conftest import Repo
 
@@ -61,3 +63,18 @@ def test_ceilings_are_measured_with_nothing_of_base_and_head(tmp_path: Path, mon
             assert {name: len(value) for name, value in arena.env.items()} == {
                 name: len(value) for name, value in side.env.items()
             }
+
+
+def test_each_reading_is_kept_in_si_units_with_its_time():
+    watch = Watch(SimpleNamespace(benches={}))
+    watch.read()
+    assert watch.moments == []  # no GPU, nothing to tell
+    states = [GpuState(at=0.0, temperature=41, sm_clock=1980, power=420.5), GpuState(at=1.0)]
+    watch.gpu = SimpleNamespace(state=lambda ours: states[len(watch.moments)])
+    before = time.time()
+    watch.read()
+    watch.read()
+    first, second = watch.moments
+    assert (first.temperature, first.sm_clock, first.power) == (41, 1.98e9, 420.5)
+    assert (second.temperature, second.sm_clock, second.power) == (None, None, None)
+    assert before <= first.at <= second.at <= time.time()

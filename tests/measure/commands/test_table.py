@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfci.measure.commands.readers import FORMATS, apart
 from perfci.measure.commands.readers.table import read_csv, read_jsonl
 from perfci.model.metrics import CustomMetric
 from perfci.model.policy import Columns
@@ -137,11 +136,3 @@ def test_whatever_is_printed_is_read_or_refused(tmp_path, rows):
             assert "\n" not in str(error)
         else:
             assert found and all(isinstance(one, str) or one[1][0] > 0 for one in found.values())
-
-
-def test_in_a_process_of_its_own_it_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(apart, "SMALL", -1)
-    path = tmp_path / "table.csv"
-    path.write_text(PRINTED)
-    told = apart.read(FORMATS["csv"], path, "sweep", {}, columns=COLUMNS)
-    assert told.cases == read_csv(path, "sweep", {}, columns=COLUMNS)

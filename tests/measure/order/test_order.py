@@ -46,11 +46,6 @@ def test_up_to_the_first_look_that_can_convict_all_go_on_alike(pairs: int) -> No
     assert ids(next_batch(cases, plan("behind", "ahead"), left=0.1)) == ["behind"]
 
 
-def test_with_time_enough_nobody_waits() -> None:
-    cases = [case("calm", 16, 0.004), case("louder", 24, 0.008)]
-    assert ids(next_batch(cases, plan("calm", "louder"), left=1000)) == ["calm", "louder"]
-
-
 def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hopeless() -> None:
     cases = [case("hopeless", 16, 0.2), case("louder", 16, 0.009), case("calm", 16, 0.005)]
     asked = plan("hopeless", "louder", "calm")
