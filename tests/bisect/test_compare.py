@@ -232,9 +232,7 @@ OF_BISECT: dict[str, dict] = {
 
 
 @pytest.mark.parametrize("name", OF_BISECT)
-def test_an_unfinished_one_of_which_one_fact_differs_is_refused_by_its_name(
-    name: str, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_one_of_which_one_fact_differs_is_refused_by_its_name(name, made, tmp_path, monkeypatch):
     measure = Measured(fails=MachineError("the GPU is lost"))
 
     def ask(good: str = "main~2", bad: str = "main", **more) -> None:

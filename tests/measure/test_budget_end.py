@@ -147,9 +147,7 @@ def test_budgets_end_between_looks_and_unchanged_code_does_not_fail() -> None:
 
 
 @pytest.mark.parametrize("seconds", [6, 9, 11, 60, 120, 480])
-def test_a_budget_is_refused_after_a_first_pair_exactly_where_no_case_comes_to_the_look_that_convicts(
-    seconds: float,
-) -> None:
+def test_a_budget_is_refused_after_a_first_pair_exactly_where_no_case_comes_to_the_look_that_convicts(seconds):
     """Pairs that take a second each, and cannot take less: twelve of a case and a quarter's doubt."""
     replay = Replayed(7, chooses=True)
     replay.costs = {name: [1.0] for name in replay.costs}

@@ -251,8 +251,7 @@ def test_a_plan_falls_back_on_the_last_results_of_this_machine(tmp_path):
     assert found.seconds == pytest.approx(8 * 6 * 150 / (6 * 32))
     assert (found.rests, found.beside) == ("last results", measured.seconds - measured.measuring_seconds)
     elsewhere = measured.fingerprint.model_copy(update={"devices": {"cuda": "NVIDIA A100"}})
-    plan = measured.plan.model_copy(update={"exact_pairs": None})
-    other = forecast(measured.cases, plan, elsewhere, tmp_path)
+    other = planned(measured.model_copy(update={"fingerprint": elsewhere}), tmp_path)
     assert {one.outlook for one in other.cases} == {"unknown"}
 
 
@@ -270,11 +269,9 @@ def test_a_plan_adds_what_a_run_takes_beside_its_pairs_and_the_first_ones_are_de
     ran = measured.model_copy(update=update)
     found = planned(measured, tmp_path)
     assert (found.rests, found.beside) == ("", None)
-    plan = measured.plan.model_copy(update={"exact_pairs": None, "budget": 52.0})
     (tmp_path / "results.json").write_text(ran.model_dump_json())
-    first = forecast(measured.cases, plan, measured.fingerprint, tmp_path)
+    first = planned(measured, tmp_path, budget=52.0)
     assert (first.rests, first.beside) == ("last results", 10.0)
     assert first.seconds == pytest.approx((2 + 1) * (2 * 3 + 6) + 16 * 0.25)
-    short = plan.model_copy(update={"budget": first.seconds + 3 - 0.1})
-    late = forecast(measured.cases, short, measured.fingerprint, tmp_path)
+    late = planned(measured, tmp_path, budget=first.seconds + 3 - 0.1)
     assert [one.outlook for one in late.cases] == ["unknown", "unknown"]

@@ -25,9 +25,7 @@ from tests.e2e.conftest import Repo
 from .opened import opened
 
 
-def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_measures_on_the_same_devices_takes_their_leases_in_one_order(tmp_path, monkeypatch):
     """Else each of two has one, and waits for the other's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     orders = [["cpu", "cuda"], ["cuda", "cpu"]]

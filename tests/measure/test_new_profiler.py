@@ -96,18 +96,15 @@ def compared(tmp_path):
 def judged(place, request, limit: float):
     """The report of a limit on kernel launches, by what the registered profilers see, through the documents."""
     plan = Plan(seed=0, sides=["base", "head"], criteria=[build.limit("app", "kernel_launches", "max", limit)])
-    cases = place.runner._cases(
-        "app", "cuda", {side: {"app": Reported("app", {"time": [1.0]})} for side in place.sides}
-    )
-    tools, folder, before = (
-        find_profilers(place, plan, request.how, request.where.out),
-        place.parent.scratch / "profile",
-        [],
-    )
-    observe(
-        place, tools, cases, plan, folder, lambda text: None,
-        begin=lambda: before.append([side.profile for case in cases for side in case.sides.values()]),
-    )  # fmt: skip
+    reported = {side: {"app": Reported("app", {"time": [1.0]})} for side in place.sides}
+    cases = place.runner._cases("app", "cuda", reported)
+    tools, folder = find_profilers(place, plan, request.how, request.where.out), place.parent.scratch / "profile"
+    before = []
+
+    def begin():
+        before.append([side.profile for case in cases for side in case.sides.values()])
+
+    observe(place, tools, cases, plan, folder, print, begin=begin)
     assert before == [[None, None]], "what times say is told once, before the first profiler"
     results = build.results(cases)
     results.plan = plan

@@ -295,16 +295,14 @@ def test_as_many_launches_as_were_to_be_taken_is_a_fault(place, tmp_path):
     page = counted(tmp_path / "page.csv")
     tool = replace(fake_ncu(tmp_path / "ncu", f'cp {page} "$out"'), launches=2)
     found = profiled(place, form("./bench", device="cuda"), tool)
-    assert (
-        found.seen is not None and found.faults[0].kind == "incomplete" and "choose kernels" in found.faults[0].remedy
-    )
+    (fault,) = found.faults
+    assert found.seen is not None and fault.kind == "incomplete" and "choose kernels" in fault.remedy
 
 
 def test_a_regex_that_no_kernel_matches(place, tmp_path):
     said = 'echo "==WARNING== No kernels were profiled." > "$log"'
-    found = profiled(
-        place, form("./bench", device="cuda"), replace(fake_ncu(tmp_path / "ncu", said), kernels="nothing")
-    )
+    tool = replace(fake_ncu(tmp_path / "ncu", said), kernels="nothing")
+    found = profiled(place, form("./bench", device="cuda"), tool)
     (fault,) = found.faults
     assert (found.seen, fault.kind) == (None, "empty") and "`kernels:`" in fault.remedy
 
@@ -429,12 +427,11 @@ def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypa
     installed = fake_ncu(tmp_path / "ncu", "exit 1").installed
     monkeypatch.setattr("perfci.profilers.ncu.command.find", lambda _: installed)
     plan = Plan(seed=0, sides=["head"])
-    found = {
-        counters: find_profilers(place, plan, How(counters=counters), tmp_path / "out").found[Ncu]
-        for counters in (True, False)
-    }
-    assert (found[True].kind, found[False].kind) == ("absent", "forbidden")  # absent: there is no GPU here
-    assert "fork" in found[False].text
+    asked, unasked = (
+        find_profilers(place, plan, How(counters=counters), tmp_path / "out").found[Ncu] for counters in (True, False)
+    )
+    assert (asked.kind, unasked.kind) == ("absent", "forbidden")  # absent: there is no GPU here
+    assert "fork" in unasked.text
 
 
 def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):

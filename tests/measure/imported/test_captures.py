@@ -292,9 +292,7 @@ def annotated(folder: Path, spans: Sequence[tuple[str, int, float, float]], lost
         ([("good", 1, 0, 50), ("a", 1, 100, 50), ("b", 2, 130, 50)], "", {"a", "b"}, "overlap others"),
     ],
 )
-def test_a_range_that_was_not_seen_whole_fails(
-    tmp_path: Path, spans: Any, lost: str, failed: set[str], why: str
-) -> None:
+def test_a_range_that_was_not_seen_whole_fails(tmp_path, spans, lost, failed, why):
     report = judged(import_files({"head": [annotated(tmp_path, spans, lost)]}, policy({"cases": "*", "max": "1s"})))
     assert {row.case for row in report.rows if row.class_ == "failed"} == failed and report.exit_code == 1
     assert all(why in row.reason for row in report.rows if row.class_ == "failed")

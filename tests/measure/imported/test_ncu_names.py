@@ -76,9 +76,7 @@ def test_a_bound_is_kept_and_broken_as_plain_csv_says(files: dict[str, Path], ki
         ("higher", "50%", {"improvement": {SDPA}, "unchanged": {MATMUL, RESAMPLE}}),
     ],
 )
-def test_a_change_is_judged_in_the_direction_that_the_limit_says(
-    files: dict[str, Path], better: str, limit: str, classes: dict[str, set[str]]
-) -> None:
+def test_a_change_is_judged_in_the_direction_that_the_limit_says(files, better, limit, classes):
     metric = "smsp__inst_executed.avg"
     unknown = of_ncu(metric)
     assert unknown is not None and unknown.better is None

@@ -67,13 +67,8 @@ class Machine:
             cases.append(made)
         asked = [limit(name) for name, one in self.kernels.items() if one.asked]
         made = results(cases, asked, looks=Looks.fitted(max(1, len(asked))))
-        return made.model_copy(
-            update={
-                "plan": made.plan.model_copy(
-                    update={"budget": self.budget, "purpose": self.purpose, "schedules": SCHEDULES}
-                )
-            }
-        )
+        update = {"budget": self.budget, "purpose": self.purpose, "schedules": SCHEDULES}
+        return made.model_copy(update={"plan": made.plan.model_copy(update=update)})
 
     def run(self, made: Results | None = None, journal: Any = JOURNAL, most: int = 10**9) -> Results:
         """`most`: pairs of a case behind which somebody interrupts."""
@@ -127,12 +122,8 @@ class Machine:
         if one.within:
             squares = [Moments(time=degrees * one.within**2, cross=0.0, clock=0.0) for degrees in (1, 6)]
             scatter = Scatter(placements=2, blocks=4, placement=squares[0], block=squares[1])
-            each = {
-                "first": one.seconds / 4,
-                "open": one.seconds / 8,
-                "block": one.seconds / 2,
-                "close": one.seconds / 8,
-            }
+            parts = {"first": 4, "open": 8, "block": 2, "close": 8}
+            each = {name: one.seconds / part for name, part in parts.items()}
             return Pair(index=n, values=times, seconds=each, blocks=8, scatter=scatter)
         return Pair(index=n, values=times, seconds={} if one.command else {"block": one.seconds})
 
@@ -152,9 +143,7 @@ NEEDS = st.lists(st.builds(Need, st.just([]), st.integers(1, 12), SECONDS, SECON
 
 
 @given(NEEDS, st.floats(0.1, 300), st.sampled_from([0.0, 0.5, 5.0]), st.booleans(), st.randoms())
-def test_what_is_chosen_fits_and_is_the_cheapest(
-    needs: list[Need], left: float, start: float, tries: bool, rng: random.Random
-) -> None:
+def test_what_is_chosen_fits_and_is_the_cheapest(needs, left, start, tries, rng):
     def total(some: list[Need]) -> float:
         return sum(one.seconds for one in some) + start * max((one.pairs for one in some), default=0)
 

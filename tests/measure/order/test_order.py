@@ -51,6 +51,7 @@ def test_a_tight_budget_goes_to_the_nearest_decision_and_never_waits_for_the_hop
     asked = plan("hopeless", "louder", "calm")
     assert ids(next_batch(cases, asked, left=10)) == ["calm"]
     assert ids(next_batch(cases, asked, left=1000)) == ["calm", "louder"]
+    assert ids(next_batch(cases[1:], asked, left=1000)) == ["louder", "calm"], "with time enough nobody waits"
     assert ids(next_batch(cases[:1], asked, left=10)) == ["hopeless"], "when nothing else is open it may try"
 
 

@@ -170,9 +170,7 @@ def test_no_text_is_taken_for_a_trace_or_raises(tmp_path_factory: pytest.TempPat
     names=st.lists(st.sampled_from(["a", "b/c", "d"]), min_size=2, max_size=2),
     order=st.permutations([0, 1, 2, 3]),
 )
-def test_calls_that_interrupt_each_other_are_put_together(
-    tmp_path_factory: pytest.TempPathFactory, names: list[str], order: list[int]
-) -> None:
+def test_calls_that_interrupt_each_other_are_put_together(tmp_path_factory, names, order):
     tmp_path = tmp_path_factory.getbasetemp()
     halves = [
         (f'{7 + i}  access("{hexed(name)}", F_OK <unfinished ...>\n', f"{7 + i}  <... access resumed>) = 0\n")

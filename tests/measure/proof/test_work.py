@@ -87,18 +87,14 @@ LIVES = [
 
 
 @pytest.mark.parametrize("how", LIVES)
-def test_with_time_for_all_every_case_is_compared_but_what_cannot_be_recorded(
-    monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
-) -> None:
+def test_with_time_for_all_every_case_is_compared_but_what_cannot_be_recorded(monkeypatch, how):
     read, found = compared(monkeypatch, seconds=1000.0, fair=False, **how)
     assert read == set(NAMES)
     assert found["broken"].why_not in ("base: it is broken", "head: it is broken")
 
 
 @pytest.mark.parametrize(("how", "seconds"), list(zip(LIVES, (4.5, 1.5, 9.0, 18.0), strict=True)))
-def test_what_was_recorded_in_time_is_compared(
-    monkeypatch: pytest.MonkeyPatch, how: dict[str, bool], seconds: float
-) -> None:
+def test_what_was_recorded_in_time_is_compared(monkeypatch, how, seconds):
     """Not all by the first process of each side, and none by the second."""
     read, found = compared(monkeypatch, seconds=seconds, **how)
     assert len(read) >= 4

@@ -1,6 +1,6 @@
-"""Plans of shards."""
+"""Plans of shards, and how a fact becomes another."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import perfci
@@ -17,3 +17,18 @@ def shared_plan(cases: Sequence[PlannedCase], made: Results | None = None, **fie
     named = {"perfci": perfci.__version__, "made": "now", "command": ["perfci", "plan"], "what": What(mode="compare")}
     shards = max(one.shard for one in cases)
     return SharedPlan(**({"sources": {}, "machine": {}, "shards": shards} | named | given | fields)).sealed()
+
+
+def setting(at: str, value: object) -> Callable[[Any], None]:
+    """Set what a path of attributes or keys names."""
+
+    def change(holder: Any) -> None:
+        *path, last = at.split(".")
+        for name in path:
+            holder = holder[name] if isinstance(holder, dict) else getattr(holder, name)
+        if isinstance(holder, dict):
+            holder[last] = value
+        else:
+            setattr(holder, last, value)
+
+    return change

@@ -95,9 +95,7 @@ def run(made: Results, plan: SharedPlan, on: Host, gpus: int, out: Path) -> Resu
     spare=st.integers(0, 2),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_deal_gives_the_rows_of_one_machine_and_any_loss_an_error(
-    seed: int, numbers: list[int], lives: list[int | None], factors: dict[int, float], spare: int
-) -> None:
+def test_any_deal_gives_the_rows_of_one_machine_and_any_loss_an_error(seed, numbers, lives, factors, spare):
     source = series(seed, len(numbers), factors)
     made, alone = planned(source), planned(source)
     measure(alone, source)

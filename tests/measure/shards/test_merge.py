@@ -14,6 +14,7 @@ from perfci.model.plan import Declared, Schedule
 from perfci.model.results import FileFailure, Reason, Results, SideCode
 from tests.judge.build import ceilings
 
+from .build import setting
 from .replay import Series, measure, part_of, planned, series
 
 Change = Callable[[Results], object]
@@ -48,19 +49,6 @@ def refused(found: list[tuple[str, Results]], kind: type[PerfciError] = UsageErr
         merge(found)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-def setting(at: str, value: object) -> Change:
-    """Set what a path of attributes names."""
-
-    def change(one: Results) -> None:
-        *path, last = at.split(".")
-        holder: object = one
-        for name in path:
-            holder = getattr(holder, name)
-        setattr(holder, last, value)
-
-    return change
 
 
 @pytest.mark.parametrize("gone", [[1], [2, 3]])

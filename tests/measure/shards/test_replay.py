@@ -58,9 +58,7 @@ def test_the_order_of_folders_does_not_matter(seed: int, numbers: list[int], ord
     share=st.floats(0, 1),
 )
 @settings(max_examples=25, deadline=None)
-def test_a_machine_that_is_lost_loses_nothing_finished_and_doubles_nothing(
-    seed: int, numbers: list[int], lost: int, share: float
-) -> None:
+def test_a_machine_that_is_lost_loses_nothing_finished_and_doubles_nothing(seed, numbers, lost, share):
     """Killed after some pairs, its journal cut at any byte behind the last of them that was on disk."""
     source = series(seed, 5, {2: 1.03})
     plan = planned(source)

@@ -36,7 +36,7 @@ from perfci.sources.git import Commit
 from perfci.system.child import Exit
 from tests.e2e.conftest import Repo
 from tests.judge.build import case, limit, results
-from tests.measure.shards.build import shared_plan
+from tests.measure.shards.build import setting, shared_plan
 
 ENVIRONMENTS = Environments(interpreters={})
 GPU = GpuFacts(capability="9.0", multiprocessors=132, l2_bytes=1, memory_bytes=2, empty_pair_seconds=1e-6)
@@ -82,21 +82,9 @@ class Run:
         return identity(self.request, place, self.plan, self.cases)
 
 
-def setting(at: str, value: object) -> Callable[[Run], None]:
-    """Set what a path of attributes or keys names."""
-
-    def change(run: Run) -> None:
-        *path, last = at.split(".")
-        if path == ["request"]:
-            run.request = run.request.but(**{last: value})
-            return
-        holder: Any = run
-        for name in path:
-            holder = holder[name] if isinstance(holder, dict) else getattr(holder, name)
-        if isinstance(holder, dict):
-            holder[last] = value
-        else:
-            setattr(holder, last, value)
+def asking(**more: object) -> Callable[[Any], None]:
+    def change(of: Any) -> None:
+        of.request = of.request.but(**more)
 
     return change
 
@@ -118,9 +106,9 @@ ENVIRONMENT = {
     "what differs between the environments of base and head": setting("environments", ENVIRONMENTS),
 }
 OF_JOURNAL = OF_SIDES | ENVIRONMENT | {
-    "the command": setting("request.mode", "run"),
+    "the command": asking(mode="run"),
     "the shard": lambda run: setattr(run, "request", replace(run.request, planned=planned(Shard(shared(), 1)))),
-    "the set of --env": setting("request.env", {"head": {"A": "1"}}),
+    "the set of --env": asking(env={"head": {"A": "1"}}),
     "the set of cases": lambda run: run.cases.pop(),
     "the plan": setting("plan.m", 7),
     "the machine's perfci": setting("facts.perfci", "0"),
@@ -270,13 +258,6 @@ def built(tmp_path: Path) -> Built:
     return Built(repo, request, folder)
 
 
-def asking(**more: object) -> Callable[[Built], None]:
-    def change(of: Built) -> None:
-        of.request = of.request.but(**more)
-
-    return change
-
-
 def moved(of: Built) -> None:
     of.folder = of.folder.rename(of.folder.with_name("elsewhere"))
 
@@ -332,9 +313,7 @@ def test_what_was_prepared_is_not_taken_where_one_fact_is_another(name: str, bui
     assert said.endswith(": prepare it again") and said.isprintable()
 
 
-def test_what_another_perfci_prepared_is_not_taken(
-    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_perfci_prepared_is_not_taken(built, tmp_path, monkeypatch):
     monkeypatch.setattr(perfci, "__version__", "0.0.1")
     with pytest.raises(UsageError, match=r"perfci's version has changed since .*, here 0\.0\.1\): prepare it again"):
         prepared.load(built.request, built.folder, tmp_path)

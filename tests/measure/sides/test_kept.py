@@ -167,9 +167,7 @@ def test_writers_beside_each_other_leave_one_whole_entry(tmp_path: Path) -> None
     assert sorted(one.name for one in writers[0].entries.iterdir()) == [f"{number:064}" for number in range(10)]
 
 
-def test_it_is_bounded_and_those_that_were_not_used_for_longest_go(
-    kept: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_bounded_and_those_that_were_not_used_for_longest_go(kept, tmp_path, monkeypatch):
     kept.keep("0" * 64, side(tmp_path / "one"))
     size = kept_bytes(kept, "0")
     monkeypatch.setattr(module, "MOST_BYTES", int(2.5 * size))
@@ -188,9 +186,7 @@ def test_it_is_bounded_and_those_that_were_not_used_for_longest_go(
     assert not os.path.lexists(kept.entries / ("3" * 64))
 
 
-def test_a_disk_that_will_not_drop_what_is_beyond_the_bound_is_told(
-    kept: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_will_not_drop_what_is_beyond_the_bound_is_told(kept, tmp_path, monkeypatch):
     def refuses(path: Path) -> None:
         raise OSError(30, "Read-only file system", str(path))
 
@@ -218,9 +214,7 @@ class Executes:
 
 
 @pytest.mark.slow
-def test_the_key_holds_what_compilers_say_and_which_packages_the_interpreter_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_holds_what_compilers_say_and_which_packages_the_interpreter_has(tmp_path, monkeypatch):
     """Each other fact: test_identity.py."""
     tools, venv, parent = tmp_path / "tools", tmp_path / "venv", Executes()
     tools.mkdir()
