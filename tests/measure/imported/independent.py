@@ -20,6 +20,8 @@ SEEDS: dict[str, tuple[str, str, float]] = {
     "throughput": ("min", "5000samples/s", 5e3),
 }  # fmt: skip
 """The limits of scripts that judge a report of Nsight: metric → kind, as it is written, in the table's unit."""
+SUMS = ("kernel_launches", "device_time")
+"""Without a limit there."""
 COUNTED = {
     "sm_throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "dram_throughput": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -120,13 +122,13 @@ def by_csv(path: Path) -> dict[str, dict[str, float]]:
 
 
 def table(files: dict[str, Path]) -> list[tuple[str, str, str, float]]:
-    """Side, case, metric and value of all that the limits of SEEDS are on."""
+    """Side, case, metric and value of all that the limits of SEEDS are on, and of SUMS."""
     rows = []
     for side in ("base", "head"):
         sql, counted = by_sql(files[f"nsys_{side}"]), by_csv(files[f"ncu_{side}"])
         for case in sorted(sql):
             known = sql[case] | counted.get(case, {})
-            rows += [(side, case, metric, known[metric]) for metric in SEEDS if metric in known]
+            rows += [(side, case, metric, known[metric]) for metric in (*SEEDS, *SUMS) if metric in known]
     return rows
 
 

@@ -63,6 +63,9 @@ def test_the_limits_of_scripts_hold_or_break_as_the_table_says(files: dict[str, 
     report = judged(results)
     told = {(row.case, row.metric): row for row in report.rows}
     known = {(row["case"], row["metric"]): float(row["value"]) for row in TABLE if row["side"] == side}
+    for case in results.cases:
+        for metric in independent.SUMS:
+            assert case.sides["head"].profile.metrics[metric] == pytest.approx(known.pop((case.id, metric)), rel=1e-9)
     assert known.keys() == told.keys()  # a pattern asks a copy for no counters
     for (case, metric), row in told.items():
         kind, _, bound = independent.SEEDS[metric]
