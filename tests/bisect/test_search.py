@@ -50,6 +50,7 @@ class Made:
         self._git("init", "-q", "-b", "main")
         self.commits: dict[str, str] = {}
         self.own: dict[str, float] = {}
+        self.levels: dict[str, float] = {}
         self.broken: set[str] = set()
 
     def _git(self, *args: str) -> str:
@@ -69,7 +70,9 @@ class Made:
         self.own[self.commits[name]] = own
 
     def level(self, commit: str) -> float:
-        return math.fsum(self.own[one] for one in self._git("rev-list", commit).split())
+        if commit not in self.levels:
+            self.levels[commit] = math.fsum(self.own[one] for one in self._git("rev-list", commit).split())
+        return self.levels[commit]
 
     def ask(self, asked: Trial) -> Compared:
         return answered(self.level, {self.commits[name] for name in self.broken}, asked)
@@ -196,7 +199,8 @@ def test_whatever_the_history_nobody_is_accused_without_a_change_of_its_own(tmp_
 
 @pytest.mark.slow
 def test_planted_changes_are_found_by_recorded_pairs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bisects.run(50, seed=7), capsys.readouterr().out
+    """Some; benchmarks/bisects.py takes many."""
+    assert bisects.run(20, seed=7), capsys.readouterr().out
 
 
 def test_histories_have_merges_and_branches(tmp_path: Path) -> None:

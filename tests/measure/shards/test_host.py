@@ -94,7 +94,7 @@ def run(made: Results, plan: SharedPlan, on: Host, gpus: int, out: Path) -> Resu
     factors=st.dictionaries(st.integers(0, 7), st.sampled_from([0.9, 1.01, 1.02, 1.03, 1.2]), max_size=3),
     spare=st.integers(0, 2),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_deal_gives_the_rows_of_one_machine_and_any_loss_an_error(seed, numbers, lives, factors, spare):
     source = series(seed, len(numbers), factors)
     made, alone = planned(source), planned(source)
@@ -217,7 +217,7 @@ def moments(tmp_path: Path, kind: str) -> dict[int, list[float]]:
     return found
 
 
-@pytest.mark.parametrize("dies", [None, 1, *(pytest.param(step, marks=pytest.mark.slow) for step in (0, 3))])
+@pytest.mark.parametrize("dies", [None, 1, pytest.param(3, marks=pytest.mark.slow)])
 def test_no_step_begins_before_all_have_ended_the_one_before(tmp_path: Path, dies: int | None) -> None:
     env = {} if dies is None else {"DIES": str(dies)}
     exits = steps(tmp_path, Member("a", {}), Member("b", env), Member("c", {}))

@@ -108,7 +108,7 @@ SIZE = int(open("size.cfg").read()) if os.path.exists("size.cfg") else 50_000 if
 def work(): return sum(range(SIZE))
 """
 FLAGS = """
-size = 10_000
+size = 5_000
 def read(path): return open(path).read()
 def sized(number):
     global size
@@ -128,8 +128,8 @@ def works(bench):
 
 
 Files = dict[str, str]
-SMALL, LARGE = "import flags\nflags.size = 10_000\n", "import flags\nflags.size = 50_000\n"
-SIZES = {"lib/size.py": "SIZE = 10_000\n"}, {"lib/size.py": "SIZE = 50_000\n"}
+SMALL, LARGE = "import flags\nflags.size = 5_000\n", "import flags\nflags.size = 50_000\n"
+SIZES = {"lib/size.py": "SIZE = 5_000\n"}, {"lib/size.py": "SIZE = 50_000\n"}
 
 
 def suite(before: str, top: str = "import engine", inside: str = "pass") -> Files:
@@ -158,7 +158,7 @@ SLOWER = {
         "import size\nwords = {}\nexec(open(size.__file__).read(), words)\nflags.size = words['SIZE']"
     ),
     "by a decorator": (
-        suite("import flags", "@flags.sized(10_000)\ndef f(): pass\nimport engine"),
+        suite("import flags", "@flags.sized(5_000)\ndef f(): pass\nimport engine"),
         suite("import flags", "@flags.sized(50_000)\ndef f(): pass\nimport engine"),
     ),
     "by a module that fails": (
@@ -169,7 +169,7 @@ SLOWER = {
         {"lib/fails.py": LARGE + "raise ImportError\n"},
     ),
     "by a thread": (
-        {"conf/size": "10_000"}
+        {"conf/size": "5_000"}
         | suite(
             "import flags, glob, concurrent.futures as c\n"
             "flags.size = int(next(c.ThreadPoolExecutor().map(flags.read, glob.glob('conf/*'))))"
@@ -184,18 +184,18 @@ SLOWER = {
         SIZES[1],
     ),
     "the same as a case is executed": (
-        suite("import flags", "", "flags.size = 10_000"),
+        suite("import flags", "", "flags.size = 5_000"),
         suite("import flags", "", "flags.size = 50_000"),
     ),
     "the same by a file that code reads": (
-        {"size": "10_000", **suite("import flags; flags.size = int(open('size').read())")},
+        {"size": "5_000", **suite("import flags; flags.size = int(open('size').read())")},
         {"size": "50_000"},
     ),
-    "a package reads a file of the repository": ({"size.cfg": "10_000", **suite("")}, {"size.cfg": "50_000"}),
+    "a package reads a file of the repository": ({"size.cfg": "5_000", **suite("")}, {"size.cfg": "50_000"}),
     "a package lists a folder of the repository": ({"parts/plain.py": "", **suite("")}, {"parts/fast.py": ""}),
     "code reads a file through a link": linked(
         "size",
-        "10_000",
+        "5_000",
         "50_000",
         {"sizes": "-> small", "conf": "-> sizes"},
         "import flags; flags.size = int(open('conf/size').read())",
@@ -205,7 +205,7 @@ SLOWER = {
     ),
     "code enters a folder through a link": linked(
         "deep/size",
-        "10_000",
+        "5_000",
         "50_000",
         {"conf": "-> small"},
         "import flags, os\nhere = os.getcwd()\nos.chdir('conf/deep')\n"

@@ -244,8 +244,9 @@ def test_the_key_holds_what_compilers_say_and_which_packages_the_interpreter_has
     ):
         change()
         keys.append(key())
-        assert keys[-1] == key() is not None, (tmp_path / "tools.log").read_text()
+        assert keys[-1] is not None, (tmp_path / "tools.log").read_text()
     assert len(set(keys)) == len(keys)
+    assert key() == keys[-1], "and of nothing else"
     assert key("/no/python") is None
 
 
