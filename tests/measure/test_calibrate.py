@@ -133,12 +133,12 @@ def test_sides_of_the_same_code_that_ask_differently_end_in_1():
     assert "base and head are the same code, and yet timing tf32" in found.warnings[0]
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_the_document_fits_its_schema_and_comes_back(state):
-    found = calibrations()[state]
-    text = found.model_dump_json()
-    jsonschema.Draft202012Validator(schemas.schemas()["calibration"]).validate(json.loads(text))
-    assert Calibration.model_validate_json(text) == found
+def test_the_document_fits_its_schema_and_comes_back():
+    schema = jsonschema.Draft202012Validator(schemas.schemas()["calibration"])
+    for state, found in calibrations().items():
+        text = found.model_dump_json()
+        schema.validate(json.loads(text))
+        assert Calibration.model_validate_json(text) == found, state
 
 
 def test_where_the_noise_comes_from_is_told():
@@ -148,7 +148,7 @@ def test_where_the_noise_comes_from_is_told():
 
 
 def test_calibrating_twice_from_the_same_results_gives_the_same_bytes():
-    assert calibrations()["planted"].model_dump_json() == calibrations.__wrapped__()["planted"].model_dump_json()
+    assert calibrations()["quiet"].model_dump_json() == conclude(recorded()).model_dump_json()
 
 
 # What it proposes
