@@ -23,7 +23,7 @@ from perfci.model.plan import Looks
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import HEAD, measured, packed, published, scene
-from tests.github.loopback.server import REPOSITORY, START, GitHub, archive
+from tests.github.loopback.server import REPOSITORY, START, GitHub, Run, archive
 
 GOOD = measured(1.0, 1.1).model_dump_json()
 
@@ -169,9 +169,8 @@ def test_a_hostile_artifact_is_one_line(hub: GitHub, name: str) -> None:
     assert hub.checks[0]["conclusion"] == "action_required"
 
 
-def test_a_number_that_could_not_be_taken_is_published(hub: GitHub) -> None:
+def test_a_number_that_could_not_be_taken_is_published(hub: GitHub, run: Run) -> None:
     """A proved case with a bound on time has head checked, which may fail."""
-    _, run = scene(hub)
     data = json.loads(proved(proof=CODE | {"number": "time max 5.00 ms"}))
     data["cases"][0]["sides"]["head"] |= {"status": "failed", "reason": {"kind": "wrong", "text": "it differs"}}
     hub.upload(run, archive({"results.json": json.dumps(data)}))
@@ -179,8 +178,7 @@ def test_a_number_that_could_not_be_taken_is_published(hub: GitHub) -> None:
     assert outcome.publication.missing == [] and outcome.publication.exit_code == 1
 
 
-def test_a_merge_commit_of_the_head_is_the_heads(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_a_merge_commit_of_the_head_is_the_heads(hub: GitHub, run: Run) -> None:
     merge = "c" * 40
     hub.commits[merge] = ["b" * 40, HEAD]
     hub.upload(run, packed(measured(1.1, head=merge)))
@@ -194,8 +192,7 @@ def test_an_artifact_of_another_run_is_refused(hub: GitHub) -> None:
     assert "belongs to another run" in published(hub, run).publication.missing[0]
 
 
-def test_an_archive_that_grows_on_the_way_is_left(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, run = scene(hub)
+def test_an_archive_that_grows_on_the_way_is_left(hub: GitHub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.upload(run, packed(measured(1.1)) + b"\0" * (3 << 20))
     monkeypatch.setattr("perfci.github.source.ARCHIVE_BYTES", 1 << 20)
     assert "more than the 1 MiB" in published(hub, run).publication.missing[0]
@@ -210,8 +207,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_names_stay_text(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_hostile_names_stay_text(hub: GitHub, run: Run) -> None:
     results = measured(*([1.2] * len(HOSTILE)), names=HOSTILE)
     for case in results.cases:
         for side in case.sides.values():
@@ -257,9 +253,8 @@ def test_what_is_made_to_be_slow_is_said_like_anything_else(hub: GitHub) -> None
     assert accepted is not None and accepted.reason.startswith("x  ")
 
 
-def test_reports_of_profilers_are_linked_and_never_read(hub: GitHub) -> None:
+def test_reports_of_profilers_are_linked_and_never_read(hub: GitHub, run: Run) -> None:
     """Beside the artifact that they belong to, also where the workflow names artifacts itself."""
-    _, run = scene(hub)
     for name in ("perfci--measure--0--1", "mine"):
         stored = hub.upload(run, packed(measured(1.1)), name=name)
         reports = hub.upload(run, b"no zip", name=f"{name}-raw")
@@ -301,8 +296,7 @@ def test_artifacts_that_take_too_long_are_told_instead_of_read(hub: GitHub, monk
     assert "was not read: the others took over 0 min" in outcome.publication.missing[-1]
 
 
-def test_more_artifacts_than_a_matrix_has_are_a_check_with_its_reason(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_more_artifacts_than_a_matrix_has_are_a_check_with_its_reason(hub: GitHub, run: Run) -> None:
     for index in range(257):
         hub.upload(run, b"x", name=f"perfci--measure--{index}--1")
     outcome = published(hub, run)

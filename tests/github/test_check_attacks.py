@@ -17,6 +17,7 @@ from tests.github.loopback.scene import (
     LOOSE,
     POLICY,
     SIDE,
+    SLOWER,
     measured,
     packed,
     proposed,
@@ -27,7 +28,7 @@ from tests.github.loopback.scene import (
 )
 from tests.github.loopback.server import REPOSITORY, ROOT, START, Answer, GitHub
 from tests.github.publishing.test_publish_command import start
-from tests.github.test_twins import SLOWER, moved, of_twin, twin
+from tests.github.test_twins import moved, of_twin, twin
 from tests.judge.build import case, side
 
 PASSING = {"success", "neutral"}

@@ -9,7 +9,7 @@ from perfci.model.criteria import LimitSource
 from perfci.model.plan import Looks
 from perfci.model.results import Proof, Results
 from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, replanned, scene
-from tests.github.loopback.server import ROOT, START, Answer, GitHub
+from tests.github.loopback.server import ROOT, START, Answer, GitHub, Run
 from tests.judge.build import limit
 
 MERGE = "c" * 40
@@ -119,8 +119,7 @@ def test_fewer_cases_pass_only_where_the_publisher_asks_for_them(hub: GitHub) ->
     assert "does not say which cases there are" in refusal(hub, replanned(results, declared=None))
 
 
-def test_jobs_share_the_cases_among_them(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_jobs_share_the_cases_among_them(hub: GitHub, run: Run) -> None:
     for name in (both := ["attention", "matmul"]):
         hub.upload(run, packed(measured(1.0, names=[name], declared=both)), name=f"perfci--measure--0-{name}--1")
     assert published(hub, run).exit_code == 0
@@ -194,8 +193,7 @@ def test_a_job_that_succeeded_and_left_nothing_was_not_heard(hub: GitHub) -> Non
     assert hub.checks[0]["output"]["title"].startswith("1 of 2 jobs gave no verdict")
 
 
-def test_one_job_that_failed_counts_as_one(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_one_job_that_failed_counts_as_one(hub: GitHub, run: Run) -> None:
     hub.upload(run, b"<html>")
     run.jobs = {"measure": "failure"}
     published(hub, run, jobs="measure")

@@ -18,6 +18,7 @@ from tests.github.loopback.scene import (
     BASE,
     HEAD,
     POLICY,
+    SLOWER,
     api_of,
     beside,
     measured,
@@ -26,8 +27,6 @@ from tests.github.loopback.scene import (
     scene,
 )
 from tests.github.loopback.server import BOT, REPOSITORY, ROOT, START, Answer, GitHub, Run, archive
-
-SLOWER = (1.0, 1.10)
 
 
 def only(hub: GitHub) -> str:
@@ -54,9 +53,8 @@ def pushed(hub: GitHub, before: str = "") -> Run:
     return hub.run(100, HEAD, branch="main", event="push")
 
 
-def test_a_regression_is_said_everywhere(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    outcome = published(hub, run)
+def test_a_regression_is_said_everywhere(hub: GitHub, slower: Run) -> None:
+    outcome = published(hub, slower)
     assert outcome.publication.exit_code == 1
     assert outcome.notes == []
     assert "matmul/n=1" in only(hub)
@@ -98,12 +96,11 @@ def test_when_a_comment_begins(hub: GitHub, when: str, ratio: float, there: int)
     assert len(hub.own_comments()) == there
 
 
-def test_publishing_again_changes_nothing(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    published(hub, run)
+def test_publishing_again_changes_nothing(hub: GitHub, slower: Run) -> None:
+    published(hub, slower)
     said, checks = only(hub), len(hub.checks)
     hub.requests.clear()
-    published(hub, run)
+    published(hub, slower)
     assert only(hub) == said
     assert (len(hub.checks), len(hub.checks[0]["given"])) == (checks, 1)
     assert not [one for one in hub.requests if one[0] in ("POST", "PATCH") and "comments" in one[1]]
@@ -130,12 +127,11 @@ def test_an_older_run_that_comes_late_overwrites_nothing(hub: GitHub) -> None:
     assert "run=300 " in only(hub)
 
 
-def test_a_newer_attempt_replaces_and_shows_the_earlier(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    published(hub, run)
-    run.attempt = 2
-    hub.upload(run, packed(measured(1.0, 1.0)), name="perfci--measure--0--2")
-    outcome = published(hub, run)
+def test_a_newer_attempt_replaces_and_shows_the_earlier(hub: GitHub, slower: Run) -> None:
+    published(hub, slower)
+    slower.attempt = 2
+    hub.upload(slower, packed(measured(1.0, 1.0)), name="perfci--measure--0--2")
+    outcome = published(hub, slower)
     assert "attempt=2" in only(hub)
     assert outcome.publication.exit_code == 0
     assert [(one.run_id, one.attempt) for one in outcome.publication.attempts] == [(100, 1)]
@@ -153,11 +149,10 @@ def test_a_head_that_has_moved_on_gets_no_comment(hub: GitHub) -> None:
     assert [(c["head_sha"], c["conclusion"]) for c in hub.checks] == [(HEAD, "failure")]
 
 
-def test_a_head_that_came_back_is_told_of_again(hub: GitHub) -> None:
+def test_a_head_that_came_back_is_told_of_again(hub: GitHub, slower: Run) -> None:
     """A newer run is of a head that was pushed away meanwhile: of this head nothing newer is known."""
-    _, run = scene(hub, *SLOWER)
     earlier(hub, 900, "d" * 40)
-    published(hub, run)
+    published(hub, slower)
     assert "run=100 " in only(hub)
 
 
@@ -183,8 +178,7 @@ def test_a_merge_queue_is_judged_by_the_branch_it_merges_into(hub: GitHub) -> No
     assert hub.checks[0]["conclusion"] == "failure"
 
 
-def test_the_jobs_of_a_matrix_share_one_comment(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_the_jobs_of_a_matrix_share_one_comment(hub: GitHub, run: Run) -> None:
     for index, (name, ratio) in enumerate((("h100", 1.0), ("h200", 1.15))):
         hub.upload(run, packed(measured(ratio)), name=f"perfci--measure--{index}-{name}--1")
     outcome = published(hub, run)
@@ -207,33 +201,30 @@ def test_a_job_that_failed_is_missing(hub: GitHub) -> None:
     assert "jobs of the run" in outcome.publication.missing[0], "what cannot be listed may be missing"
 
 
-def test_250_comments_lie_over_pages(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_250_comments_lie_over_pages(hub: GitHub, slower: Run) -> None:
     for index in range(180):
         hub.comment(7, "someone", f"comment {index}")
     earlier(hub)
     for index in range(69):
         hub.comment(7, "someone", f"comment {index}")
-    published(hub, run)
+    published(hub, slower)
     assert "run=100" in only(hub)
     assert len(hub.comments) == 250
 
 
-def test_somebody_elses_marker_is_not_ours(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_somebody_elses_marker_is_not_ours(hub: GitHub, slower: Run) -> None:
     planted = hub.comment(7, "stranger", f"All is well.\n{sticky.Marker('perfci', 10**9, 1, HEAD)}")
     quoted = hub.comment(7, BOT, f"> {sticky.Marker('perfci', 10**9, 1, HEAD)}\n\nsays another bot of this account")
-    published(hub, run)
+    published(hub, slower)
     assert planted["body"].startswith("All is well.")
     assert quoted["body"].endswith("account")
     assert sum("run=100 " in body for body in hub.own_comments()) == 1
 
 
-def test_suites_keep_to_themselves(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    hub.upload(run, packed(measured(1.2)), name="nightly--measure--0--1")
-    published(hub, run)
-    published(hub, run, suite="nightly")
+def test_suites_keep_to_themselves(hub: GitHub, slower: Run) -> None:
+    hub.upload(slower, packed(measured(1.2)), name="nightly--measure--0--1")
+    published(hub, slower)
+    published(hub, slower, suite="nightly")
     assert len(hub.own_comments()) == len(hub.own_comments("nightly")) == 1
     assert [check["name"] for check in hub.checks] == ["perfci", "perfci (nightly)"]
 
@@ -276,9 +267,8 @@ def test_concurrent_publishers_converge(hub: GitHub, same_run: bool) -> None:
     assert {check["conclusion"] for check in hub.checks} == {"failure"}
 
 
-def test_a_late_overwrite_is_fixed(hub: GitHub) -> None:
+def test_a_late_overwrite_is_fixed(hub: GitHub, slower: Run) -> None:
     """An older publisher, which decided before ours wrote, writes after it."""
-    _, run = scene(hub, *SLOWER)
     earlier(hub, 80)
     api, late = api_of(hub), list[float]()
 
@@ -288,22 +278,21 @@ def test_a_late_overwrite_is_fixed(hub: GitHub) -> None:
         late.append(seconds)
 
     api._sleep = meanwhile
-    published(hub, run, api)
+    published(hub, slower, api)
     assert "run=100" in only(hub)
     assert late == [sticky.SETTLE] * 2, "once after each write"
 
 
-def test_a_read_only_token_leaves_verdict_and_exit_code(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_a_read_only_token_leaves_verdict_and_exit_code(hub: GitHub, slower: Run) -> None:
     hub.readonly = {"comments", "checks"}
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert outcome.publication.exit_code == 1
     assert (hub.comments, hub.checks) == ([], [])
     lacking = [note.rpartition("permissions: ")[2] for note in outcome.notes]
     assert lacking == ["checks: write`", "pull-requests: write`"]
     assert len(hub.requests) < 40  # it is no passing trouble: nothing is tried again
     hub.readonly = {"checks"}
-    assert published(hub, run).publication.exit_code == 1
+    assert published(hub, slower).publication.exit_code == 1
     assert "checks: write" in only(hub)
 
 
@@ -326,14 +315,13 @@ LIMITS = [
         pytest.param("GET", "/artifacts$", marks=pytest.mark.slow),
     ],
 )
-def test_passing_trouble_passes(hub: GitHub, answer: Answer, method: str, path: str) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_passing_trouble_passes(hub: GitHub, slower: Run, answer: Answer, method: str, path: str) -> None:
     hub.fail(method, path, Answer(**vars(answer)))
     api = api_of(hub)
-    outcome = published(hub, run, api)
+    outcome = published(hub, slower, api)
     assert outcome.publication.exit_code == 1
     assert outcome.notes == []
-    assert f"run={run.id} " in only(hub)
+    assert f"run={slower.id} " in only(hub)
     waits = [seconds for seconds in api.slept if seconds != sticky.SETTLE]
     assert waits
     if answer.headers.get("Retry-After"):
@@ -342,18 +330,17 @@ def test_passing_trouble_passes(hub: GitHub, answer: Answer, method: str, path: 
         assert waits == [60.0]
 
 
-def test_patience_ends(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_patience_ends(hub: GitHub, slower: Run) -> None:
     hub.fail("POST", "/comments$", Answer(429, {"message": "later"}, {"Retry-After": "3600"}, times=99))
     api = api_of(hub)
-    outcome = published(hub, run, api)
+    outcome = published(hub, slower, api)
     assert outcome.publication.exit_code == 1
     assert "not within 300 s" in outcome.notes[0]
     assert sum(api.slept) < 300
     assert hub.checks[0]["conclusion"] == "failure"
     hub.fail("GET", "/actions/runs/", Answer(503, {"message": "down"}, times=99))
     with pytest.raises(ApiError, match="6 times: run the job again later"):
-        published(hub, run)
+        published(hub, slower)
 
 
 def test_a_comment_that_github_finds_too_long_is_shortened(hub: GitHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,23 +352,21 @@ def test_a_comment_that_github_finds_too_long_is_shortened(hub: GitHub, monkeypa
     assert len(only(hub)) <= 10_200
 
 
-def test_an_artifact_that_is_gone_is_an_infrastructure_fault(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_an_artifact_that_is_gone_is_an_infrastructure_fault(hub: GitHub, slower: Run) -> None:
     hub.artifacts[0].expired = True
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert outcome.publication.exit_code == 3
     assert outcome.publication.missing == ["artifact `perfci--measure--0--1` has expired: run the measuring job again"]
     assert hub.checks[0]["conclusion"] == "action_required"
     hub.artifacts.clear()
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert outcome.publication.missing == ["run 100 has no artifact of the suite `perfci`"]
     assert "no artifact" in only(hub)
 
 
-def test_the_token_stays_with_the_api(hub: GitHub, capfd: pytest.CaptureFixture[str]) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_the_token_stays_with_the_api(hub: GitHub, slower: Run, capfd: pytest.CaptureFixture[str]) -> None:
     hub.fail("BLOB", "", Answer(500, times=99))
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert outcome.publication.exit_code == 3
     assert hub.blob_headers
     assert all("Authorization" not in headers for headers in hub.blob_headers)
@@ -469,17 +454,15 @@ def test_a_branch_without_a_policy_lets_nothing_in(hub: GitHub) -> None:
     assert outcome.publication.missing[0].startswith("release:perfci.yaml does not exist: ")
 
 
-def test_without_the_right_to_read_base_nothing_is_judged(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_without_the_right_to_read_base_nothing_is_judged(hub: GitHub, slower: Run) -> None:
     hub.fail("GET", "/branches/main", Answer(404, {"message": "Not Found"}, times=9))
     with pytest.raises(ApiError, match="branch main"):
-        published(hub, run)
+        published(hub, slower)
     assert hub.checks == []
 
 
-def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> None:
+def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub, run: Run) -> None:
     """What the measuring action leaves says nothing, and the publisher finds the reason itself."""
-    _, run = scene(hub)
     hub.upload(run, archive({UNMEASURED: '{"version": 1, "verdict": "pass"}'}))
     ignoring(hub, "docs/a.md", "docs/b.md")
     earlier(hub)
@@ -493,9 +476,8 @@ def test_a_change_that_base_ignores_passes_without_measuring(hub: GitHub) -> Non
     assert published(hub, run).publication.exit_code == 3
 
 
-def test_a_head_without_a_commit_of_its_own_is_neutral(hub: GitHub) -> None:
+def test_a_head_without_a_commit_of_its_own_is_neutral(hub: GitHub, run: Run) -> None:
     """The measuring action left no artifact. By GitHub's own history, and only where every job was heard."""
-    _, run = scene(hub)
     held = {HEAD: [ROOT], BASE: [HEAD]}
     hub.commits |= held
     outcome = published(hub, run, comment="always")
@@ -513,13 +495,12 @@ def test_a_head_without_a_commit_of_its_own_is_neutral(hub: GitHub) -> None:
     assert published(hub, run).publication.exit_code == 3
 
 
-def test_what_was_measured_is_judged_whatever_history_says(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_what_was_measured_is_judged_whatever_history_says(hub: GitHub, slower: Run) -> None:
     merge = "c" * 40
     hub.commits |= {HEAD: [ROOT], BASE: [HEAD], merge: [BASE, HEAD]}
     hub.artifacts.clear()
-    hub.upload(run, packed(measured(*SLOWER, head=merge)))
-    assert published(hub, run).publication.exit_code == 1
+    hub.upload(slower, packed(measured(*SLOWER, head=merge)))
+    assert published(hub, slower).publication.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -560,9 +541,8 @@ def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> N
 
 
 @pytest.mark.parametrize(("many", "last", "code"), [(299, "docs/z", 0), (300, "docs/z", 3), (301, "src/z", 3)])
-def test_of_300_files_not_all_are_known(hub: GitHub, many: int, last: str, code: int) -> None:
+def test_of_300_files_not_all_are_known(hub: GitHub, run: Run, many: int, last: str, code: int) -> None:
     """A comparison names no more: one that is not named is not ignored."""
-    _, run = scene(hub)
     ignoring(hub, *(f"docs/{i}.md" for i in range(many - 1)), last)
     assert published(hub, run).publication.exit_code == code
 
@@ -662,11 +642,10 @@ def test_a_run_that_failed_does_not_fall_back_on_an_older_one(hub: GitHub) -> No
         ("nobody-here", 10, "cannot be seen"),
     ],
 )
-def test_labels_that_do_not_count(hub: GitHub, by: str, minutes: float, why: str) -> None:
-    _, run = scene(hub, *SLOWER)
-    published(hub, run)
+def test_labels_that_do_not_count(hub: GitHub, slower: Run, by: str, minutes: float, why: str) -> None:
+    published(hub, slower)
     labelled(hub, by, minutes)
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert outcome.publication.acceptance is None
     assert outcome.publication.exit_code == 1
     assert any(why in note for note in outcome.notes)
@@ -688,17 +667,15 @@ def test_nobody_accepts_what_was_not_measured_yet(hub: GitHub) -> None:
     assert pull.number == 7
 
 
-def test_a_head_that_left_and_came_back_needs_the_label_anew(hub: GitHub) -> None:
+def test_a_head_that_left_and_came_back_needs_the_label_anew(hub: GitHub, slower: Run) -> None:
     """The commit is old and its run, too; only the branch's activity tells that it was pushed after the label."""
-    _, run = scene(hub, *SLOWER)
-    published(hub, run)
+    published(hub, slower)
     labelled(hub, minutes=10)
     hub.pushes["octo/kernels:refs/heads/faster"] = (HEAD, START + timedelta(minutes=20))
-    assert published(hub, run).publication.acceptance is None
+    assert published(hub, slower).publication.acceptance is None
 
 
-def test_an_acceptance_fixes_no_missing_job(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_an_acceptance_fixes_no_missing_job(hub: GitHub, slower: Run) -> None:
     labelled(hub)
-    run.jobs["measure (h200)"] = "timed_out"
-    assert published(hub, run).publication.exit_code == 3
+    slower.jobs["measure (h200)"] = "timed_out"
+    assert published(hub, slower).publication.exit_code == 3

@@ -17,6 +17,7 @@ from tests.github.loopback.scene import (
     LOOSE,
     POLICY,
     SIDE,
+    SLOWER,
     api_of,
     beside,
     measured,
@@ -25,9 +26,7 @@ from tests.github.loopback.scene import (
     published,
     scene,
 )  # fmt: skip
-from tests.github.loopback.server import REPOSITORY, ROOT, START, GitHub, Pull
-
-SLOWER = (1.0, 3.0)
+from tests.github.loopback.server import REPOSITORY, ROOT, START, GitHub, Pull, Run
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ def twin(hub: GitHub, number: int = 8, **fields: str) -> Pull:
 
 
 def of_twin(hub: GitHub) -> Published:
-    """The output of its run: 3 times slower, and self-reported as fine."""
+    """The output of its run: slower, and self-reported as fine."""
     made = hub.run(200, HEAD, branch="copy", head_repository="fork/kernels")
     hub.upload(made, packed(measured(*SLOWER, policy=LOOSE, base=ROOT)))
     return published(hub, made)
@@ -58,14 +57,13 @@ def titles(hub: GitHub) -> dict[str, str]:
     return {check["external_id"].split("/")[2]: check["output"]["title"] for check in hub.checks}
 
 
-def test_a_twin_into_a_branch_without_a_policy_passes_nothing(hub: GitHub) -> None:
+def test_a_twin_into_a_branch_without_a_policy_passes_nothing(hub: GitHub, slower: Run) -> None:
     """Head brings limits of its own, which nobody reviewed."""
-    _, run = scene(hub, *SLOWER)
     twin(hub)
     hub.files[HEAD, "perfci.yaml"] = LOOSE.encode()
     assert of_twin(hub).exit_code == 3
     assert concluded(hub) == {"action_required"}
-    assert published(hub, run).exit_code == 1
+    assert published(hub, slower).exit_code == 1
     assert concluded(hub) == {"action_required"}
     hub.pulls[8].state = "closed"
     publish(beside(hub.pulls[8], 200), "closed", Publishing(), api_of(hub))
@@ -74,11 +72,10 @@ def test_a_twin_into_a_branch_without_a_policy_passes_nothing(hub: GitHub) -> No
 
 @pytest.mark.parametrize("first", [7, 8])
 @pytest.mark.parametrize("policy", [LOOSE, POLICY + "fail_on: []\n"])
-def test_a_twin_into_a_lenient_branch_passes_nothing(hub: GitHub, first: int, policy: str) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_a_twin_into_a_lenient_branch_passes_nothing(hub: GitHub, slower: Run, first: int, policy: str) -> None:
     twin(hub)
     hub.files[SIDE, "perfci.yaml"] = policy.encode()
-    steps = {7: lambda: published(hub, run), 8: lambda: of_twin(hub)}
+    steps = {7: lambda: published(hub, slower), 8: lambda: of_twin(hub)}
     outcome = steps[first]()
     waits = "action_required" if first == 8 else "failure"
     assert concluded(hub) == {waits}, "the other has no result yet"
@@ -127,15 +124,14 @@ def test_closing_the_one_that_fails_passes_no_other(hub: GitHub) -> None:
     assert concluded(hub) == {"failure"}
 
 
-def test_a_branch_that_goes_into_two_is_held_until_one_is_closed(hub: GitHub) -> None:
+def test_a_branch_that_goes_into_two_is_held_until_one_is_closed(hub: GitHub, slower: Run) -> None:
     """The same branch and commit: a run does not tell which it was for."""
-    _, run = scene(hub, *SLOWER)
     hub.pull(9, HEAD, base_ref="side")
     hub.files[SIDE, "perfci.yaml"] = LOOSE.encode()
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert outcome.exit_code == 3 and "#7, #9 have the same head" in outcome.publication.missing[0]
     assert concluded(hub) == {"action_required"}
-    direct = publish(beside(hub.pulls[9], run.id), "opened", Publishing(), api_of(hub))
+    direct = publish(beside(hub.pulls[9], slower.id), "opened", Publishing(), api_of(hub))
     assert direct.exit_code == 3, "measured against main, and this one goes into another branch"
     assert concluded(hub) == {"action_required"}
 
@@ -201,10 +197,9 @@ def test_a_label_counts_without_a_workflow_of_the_change(hub: GitHub) -> None:
     assert concluded(hub) == {"failure"}
 
 
-def test_a_foreign_check_of_our_name_is_told(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
+def test_a_foreign_check_of_our_name_is_told(hub: GitHub, slower: Run) -> None:
     hub.check("perfci", HEAD, "helpful-bot")
-    outcome = published(hub, run)
+    outcome = published(hub, slower)
     assert any("helpful-bot wrote a check named perfci on this commit" in note for note in outcome.notes)
     assert [check["conclusion"] for check in hub.checks] == ["success", "failure"], "it is not ours to change"
 
@@ -222,9 +217,8 @@ def queue(hub: GitHub, *ratios: float, number: int = 300) -> str:
     return group
 
 
-def test_an_accepted_regression_is_accepted_in_the_queue(hub: GitHub) -> None:
-    _, run = scene(hub, *SLOWER)
-    published(hub, run)
+def test_an_accepted_regression_is_accepted_in_the_queue(hub: GitHub, slower: Run) -> None:
+    published(hub, slower)
     hub.label(hub.pulls[7], ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
     queue(hub, *SLOWER)
     outcome = published(hub, hub.runs[300])
@@ -266,14 +260,13 @@ def test_what_was_in_a_queue_is_any_other_commit_afterwards(hub: GitHub) -> None
     assert concluded(hub) == {"failure"}
 
 
-def test_a_check_of_another_app_speaks_for_nobody(hub: GitHub) -> None:
+def test_a_check_of_another_app_speaks_for_nobody(hub: GitHub, slower: Run) -> None:
     """Whoever may write checks can write ours, down to its hidden mark."""
-    _, run = scene(hub, *SLOWER)
-    published(hub, run)
+    published(hub, slower)
     forged = hub.check("perfci", HEAD, "other-app")
     forged["external_id"] = str(Result("perfci", Question.of_pull(7, "main"), 10**17, 1, "success"))
     published(hub, hub.run(150, HEAD, conclusion=None, jobs={"measure": None}), action="requested")
-    published(hub, run)
+    published(hub, slower)
     assert [check["conclusion"] for check in hub.checks] == ["failure", "success"]
 
 

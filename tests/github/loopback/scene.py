@@ -18,6 +18,8 @@ from tests.judge.build import results as build_results
 HEAD, BASE, SIDE = "a" * 40, "b" * 40, "9" * 40
 POLICY = "version: 1\nsuite: [kernels/*.py]\nlimits:\n  - {cases: '*', metric: time, regression: 2%}\n"
 LOOSE = POLICY.replace("2%", "900%")
+SLOWER = (1.0, 1.10)
+"""Of two cases the second one's regression."""
 
 
 def measured(

@@ -61,8 +61,7 @@ def test_the_models_that_have_to_be_heard(hub: GitHub, tmp_path: Path, warm: War
     assert "2 models of device are asked for, and 1 share α" in done.stdout
 
 
-def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
-    _, run = scene(hub)
+def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, run: Run, tmp_path: Path, warm: Warm) -> None:
     hub.upload(run, packed(measured(1.2, names=["evil/\n::error::injected\n##[error]injected"])))
     hub.upload(run, b"no zip", name="perfci--x--0--1")
     hub.readonly = {"comments"}

@@ -5,7 +5,7 @@ import pytest
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason
 from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, scene
-from tests.github.loopback.server import GitHub
+from tests.github.loopback.server import GitHub, Run
 from tests.github.test_publish import labelled, only
 
 TYPO = POLICY.replace("'*'", "'mathmul/*'")
@@ -52,9 +52,8 @@ def test_the_label_accepts_the_change_that_fixes_it(hub: GitHub, fault: str) -> 
 
 
 @pytest.mark.parametrize("faulty", [True, False])
-def test_the_measuring_side_met_the_fault_first(hub: GitHub, faulty: bool) -> None:
+def test_the_measuring_side_met_the_fault_first(hub: GitHub, run: Run, faulty: bool) -> None:
     """It measured nothing, its job failed, and its results say why. Where base's policy is sound, that is a lie."""
-    _, run = scene(hub)
     hub.files[HEAD, "perfci.yaml"] = POLICY.encode()
     if faulty:
         hub.files[BASE, "perfci.yaml"] = TYPO.encode()
@@ -69,8 +68,7 @@ def test_the_measuring_side_met_the_fault_first(hub: GitHub, faulty: bool) -> No
     assert (published(hub, run).exit_code, concluded(hub)) == ended
 
 
-def test_a_head_that_is_no_better_is_not_accepted(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_a_head_that_is_no_better_is_not_accepted(hub: GitHub, run: Run) -> None:
     hub.files[BASE, "perfci.yaml"], hub.files[HEAD, "perfci.yaml"] = TYPO.encode(), b"version: 2"
     hub.upload(run, packed(measured(1.0)))
     labelled(hub)

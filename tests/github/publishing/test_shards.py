@@ -79,8 +79,7 @@ def refuse(hub: GitHub, run: Run, said: str, **wanted: Any) -> Publication:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_all_shards_are_one_check_and_one_comment(hub: GitHub, count: int) -> None:
-    _, run = scene(hub)
+def test_all_shards_are_one_check_and_one_comment(hub: GitHub, run: Run, count: int) -> None:
     one = whole(*RATIOS)
     hand_over(hub, run, shared(one, count))
     outcome = published(hub, run)
@@ -101,8 +100,7 @@ def test_all_shards_are_one_check_and_one_comment(hub: GitHub, count: int) -> No
 
 
 @pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), (CALM, 0)])
-def test_the_job_that_planned_was_heard(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
-    _, run = scene(hub)
+def test_the_job_that_planned_was_heard(hub: GitHub, run: Run, ratios: tuple[float, ...], code: int) -> None:
     run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2"), "success")
     hand_over_plan(hub, run)
     hand_over(hub, run, shared(whole(*ratios), 2))
@@ -112,8 +110,7 @@ def test_the_job_that_planned_was_heard(hub: GitHub, ratios: tuple[float, ...], 
     assert "no verdict" not in lines(hub) + hub.checks[0]["output"]["title"]
 
 
-def test_a_job_that_measured_and_handed_nothing_over_is_missed_beside_a_plan(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_a_job_that_measured_and_handed_nothing_over_is_missed_beside_a_plan(hub: GitHub, run: Run) -> None:
     run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2", "measure a100"), "success")
     hand_over_plan(hub, run)
     hand_over(hub, run, shared(whole(*CALM), 2))
@@ -124,17 +121,15 @@ def test_a_job_that_measured_and_handed_nothing_over_is_missed_beside_a_plan(hub
 
 
 @pytest.mark.parametrize("job", ["success", "failure"])
-def test_a_plan_of_which_nothing_was_measured_is_no_pass(hub: GitHub, job: str) -> None:
+def test_a_plan_of_which_nothing_was_measured_is_no_pass(hub: GitHub, run: Run, job: str) -> None:
     """Its other jobs were skipped, or lost."""
-    _, run = scene(hub)
     run.jobs = {"measure plan": job, "measure ${{ matrix.shard }}": "skipped"}
     hand_over_plan(hub, run)
     refuse(hub, run, "no shard of the plan was handed over: see the logs of the jobs that measure it", jobs="measure*")
 
 
-def test_a_plan_that_could_not_be_made_is_no_pass(hub: GitHub) -> None:
+def test_a_plan_that_could_not_be_made_is_no_pass(hub: GitHub, run: Run) -> None:
     """The jobs that need it are skipped, as after a label, when nothing is to be measured."""
-    _, run = scene(hub)
     run.conclusion, run.jobs = "failure", {"measure plan": "failure", "measure ${{ matrix.shard }}": "skipped"}
     outcome = published(hub, run, jobs="measure*")
     assert (outcome.publication.exit_code, outcome.waiting) == (3, "")
@@ -142,9 +137,8 @@ def test_a_plan_that_could_not_be_made_is_no_pass(hub: GitHub) -> None:
     assert hub.checks[0]["conclusion"] == "action_required"
 
 
-def test_of_two_plans_the_one_that_was_not_measured_is_missed(hub: GitHub) -> None:
+def test_of_two_plans_the_one_that_was_not_measured_is_missed(hub: GitHub, run: Run) -> None:
     """Two models of GPU; a run of one of them passes nothing."""
-    _, run = scene(hub)
     hand_over_plan(hub, run)
     hand_over_plan(hub, run, index=1)
     hand_over(hub, run, shared(whole(*CALM), 2))
@@ -155,16 +149,14 @@ def test_of_two_plans_the_one_that_was_not_measured_is_missed(hub: GitHub) -> No
     ]
 
 
-def test_what_was_merged_before_is_published_as_it_is(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_what_was_merged_before_is_published_as_it_is(hub: GitHub, run: Run) -> None:
     hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shared(whole(*RATIOS), 3))])))
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, len(outcome.publication.shards), outcome.publication.missing) == (1, 1, [])
 
 
-def test_a_plan_of_one_shard_was_measured(hub: GitHub) -> None:
+def test_a_plan_of_one_shard_was_measured(hub: GitHub, run: Run) -> None:
     """It is a shard as others are, and no attempt measures it again."""
-    _, run = scene(hub)
     hand_over_plan(hub, run)
     hand_over(hub, run, shared(whole(*RATIOS), 1))
     assert published(hub, run).publication.missing == []
@@ -174,8 +166,7 @@ def test_a_plan_of_one_shard_was_measured(hub: GitHub) -> None:
 
 
 @pytest.mark.parametrize("models", [1, 2])
-def test_what_was_merged_before_stands_for_its_plan(hub: GitHub, models: int) -> None:
-    _, run = scene(hub)
+def test_what_was_merged_before_stands_for_its_plan(hub: GitHub, run: Run, models: int) -> None:
     hand_over_plan(hub, run)
     shards = of_models(whole(*CALM), 3, models)
     hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shards)])))
@@ -201,16 +192,14 @@ UNFIT: dict[str, tuple[Callable[[], list[Results]], str]] = {
 
 
 @pytest.mark.parametrize("case", UNFIT)
-def test_shards_that_are_no_whole_are_no_pass(hub: GitHub, case: str) -> None:
-    _, run = scene(hub)
+def test_shards_that_are_no_whole_are_no_pass(hub: GitHub, run: Run, case: str) -> None:
     make, said = UNFIT[case]
     hand_over(hub, run, make())
     refuse(hub, run, said)
 
 
-def test_a_decided_shard_is_not_measured_again(hub: GitHub) -> None:
+def test_a_decided_shard_is_not_measured_again(hub: GitHub, run: Run) -> None:
     """`Re-run failed jobs` would let a change be measured until it passes."""
-    _, run = scene(hub)
     slow, calm = shared(whole(*RATIOS), 2), shared(whole(*CALM), 2)
     hand_over(hub, run, slow)
     run.attempt = 2
@@ -218,8 +207,7 @@ def test_a_decided_shard_is_not_measured_again(hub: GitHub) -> None:
     refuse(hub, run, "is shard 2 again")
 
 
-def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitHub, run: Run) -> None:
     shards = shared(whole(*RATIOS), 2)
     lost = shards[0].model_copy(deep=True)
     lost.cases, lost.error = [], Reason(kind="exit", text="GPU 0 is lost")
@@ -232,8 +220,7 @@ def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitH
     assert (outcome.publication.exit_code, outcome.publication.missing) == (1, [])
 
 
-def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub, run: Run) -> None:
     hand_over_plan(hub, run)
     hand_over(hub, run, shared(whole(*RATIOS), 2))
     run.attempt = 2
@@ -243,8 +230,7 @@ def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub) -> None:
     assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
 
 
-def test_two_models_stand_beside_each_other(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_two_models_stand_beside_each_other(hub: GitHub, run: Run) -> None:
     hand_over(hub, run, shared(whole(*RATIOS), 2))
     hand_over(hub, run, shared(whole(*CALM, device="NVIDIA A100"), 3, plan="6" * 64), first=2)
     outcome = published(hub, run)
@@ -273,9 +259,8 @@ def test_models_that_share_error_rates_are_one_check(hub: GitHub, ratios: tuple[
         ("NVIDIA A100", 1, "the plan of NVIDIA A100 does not share α"),
     ],
 )
-def test_a_model_that_is_missing_passes_nothing(hub: GitHub, second: str, models: int, said: str) -> None:
+def test_a_model_that_is_missing_passes_nothing(hub: GitHub, run: Run, second: str, models: int, said: str) -> None:
     """It may not come, be another of the first, or share its error rates with nobody."""
-    _, run = scene(hub)
     hand_over(hub, run, of_models(whole(*CALM), 2, 2))
     if second:
         hand_over(hub, run, of_models(whole(*CALM, device=second), 1, models, plan="6" * 64), first=2)
@@ -299,15 +284,13 @@ def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub
     assert any("2 models of device are asked for, and 1 share α" in line for line in outcome.publication.missing)
 
 
-def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub, run: Run) -> None:
     two_models(hub, run, *CALM)
     assert published(hub, run, models=2).publication.exit_code == 0
     assert published(hub, run, models=3).publication.exit_code == 3
 
 
-def test_shards_that_tell_of_another_number_are_refused_without_counting_to_it(hub: GitHub) -> None:
-    _, run = scene(hub)
+def test_shards_that_tell_of_another_number_are_refused_without_counting_to_it(hub: GitHub, run: Run) -> None:
     text = shared(whole(*RATIOS), 2)[0].model_dump_json()
     assert text.count('"of":2') == 1
     hub.upload(run, archive({"results.json": text.replace('"of":2', '"of":1000000000')}))
