@@ -1,15 +1,13 @@
 """Publishing a plan that several machines shared: its shards are one answer, or none."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
-from perfci.model.publication import Publication
-from perfci.model.results import PlanPart, Reason, Results
-from tests.github.loopback.scene import HEAD, measured, packed, published, scene
+from perfci.model.results import Part, Reason, Results
+from tests.github.loopback.scene import HEAD, measured, packed, published
 from tests.github.loopback.server import GitHub, Run, archive
 
 RATIOS = (1.0, 1.10, 1.0, 1.0, 0.99, 1.0)
@@ -60,25 +58,19 @@ def hand_over_plan(hub: GitHub, run: Run, *, attempt: int = 1, index: int = 0) -
     hub.upload(run, archive({"plan.json": "not read", "logs/a.log": ""}), name=f"perfci--plan--{index}--{attempt}")
 
 
-def two_models(hub: GitHub, run: Run, *ratios: float) -> None:
-    hand_over(hub, run, of_models(whole(*ratios), 2, 2))
-    hand_over(hub, run, of_models(whole(*CALM, device="NVIDIA A100"), 2, 2, plan="6" * 64), first=2)
-
-
 def lines(hub: GitHub) -> str:
     return "\n".join(hub.own_comments())
 
 
-def refuse(hub: GitHub, run: Run, said: str, **wanted: Any) -> Publication:
+def refuse(hub: GitHub, run: Run, said: str, **wanted: Any) -> None:
     """No shard is believed, and why is told."""
     made = published(hub, run, **wanted).publication
     assert (made.exit_code, made.shards) == (3, [])
     assert any(said in line for line in made.missing), made.missing
     assert hub.checks[-1]["conclusion"] == "action_required"
-    return made
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 6])
+@pytest.mark.parametrize("count", [1, 4])
 def test_all_shards_are_one_check_and_one_comment(hub: GitHub, run: Run, count: int) -> None:
     one = whole(*RATIOS)
     hand_over(hub, run, shared(one, count))
@@ -99,70 +91,34 @@ def test_all_shards_are_one_check_and_one_comment(hub: GitHub, run: Run, count: 
     assert (shard.report.verdict, shard.report.sentence) == (single.report.verdict, single.report.sentence)
 
 
-@pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), (CALM, 0)])
-def test_the_job_that_planned_was_heard(hub: GitHub, run: Run, ratios: tuple[float, ...], code: int) -> None:
-    run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2"), "success")
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_job_that_planned_was_heard(hub: GitHub, run: Run, count: int) -> None:
+    run.jobs = dict.fromkeys(("measure plan", *(f"measure {number}" for number in range(count))), "success")
     hand_over_plan(hub, run)
-    hand_over(hub, run, shared(whole(*ratios), 2))
+    hand_over(hub, run, shared(whole(*CALM), count))
     outcome = published(hub, run, jobs="measure*")
-    assert (outcome.publication.exit_code, outcome.publication.missing) == (code, [])
+    assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
     assert (len(outcome.publication.shards), outcome.publication.jobs) == (1, 1)
     assert "no verdict" not in lines(hub) + hub.checks[0]["output"]["title"]
-
-
-def test_a_job_that_measured_and_handed_nothing_over_is_missed_beside_a_plan(hub: GitHub, run: Run) -> None:
-    run.jobs = dict.fromkeys(("measure plan", "measure 1/2", "measure 2/2", "measure a100"), "success")
-    hand_over_plan(hub, run)
-    hand_over(hub, run, shared(whole(*CALM), 2))
-    outcome = published(hub, run, jobs="measure*")
-    assert (outcome.publication.exit_code, outcome.publication.missing) == (
-        3, ["of 4 jobs that measured, 3 handed over what was measured"],
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("job", ["success", "failure"])
-def test_a_plan_of_which_nothing_was_measured_is_no_pass(hub: GitHub, run: Run, job: str) -> None:
-    """Its other jobs were skipped, or lost."""
-    run.jobs = {"measure plan": job, "measure ${{ matrix.shard }}": "skipped"}
-    hand_over_plan(hub, run)
-    refuse(hub, run, "no shard of the plan was handed over: see the logs of the jobs that measure it", jobs="measure*")
+    run.jobs["measure a100"] = "success"
+    said = f"of {count + 2} jobs that measured, {count + 1} handed over what was measured"
+    assert published(hub, run, jobs="measure*").publication.missing == [said]
 
 
 def test_a_plan_that_could_not_be_made_is_no_pass(hub: GitHub, run: Run) -> None:
     """The jobs that need it are skipped, as after a label, when nothing is to be measured."""
     run.conclusion, run.jobs = "failure", {"measure plan": "failure", "measure ${{ matrix.shard }}": "skipped"}
-    outcome = published(hub, run, jobs="measure*")
-    assert (outcome.publication.exit_code, outcome.waiting) == (3, "")
-    assert "job `measure plan` ended with failure: see its log" in outcome.publication.missing
-    assert hub.checks[0]["conclusion"] == "action_required"
+    refuse(hub, run, "job `measure plan` ended with failure: see its log", jobs="measure*")
 
 
 def test_of_two_plans_the_one_that_was_not_measured_is_missed(hub: GitHub, run: Run) -> None:
     """Two models of GPU; a run of one of them passes nothing."""
-    hand_over_plan(hub, run)
-    hand_over_plan(hub, run, index=1)
+    for index in range(2):
+        hand_over_plan(hub, run, index=index)
     hand_over(hub, run, shared(whole(*CALM), 2))
-    outcome = published(hub, run)
-    assert outcome.publication.exit_code == 3
-    assert outcome.publication.missing == [
-        "no shard of 1 of 2 plans was handed over: see the logs of the jobs that measure it"
-    ]
-
-
-def test_what_was_merged_before_is_published_as_it_is(hub: GitHub, run: Run) -> None:
-    hub.upload(run, packed(merge([(str(i), one) for i, one in enumerate(shared(whole(*RATIOS), 3))])))
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, len(outcome.publication.shards), outcome.publication.missing) == (1, 1, [])
-
-
-def test_a_plan_of_one_shard_was_measured(hub: GitHub, run: Run) -> None:
-    """It is a shard as others are, and no attempt measures it again."""
-    hand_over_plan(hub, run)
-    hand_over(hub, run, shared(whole(*RATIOS), 1))
-    assert published(hub, run).publication.missing == []
-    run.attempt = 2
-    hand_over(hub, run, shared(whole(*CALM), 1), attempt=2)
-    refuse(hub, run, "is shard 1 again")
+    made = published(hub, run).publication
+    said = "no shard of 1 of 2 plans was handed over: see the logs of the jobs that measure it"
+    assert (made.exit_code, made.missing) == (3, [said])
 
 
 @pytest.mark.parametrize("models", [1, 2])
@@ -175,36 +131,26 @@ def test_what_was_merged_before_stands_for_its_plan(hub: GitHub, run: Run, model
     assert [("of 2 models" in line) for line in outcome.publication.missing] == [True] * (models - 1)
 
 
-def beyond_alpha() -> list[Results]:
-    run = whole(*RATIOS)
-    run.plan.m, run.plan.looks = 500, Looks.fitted(500)
-    return shared(run, 2)
+def test_shards_that_are_no_whole_are_no_pass(hub: GitHub, run: Run) -> None:
+    """tests/measure/shards/test_merge.py has the other ways."""
+    hand_over(hub, run, shared(whole(*CALM), 3)[::2])
+    refuse(hub, run, "shard 2 of 3")
 
 
-UNFIT: dict[str, tuple[Callable[[], list[Results]], str]] = {
-    "one is missing": (lambda: shared(whole(*CALM), 3)[::2], "shard 2 of 3"),
-    "one is of another plan": (
-        lambda: [*shared(whole(*CALM), 3)[:2], shared(whole(*CALM), 3, plan="6" * 64)[2]], "shard 3 of 3",
-    ),
-    "one is there twice": (lambda: [*shared(whole(*RATIOS), 2), shared(whole(*RATIOS), 2)[1]], "is shard 2 again"),
-    "they share more than there is": (beyond_alpha, "error rates that are not perfci's"),
-}  # fmt: skip
+def test_shards_that_share_more_than_there_is_are_no_pass(hub: GitHub, run: Run) -> None:
+    made = whole(*RATIOS)
+    made.plan.m, made.plan.looks = 500, Looks.fitted(500)
+    hand_over(hub, run, shared(made, 2))
+    refuse(hub, run, "error rates that are not perfci's")
 
 
-@pytest.mark.parametrize("case", UNFIT)
-def test_shards_that_are_no_whole_are_no_pass(hub: GitHub, run: Run, case: str) -> None:
-    make, said = UNFIT[case]
-    hand_over(hub, run, make())
-    refuse(hub, run, said)
-
-
-def test_a_decided_shard_is_not_measured_again(hub: GitHub, run: Run) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_decided_shard_is_not_measured_again(hub: GitHub, run: Run, count: int) -> None:
     """`Re-run failed jobs` would let a change be measured until it passes."""
-    slow, calm = shared(whole(*RATIOS), 2), shared(whole(*CALM), 2)
-    hand_over(hub, run, slow)
+    hand_over(hub, run, shared(whole(*RATIOS), count))
     run.attempt = 2
-    hand_over(hub, run, [calm[1]], attempt=2, first=1)
-    refuse(hub, run, "is shard 2 again")
+    hand_over(hub, run, shared(whole(*CALM), count)[-1:], attempt=2, first=count - 1)
+    refuse(hub, run, f"is shard {count} again")
 
 
 def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitHub, run: Run) -> None:
@@ -212,8 +158,7 @@ def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitH
     lost = shards[0].model_copy(deep=True)
     lost.cases, lost.error = [], Reason(kind="exit", text="GPU 0 is lost")
     hand_over(hub, run, [lost, shards[1]])
-    before = published(hub, run)
-    assert before.publication.exit_code == 3
+    assert published(hub, run).publication.exit_code == 3
     run.attempt = 2
     hand_over(hub, run, [shards[0]], attempt=2)
     outcome = published(hub, run)
@@ -221,11 +166,10 @@ def test_a_shard_that_measured_nothing_is_replaced_by_its_next_attempt(hub: GitH
 
 
 def test_all_jobs_run_again_are_a_plan_of_their_own(hub: GitHub, run: Run) -> None:
-    hand_over_plan(hub, run)
-    hand_over(hub, run, shared(whole(*RATIOS), 2))
-    run.attempt = 2
-    hand_over_plan(hub, run, attempt=2)
-    hand_over(hub, run, shared(whole(*CALM), 2, plan="7" * 64), attempt=2)
+    for attempt, ratios, plan in ((1, RATIOS, PLAN), (2, CALM, "7" * 64)):
+        run.attempt = attempt
+        hand_over_plan(hub, run, attempt=attempt)
+        hand_over(hub, run, shared(whole(*ratios), 2, plan=plan), attempt=attempt)
     outcome = published(hub, run)
     assert (outcome.publication.exit_code, outcome.publication.missing) == (0, [])
 
@@ -241,53 +185,39 @@ def test_two_models_stand_beside_each_other(hub: GitHub, run: Run) -> None:
 
 
 @pytest.mark.parametrize(("ratios", "code"), [(RATIOS, 1), (CALM, 0)])
-def test_models_that_share_error_rates_are_one_check(hub: GitHub, ratios: tuple[float, ...], code: int) -> None:
-    _, run = scene(hub)
-    hand_over_plan(hub, run)
-    hand_over_plan(hub, run, index=1)
-    two_models(hub, run, *ratios)
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.publication.missing) == (code, [])
-    assert [shard.name for shard in outcome.publication.shards] == ["NVIDIA H200", "NVIDIA A100"]
+def test_models_that_share_error_rates_are_one_check(
+    hub: GitHub, run: Run, ratios: tuple[float, ...], code: int
+) -> None:
+    for index, device in enumerate(("NVIDIA H200", "NVIDIA A100")):
+        hand_over_plan(hub, run, index=index)
+        own = ratios if index == 0 else CALM
+        hand_over(hub, run, of_models(whole(*own, device=device), 2, 2, plan=f"{index}" * 64), first=2 * index)
+    for asked in (0, 2):
+        made = published(hub, run, models=asked).publication
+        assert (made.exit_code, made.missing) == (code, [])
+    assert [shard.name for shard in made.shards] == ["NVIDIA H200", "NVIDIA A100"]
+    assert published(hub, run, models=3).publication.exit_code == 3
 
 
-@pytest.mark.parametrize(
-    ("second", "models", "said"),
-    [
-        ("", 0, "of 2 models of device only NVIDIA H200 is here"),
-        ("NVIDIA H200", 2, "NVIDIA H200 has two plans"),
-        ("NVIDIA A100", 1, "the plan of NVIDIA A100 does not share α"),
-    ],
-)
-def test_a_model_that_is_missing_passes_nothing(hub: GitHub, run: Run, second: str, models: int, said: str) -> None:
-    """It may not come, be another of the first, or share its error rates with nobody."""
+def test_a_model_that_is_missing_passes_nothing(hub: GitHub, run: Run) -> None:
+    """tests/measure/shards/test_models.py has plans that do not share their error rates."""
     hand_over(hub, run, of_models(whole(*CALM), 2, 2))
-    if second:
-        hand_over(hub, run, of_models(whole(*CALM, device=second), 1, models, plan="6" * 64), first=2)
-    outcome = published(hub, run)
-    assert outcome.publication.exit_code == 3
-    assert any(said in line for line in outcome.publication.missing), outcome.publication.missing
+    made = published(hub, run).publication
+    assert made.exit_code == 3
+    assert any("of 2 models of device only NVIDIA H200 is here" in line for line in made.missing), made.missing
     assert hub.checks[0]["conclusion"] == "action_required"
 
 
-@pytest.mark.parametrize("planned", ["one model", "without a plan"])
-def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(hub: GitHub, planned: str) -> None:
-    _, run = scene(hub)
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_change_cannot_leave_a_model_out_where_the_publisher_is_told_of_it(
+    hub: GitHub, run: Run, planned: bool
+) -> None:
     one = whole(*CALM)
-    if planned == "one model":
-        hand_over(hub, run, shared(one, 2))
-    else:
-        hub.upload(run, packed(one))
+    hand_over(hub, run, shared(one, 2) if planned else [one])
     assert published(hub, run).publication.exit_code == 0
-    outcome = published(hub, run, models=2)
-    assert outcome.publication.exit_code == 3
-    assert any("2 models of device are asked for, and 1 share α" in line for line in outcome.publication.missing)
-
-
-def test_the_models_that_the_publisher_is_told_of_pass(hub: GitHub, run: Run) -> None:
-    two_models(hub, run, *CALM)
-    assert published(hub, run, models=2).publication.exit_code == 0
-    assert published(hub, run, models=3).publication.exit_code == 3
+    made = published(hub, run, models=2).publication
+    assert made.exit_code == 3
+    assert any("2 models of device are asked for, and 1 share α" in line for line in made.missing)
 
 
 def test_shards_that_tell_of_another_number_are_refused_without_counting_to_it(hub: GitHub, run: Run) -> None:
