@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.github.checkout import Compared, changed_files, find_base, require_no_secret
+from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
 from perfci.model.publication import Origin
@@ -110,6 +110,28 @@ def test_what_is_asked_for_takes_the_place_of_the_events_base(hub: Hub) -> None:
     found = compared(repo, hub.pull_request(), "v1")
     assert (found.ref, found.base.sha) == ("v1", hub.fork_point)
     assert find_base(repo, hub.pull_request(), "none") is None
+
+
+def test_a_head_whose_commits_base_holds_brings_nothing(hub: Hub) -> None:
+    """A new branch, also by hand; a branch put back; a pull request whose head is checked out, or GitHub's merge of it."""
+    tip, older = find(hub.checkout(hub.main, 0)), find(hub.checkout(hub.fork_point, 0))
+    new, back = hub.push(hub.main, "refs/heads/main"), hub.push(hub.fork_point, hub.main)
+    held = hub.pull_request(origin=back.origin.model_copy(update={"pull_request": 7}))
+    for repo, context, asked in (
+        (tip, new, ""),
+        (tip, hub.push(hub.main, ""), "main"),
+        (older, back, ""),
+        (older, held, ""),
+    ):
+        assert bringing_nothing(repo, context, compared(repo, context, asked), asked) == context.origin.head_sha
+    merged = find(hub.checkout(hub.merge, 0))
+    assert (
+        bringing_nothing(merged, held, Compared(None, True, merged.resolve_base("main", pull_request=True)))
+        == hub.fork_point
+    )
+    own = hub.pull_request()
+    assert bringing_nothing(merged, own, compared(merged, own)) is None
+    assert bringing_nothing(tip, new, compared(tip, new, hub.main), hub.main) is None, "asked for by its hash"
 
 
 def test_without_a_base_nothing_is_fetched(hub: Hub) -> None:

@@ -212,14 +212,15 @@ def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inputs", [{}, {"shards": "2", "publish": "true"}], ids=["measuring", "planning"])
-def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub, inputs: dict[str, str]) -> None:
+def test_a_change_to_ignored_files_alone_passes_without_measuring(hub: Hub) -> None:
     """And without a plan: no shards, so that no job follows."""
     hub.repo.write("old.md", "text")
     hub.main(LIMIT + "ignore: ['docs/*', '*.md']\n", adding())
     hub.repo.write("docs/deep/`@everyone`.txt", "text")
     hub.repo.git("mv", "old.md", "new.md")
-    job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1), **inputs)
+    job = hub.job(
+        "pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1), shards="2", publish="true"
+    )
     assert job.code == 0, job.log
     assert job.outputs == unmeasured(job, "pass")
     assert "passed without measuring" in job.log
@@ -234,11 +235,15 @@ def unmeasured(job: Job, verdict: str) -> dict[str, str]:
     return {"verdict": verdict, "regressions": "0", "exit-code": "0", "artifact-name": name, "report-path": str(out)}
 
 
-NAMED = {"full_name": REPOSITORY, "default_branch": "main"}
+NIGHT = {"schedule": "17 3 * * *", "repository": {"full_name": REPOSITORY, "default_branch": "main"}}
 
 
-def neutral(job: Job, head: str, base: str) -> None:
-    """It ends well, and nothing says that anything passed."""
+def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub) -> None:
+    """The job ends well, and nothing says that anything passed."""
+    head = hub.main(LIMIT, "raise SystemExit('must not run')\n")
+    base = hub.repo.commit("more")[:10]
+    payload = hub.proposed(hub.repo.git("rev-parse", "main"), head)
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge, depth=10))
     assert job.code == 0, job.log
     assert job.outputs == unmeasured(job, "undecided")
     assert f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head[:10]}" in job.log
@@ -248,43 +253,6 @@ def neutral(job: Job, head: str, base: str) -> None:
     )
     assert job.annotations == []
     assert "PASS" not in job.log and "passed" not in job.log
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("new branch", "older commit", "by hand")]
-)
-def test_a_branch_without_commits_of_its_own_is_not_measured(hub: Hub, kind: str) -> None:
-    first = hub.main(LIMIT, "raise SystemExit('must not run')\n")
-    tip = hub.repo.commit("more")
-    inputs, event, base = dict[str, str](), "push", "origin/main"
-    payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": first, "repository": NAMED}
-    if kind == "older commit":
-        payload |= {"ref": "refs/heads/main", "before": tip}
-        base = tip[:10]
-        hub.repo.git("branch", "keep")  # a server keeps what was pushed away, for a while
-        hub.repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
-    elif kind == "by hand":
-        event, payload, inputs = "workflow_dispatch", {"repository": NAMED}, {"base": "main", "publish": "true"}
-    neutral(hub.job(event, payload, first, hub.checkout(first, depth=1), **inputs), first, base)
-
-
-@pytest.mark.parametrize("checked_out", ["merge", pytest.param("head", marks=pytest.mark.slow)])
-def test_a_pull_request_whose_head_base_holds_is_not_measured(hub: Hub, checked_out: str) -> None:
-    head = hub.main(LIMIT, "raise SystemExit('must not run')\n")
-    base = hub.repo.commit("more")
-    payload = hub.proposed(base, head)
-    checkout = hub.checkout(hub.merge if checked_out == "merge" else head, depth=10)
-    neutral(hub.job("pull_request", payload, hub.merge, checkout), head, base[:10])
-
-
-@pytest.mark.slow
-def test_a_commit_is_compared_with_itself_where_its_hash_is_asked_for(hub: Hub) -> None:
-    """A build that fails shows that it is measured."""
-    sha = hub.main(LIMIT + "build: ['false']\n", adding())
-    payload = {"ref": "refs/heads/new", "before": "0" * 40, "after": sha, "repository": NAMED}
-    job = hub.job("push", payload, sha, hub.checkout(sha, depth=1), base=sha)
-    assert job.code == 3, job.log
-    assert "does not build" in job.log
 
 
 def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
@@ -305,7 +273,7 @@ def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_a
 ) -> None:
     sha = hub.main(LIMIT)
     hub.repo.write("change", "of something")
-    payload = hub.pull_request() if event == "pull_request" else {"schedule": "17 3 * * *"}
+    payload = hub.pull_request() if event == "pull_request" else NIGHT
     sha = hub.merge if event == "pull_request" else sha
     spied = (
         f"import os, sys\nsys.path.insert(0, {str(Path(perfci.__file__).parents[1])!r})\n"
@@ -345,7 +313,8 @@ def test_a_job_as_docs_write_it_keeps_and_takes_builds(two_users: Repo, warm: Wa
         assert job.outputs["exit-code"] == "0", job.log
         return job
 
-    measured("schedule", {"schedule": "17 3 * * *", "repository": NAMED}, sha)
+    job = measured("schedule", NIGHT, sha)
+    assert job.report["mode"] == "run"
     assert len(list((cache / "entries").iterdir())) == 1
     hub.repo.write("change", "of something")
     job = measured("pull_request", hub.pull_request(), hub.merge)
@@ -402,10 +371,8 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
     digest = json.loads(plan.read_text())["digest"]
     asked = {"plan": str(plan), "shards": "2/2", "publish": "true"}
 
-    def measure(earlier: Path | str = "", **inputs: str) -> Job:
-        return hub.job(
-            "pull_request", payload, hub.merge, checkout, {"PERFCI_EARLIER": str(earlier)}, **{**asked, **inputs}
-        )
+    def measure(earlier: Path | str = "") -> Job:
+        return hub.job("pull_request", payload, hub.merge, checkout, {"PERFCI_EARLIER": str(earlier)}, **asked)
 
     job = measure()
     assert (job.code, job.outputs["verdict"], job.outputs["regressions"]) == (0, "fail", "1"), job.log
@@ -445,39 +412,27 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
 
 
 @pytest.mark.parametrize(
-    ("inputs", "change", "words"),
+    ("change", "words"),
     [
-        ({"shards": "3/2"}, "", "--shard 3/2: they are numbered from 1 to 2"),
-        *(
-            pytest.param(*one, marks=pytest.mark.slow)
-            for one in (
-                ({}, "remove", "there is no such file): make a new plan with `perfci plan`"),
-                ({}, "move", "--shard: the commit of head is not that of the plan"),
-                ({}, "forge", "input plan: names no commit as base: make a new plan"),
-            )
-        ),
+        ("forge", "input plan: names no commit as base: make a new plan"),
+        pytest.param("move", "--shard: the commit of head is not that of the plan", marks=pytest.mark.slow),
     ],
 )
-def test_a_plan_that_is_not_of_this_change_measures_nothing(
-    hub: Hub, inputs: dict[str, str], change: str, words: str
-) -> None:
+def test_a_plan_that_is_not_of_this_change_measures_nothing(hub: Hub, change: str, words: str) -> None:
     payload = two_commands(hub)
     checkout = hub.checkout(hub.merge)
     plan = planned(hub, payload, checkout)
-    if change == "remove":
-        plan.unlink()
-    elif change == "forge":  # with a digest of its own, as whoever tampers with the job that plans may make one
+    if change == "forge":  # with a digest of its own, as whoever tampers with the job that plans may make one
         known = read_plan(plan)
         what, base = known.what.model_copy(update={"pull_request": False}), known.sides["base"]
         sides = {**known.sides, "base": base.model_copy(update={"commit": "--upload-pack=touch ran"})}
         plan.write_text(known.model_copy(update={"what": what, "sides": sides}).sealed().model_dump_json())
-    elif change == "move":
+    else:
         of = payload["pull_request"]
         hub.proposed(of["base"]["sha"], of["head"]["sha"], message="Merged anew")
         shutil.rmtree(checkout)
         checkout = hub.checkout(hub.merge)
-    asked = {"plan": str(plan), "shards": "1/2", "publish": "true", **inputs}
-    job = hub.job("pull_request", payload, hub.merge, checkout, **asked)
+    job = hub.job("pull_request", payload, hub.merge, checkout, plan=str(plan), shards="1/2", publish="true")
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
     [annotation] = job.annotations
     assert words in annotation
@@ -511,38 +466,19 @@ def test_a_plan_by_a_faulty_policy_tells_who_publishes(hub: Hub) -> None:
     assert "matches no case" in job.annotations[0]
 
 
-@pytest.mark.parametrize(
-    ("event", "shards", "words"),
-    [
-        ("schedule", "2", "input shards: this schedule is compared with nothing, and only a comparison is shared out"),
-        pytest.param("pull_request", "3", "--shards 3: only 2 cases can be shared", marks=pytest.mark.slow),
-    ],
-)
-def test_what_cannot_be_shared_out_is_one_line(hub: Hub, event: str, shards: str, words: str) -> None:
-    payload = two_commands(hub)
-    sent = payload if event == "pull_request" else {"schedule": "17 3 * * *"}
-    job = hub.job(event, sent, hub.merge, hub.checkout(hub.merge), shards=shards, publish="true")
+def test_what_is_compared_with_nothing_is_not_shared_out(hub: Hub) -> None:
+    sha = hub.main(LIMIT)
+    job = hub.job("schedule", NIGHT, sha, hub.checkout(sha), shards="2", publish="true")
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
-    assert words in job.annotations[0]
-
-
-@pytest.mark.slow
-def test_a_schedule_judges_absolute_limits(hub: Hub) -> None:
-    took(hub.repo, 3, "app")
-    sha = hub.main(applications("app") + AT_MOST)
-    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, depth=1))
-    assert job.code == 1, job.log
-    assert job.report["mode"] == "run"
+    said = "input shards: this schedule is compared with nothing, and only a comparison is shared out"
+    assert said in job.annotations[0]
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        "fork",
-        *(
-            pytest.param(case, marks=pytest.mark.slow)
-            for case in ("token", "privileged", "input", "no checkout", "other commit", "matrix", "link")
-        ),
+        "matrix",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("token", "privileged", "no checkout", "link")),
     ],
 )
 def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
@@ -554,21 +490,13 @@ def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
         words = "persist-credentials: false"
     elif case == "privileged":
         event, words = "pull_request_target", "measure on `pull_request`"
-    elif case == "input":
-        inputs, words = {"container": "--privileged"}, "input container: "
-    elif case == "fork":
-        payload["pull_request"]["head"]["repo"] = {"full_name": "stranger/r"}
-        inputs, words = {"publish": "here"}, "publish: here: pull request #7 is of a fork"
     elif case == "matrix":
         inputs, env, words = {"publish": "here"}, {"PERFCI_JOB_TOTAL": "2"}, "publish: here: is for one job"
     elif case == "link":
         (checkout / "perfci-out").symlink_to(hub.tmp_path / "elsewhere")
         words = "perfci-out: is a link: remove it"
-    elif case == "no checkout":
-        checkout, words = hub.runner, "run actions/checkout first"
     else:
-        payload["pull_request"]["head"]["sha"] = "a" * 40
-        words = "let actions/checkout take its default `ref`"
+        checkout, words = hub.runner, "run actions/checkout first"
     job = hub.job(event, payload, hub.merge, checkout, env, **inputs)
     assert job.code == 2, job.log
     assert job.outputs == {
@@ -606,7 +534,7 @@ def test_an_internal_error_is_an_answer_and_no_command(hub: Hub) -> None:
         f"import os, sys, perfci.cli.ci\nci = sys.modules['perfci.cli.ci']\ndef gate(env): raise LookupError({text!r})\n"
         "ci.gate, ci.without_secrets = gate, lambda: dict(os.environ)\nci.run_job()"
     )
-    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, 1), command=["-c", broken])
+    job = hub.job("schedule", NIGHT, sha, hub.checkout(sha, 1), command=["-c", broken])
     assert (job.outputs["verdict"], job.outputs["exit-code"]) == ("error", "3")
     assert "internal error: LookupError" in job.summary
     lines = job.log.splitlines()
@@ -617,7 +545,7 @@ def test_an_internal_error_is_an_answer_and_no_command(hub: Hub) -> None:
 
 def test_reports_of_profilers_need_the_runners_own_folder(hub: Hub) -> None:
     sha = hub.main(LIMIT)
-    job = hub.job("schedule", {"schedule": "17 3 * * *"}, sha, hub.checkout(sha, 1), {"RUNNER_TEMP": ""}, raw="true")
+    job = hub.job("schedule", NIGHT, sha, hub.checkout(sha, 1), {"RUNNER_TEMP": ""}, raw="true")
     assert (job.code, job.outputs["artifact-name"]) == (2, "")
     assert "input raw: RUNNER_TEMP is not set" in job.log
 
