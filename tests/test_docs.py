@@ -96,8 +96,7 @@ def test_every_message_that_is_explained_is_one_that_is_printed() -> None:
     assert len(messages) > 9
     texts = said()
     # A placeholder at an end may stand for more than one.
-    missing = [m for m in messages if not any(m.strip("… ") in text for text in texts)]
-    assert missing == []
+    assert [m for m in messages if not any(m.strip("… ") in text for text in texts)] == []
 
 
 def commands(path: Path) -> list[str]:

@@ -219,8 +219,7 @@ def test_the_bisect_by_hand_writes_its_summary(repo: Repo, tmp_path: Path) -> No
         assert done.returncode == 0, done.stdout + done.stderr
     assert summary.read_text().startswith(f"### `{culprit[:10]}` 'adds with care' (")
     assert not (repo.root / "broken").exists()
-    uploaded = steps["actions/upload-artifact"]["with"]["path"]
-    assert (repo.root / uploaded / "bisect.json").is_file()
+    assert (repo.root / steps["actions/upload-artifact"]["with"]["path"] / "bisect.json").is_file()
 
 
 @pytest.mark.slow

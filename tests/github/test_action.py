@@ -70,8 +70,7 @@ def test_the_locked_packages_are_those_that_are_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needed = project["dependencies"] + extras["github"] + extras["docker"]
-    names = {re.match(r"[A-Za-z0-9_.-]+", one)[0].lower() for one in needed}
-    assert names <= set(locked)
+    assert {re.match(r"[A-Za-z0-9_.-]+", one)[0].lower() for one in needed} <= set(locked)
     text = (ROOT / "action" / "requirements.txt").read_text()
     assert all("--hash=sha256:" in block for block in re.split(r"\n(?=[a-z])", text.partition("\n\n")[0])[1:])
 

@@ -159,8 +159,7 @@ def test_a_fork_is_measured_without_rights_published_with_them_and_accepted_with
     assert (hub.comments, hub.checks) == ([], [])
     assert [one.name for one in hub.artifacts] == ["perfci--measure--0--1"]
 
-    published = account.completed()
-    assert published.result == "failure"
+    assert account.completed().result == "failure"
     assert "`app`" in account.comment
     assert account.concluded == ["failure"]
 

@@ -326,8 +326,7 @@ def test_a_run_that_is_older_than_the_pull_request_is_not_its_own(hub: GitHub) -
     run = hub.run(100, HEAD, branch="copy", head_repository=FORK, created=START + timedelta(minutes=1))
     hub.upload(run, packed(measured(1.0, head="c" * 40)))
     hub.pull(7, HEAD, head_ref="copy", head_repository=FORK, created=START + timedelta(minutes=5))
-    outcome = published(hub, run)
-    assert "run 100 is older than #7" in outcome.publication.missing[0]
+    assert "run 100 is older than #7" in published(hub, run).publication.missing[0]
     assert required(hub) == {"action_required"}
 
 

@@ -313,8 +313,7 @@ def test_a_job_as_docs_write_it_keeps_and_takes_builds(two_users: Repo, warm: Wa
         assert job.outputs["exit-code"] == "0", job.log
         return job
 
-    job = measured("schedule", NIGHT, sha)
-    assert job.report["mode"] == "run"
+    assert measured("schedule", NIGHT, sha).report["mode"] == "run"
     assert len(list((cache / "entries").iterdir())) == 1
     hub.repo.write("change", "of something")
     job = measured("pull_request", hub.pull_request(), hub.merge)

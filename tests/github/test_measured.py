@@ -101,8 +101,7 @@ def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_fo
     assert "was compared with nothing, and this change leaves `main`" in refusal(hub, results)
     _, run = scene(hub)
     hub.upload(run, packed(results))
-    outcome = published(hub, run, base="none")
-    assert outcome.publication.missing == []
+    assert published(hub, run, base="none").publication.missing == []
 
 
 def test_another_base_counts_where_the_publisher_names_it(hub: GitHub) -> None:

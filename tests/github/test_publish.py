@@ -70,8 +70,7 @@ def test_a_regression_is_said_everywhere(hub: GitHub, slower: Run) -> None:
 
 def test_unchanged_begins_no_comment_and_keeps_one_true(hub: GitHub) -> None:
     _, run = scene(hub, 1.0)
-    outcome = published(hub, run)
-    assert outcome.publication.exit_code == 0
+    assert published(hub, run).publication.exit_code == 0
     assert hub.own_comments() == []
     assert hub.checks[0]["conclusion"] == "success"
     earlier(hub)
@@ -347,8 +346,7 @@ def test_a_comment_that_github_finds_too_long_is_shortened(hub: GitHub, monkeypa
     _, run = scene(hub, *([1.1] * 60), names=[f"matmul/{'x' * 300}={i}" for i in range(60)])
     monkeypatch.setattr(sticky, "SHORTER", 10_000)
     hub.longest = 10_200
-    outcome = published(hub, run)
-    assert outcome.notes == []
+    assert published(hub, run).notes == []
     assert len(only(hub)) <= 10_200
 
 

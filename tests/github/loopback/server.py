@@ -439,7 +439,7 @@ def _(hub, path, query, body):
     return Rows(rows, "jobs")
 
 
-@route("GET", "/actions/artifacts/{id}/zip")
+@route("GET", "/actions/artifacts/{id}/{format}")
 def _(hub, path, query, body):
     one = next((one for one in hub.artifacts if one.id == int(path["id"])), None)
     if one is None:

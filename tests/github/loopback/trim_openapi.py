@@ -1,52 +1,27 @@
-"""Cut GitHub's OpenAPI description down to the operations that perfci uses.
+"""Cut GitHub's OpenAPI description down to the operations that the test GitHub answers.
 
 npm pack @octokit/openapi@23.0.2 && tar xzf octokit-openapi-23.0.2.tgz
-python tests/github/trim_openapi.py package/generated/api.github.com.json > tests/github/loopback/openapi.json
+python -m tests.github.loopback.trim_openapi package/generated/api.github.com.json > tests/github/loopback/openapi.json
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-REPO = "/repos/{owner}/{repo}"
-OPERATIONS = {
-    REPO: ["get"],
-    f"{REPO}/actions/runs": ["get"],
-    f"{REPO}/actions/runs/{{run_id}}": ["get"],
-    f"{REPO}/actions/runs/{{run_id}}/artifacts": ["get"],
-    f"{REPO}/actions/runs/{{run_id}}/jobs": ["get"],
-    f"{REPO}/actions/artifacts/{{artifact_id}}/{{archive_format}}": ["get"],
-    f"{REPO}/activity": ["get"],
-    f"{REPO}/branches/{{branch}}": ["get"],
-    f"{REPO}/check-runs": ["post"],
-    f"{REPO}/check-runs/{{check_run_id}}": ["patch"],
-    f"{REPO}/collaborators/{{username}}/permission": ["get"],
-    f"{REPO}/commits/{{ref}}/check-runs": ["get"],
-    f"{REPO}/compare/{{basehead}}": ["get"],
-    f"{REPO}/contents/{{path}}": ["get"],
-    f"{REPO}/git/commits/{{commit_sha}}": ["get"],
-    f"{REPO}/git/matching-refs/{{ref}}": ["get"],
-    f"{REPO}/issues": ["get", "post"],
-    f"{REPO}/issues/{{issue_number}}": ["patch"],
-    f"{REPO}/issues/{{issue_number}}/comments": ["get", "post"],
-    f"{REPO}/issues/{{issue_number}}/events": ["get"],
-    f"{REPO}/issues/comments/{{comment_id}}": ["patch", "delete"],
-    f"{REPO}/pulls": ["get"],
-    f"{REPO}/pulls/{{pull_number}}": ["get"],
-    f"{REPO}/pulls/{{pull_number}}/files": ["get"],  # whose rows are those of a comparison
-    f"{REPO}/rules/branches/{{branch}}": ["get"],
-}
+from tests.github.loopback.server import ROUTES
+
 UNREAD = {"description", "summary", "externalDocs", "tags", "x-octokit", "x-github", "headers"}
 """Keys that say nothing about what fits."""
 
 
 def trimmed(whole: dict[str, Any]) -> dict[str, Any]:
     """The operations with every component that they reach."""
-    paths = {
-        path: {method: _without(whole["paths"][path][method]) for method in methods}
-        for path, methods in OPERATIONS.items()
-    }
+    paths: dict[str, dict[str, Any]] = {}
+    for path, methods in whole["paths"].items():
+        for method in [one for one in methods if _answered(one.upper(), path)]:
+            paths.setdefault(path, {})[method] = _without(methods[method])
     components: dict[str, dict[str, Any]] = {}
     waiting = _references(paths)
     while waiting:
@@ -56,6 +31,13 @@ def trimmed(whole: dict[str, Any]) -> dict[str, Any]:
             components[kind][name] = found if kind == "examples" else _without(found)
             waiting |= _references(components[kind][name])
     return {"openapi": whole["openapi"], "info": whole["info"], "paths": paths, "components": components}
+
+
+def _answered(method: str, path: str) -> bool:
+    """Tell whether a route stands for this operation; `{…}` are as many in both."""
+    found = [re.fullmatch(pattern, path) for pattern, known, _ in ROUTES if known == method]
+    rows = path.endswith("/pulls/{pull_number}/files")  # its example has those of a comparison
+    return rows or any(one is not None and len(one.groupdict()) == path.count("{") for one in found)
 
 
 def _without(node: Any, names: bool = False) -> Any:

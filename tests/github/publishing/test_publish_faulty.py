@@ -45,8 +45,7 @@ def test_the_label_accepts_the_change_that_fixes_it(hub: GitHub, fault: str) -> 
     assert (outcome.exit_code, concluded(hub)) == (2, "action_required")
     assert f"this change fixes base's policy: the label {ACCEPT_LABEL} accepts it" in outcome.notes
     labelled(hub)
-    outcome = published(hub, run)
-    assert (outcome.exit_code, concluded(hub)) == (0, "success")
+    assert (published(hub, run).exit_code, concluded(hub)) == (0, "success")
     assert f"Accepted: Nothing was measured: base's policy is fixed here: {text}" in only(hub).replace("\\", "")
     assert "Accepted by `maintainer`" in only(hub) and "✅" not in only(hub)
 
