@@ -8,7 +8,7 @@ import pytest
 from perfci.model.criteria import LimitSource
 from perfci.model.plan import Looks
 from perfci.model.results import Proof, Results
-from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, replanned, scene
+from tests.github.loopback.scene import BASE, HEAD, POLICY, measured, packed, published, refused, replanned, scene
 from tests.github.loopback.server import ROOT, START, Answer, GitHub, Run
 from tests.judge.build import limit
 
@@ -36,12 +36,10 @@ def refusal(hub: GitHub, results: Results, **wanted: Any) -> str:
     """Tell why it is no answer; empty where it is one."""
     _, run = scene(hub)
     hub.upload(run, packed(results))
-    outcome = published(hub, run, **wanted)
-    if outcome.exit_code == 0:
-        assert hub.checks[-1]["conclusion"] in ("success", "neutral")
-        return ""
-    assert (outcome.exit_code, hub.checks[-1]["conclusion"]) == (3, "action_required")
-    return outcome.publication.missing[0]
+    if published(hub, run, **wanted).exit_code:
+        return refused(hub, run, **wanted)
+    assert hub.checks[-1]["conclusion"] in ("success", "neutral")
+    return ""
 
 
 @pytest.mark.parametrize("head", [HEAD, MERGE])
@@ -99,9 +97,7 @@ def test_what_was_compared_with_nothing_is_an_answer_where_the_publisher_asks_fo
     results = of(base=None)
     results = results.model_copy(update={"mode": "run", "sides": {"head": results.sides["head"]}})
     assert "was compared with nothing, and this change leaves `main`" in refusal(hub, results)
-    _, run = scene(hub)
-    hub.upload(run, packed(results))
-    assert published(hub, run, base="none").publication.missing == []
+    assert refusal(hub, results, base="none") == ""
 
 
 def test_another_base_counts_where_the_publisher_names_it(hub: GitHub) -> None:
@@ -130,7 +126,7 @@ def test_another_device_passes_only_where_none_is_demanded(hub: GitHub) -> None:
     said = "nothing was measured on cpu, which is demanded"
     assert refusal(hub, results, device=["cpu"]) == said
     hub.files[BASE, "perfci.yaml"] = f"{POLICY}devices: [cpu]\n".encode()
-    assert published(hub, hub.runs[100]).publication.missing == [said]
+    assert refused(hub, hub.runs[100]) == said
 
 
 def test_a_limit_of_the_kernels_own_may_tighten_and_never_loosen(hub: GitHub) -> None:
@@ -174,8 +170,7 @@ def test_what_was_measured_before_it_was_retargeted_is_refused(hub: GitHub) -> N
     pull, run = scene(hub, 1.0)
     hub.branches["release"] = BASE
     hub.retarget(pull, "release", START + timedelta(minutes=2))
-    outcome = published(hub, run)
-    assert outcome.publication.missing[0].startswith("run 100 began before #7 was retargeted to release")
+    assert refused(hub, run).startswith("run 100 began before #7 was retargeted to release")
     run.attempt = 2
     hub.upload(run, packed(of()), name="perfci--measure--0--2")
     assert published(hub, run).exit_code == 3, "what is started again has the first attempt's base"
@@ -187,8 +182,7 @@ def test_what_was_measured_before_it_was_retargeted_is_refused(hub: GitHub) -> N
 def test_a_job_that_succeeded_and_left_nothing_was_not_heard(hub: GitHub) -> None:
     _, run = scene(hub, 1.0)
     run.jobs = {"measure (h100)": "success", "measure (h200)": "success", "lint": "success"}
-    outcome = published(hub, run, jobs="measure*")
-    assert outcome.publication.missing == ["of 2 jobs that measured, 1 handed over what was measured"]
+    assert refused(hub, run, jobs="measure*") == "of 2 jobs that measured, 1 handed over what was measured"
     assert hub.checks[0]["output"]["title"].startswith("1 of 2 jobs gave no verdict")
 
 

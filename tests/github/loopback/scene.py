@@ -113,3 +113,10 @@ def published(
     hub: GitHub, run: Run, api: Api | None = None, action: str = "completed", history: Any = None, **inputs: Any
 ) -> Published:
     return publish(after(run), action, Publishing(**inputs), api or api_of(hub), history)
+
+
+def refused(hub: GitHub, run: Run, **inputs: Any) -> str:
+    """Publish what is no answer. Returns the first line of what is missing."""
+    made = published(hub, run, **inputs)
+    assert (made.exit_code, hub.checks[-1]["conclusion"]) == (3, "action_required")
+    return made.publication.missing[0]
