@@ -54,13 +54,6 @@ def test_a_regression(hub: GitHub, tmp_path: Path) -> None:
     assert "matmul/n=1" in summary
 
 
-def test_the_models_that_have_to_be_heard(hub: GitHub, tmp_path: Path, warm: Warm) -> None:
-    scene(hub, 1.0)
-    done, output, _ = start(hub, tmp_path, warm, PERFCI_INPUT_MODELS="2")
-    assert (done.returncode, outputs(output)["verdict"]) == (3, "error")
-    assert "2 models of device are asked for, and 1 share α" in done.stdout
-
-
 def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, run: Run, tmp_path: Path, warm: Warm) -> None:
     hub.upload(run, packed(measured(1.2, names=["evil/\n::error::injected\n##[error]injected"])))
     hub.upload(run, b"no zip", name="perfci--x--0--1")
@@ -79,12 +72,8 @@ def test_nothing_that_is_posted_or_printed_is_a_command(hub: GitHub, run: Run, t
     [
         ({"GITHUB_TOKEN": ""}, 2, "GITHUB_TOKEN: is not set"),
         ({"PERFCI_INPUT_COMMENT": "sometimes"}, 2, "input comment: 'sometimes' is not allowed: write"),
-        ({"PERFCI_INPUT_SUITE": "Bad Suite"}, 2, "input suite: "),
         ({"PERFCI_INPUT_SUITE": "##[error]x"}, 2, "## [error]x"),
         ({"PERFCI_INPUT_POLICY": "x.yaml"}, 2, "input policy: is not known"),
-        ({"PERFCI_INPUT_DEVICE": "gpu"}, 2, "input device: 'gpu' is not allowed: write 'cuda' or 'cpu'"),
-        ({"PERFCI_INPUT_BASE": "--upload-pack=id"}, 2, "input base: "),
-        ({"PERFCI_INPUT_MODELS": "two"}, 2, "input models: "),
         ({"PERFCI_INPUT_MODELS": "17"}, 2, "input models: '17' does not fit: "),
         ({"GITHUB_EVENT_PATH": "/nowhere"}, 2, "GITHUB_EVENT_PATH"),
         ({"GITHUB_EVENT_NAME": "issue_comment"}, 2, "issue_comment"),

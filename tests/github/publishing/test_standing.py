@@ -3,7 +3,7 @@
 import base64
 import math
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.github.standing import MOST_CASES, Moved, search, standings
-from perfci.history.document import Commit, Compared, Night, Point, Ratio, Reference
+from perfci.history.document import Compared, Night
 from perfci.history.store import Store, open_store
 from perfci.model.fingerprint import Fingerprint
 from tests.github.loopback.scene import published, scene
 from tests.github.loopback.server import GitHub
 from tests.github.publishing.test_publish_command import start
+from tests.history.nights import commit, night, point, ratio
+from tests.history.test_branch import Asked
 from tests.render.build import report, row
 from tests.render.publications import publication
 from tests.sources.repo import git
@@ -26,25 +28,10 @@ DEVICE = "NVIDIA H200"
 HERE = Fingerprint(devices={"cuda": DEVICE})
 
 
-def night(
-    day: int = 18, ratio: float | None = 1.031, case: str = "matmul/n=0", device: str = DEVICE, name: str = "v1.2"
-) -> Night:
-    found = None if ratio is None else Ratio(ratio=ratio, low=ratio - 0.003, high=ratio + 0.003, level=0.95, pairs=12)
-    commit = Commit(sha=f"{day:02}".ljust(40, "d"), date=f"2026-11-{day:02}T01:00:00Z")
-    return Night(
-        run=f"r{day}",
-        started=f"2026-11-{day:02}T03:00:00Z",
-        commit=commit,
-        reference=Reference(name=name, commit=commit),
-        devices={"cuda": device},
-        environment={},
-        epoch="0" * 16,
-        points=[
-            Point(
-                case=case, device="cuda", metric="time", unit="s", reference=Compared(class_="unchanged", ratio=found)
-            )
-        ],
-    )
+def stood(day: int, value: float | None = 1.031, case: str = "matmul/n=0", device: str = DEVICE) -> Night:
+    """A night of November, after which main took so many times what it took in v1.2."""
+    against = Compared(class_="unchanged", ratio=None if value is None else ratio(value, 0.003))
+    return night(day - 1, devices={"cuda": device}, points=[point(case, device="cuda", reference=against)])
 
 
 def comment_of(hub: GitHub) -> str:
@@ -57,13 +44,13 @@ def test_the_comment_says_where_main_stood_in_what_the_change_moves_most(hub: Gi
     bare = tmp_path / "bare.git"
     git(tmp_path, "init", "-q", "--bare", str(bare))
     store = open_store(f"git:file://{bare}#perfci-history")
-    for one in (night(17, 1.02), night(18), night(19, None), night(20, 1.5, device="NVIDIA H100")):
+    for one in (stood(17, 1.02), stood(18), stood(19, None), stood(20, 1.5, device="NVIDIA H100")):
         store.add(one)
     _, run = scene(hub, 1.1, 1.0, fingerprint=HERE)
     outcome = published(hub, run, history=lambda: store)
     assert outcome.unread == ""
-    line = "Before this change: `matmul/n=0`: main was 3.1 % (±0.3) over `v1.2` on 18 November 2026 (`18ddddd`)."
-    assert line in comment_of(hub).splitlines()
+    said = f"main was 3.1 % (±0.3) over `v1.2` on 18 November 2026 (`{commit(17).sha[:7]}`)"
+    assert f"Before this change: `matmul/n=0`: {said}." in comment_of(hub).splitlines()
     assert outcome.publication.exit_code == outcome.exit_code == 1, "judged as ever"
 
 
@@ -121,17 +108,8 @@ def test_a_store_that_does_not_answer_is_left_alone() -> None:
 @pytest.mark.slow
 def test_a_branch_is_fetched_with_the_jobs_token_and_a_failure_is_only_logged(hub: GitHub, tmp_path: Path) -> None:
     """As the action starts it, without a checkout; the server has no such repository."""
-    seen: list[tuple[str, str | None]] = []
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append((self.path, self.headers.get("Authorization")))
-            self.send_error(404)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    Asked.seen.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Asked)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         scene(hub, 1.1, fingerprint=HERE)
@@ -144,10 +122,7 @@ def test_a_branch_is_fetched_with_the_jobs_token_and_a_failure_is_only_logged(hu
         server.server_close()
     assert done.returncode == 1, done.stderr
     known = base64.b64encode(b"x-access-token:t0ken").decode()
-    assert seen and seen[0] == (
-        "/octo/kernels/info/refs?service=git-upload-pack",
-        f"AUTHORIZATION: basic {known}".partition(": ")[2],
-    )
+    assert Asked.seen[0] == ("/octo/kernels/info/refs?service=git-upload-pack", [f"basic {known}"])
     [line] = [line for line in done.stdout.splitlines() if "history" in line]
     assert line.startswith(" - the history cannot be read: git ls-remote") and known not in line and "t0ken" not in line
     assert "history" not in summary and len(hub.own_comments()) == 1
@@ -160,11 +135,11 @@ def test_a_branch_is_fetched_with_the_jobs_token_and_a_failure_is_only_logged(hu
     )
 )
 def test_the_last_night_that_tells_of_this_device_is_taken(told: list[tuple[str, str, float | None]]) -> None:
-    nights = [night(28 - i, ratio, case, device) for i, (case, device, ratio) in enumerate(told)]
+    nights = [stood(28 - i, value, case, device) for i, (case, device, value) in enumerate(told)]
     wanted = [Moved(case, "time", "cuda", DEVICE, math.log(1.1)) for case in ("a", "b")]
     found = {one.case: one for one in search(nights, wanted)}
     for case in ("a", "b"):
-        expected = [i for i, (own, device, ratio) in enumerate(told) if (own, device) == (case, DEVICE) and ratio]
+        expected = [i for i, (own, device, value) in enumerate(told) if (own, device) == (case, DEVICE) and value]
         if expected:
             assert (found[case].ratio, found[case].day.day) == (told[expected[0]][2], 28 - expected[0])
         else:
