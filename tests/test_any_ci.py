@@ -43,10 +43,7 @@ def origin(tmp_path: Path) -> Repo:
 
 def clone(origin: Repo, branch: str) -> Path:
     where = origin.root.parent / f"clone-{branch}"
-    subprocess.run(
-        ["git", "clone", "-q", "--depth", "1", "--branch", branch, origin.root.as_uri(), where],
-        check=True, env=origin.env,
-    )  # fmt: skip
+    origin.git("clone", "-q", "--depth", "1", "--branch", branch, origin.root.as_uri(), str(where))
     return where
 
 
@@ -138,7 +135,7 @@ def test_a_target_that_cannot_be_fetched_is_no_pass(origin: Repo) -> None:
 @pytest.mark.slow
 def test_the_night_says_something_only_where_there_is_something_to_say(origin: Repo) -> None:
     where = clone(origin, "main")
-    subprocess.run(["git", "fetch", "-q", "--unshallow"], cwd=where, check=True, env=origin.env)
+    origin.git("-C", str(where), "fetch", "-q", "--unshallow")
     results = origin.root.parent / "results"
     night = f"./nightly.sh '{where}' main '{results}'"
     first = typed(origin, origin.root, night)
@@ -157,13 +154,9 @@ def test_the_night_says_something_only_where_there_is_something_to_say(origin: R
     origin.write("perfci.yaml", "version: 9\n")
     origin.commit("broken")
     broken = typed(origin, origin.root, night)
-    assert (
-        broken.returncode == 2 and "version" in broken.stdout
-    )  # and the next night compares with the last that was judged
-    judged = subprocess.run(
-        ["git", "rev-parse", "refs/perfci/nightly/main"], cwd=where, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert judged == origin.git("rev-parse", "main~1")
+    assert broken.returncode == 2 and "version" in broken.stdout
+    judged = origin.git("-C", str(where), "rev-parse", "refs/perfci/nightly/main")
+    assert judged == origin.git("rev-parse", "main~1"), "the next night compares with the last that was judged"
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
@@ -185,20 +178,14 @@ def test_the_note_of_gitlab_is_the_report(origin: Repo, tmp_path: Path) -> None:
     (tmp_path / "perfci-out/report.md").write_text(report)
     script = "\n".join(GITLAB["perf-comment"]["script"])
     with http.server.HTTPServer(("127.0.0.1", 0), Api) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        env = {
-            "CI_API_V4_URL": f"http://127.0.0.1:{server.server_port}/api/v4",
-            "CI_PROJECT_ID": "7",
-            "CI_MERGE_REQUEST_IID": "12",
-            "NO_PROXY": "127.0.0.1",
-        }
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        env = {"CI_API_V4_URL": f"http://127.0.0.1:{server.server_port}/api/v4", "NO_PROXY": "127.0.0.1"}
+        env |= {"CI_PROJECT_ID": "7", "CI_MERGE_REQUEST_IID": "12"}
         done = typed(origin, tmp_path, script, PERF_COMMENT_TOKEN="token", **env)
         refused = typed(origin, tmp_path, script, PERF_COMMENT_TOKEN="wrong", **env)
         (tmp_path / "perfci-out/report.md").unlink()
         nothing = typed(origin, tmp_path, script, PERF_COMMENT_TOKEN="token", **env)
         server.shutdown()
-        thread.join()
     assert done.returncode == 0, done.stderr
     assert told[0] == ("/api/v4/projects/7/merge_requests/12/notes", "token", report)
     assert refused.returncode != 0

@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[1]
 SEEN = f"{sys.executable} -c 'import json, os; print(json.dumps([dict(os.environ), os.listdir(os.environ[\"HOME\"])]))'"
 
 
+KEPT = {"PIP_CERT": "/c.pem", "npm_config_cafile": "/c.pem", "HTTPS_PROXY": "http://a.example", "PERFCI_TEST_NSYS": "n"}
+
+
 @pytest.fixture
 def caller(tmp_path: Path) -> dict[str, str]:
     """The environment of somebody whose home, identity, language and tools' files might help a test on."""
@@ -23,10 +26,15 @@ def caller(tmp_path: Path) -> dict[str, str]:
     (home / ".npmrc").write_text("registry=https://registry.example/\n")
     (home / ".gitconfig").write_text("[user]\nname = c\nemail = c@example.com\n")
     who = {f"GIT_{who}_NAME": "c" for who in ("AUTHOR", "COMMITTER")}
-    who |= {"LANG": "de_DE.UTF-8", "TERM": "xterm", "USER": "c", "COLUMNS": "400"}
-    given = {"CI": "1", "PERFCI_TEST_NSYS": "n", "HOME": str(home), "XDG_CACHE_HOME": str(home)}
-    places = {"PIP_CERT": "/c.pem", "npm_config_cafile": "/c.pem", "HTTPS_PROXY": "http://proxy.example:1"}
-    return {"PATH": os.environ["PATH"], **who, **given, **places}
+    given = {
+        "LANG": "de_DE.UTF-8",
+        "TERM": "xterm",
+        "USER": "c",
+        "COLUMNS": "400",
+        "XDG_CACHE_HOME": str(home),
+        "CI": "1",
+    }
+    return {"PATH": os.environ["PATH"], "HOME": str(home), **who, **given, **KEPT}
 
 
 def bare(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -38,7 +46,7 @@ def bare(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
 def test_a_bare_machine_has_nothing_of_the_callers_but_where_packages_are(caller: dict[str, str]) -> None:
     env, files = json.loads(bare(SEEN, caller).stdout)
     assert not files and not Path(env["HOME"]).exists()  # it is gone by now
-    kept = {"PATH", "PIP_CERT", "npm_config_cafile", "HTTPS_PROXY", "PERFCI_TEST_NSYS"}
+    kept = {"PATH", *KEPT}
     assert kept <= env.keys() and {name: env[name] for name in kept} == {name: caller[name] for name in kept}
     of_bash = {"PWD", "SHLVL", "_", "LC_CTYPE"}  # the last is Python's own
     assert env.keys() - kept - of_bash == {"HOME", "PIP_CONFIG_FILE", "NPM_CONFIG_USERCONFIG"}

@@ -49,9 +49,6 @@ CASES = {
         {"pull_request": 2, "head_sha": HEAD, "head_ref": "changes", "base_ref": "master", "fork": False, "attempt": 1},
         {"base": TIP, "merge_sha": MERGE, "trusted": True, "privileged": False},
     ),
-    "new commits": (
-        "pull_request", payload("pull_request.synchronize"), {}, {"pull_request": 2, "event": "pull_request"}, {"trusted": True},
-    ),
     "run anew": (
         "pull_request", payload("pull_request.opened"), {"GITHUB_RUN_ATTEMPT": "3"},
         {"attempt": 3, "run_url": "https://github.com/Codertocat/Hello-World/actions/runs/1658821493/attempts/3"}, {},

@@ -113,8 +113,7 @@ def test_an_older_run_that_comes_late_overwrites_nothing(hub: GitHub) -> None:
     said = only(hub)
     outcome = published(hub, old)
     assert only(hub) == said
-    assert outcome.comment is not None
-    assert outcome.comment.state == "superseded"
+    assert outcome.comment is not None and outcome.comment.state == "superseded"
     assert outcome.publication.exit_code == 1
     hub.upload(hub.run(300, HEAD), packed(measured(1.0)))
     published(hub, hub.runs[300])
@@ -143,8 +142,7 @@ def test_a_head_that_has_moved_on_gets_no_comment(hub: GitHub) -> None:
     pull.head = "d" * 40
     outcome = published(hub, run)
     assert hub.own_comments() == []
-    assert outcome.comment is not None
-    assert outcome.comment.state == "stale"
+    assert outcome.comment is not None and outcome.comment.state == "stale"
     assert [(c["head_sha"], c["conclusion"]) for c in hub.checks] == [(HEAD, "failure")]
 
 
@@ -153,28 +151,6 @@ def test_a_head_that_came_back_is_told_of_again(hub: GitHub, slower: Run) -> Non
     earlier(hub, 900, "d" * 40)
     published(hub, slower)
     assert "run=100 " in only(hub)
-
-
-def test_a_copied_branch_belongs_to_its_pull_request(hub: GitHub) -> None:
-    """copy-pr-bot pushes the head of a fork's pull request to a branch of the repository."""
-    hub.files[BASE, "perfci.yaml"] = POLICY.encode()
-    hub.pull(7, HEAD, head_repository="fork/kernels")
-    run = hub.run(100, HEAD, branch="pull-request/7", event="push")
-    hub.upload(run, packed(measured(*SLOWER)))
-    origin = published(hub, run).publication.origin
-    assert (origin.pull_request, origin.fork, origin.base_ref) == (7, True, "main")
-    assert "run=100 " in only(hub)
-
-
-def test_a_merge_queue_is_judged_by_the_branch_it_merges_into(hub: GitHub) -> None:
-    scene(hub)
-    run = hub.run(100, HEAD, branch=f"gh-readonly-queue/main/pr-7-{BASE}", event="merge_group")
-    hub.branches[run.branch] = HEAD
-    hub.files[HEAD, "perfci.yaml"] = POLICY.replace("2%", "50%").encode()
-    hub.upload(run, packed(measured(*SLOWER)))
-    outcome = published(hub, run)
-    assert (outcome.publication.exit_code, outcome.comment) == (1, None)
-    assert hub.checks[0]["conclusion"] == "failure"
 
 
 def test_the_jobs_of_a_matrix_share_one_comment(hub: GitHub, run: Run) -> None:
@@ -302,11 +278,7 @@ LIMITS = [
 @pytest.mark.parametrize("answer", LIMITS, ids=["429", "secondary", "primary", "502", "502-after-writing"])
 @pytest.mark.parametrize(
     ("method", "path"),
-    [
-        ("POST", "/comments$"),
-        ("GET", "/zip$"),
-        pytest.param("POST", "/check-runs$", marks=pytest.mark.slow),
-    ],
+    [("POST", "/comments$"), ("GET", "/zip$"), pytest.param("POST", "/check-runs$", marks=pytest.mark.slow)],
 )
 def test_passing_trouble_passes(hub: GitHub, slower: Run, answer: Answer, method: str, path: str) -> None:
     hub.fail(method, path, Answer(**vars(answer)))
@@ -401,12 +373,11 @@ def test_a_limit_loosened_in_the_change_does_not_count(hub: GitHub) -> None:
     loose = POLICY.replace("2%", "50%")
     _, run = scene(hub, *SLOWER, policy=loose)
     hub.files[HEAD, "perfci.yaml"] = loose.encode()
-    outcome = published(hub, run)
-    (shard,) = outcome.publication.shards
-    assert outcome.publication.exit_code == 1
-    assert shard.report.exploratory
-    assert any("main:perfci.yaml" in note for note in shard.report.notes)
-    assert [row.limit for row in shard.report.rows] == [0.02, 0.02]
+    made = published(hub, run).publication
+    report = made.shards[0].report
+    assert made.exit_code == 1 and report.exploratory
+    assert any("main:perfci.yaml" in note for note in report.notes)
+    assert [row.limit for row in report.rows] == [0.02, 0.02]
 
 
 def test_whether_limits_only_warn_is_bases_to_say(hub: GitHub) -> None:
@@ -525,18 +496,14 @@ def test_a_strangers_run_without_a_pull_request_is_not_excused(hub: GitHub) -> N
     assert published(hub, run).publication.exit_code == 3
 
 
-@pytest.mark.parametrize(("many", "last", "code"), [(299, "docs/z", 0), (300, "docs/z", 3), (301, "src/z", 3)])
-def test_of_300_files_not_all_are_known(hub: GitHub, run: Run, many: int, last: str, code: int) -> None:
+@pytest.mark.parametrize("queued", [False, True])
+def test_of_300_files_not_all_are_known(hub: GitHub, run: Run, queued: bool) -> None:
     """A comparison names no more: one that is not named is not ignored."""
-    ignoring(hub, *(f"docs/{i}.md" for i in range(many - 1)), last)
-    assert published(hub, run).publication.exit_code == code
-
-
-def test_of_a_merge_queue_300_files_are_not_known(hub: GitHub) -> None:
-    hub.pull(7, "d" * 40)
-    run = hub.run(100, HEAD, event="merge_group", branch=f"gh-readonly-queue/main/pr-7-{BASE}")
-    for many, code in ((299, 0), (300, 3)):
-        ignoring(hub, *(f"docs/{i}.md" for i in range(many)))
+    if queued:
+        hub.pull(7, "d" * 40)
+        run = hub.run(100, HEAD, event="merge_group", branch=f"gh-readonly-queue/main/pr-7-{BASE}")
+    for many, last, code in ((299, "docs/z", 0), (300, "docs/z", 3), (301, "src/z", 3)):
+        ignoring(hub, *(f"docs/{i}.md" for i in range(many - 1)), last)
         assert published(hub, run).publication.exit_code == code
 
 
@@ -586,11 +553,14 @@ def test_a_label_before_anything_is_measured_leaves_the_answer_to_who_measures(h
     assert [check["conclusion"] for check in hub.checks] == ["success"]
 
 
-def test_a_label_on_a_fork_finds_what_its_copied_branch_left(hub: GitHub) -> None:
+def test_a_copied_branch_belongs_to_its_pull_request_also_where_a_label_is_set(hub: GitHub) -> None:
+    """copy-pr-bot pushes the head of a fork's pull request to a branch of the repository."""
     hub.files[BASE, "perfci.yaml"] = POLICY.encode()
     pull = hub.pull(7, HEAD, head_repository="stranger/perfci")
     hub.upload(hub.run(100, HEAD, event="push", branch="pull-request/7"), packed(measured(*SLOWER)))
-    published(hub, hub.runs[100])
+    origin = published(hub, hub.runs[100]).publication.origin
+    assert (origin.pull_request, origin.fork, origin.base_ref) == (7, True, "main")
+    assert "run=100 " in only(hub)
     labelled(hub)
     own = hub.run(150, HEAD, head_repository="stranger/perfci", jobs={"measure": "skipped"})
     outcome = publish(beside(pull, own.id), "labeled", Publishing(), api_of(hub))
@@ -613,9 +583,8 @@ def test_a_label_s_own_publisher_does_not_hide_that_nothing_was_measured(hub: Gi
 
 def test_a_run_that_failed_does_not_fall_back_on_an_older_one(hub: GitHub) -> None:
     scene(hub, 1.0)
-    outcome = published(hub, hub.run(150, HEAD, conclusion="failure", jobs={"measure": "failure"}))
-    assert outcome.publication.exit_code == 3
-    assert outcome.publication.origin.run_id == 150
+    made = published(hub, hub.run(150, HEAD, conclusion="failure", jobs={"measure": "failure"})).publication
+    assert (made.exit_code, made.origin.run_id) == (3, 150)
 
 
 @pytest.mark.parametrize(

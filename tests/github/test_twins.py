@@ -208,8 +208,9 @@ def test_a_foreign_check_of_our_name_is_told(hub: GitHub, slower: Run) -> None:
 
 
 def queue(hub: GitHub, *ratios: float, number: int = 300) -> str:
-    """A group of pull request 7 on main, measured; its commit."""
+    """A group of pull request 7 on main, measured, which brings a policy of its own; its commit."""
     group = "6" * 40
+    hub.files[group, "perfci.yaml"] = LOOSE.encode()
     hub.commits[group] = [BASE, HEAD]
     hub.branches[f"gh-readonly-queue/main/pr-7-{BASE}"] = group
     run = hub.run(number, group, branch=f"gh-readonly-queue/main/pr-7-{BASE}", event="merge_group")
@@ -222,7 +223,7 @@ def test_an_accepted_regression_is_accepted_in_the_queue(hub: GitHub, slower: Ru
     hub.label(hub.pulls[7], ACCEPT_LABEL, "maintainer", START + timedelta(minutes=10))
     queue(hub, *SLOWER)
     outcome = published(hub, hub.runs[300])
-    assert outcome.exit_code == 0 and outcome.publication.acceptance is not None
+    assert (outcome.exit_code, outcome.comment) == (0, None) and outcome.publication.acceptance is not None
     assert [check["conclusion"] for check in hub.checks if check["head_sha"] == "6" * 40] == ["success"]
     hub.pulls[7].head = "d" * 40
     hub.pushes[f"{REPOSITORY}:refs/heads/faster"] = ("d" * 40, START + timedelta(minutes=20))

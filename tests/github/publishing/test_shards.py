@@ -6,7 +6,7 @@ import pytest
 
 from perfci.measure.shards.merge import merge
 from perfci.model.plan import Looks
-from perfci.model.results import Part, Reason, Results
+from perfci.model.results import PlanPart, Reason, Results
 from tests.github.loopback.scene import HEAD, measured, packed, published, refused
 from tests.github.loopback.server import GitHub, Run, archive
 
