@@ -8,7 +8,6 @@ import sys
 import zipfile
 from collections.abc import Callable
 from datetime import timedelta
-from io import BytesIO
 from typing import Any
 
 import pytest
@@ -23,17 +22,9 @@ from perfci.model.plan import Looks
 from perfci.model.profile import KernelUse, Profile, Trace
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import HEAD, measured, packed, published, refused, scene
-from tests.github.loopback.server import REPOSITORY, START, GitHub, Run, archive
+from tests.github.loopback.server import REPOSITORY, START, GitHub, Run, archive, zipped
 
 GOOD = measured(1.0, 1.1).model_dump_json()
-
-
-def zipped(*entries: tuple[str | zipfile.ZipInfo, str | bytes], kind: int = zipfile.ZIP_DEFLATED) -> bytes:
-    buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w", kind) as made:
-        for name, content in entries:
-            made.writestr(name, content)
-    return buffer.getvalue()
 
 
 def link() -> zipfile.ZipInfo:

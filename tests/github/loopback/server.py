@@ -837,10 +837,14 @@ def serve() -> Iterator[GitHub]:
         raise AssertionError("\n".join(dict.fromkeys(hub.misfits)))
 
 
-def archive(files: dict[str, bytes | str]) -> bytes:
-    """A zip as GitHub makes them."""
+def zipped(*entries: tuple[str | zipfile.ZipInfo, str | bytes], kind: int = zipfile.ZIP_DEFLATED) -> bytes:
     buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
-        for name, content in files.items():
+    with zipfile.ZipFile(buffer, "w", kind) as made:
+        for name, content in entries:
             made.writestr(name, content)
     return buffer.getvalue()
+
+
+def archive(files: dict[str, bytes | str]) -> bytes:
+    """A zip as GitHub makes them."""
+    return zipped(*files.items())
