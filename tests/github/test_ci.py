@@ -473,37 +473,31 @@ def test_what_is_compared_with_nothing_is_not_shared_out(hub: Hub) -> None:
     assert said in job.annotations[0]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "matrix",
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("token", "privileged", "no checkout", "link")),
-    ],
-)
-def test_what_must_not_be_measured_is_one_line(hub: Hub, case: str) -> None:
+def test_what_must_not_be_measured_is_one_line(hub: Hub) -> None:
+    """Forks: test_actions.py. Another commit than the event's: test_checkout.py."""
     hub.main(LIMIT, "raise SystemExit('must not run')\n")
     payload = hub.pull_request()
-    checkout, event, inputs, env = hub.checkout(hub.merge), "pull_request", {"publish": "true"}, {}
-    if case == "token":
-        git(checkout, "config", "http.https://github.com/.extraheader", f"AUTHORIZATION: basic {CANARY}")
-        words = "persist-credentials: false"
-    elif case == "privileged":
-        event, words = "pull_request_target", "measure on `pull_request`"
-    elif case == "matrix":
-        inputs, env, words = {"publish": "here"}, {"PERFCI_JOB_TOTAL": "2"}, "publish: here: is for one job"
-    elif case == "link":
-        (checkout / "perfci-out").symlink_to(hub.tmp_path / "elsewhere")
-        words = "perfci-out: is a link: remove it"
-    else:
-        checkout, words = hub.runner, "run actions/checkout first"
-    job = hub.job(event, payload, hub.merge, checkout, env, **inputs)
-    assert job.code == 2, job.log
-    assert job.outputs == {
-        "verdict": "error", "regressions": "0", "exit-code": "2", "artifact-name": "", "report-path": "",
-    }  # fmt: skip
-    [annotation] = job.annotations
-    assert words in annotation
-    assert not (checkout / "perfci-out").exists()
+    checkout = hub.checkout(hub.merge)
+    out = checkout / "perfci-out"
+
+    def refuse(words: str, event: str = "pull_request", where: Path = checkout, publish: str = "true") -> None:
+        job = hub.job(event, payload, hub.merge, where, {"PERFCI_JOB_TOTAL": "2"}, publish=publish)
+        assert job.code == 2, job.log
+        assert job.outputs == {
+            "verdict": "error", "regressions": "0", "exit-code": "2", "artifact-name": "", "report-path": "",
+        }  # fmt: skip
+        [annotation] = job.annotations
+        assert words in annotation
+        assert not out.exists()
+
+    refuse("measure on `pull_request`", event="pull_request_target")
+    refuse("publish: here: is for one job", publish="here")
+    refuse("run actions/checkout first", where=hub.runner)
+    out.symlink_to(hub.tmp_path / "elsewhere")
+    refuse("perfci-out: is a link: remove it")
+    out.unlink()
+    git(checkout, "config", "http.https://github.com/.extraheader", f"AUTHORIZATION: basic {CANARY}")
+    refuse("persist-credentials: false")
 
 
 @pytest.mark.slow

@@ -90,21 +90,6 @@ def test_a_twin_into_a_lenient_branch_passes_nothing(hub: GitHub, slower: Run, f
     assert "The check says what" in held["output"]["summary"] and "into main" in held["output"]["summary"]
 
 
-def test_a_twin_that_is_closed_lets_go(hub: GitHub) -> None:
-    """A stranger can hold a commit up, and only as long as his pull request is open."""
-    _, run = scene(hub, 1.0)
-    stranger = twin(hub)
-    published(hub, run)
-    assert concluded(hub) == {"action_required"}
-    stranger.state = "closed"
-    hub.run(300, HEAD, branch="copy", head_repository="fork/kernels", jobs={"measure": "skipped"}, conclusion=None)
-    done = publish(beside(stranger, 300), "closed", Publishing(), api_of(hub))
-    assert (done.exit_code, done.waiting) == (0, "pull request #8 is closed")
-    assert concluded(hub) == {"success"}
-    assert titles(hub)["7"].startswith("No regression")
-    assert "of others" not in hub.checks[0]["output"]["summary"]
-
-
 def test_a_closed_pull_request_is_not_judged_by_its_own_policy(hub: GitHub) -> None:
     """Its run ends after it was closed; then it is opened again."""
     pull, run = scene(hub, *SLOWER)
@@ -169,6 +154,7 @@ def test_a_check_that_was_earned_elsewhere_falls_when_the_commit_is_proposed(hub
 
 
 def test_what_moves_on_or_closes_lets_go_of_the_commit(hub: GitHub) -> None:
+    """A stranger can hold a commit up, and only as long as his pull request is open."""
     _, run = scene(hub, 1.0)
     stranger = twin(hub)
     published(hub, run)
@@ -181,8 +167,11 @@ def test_what_moves_on_or_closes_lets_go_of_the_commit(hub: GitHub) -> None:
     moved(hub, stranger, "synchronize", before="d" * 40)
     assert concluded(hub) == {"action_required"}
     stranger.state = "closed"
-    assert moved(hub, stranger, "closed").waiting == "pull request #8 is closed"
+    done = moved(hub, stranger, "closed")
+    assert (done.exit_code, done.waiting) == (0, "pull request #8 is closed")
     assert concluded(hub) == {"success"}
+    assert titles(hub)["7"].startswith("No regression")
+    assert "of others" not in hub.checks[0]["output"]["summary"]
 
 
 def test_a_label_counts_without_a_workflow_of_the_change(hub: GitHub) -> None:

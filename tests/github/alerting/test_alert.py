@@ -187,10 +187,8 @@ def test_a_job_that_comes_late_overwrites_nothing(hub: GitHub) -> None:
     [
         Answer(502, {"message": "Bad Gateway"}, late=True),
         Answer(403, {"message": "You have exceeded a secondary rate limit"}, {"Retry-After": "7"}),
-        Answer(429, {"message": "API rate limit exceeded"}),
-        Answer(500, {"message": "oops"}, times=3),
     ],
-    ids=["lost", "secondary", "rate limit", "5xx"],
+    ids=["lost", "secondary"],
 )
 @pytest.mark.parametrize(
     "request_", ["POST /issues$", "PATCH /issues/500$", "POST /issues/500/comments$", "GET /issues$"]

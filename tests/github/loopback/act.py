@@ -23,8 +23,6 @@ from tests.github.loopback.server import REPOSITORY, GitHub, Pull, Run
 TOKEN = "t0ken"
 OWN = "org/perfci@v1"
 """How workflows for users name the repository of the actions."""
-LARGEST_FILE = 1 << 20
-"""Of GITHUB_STEP_SUMMARY (actions/runner, FileCommandManager.cs)."""
 RUNNERS = ("ubuntu-latest", "self-hosted", "gpu", "h100", "a100", "perf-gpu")
 ACT = Path(sys.executable).parent / "act"
 CHECKOUT = """
