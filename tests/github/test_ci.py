@@ -267,24 +267,21 @@ def test_a_pull_request_cannot_ignore_itself(hub: Hub) -> None:
     assert "does not build" in job.summary
 
 
-@pytest.mark.parametrize(("event", "keep"), [("schedule", "head"), ("pull_request", None)])
-def test_builds_are_read_where_they_are_kept_and_written_by_the_default_branch_alone(
-    hub: Hub, event: str, keep: str | None
-) -> None:
-    sha = hub.main(LIMIT)
+def test_a_pull_request_reads_the_builds_that_are_kept_and_writes_none(hub: Hub) -> None:
+    """The default branch does: test_a_job_as_docs_write_it_keeps_and_takes_builds, and test_event.py."""
+    hub.main(LIMIT)
     hub.repo.write("change", "of something")
-    payload = hub.pull_request() if event == "pull_request" else NIGHT
-    sha = hub.merge if event == "pull_request" else sha
+    payload = hub.pull_request()
     spied = (
         f"import os, sys\nsys.path.insert(0, {str(Path(perfci.__file__).parents[1])!r})\n"
         "import perfci.cli.ci\nci = sys.modules['perfci.cli.ci']\n"
         "def measure(request, console): raise LookupError(f'keep {request.where.keep} in {request.where.cache}')\n"
         "ci.measure, ci.without_secrets = measure, lambda: dict(os.environ)\nci.run_job()"
     )
-    checkout = hub.checkout(sha)
-    job = hub.job(event, payload, sha, checkout, command=["-c", spied], cache="/var/cache/perfci")
-    assert f"LookupError: keep {keep} in /var/cache/perfci" in job.log
-    refused = hub.job(event, payload, sha, checkout, command=["-c", spied], cache="/c", container="perfci:cuda13")
+    checkout = hub.checkout(hub.merge)
+    job = hub.job("pull_request", payload, hub.merge, checkout, command=["-c", spied], cache="/var/cache/perfci")
+    assert "LookupError: keep None in /var/cache/perfci" in job.log
+    refused = hub.job("pull_request", payload, hub.merge, checkout, cache="/c", container="perfci:cuda13")
     assert refused.outputs["exit-code"] == "2" and "input cache: no image of `container:` sees it" in refused.log
 
 
