@@ -6,7 +6,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import grimp
@@ -23,11 +22,6 @@ OLD = {
 }  # fmt: skip
 """Words that another took the place of: docs/README.md has those that stand."""
 PHRASES = ("launch pair", "own word", "let go", "lets go", "none is left", "goes red", "go red")
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def words(name: str) -> list[str]:
@@ -68,17 +62,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graphlib.TopologicalSorter(imports).prepare()
 
 
-@cache
-def types() -> dict[str, list[str]]:
-    """Name of a type → the modules that define one."""
-    found = defaultdict(list)
+def test_there_is_one_type_of_each_name_that_many_could_have() -> None:
+    defined = defaultdict(list)
     for path in MODULES:
-        for node in ast.walk(parsed(path)):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(str(path.relative_to(SOURCE)))
-    return found
-
-
-@pytest.mark.parametrize("name", ["Criterion", "Launch", "Metric", "Ncu", "Nsys", "Outcome", "Profiler", "Worker"])
-def test_there_is_one_type_of_this_name(name: str) -> None:
-    assert len(types()[name]) == 1, types()[name]
+                defined[node.name].append(str(path.relative_to(SOURCE)))
+    names = ("Criterion", "Launch", "Metric", "Ncu", "Nsys", "Outcome", "Profiler", "Worker")
+    assert {name: defined[name] for name in names if len(defined[name]) != 1} == {}

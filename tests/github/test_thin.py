@@ -144,9 +144,9 @@ def test_the_measuring_job_says_what_it_leaves_out(
 
 def test_many_cases_of_three_pairs_are_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a CPU measures them, and in proportion: what 10 000 of them may take."""
-    whole = many(300)
+    whole = many(100)
     for name in ("MEMBER_BYTES", "MOST_OBJECTS"):
-        monkeypatch.setattr(artifact, name, getattr(artifact, name) * 300 // artifact.MOST_CASES)
+        monkeypatch.setattr(artifact, name, getattr(artifact, name) * 100 // artifact.MOST_CASES)
     content = written(whole)
     with pytest.raises(Unfit):
         parse(content)
