@@ -169,7 +169,7 @@ def test_the_readme_of_the_extension_typed(repo: Repo) -> None:
     assert listed.returncode == 0, listed.stderr
     assert listed.stdout.count("transpose/rows=512/columns=5") == 2
     assert listed.stdout.count("transpose_cuda/rows=8192/columns=8") == 2
-    done = typed(repo, f"{compare} --quick")
+    done = typed(repo, f"{compare} --quick --budget 5m")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 cases skipped: needs cuda (transpose_cuda)" in done.stdout or shutil.which("nvidia-smi")
     assert typed(repo, worse).returncode == 0 and repo.git("diff", "--stat")

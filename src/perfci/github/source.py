@@ -304,7 +304,7 @@ def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None,
         exact = [pull for pull in exact if pull.number in named] or exact
     if len(exact) > 1:
         numbers = ", ".join(f"#{pull.number}" for pull in exact)
-        return None, f"pull requests {numbers} have the same head: close all but pull, and run the job again"
+        return None, f"pull requests {numbers} have the same head: close all but one, and run the job again"
     nearest = (exact or there)[:1]
     return (_pull(nearest[0].number, api), "") if nearest else (None, "")
 
