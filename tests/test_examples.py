@@ -230,7 +230,7 @@ def test_the_readme_of_the_cases_typed(repo: Repo) -> None:
     _, listing, run = lines("cases")
     listed = typed(repo, listing)
     assert listed.returncode == 0, listed.stderr
-    done = typed(repo, f"{run} --device cpu")
+    done = typed(repo, f"{run} --device cpu --budget 5m")
     assert done.returncode == 0, done.stdout + done.stderr
     cases = json.loads((repo.root / "perfci-out/results.json").read_text())["cases"]
     assert len(cases) == 6
