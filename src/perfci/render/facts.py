@@ -4,7 +4,7 @@ from typing import Any
 
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import Ceilings, Environments, Fingerprint, Variable
-from perfci.model.text import count
+from perfci.model.text import count, listed
 from perfci.model.timing import Timing
 from perfci.model.units import show
 from perfci.render.words import plain
@@ -59,18 +59,16 @@ def environments(found: Environments) -> list[str]:
     differ = [f"{name} {old} → {new}" for name, old, new in facts if old != new]
     lines += [", ".join(differ)] if differ else []
     if found.packages:
-        shown = [f"{_span(one.name)} {_either(one.base)} → {_either(one.head)}" for one in found.packages[:_MOST]]
-        more = f" and {len(found.packages) - _MOST} more" if len(found.packages) > _MOST else ""
-        lines.append(f"{count(len(found.packages), 'package')}: {', '.join(shown)}{more}")
+        packages = [f"{_span(one.name)} {_either(one.base)} → {_either(one.head)}" for one in found.packages]
+        lines.append(f"{count(len(packages), 'package')}: {listed(packages, _MOST)}")
     elif base.path != head.path:
         lines.append("packages: the same versions in both")
     if found.variables:
-        shown = [_variable(one) for one in found.variables[:_MOST]]
-        more = f" and {len(found.variables) - _MOST} more" if len(found.variables) > _MOST else ""
-        lines.append(f"{count(len(found.variables), 'variable')}: {', '.join(shown)}{more}")
+        variables = listed(map(_variable, found.variables), _MOST)
+        lines.append(f"{count(len(found.variables), 'variable')}: {variables}")
     if found.settings:
-        shown = [_variable(one) for one in found.settings]
-        lines.append(f"{count(len(found.settings), 'setting')} of libraries: {', '.join(shown)}")
+        settings = ", ".join(map(_variable, found.settings))
+        lines.append(f"{count(len(found.settings), 'setting')} of libraries: {settings}")
     return lines
 
 

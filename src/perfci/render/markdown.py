@@ -32,7 +32,7 @@ class _Page:
     def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
         shown = self.shown
         report = shown.report
-        command, advised = words.command_line(report), shell(report.advised)
+        command, advised = shell(report.command), shell(report.advised)
         told = 0 < len(advised) <= _LONGEST_COMMAND
         return parts.page(
             "report.md.j2",

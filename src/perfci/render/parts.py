@@ -50,12 +50,6 @@ def folds(shown: View) -> list[Fold]:
         if shown.other_measured:
             body += _macro("others", shown)
         add("measured values", count(len(shown.measured), "measured case"), body)
-    if shown.device_pairs:
-        add(
-            "CPU against GPU",
-            f"CPU against GPU: {count(len(shown.device_pairs), 'case')}",
-            _macro("device_pairs", shown),
-        )
     if shown.checked:
         add(
             "correctness",

@@ -11,7 +11,6 @@ from rich.text import Text
 from perfci.judge.headline import UNDECIDED
 from perfci.model.report import UNANSWERED, CaseProfile, Effect, Report, Row, Verdict
 from perfci.model.text import count, shell
-from perfci.model.units import show
 from perfci.render import uses, words
 from perfci.render.docs import page
 from perfci.render.escape import spans, visible
@@ -104,8 +103,6 @@ class _Printer:
             self.table(self.measured_table())
             if self.view.other_measured:
                 self.table(self.other_table())
-        if self.view.device_pairs:
-            self.table(self.device_table())
         self.block(self.profile())
         self.traced()
         self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
@@ -272,13 +269,6 @@ class _Printer:
             for entry in self.view.other_measured
         ]
         return Table(["case", "metric", ">value"], cells)
-
-    def device_table(self) -> Table:
-        cells = [
-            [visible(pair.case), show(pair.cpu.median, "s"), show(pair.cuda.median, "s"), pair.quotient]
-            for pair in self.view.device_pairs
-        ]
-        return Table(["case", ">CPU", ">GPU", "CPU against GPU"], cells)
 
     def table(self, table: Table) -> None:
         self.block(list(table.drawn(self.console)) if self.rich else table.plain())

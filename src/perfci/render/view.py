@@ -4,6 +4,7 @@ Numbers come from the Report; only notation is worked out here.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import assert_never
 
 from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
-from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Stats, Verdict
+from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Verdict
 from perfci.model.text import count, one_line
 from perfci.model.units import limit_percent, parse_price, show, show_change, show_span, significant
 from perfci.render.escape import visible
@@ -36,25 +37,6 @@ class MeasuredCase:
     case: str
     device: DeviceKind
     metrics: dict[str, Measured]
-
-
-@dataclass(frozen=True)
-class DevicePair:
-    """A case id that was timed on both devices."""
-
-    case: str
-    cpu: Stats
-    cuda: Stats
-
-    @property
-    def quotient(self) -> str:
-        """`GPU 12.3× faster`; `–` without two positive times."""
-        if not (self.cpu.median > 0 and self.cuda.median > 0):
-            return "–"
-        ratio = self.cpu.median / self.cuda.median
-        if not math.isfinite(ratio):
-            return "–"
-        return f"GPU {significant(ratio)}× faster" if ratio >= 1 else f"CPU {significant(1 / ratio)}× faster"
 
 
 class View:
@@ -153,16 +135,6 @@ class View:
         return [entry for entry in self.report.measured if entry.metric not in _STANDARD]
 
     @cached_property
-    def device_pairs(self) -> list[DevicePair]:
-        """Head's times of cases on CPU and GPU."""
-        times: dict[str, dict[DeviceKind, Stats]] = {}
-        for case in self.measured:
-            stats = case.metrics["time"].sides.get("head") if "time" in case.metrics else None
-            if stats is not None:
-                times.setdefault(case.case, {})[case.device] = stats
-        return [DevicePair(case, by["cpu"], by["cuda"]) for case, by in times.items() if len(by) == 2]
-
-    @cached_property
     def kinds(self) -> list[DeviceKind]:
         """The GPU first."""
         seen: set[DeviceKind] = {row.device for row in self.report.rows if not self.passed_over(row)}
@@ -179,10 +151,10 @@ class View:
         return show(row.base, row.unit)
 
     @staticmethod
-    def head(row: Row, interval: bool = True) -> str:
+    def head(row: Row) -> str:
         """Return head's value: `48.5 µs (±0.2 %)` under an absolute limit."""
         text = show(row.head, row.unit)
-        if not interval or row.against != "bound" or row.interval is None or not row.head:
+        if row.against != "bound" or row.interval is None or not row.head:
             return text
         width = relative(row.interval.low, row.interval.high, row.head)
         return f"{text} (±{width})" if width else text
@@ -405,11 +377,7 @@ class View:
     @cached_property
     def timings(self) -> list[tuple[str, int]]:
         """Each with the number of cases measured so."""
-        groups: dict[str, int] = {}
-        for facts in self.report.facts:
-            if facts.timing:
-                text = timing(facts.timing)
-                groups[text] = groups.get(text, 0) + 1
+        groups = Counter(timing(facts.timing) for facts in self.report.facts if facts.timing)
         return sorted(groups.items(), key=lambda item: (-item[1], item[0]))
 
     @cached_property
@@ -448,7 +416,5 @@ def _name(text: str | None) -> str:
 
 def by_class(rows: Iterable[Row]) -> str:
     """Return `2 inconclusive, 1 clock`: what kinds of rows these are."""
-    numbers: dict[Class, int] = {}
-    for row in rows:
-        numbers[row.class_] = numbers.get(row.class_, 0) + 1
+    numbers = Counter(row.class_ for row in rows)
     return ", ".join(class_count(name, numbers[name]) for name in CLASSES if name in numbers)

@@ -4,7 +4,7 @@ import math
 import re
 
 from perfci.model.report import UNANSWERED, Class, Report, Row
-from perfci.model.text import count, shell
+from perfci.model.text import count
 from perfci.model.units import direction, show_points, significant
 from perfci.render.docs import link
 
@@ -64,11 +64,6 @@ def moved(row: Row) -> str:
     if row.pairs and (row.interval is None or row.interval.holds(1)):
         return ""  # pairs, unlike what is counted, may not show whether it moved at all
     return direction(row.change, row.metric)
-
-
-def command_line(report: Report) -> str:
-    """Return the command that repeats the run, quoted for a shell."""
-    return shell(report.command)
 
 
 def bare_advice(report: Report) -> str:

@@ -109,7 +109,7 @@ def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
     sides = shown.report.sides
     base, head = ((sides[side].commit or "" if side in sides else "") for side in SIDES)
     if shown.report.environments is not None and shown.report.environments.asked:
-        return [words.command_line(shown.report)]  # no commit holds what was compared
+        return [shell(shown.report.command)]  # no commit holds what was compared
     what = ["perfci", "compare", "--base", base or "HEAD"] if shown.comparing else ["perfci", "run"]
     checkout = [f"git switch --detach {head}"] if _COMMIT.fullmatch(head) and not shown.dirty("head") else []
     return [*checkout, shell([*what, "--device", device, glob.escape(case)])]
@@ -145,7 +145,7 @@ def jinja() -> Environment:
     found.filters |= {"prose": _prose, "breakable": _breakable, "exact": _exact}
     found.globals |= {
         "because": words.because, "timing": timing, "show_change": show_change, "sign": _SIGNS.__getitem__,
-        "classes": CLASSES, "key": _key, "command": words.command_line, "help_page": words.help_page, "shell": shell,
+        "classes": CLASSES, "key": _key, "help_page": words.help_page, "shell": shell,
     }  # fmt: skip
     return found
 

@@ -164,21 +164,14 @@ def _seams(device: Device) -> list[int]:
     return [night for night in range(1, len(heads)) if heads[night].epoch != heads[night - 1].epoch]
 
 
-def _second(instant: str) -> int:
-    return int(datetime.fromisoformat(instant).timestamp())
-
-
 def _links(head: Head) -> tuple[str, str]:
     """Empty without a run of GitHub Actions."""
     known = _RUN.fullmatch(head.url)
     return (f"{known[1]}/commit/{head.commit.sha}", head.url) if known else ("", "")
 
 
-@dataclass(frozen=True)
-class _Facts:
-    first: int
-    """Night that a page begins with."""
-    data: dict[str, Any]
+_Facts = tuple[int, dict[str, Any]]
+"""The night that a page begins with; what it tells of nights."""
 
 
 def _nights(device: Device) -> _Facts:
@@ -187,8 +180,8 @@ def _nights(device: Device) -> _Facts:
     links = [_links(head) for head in heads]
     places = sorted({commit.rpartition("/")[0] for commit, _ in links if commit})
     of_epochs = {epoch: device.heads[nights[0]].reference_name for epoch, nights in epochs(device).items()}
-    return _Facts(first, {
-        "at": [_second(head.started) for head in heads],
+    return first, {
+        "at": [int(datetime.fromisoformat(head.started).timestamp()) for head in heads],
         "sha": [head.commit.sha for head in heads],
         "title": [shorten(visible(head.commit.title), _TITLE) for head in heads],
         "commits": places,
@@ -197,26 +190,25 @@ def _nights(device: Device) -> _Facts:
         "seams": [
             [night - first, visible(of_epochs[device.heads[night].epoch])] for night in _seams(device) if night >= first
         ],
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
     places = {key: number for number, key in enumerate({id(one.device): None for one in own})}
     data = {
-        "nights": [facts[key].data for key in places],
-        "series": [_series(one, facts[id(one.device)].first, places[id(one.device)]) for one in own],
+        "nights": [facts[key][1] for key in places],
+        "series": [_series(one, facts[id(one.device)][0], places[id(one.device)]) for one in own],
     }
     commands = [[shell(change.command) for change in one.changes] for one in own]
-    values = [_value(one.curve) for one in own]
+    values = [_last(one.curve) for one in own]
     return _page(
         "series.html.j2", case, data, case=case, entries=own, commands=commands, values=values, change=words.change,
         between=words.between,
     )  # fmt: skip
 
 
-def _value(curve: Curve) -> str:
-    values = curve.values
-    return show(values[max(values)], curve.unit) if values else "–"
+def _last(curve: Curve) -> str:
+    return show(curve.values[max(curve.values)] if curve.values else None, curve.unit)
 
 
 def _series(one: Entry, first: int, device: int) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from perfci.model.base import DeviceKind
 from perfci.model.metrics import resolve
 from perfci.model.profile import MOST_SLICES, Slice, Trace
 from perfci.model.report import Measured, Report, Roof, Row, Trail
-from perfci.model.results import Case, Pair, Results
+from perfci.model.results import Case, Results
 from perfci.model.text import shorten
 from perfci.model.units import TIME_UNITS
 from perfci.render.escape import visible
 from perfci.render.html.recorded import Recorded
+from perfci.stats.series import in_order
 
 MOST_SAMPLES = 120_000
 """Order statistics of samples in a page: 0.8 MB."""
@@ -95,10 +96,6 @@ def _metric(case: Case) -> str:
     return "time" if "time" in names else min(names, default="time")
 
 
-def _in_order(case: Case) -> list[Pair]:
-    return sorted(case.pairs, key=lambda pair: pair.index)
-
-
 def _ranks(recorded: Recorded) -> tuple[float, ...]:
     placements = sum(
         len(one) for pairs in recorded.samples.values() for pair in pairs.values() for one in pair.values()
@@ -109,7 +106,7 @@ def _ranks(recorded: Recorded) -> tuple[float, ...]:
 def _workers(
     case: Case, metric: str, measured: Measured | None, samples: Any, ranks: Sequence[float]
 ) -> dict[str, Any] | None:
-    pairs = _in_order(case)
+    pairs = in_order(case)
     values = {name: [pair.values.get(name, {}).get(metric) for pair in pairs] for name in case.sides}
     known = [value for side in values.values() for value in side if value is not None]
     if not known:
@@ -193,7 +190,7 @@ def _overview(
 
 def _clock(case: Case, start: float) -> dict[str, Any] | None:
     """`start`: of the run, in seconds since 1970."""
-    pairs = _in_order(case)
+    pairs = in_order(case)
     clocks = {
         name: _numbers((pair.clock[name].hertz if name in pair.clock else None for pair in pairs), 1e9)
         for name in case.sides
