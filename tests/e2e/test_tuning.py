@@ -59,10 +59,10 @@ def test_a_choice_that_moved_is_the_cause(repo: Repo) -> None:
     assert "autotuning: BLOCK 64 → 128, num_warps 8 → 4" in run.out
     row = next(row for row in run.report["rows"] if row["metric"] == "time")
     assert row["cause"] == "autotuning: BLOCK 64 → 128, num_warps 8 → 4"
-    tuned = run.report["facts"][0]["tuned"]
     small = {"BLOCK": "64", "num_warps": "8", "num_stages": "3", "num_ctas": "1"}
-    assert tuned["base"] == [{"kernel": "total", "configs": [small], "pairs": row["pairs"]}]
-    assert tuned["head"][0]["configs"][0]["BLOCK"] == "128"
+    choices = run.results["cases"][0]["pairs"][0]["choices"]
+    assert choices["base"] == [{"kernel": "total", "config": small}]
+    assert choices["head"][0]["config"]["BLOCK"] == "128"
 
 
 @pytest.mark.slow
@@ -71,8 +71,7 @@ def test_a_choice_that_varies_is_noise(repo: Repo) -> None:
     start(repo, "os.getpid() // 2")
     run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "3m")
     assert run.code == 0, run.out + run.err
-    chosen = {side: len(rows) for side, rows in run.report["facts"][0]["tuned"].items()}
     # Of a case that is unchanged all the same the terminal says nothing.
     sentences = [text for one in run.report["profiles"] for text in one["sentences"]]
-    assert any("autotuning varies from process to process" in text for text in sentences), (chosen, sentences)
+    assert any("autotuning varies from process to process" in text for text in sentences), sentences
     assert "autotuning: BLOCK" not in run.out

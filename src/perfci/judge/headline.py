@@ -155,9 +155,7 @@ def row_words(row: Row) -> str:
             return f"{where} is missing in head"
         case "failed" if row.failure == "import":
             return f"{_named(row.file or row.case)} {one_line(row.reason)}"
-        case "failed" | "changed" | "invalid":
-            return f"{where}: {one_line(row.reason)}"
-        case "clock":
+        case "failed" | "changed" | "invalid" | "clock":
             return f"{where}: {one_line(row.reason)}"
         case "skipped" if row.reason:
             return f"{where} is {one_line(row.reason)}"

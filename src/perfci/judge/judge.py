@@ -53,10 +53,10 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     of_cases = rows_of(context, cases, results.fingerprint)
     rows = _none_passes_unanswered(sorted([*of_cases, *of_files], key=order))
     ceilings = results.fingerprint.ceilings
-    profiles = _profiles(ceilings, cases, rows, host=not results.plan.judged)
     counts = {name: n for name in CLASSES if (n := sum(row.class_ == name for row in worst_rows(rows)))}
     places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
     ranked = sorted(cases, key=lambda case: places.get((case.id, case.device), len(rows)))
+    profiles = [_profile(case, rows, ceilings, host=not results.plan.judged) for case in ranked if seen(case)]
     statistics, notes = measured(context, ranked)
     notes += [*told(asked), *not_asked(context, cases), *remarks(context, cases)]
     if results.part is not None and results.part.models > 1:
@@ -162,14 +162,7 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
     return asked
 
 
-def _profiles(
-    ceilings: Mapping[DeviceKind, Ceilings], cases: list[Case], rows: list[Row], *, host: bool
-) -> list[CaseProfile]:
-    """In the order of their worst rows, whose causes they write. `host`: list kernels' cases with what the host
-    calls, too."""
-    places = {(row.case, row.device): place for place, row in reversed(list(enumerate(rows)))}
-    found = []
-    for case in sorted((c for c in cases if seen(c)), key=lambda c: places.get((c.id, c.device), len(rows))):
-        own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
-        found.append(case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel"))
-    return found
+def _profile(case: Case, rows: list[Row], ceilings: Mapping[DeviceKind, Ceilings], *, host: bool) -> CaseProfile:
+    """And write causes into its rows. `host`: list a kernel's case with what the host calls, too."""
+    own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
+    return case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel")

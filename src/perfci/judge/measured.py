@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from perfci.judge.explain.roofline import roof
-from perfci.judge.explain.tuning import tuned, variations
+from perfci.judge.explain.tuning import MOST_TUNED, variations
 from perfci.judge.hints import hinted
 from perfci.judge.status import Context, presence, state
 from perfci.judge.timed import ratio
@@ -15,14 +15,11 @@ from perfci.model.fingerprint import Ceilings
 from perfci.model.plan import Looks
 from perfci.model.report import CaseFacts, Look, Measured, Noise, Row, Trail
 from perfci.model.results import Case, CaseSide
-from perfci.model.timing import Timing
 from perfci.stats.components import Components, components, sentence
 from perfci.stats.describe import describe
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
-
-MOST_TUNED = 3
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
@@ -52,24 +49,19 @@ def facts(case: Case, first: int, ceilings: Ceilings | None) -> CaseFacts:
     sides = {name: state(case, name) for name in SIDES if name in case.sides}
     working = [side for name in ("head", "base") if (side := sides.get(name)) and side.status == "ok"]
     said = working[0] if working else CaseSide()
+    because = said.timing and said.timing.because and hinted(said.timing.because)
     return CaseFacts(
         case=case.id,
         device=case.device,
         work=said.work,
         checks={name: side.check for name, side in sides.items()},
-        timing=_with_hint(said.timing),
+        timing=said.timing and said.timing.model_copy(update={"because": because}),
         reasons={name: side.reason for name, side in sides.items() if side.reason},
         proof=case.proof,
         noise=_parts(components(case, first), variations(case)),
-        tuned=tuned(case),
         roof=roof(case, ceilings),
         versus=said.versus.name if said.versus is not None else "",
     )
-
-
-def _with_hint(timing: Timing | None) -> Timing | None:
-    because = None if timing is None else timing.because
-    return timing if timing is None or because is None else timing.model_copy(update={"because": hinted(because)})
 
 
 def _parts(found: Components | None, tuning: list[str]) -> Noise | None:

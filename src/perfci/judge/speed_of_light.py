@@ -1,7 +1,7 @@
 """Rows of cases whose times cannot be: faster than the device does the declared work."""
 
 from perfci.judge.status import Context, of_case
-from perfci.model.base import DeviceKind, Side
+from perfci.model.base import SIDES, DeviceKind
 from perfci.model.fingerprint import Ceilings, Fingerprint
 from perfci.model.metrics import DERIVED
 from perfci.model.report import Row
@@ -15,35 +15,28 @@ TIMED = frozenset({"time", "cycles", "speedup", *DERIVED})
 """Metrics that prove nothing where the time is impossible."""
 
 
-def too_fast(case: Case, machine: Fingerprint) -> str | None:
-    """Say that a side's time, its Hodges–Lehmann centre, is beyond this machine's speed of light; None where it is
-    not."""
+def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
+    """Return the row of a case of which a side's time, its Hodges–Lehmann centre, is beyond this machine's speed of
+    light; else None."""
     ceilings, gpu = machine.ceilings.get(case.device), machine.gpu
     if ceilings is None:
         return None
-    names: tuple[Side, Side] = ("head", "base")
-    for name in names:
+    for name in reversed(SIDES):
         side = case.sides.get(name, CaseSide())
         times = side_values(case, name, "time")
-        found = least_time(side.work, ceilings, side.timing, case.device, None if gpu is None else gpu.l2_bytes)
-        if found is None or not times.size or not (times > 0).all():
+        least = least_time(side.work, ceilings, side.timing, case.device, None if gpu is None else gpu.l2_bytes)
+        if least is None or not times.size or not (times > 0).all():
             continue
-        seconds, words = found
+        seconds, words = least
         time = hodges_lehmann(times)
         if time < seconds:
             device = "GPU" if case.device == "cuda" else "CPU"
-            return (
+            reason = (
                 f"{name} is faster than this {device} can {words}: {show(time, 's')} where {show(seconds, 's')} is the "
                 "least; declared work wrong, or work not done"
             )
+            return of_case(case, "time", "s", "invalid", context.effect_if_unanswered(case), reason)
     return None
-
-
-def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
-    """Return the row of a case whose time cannot be, else None."""
-    if (reason := too_fast(case, machine)) is None:
-        return None
-    return of_case(case, "time", "s", "invalid", context.effect_if_unanswered(case), reason)
 
 
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}

@@ -211,16 +211,12 @@ def _fails(side: CaseSide) -> str:
 
 
 def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
-    head = state(case, "head")
+    head, failed = state(case, "head"), context.effect_if_failed(context.criteria.get(case.key, ()))
     match head.status:
         case "ok":
             return None
         case "failed":
-            return (
-                "failed",
-                context.effect_if_failed(context.criteria.get(case.key, ())),
-                f"{_fails(head)}{because(head)}",
-            )
+            return "failed", failed, f"{_fails(head)}{because(head)}"
         case "skipped":
             return "skipped", "pass", f"skipped{because(head)}"
         case "absent":

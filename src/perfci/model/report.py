@@ -196,15 +196,6 @@ class Roof(Document):
     assumptions: list[str] = Field(default_factory=list)
 
 
-class Tuned(Document):
-    """Configurations of Triton's autotuner with which so many workers ran a kernel."""
-
-    kernel: str
-    configs: list[dict[str, str]]
-    """Parameter → value; several for different arguments."""
-    pairs: int
-
-
 class CaseFacts(Document):
     """Facts of a case besides its numbers."""
 
@@ -219,8 +210,6 @@ class CaseFacts(Document):
     """None where no proof was sought."""
     noise: Noise | None = None
     """None where the pairs do not tell its parts."""
-    tuned: dict[Side, list[Tuned]] = Field(default_factory=dict)
-    """By an autotuner, those of most workers first; several of one kernel vary by process."""
     roof: Roof | None = None
     """None without declared work or measured ceiling."""
     versus: str = ""

@@ -7,7 +7,7 @@ from perfci.judge.explain.causes import Explanation, explain, explain_one
 from perfci.judge.explain.names import short_names
 from perfci.judge.explain.roofline import links, of_side
 from perfci.judge.explain.seen import faults
-from perfci.judge.explain.tuning import changes, variations
+from perfci.judge.explain.tuning import MOST_TUNED, changes, variations
 from perfci.judge.speed_of_light import TIMED
 from perfci.model.base import SIDES, Side
 from perfci.model.fingerprint import Ceilings
@@ -22,11 +22,8 @@ MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
 MOST_CALLS, LEAST_SHARE = 8, 0.01
 """Functions of the CUDA API and the OS runtime that are listed, and the least share of the host's time in it."""
-
-
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
-MOST_TUNED = 3
 
 
 def seen(case: Case) -> bool:
@@ -59,7 +56,6 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
     # Chosen by the very workers that were timed.
     told.sentences[:0] = [*moved, *variations(case)][:MOST_TUNED]
     traces = {name: profile.trace for name, profile in found.items() if profile and profile.trace}
-    missing = {name: faults(profile) for name, profile in found.items() if profile}
     return CaseProfile(
         case=case.id,
         device=case.device,
@@ -72,8 +68,8 @@ def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host
         observed=_observed(base, head),
         faults=[
             f"{name}: {fault.tool}: {fault.text}" + (f": {fault.remedy}" if fault.remedy else "")
-            for name, one in missing.items()
-            for fault in one
+            for name, profile in found.items()
+            for fault in (faults(profile) if profile else ())
         ],
     )
 

@@ -194,7 +194,7 @@ def _explanation(sentences: Sequence[str], steps: Iterable[str]) -> Explanation:
 
 
 def _lines(texts: Iterable[str]) -> list[str]:
-    return [one for one in dict.fromkeys(_line(text, LONGEST) for text in texts) if one]
+    return [one for one in dict.fromkeys(one_line(printable(text), LONGEST) for text in texts) if one]
 
 
 def _fitted(text: str) -> str:
@@ -202,7 +202,3 @@ def _fitted(text: str) -> str:
         return text
     end = text.rfind(", ", FIRST // 2, FIRST - 2)
     return f"{text[:end]}, …" if end > 0 else one_line(text, FIRST)
-
-
-def _line(text: str, longest: int) -> str:
-    return one_line(printable(text), longest)

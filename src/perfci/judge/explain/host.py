@@ -55,12 +55,6 @@ def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) ->
     return []
 
 
-def _wall(base: Seen, head: Seen) -> float:
-    if base.trace is None or head.trace is None:
-        return 0.0
-    return max(finite(head.trace.wall - base.trace.wall) or 0.0, 0.0)
-
-
 def host(base: Seen, head: Seen) -> list[Finding]:
     """Find allocations and synchronisations inside the loop, and launches that the device waits for.
 
@@ -88,21 +82,21 @@ def host(base: Seen, head: Seen) -> list[Finding]:
         if top:
             n, m = (sum(call.count for call in calls if call.name == top.name) for calls in (old, new))
         spent, was = (sum(call.seconds for call in calls) for calls in (new, old))
-        grown = min(max(spent - was, 0.0), _wall(base, head)) if more else spent - was
+        grown = min(max(spent - was, 0.0), max(after.wall - before.wall, 0.0)) if more else spent - was
         where = f"{inside}now" if fresh and more else "more often" if more else "less often" if left else "no more"
         text = f"{verb} {where}: {name} {arrow(n, m)} an execution"
         if more:
             text += f", {percent_of(spent, after.wall)} of the time in {'it' if len(new) == 1 else 'such calls'}"
         found.append(Finding(3 if kind == "allocation" else 4, text, finite(grown)))
     if not found and (gaps := pair(idle(before), idle(after))):
+        waited = finite((after.span - after.busy) - (before.span - before.busy))
         if gaps[1] >= IDLE and gaps[1] - gaps[0] >= IDLE_POINTS:
-            waited = (after.span - after.busy) - (before.span - before.busy)
             text = f"launch-bound now: the GPU idles {arrow(*gaps, '%')} of the time between operations"
             if moved(base.launches, head.launches, 0.0, ONCE):
                 text += f", {arrow(base.launches, head.launches)} launches"
             step = "fuse the kernels or launch them as one CUDA graph"
-            found.append(Finding(7, text, finite(waited), step, "launch"))
+            found.append(Finding(7, text, waited, step, "launch"))
         elif gaps[0] >= IDLE and gaps[0] - gaps[1] >= IDLE_POINTS:
             text = f"no longer launch-bound: the GPU idles {arrow(*gaps, '%')} of the time between operations"
-            found.append(Finding(7, text, finite((after.span - after.busy) - (before.span - before.busy))))
+            found.append(Finding(7, text, waited))
     return found

@@ -56,13 +56,9 @@ def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
     left, taken = sorted(before - after), sorted(after - before)
     if not left and not taken:
         return []
-    what = (
-        f"moved from {' and '.join(left)} to {' and '.join(taken)}"
-        if left and taken
-        else f"left {' and '.join(left)}"
-        if left
-        else f"now through {' and '.join(taken)}"
-    )
+    what = f"now through {' and '.join(taken)}"
+    if left:
+        what = f"moved from {' and '.join(left)} to {' and '.join(taken)}" if taken else f"left {' and '.join(left)}"
     seconds = sum(group.seconds for group in new.values()) - sum(group.seconds for group in gone.values())
     step = ""
     if left and not taken:

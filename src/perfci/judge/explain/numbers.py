@@ -74,7 +74,5 @@ def n_to(n: float, m: float, what: str) -> str:
 
 
 def pair(base: float | None, head: float | None) -> tuple[float, float] | None:
-    """Return two quantities where both are finite, else None."""
-    return (
-        (base, head) if base is not None and head is not None and math.isfinite(base) and math.isfinite(head) else None
-    )
+    """Return two quantities where both are known, else None."""
+    return None if base is None or head is None else (base, head)

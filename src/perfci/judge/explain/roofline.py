@@ -81,7 +81,9 @@ def roofline(
         return None
     assumptions: list[str] = []
     memory_time = memory_time_of(work, ceilings, assumptions)
-    by = f"{counters.source} saw them active" if counters is not None and _tensor_active(counters) else ""
+    kernels = counters.kernels if counters is not None else []
+    active = any(one.values.get("tensor_active", 0.0) >= TENSOR for one in kernels)
+    by = f"{counters.source} saw them active" if counters is not None and active else ""
     found = compute_rate(ceilings, dtype, by, assumptions) if work.flops > 0 else None
     compute_time = work.flops / found[0] if found else None
     times: list[tuple[float, Bound]] = []
@@ -92,8 +94,8 @@ def roofline(
     if not times:
         return None
     attainable, bound = max(times)
-    share, headroom = attainable / seconds, seconds / attainable
-    if not all(math.isfinite(one) and one > 0 for one in (attainable, share, headroom)):
+    share = attainable / seconds
+    if not 0 < share < math.inf:
         return None
     memory = moved / memory_time if memory_time else None
     compute, kind = found if found else (None, "")
@@ -155,10 +157,6 @@ def _over(part: float, whole: float) -> float | None:
         return None
     ratio = part / whole
     return ratio if math.isfinite(ratio) and ratio > 0 else None
-
-
-def _tensor_active(counters: Counters | None) -> bool:
-    return any(one.values.get("tensor_active", 0.0) >= TENSOR for one in counters.kernels) if counters else False
 
 
 def _counted(counters: Counters | None) -> float:

@@ -4,27 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from perfci.model.base import SIDES, Side
-from perfci.model.report import Tuned
 from perfci.model.results import Case
 from perfci.model.text import one_line, printable, shorten
 
+MOST_TUNED = 3
+"""Sentences on a case."""
 Config = tuple[tuple[str, str], ...]
 _LONGEST, _MOST = 130, 3
 """Characters on one kernel; configurations of one side."""
-
-
-def tuned(case: Case) -> dict[Side, list[Tuned]]:
-    """Return the configurations of each side's workers, those of most workers first."""
-    found: dict[Side, list[Tuned]] = {}
-    for name in SIDES:
-        rows = [
-            Tuned(kernel=kernel, configs=[dict(config) for config in configs], pairs=number)
-            for kernel, counted in _chosen(case, name).items()
-            for configs, number in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-        ]
-        if rows:
-            found[name] = rows
-    return found
 
 
 def changes(case: Case) -> list[str]:
