@@ -11,7 +11,7 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 import perfci
 from perfci.cli import history, options
 from perfci.cli.options import HERE, OUT, taking
-from perfci.model.base import PerfciError, UsageError
+from perfci.model.base import DeviceKind, PerfciError, UsageError
 
 DEBUG = "--debug"
 """Anywhere on a command line: tracebacks are shown."""
@@ -312,12 +312,7 @@ def bisect(
         bool, typer.Option("--restart", help="Begin anew where an unfinished bisect would be gone on with.")
     ] = False,
     device: options.Device = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Time for each comparison behind its builds, such as 3m.", show_default="the policy's"
-        ),
-    ] = None,
+    budget: options.BudgetOfEach = None,
     **asked: Any,
 ) -> None:
     """Find the commit between GOOD and BAD that made a case slower, or faster.
@@ -465,9 +460,11 @@ def import_(
         list[str] | None,
         typer.Option(metavar="FILES", help="The same tools' files of base, as many, paired in order."),
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", "-d", metavar="cuda|cpu", help="What was measured.")] = None,
+    device: Annotated[
+        DeviceKind | None, typer.Option("--device", "-d", metavar="cuda|cpu", help="What was measured.")
+    ] = None,
     by: Annotated[
-        str | None,
+        Literal["range", "kernel"] | None,
         typer.Option(
             metavar="range|kernel",
             help="Of captures: a case for each NVTX range, or for each kernel with its grid; by default ranges where "

@@ -323,7 +323,7 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Co
         devices=settings.device or None,
         python=settings.python or None,
         cache=Path(settings.cache).resolve() if settings.cache else None,
-        own_python=job_python(),
+        own_python=shutil.which("python3") or shutil.which("python") or sys.executable,  # which has the job's torch
         committed=True,
         counters=context.trusted,
         raw=settings.raw == "true" and not stranger,
@@ -347,11 +347,6 @@ def _command(settings: Settings, compares: bool) -> list[str]:
     for device in settings.device:
         words += ["--device", device]
     return [*words, *settings.cases]
-
-
-def job_python() -> str:
-    """Return the job's Python, which has its torch."""
-    return shutil.which("python3") or shutil.which("python") or sys.executable
 
 
 def _answer(outcome: Finished, settings: Settings, context: event.Context, out: Path, artifact: str) -> JobAnswer:

@@ -2,7 +2,6 @@
 
 import itertools
 import json as jsonlib
-from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -18,7 +17,6 @@ from perfci.system.users import keep_outputs
 from perfci.work.files import Compared
 
 _SHOWN = 60
-_SAME = "base and head give the GPU the same work"
 
 
 def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
@@ -34,14 +32,11 @@ def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
         console = Console()
         for name, one in found.items():
             _tell(name, one, console)
-        console.print(_total(list(found.values())), highlight=False, soft_wrap=True)
+        different = sum(bool(one.why_not) for one in found.values())
+        rest = f"; not known of {different}" if different else ""
+        total = f"{len(found) - different} of {count(len(found), 'case')}: the same work in base and head{rest}"
+        console.print(total, highlight=False, soft_wrap=True)
     raise typer.Exit(int(any(one.why_not for one in found.values())))
-
-
-def _total(found: Sequence[Compared]) -> str:
-    different = sum(bool(one.why_not) for one in found)
-    rest = f"; not known of {different}" if different else ""
-    return f"{len(found) - different} of {count(len(found), 'case')}: the same work in base and head{rest}"
 
 
 def _tell(name: str, one: Compared, console: Console) -> None:
@@ -54,6 +49,6 @@ def _tell(name: str, one: Compared, console: Console) -> None:
         console.print(table)
         if len(pairs) > _SHOWN:
             console.print(f"and {count(len(pairs) - _SHOWN, 'node')} more", highlight=False)
-    answer = f"{_SAME}" if not one.why_not else f"not known to be the same work: {one.why_not}"
-    console.print(Text(answer), soft_wrap=True)
+    unknown = f"not known to be the same work: {one.why_not}"
+    console.print(Text(unknown if one.why_not else "base and head give the GPU the same work"), soft_wrap=True)
     console.print()

@@ -67,26 +67,16 @@ def record(
     comparisons = {
         name: Comparison(escaped(folder), read_report(folder / "report.json")) for name, folder in folders.items()
     }
-    of_github = surroundings(os.environ)
     first = next(iter(comparisons.values())).report
-    if not run:
-        names = first.fingerprint.devices
-        run = (
-            first.run
-            if of_github is None
-            else f"{of_github.GITHUB_RUN_ID}.{_slug(names.get('cuda') or names.get('cpu', ''))}"
-        )
-    if url is None:
-        url = (
-            ""
-            if of_github is None
-            else f"{of_github.GITHUB_SERVER_URL}/{of_github.GITHUB_REPOSITORY}/actions/runs/{of_github.GITHUB_RUN_ID}"
-        )
-        url = url if url.startswith("https://") else ""
-    if attempt is None:
-        attempt = 1 if of_github is None else of_github.GITHUB_RUN_ATTEMPT
+    known = first.run, 1, ""
+    if (of_github := surroundings(os.environ)) is not None:
+        names, number = first.fingerprint.devices, of_github.GITHUB_RUN_ID
+        page = f"{of_github.GITHUB_SERVER_URL}/{of_github.GITHUB_REPOSITORY}/actions/runs/{number}"
+        name = f"{number}.{_slug(names.get('cuda') or names.get('cpu', ''))}"
+        known = name, of_github.GITHUB_RUN_ATTEMPT, page if page.startswith("https://") else ""
     opened = open_store(store, where)
-    night = night_of(comparisons, plan, NightRun(run, attempt, url, _facts(fact or [])), repo)
+    about = NightRun(run or known[0], attempt or known[1], known[2] if url is None else url, _facts(fact or []))
+    night = night_of(comparisons, plan, about, repo)
     new = opened.add(night)
     typer.echo(recorded(night, name_of(night), new=new))
     for warning in opened.warnings:
@@ -241,12 +231,7 @@ def measure(
         Path | None,
         typer.Option(metavar="FILE", help="Instead: what `perfci history plan` said, where no store is to be."),
     ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Time for each comparison behind its builds, such as 30m.", show_default="the policy's"
-        ),
-    ] = None,
+    budget: options.BudgetOfEach = None,
     device: options.Device = None,
     python: options.Python = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where each comparison gets a folder.")] = NIGHTS,

@@ -38,7 +38,6 @@ _AS_ASKED = (
 )  # fmt: skip
 """Fields of a request that are the command line's."""
 CALIBRATION_FILES = ("calibration.md", "calibration.json", "results.json", "samples.jsonl", "logs/")
-DEVICES: dict[str, DeviceKind] = {"cuda": "cuda", "cpu": "cpu"}
 
 
 @dataclass(frozen=True)
@@ -185,13 +184,9 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
     fields |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     fields |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     fields |= {"budget": duration("--budget", asked["budget"])} if asked.get("budget") else {}
+    command = shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]]
     fields |= {"cases": asked["cases"] or [], "devices": parse_devices(asked["device"])}
-    return Request.of(mode, where, out, command=read_command(), **fields, **environments(mode, asked))
-
-
-def read_command() -> list[str]:
-    """Return the command line as it was given."""
-    return shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]]
+    return Request.of(mode, where, out, command=command, **fields, **environments(mode, asked))
 
 
 def read_machine(variables: Mapping[str, str]) -> dict[str, Any]:
@@ -264,10 +259,11 @@ def folders(where: Path, out: Path) -> tuple[Path, Path]:
 
 def parse_devices(names: list[str] | None) -> list[DeviceKind] | None:
     """Return the devices of `--device`, or None. Raises UsageError."""
+    known: dict[str, DeviceKind] = {kind: kind for kind in get_args(DeviceKind)}
     for name in names or []:
-        if name not in DEVICES:
+        if name not in known:
             raise UsageError(f"--device {name}: write cuda or cpu")
-    return [DEVICES[name] for name in names or []] or None
+    return [known[name] for name in names or []] or None
 
 
 def parse_trace(text: str) -> frozenset[Traced]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import typer
 
-from perfci.cli.measure import Finished, folders, measure, read_request
+from perfci.cli.measure import folders, measure, read_request
 from perfci.cli.output import tell
 from perfci.cli.progress import Console
 from perfci.github.event import surroundings
@@ -37,9 +37,6 @@ class Comparison(NamedTuple):
     """A comparison of a night."""
 
     folder: str
-    base: str | None
-    """Commit or name of base; None without base."""
-    head: str
     request: Request
     words: str
     """For people."""
@@ -81,8 +78,10 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
             continue
         if not isinstance(done.problem, UsageError) and one.folder != "seam":
             tell(done.report, one.request.where.out, done.files)
-        codes.append(_code(one, done))
-        ends.append(f"{one.words}: {done.words if done.problem is not None else _verdict(one, done)}")
+        seam = one.folder == "seam"  # two references are not judged, and may differ
+        codes.append(0 if seam and done.exit_code == 1 else done.exit_code)
+        verdict = "measured" if seam else f"{done.report.verdict}: {done.report.sentence}"
+        ends.append(f"{one.words}: {verdict if done.problem is None else done.words}")
         if isinstance(done.problem, KeyboardInterrupt):
             break
     typer.echo("")
@@ -106,7 +105,7 @@ def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
     return [*words, *(asked.get("cases") or [])]
 
 
-def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Sequence[str] = ()) -> Iterator[Comparison]:
+def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Sequence[str]) -> Iterator[Comparison]:
     """Yield the comparisons of a plan.
 
     `request`: of all; `more`: the end of each command line.
@@ -115,7 +114,7 @@ def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Seque
     if not judged:
         command = ["perfci", "run", "--committed", *more]
         alone = request.but(mode="run", out=request.where.out / ALONE, command=command)
-        yield Comparison(ALONE, None, "HEAD", alone, "main alone")
+        yield Comparison(ALONE, alone, "main alone")
 
     def against(purpose: Purpose, base: str, head: str, words: str) -> Comparison:
         creep = ["--creep"] if purpose == "reference" else []
@@ -126,11 +125,10 @@ def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Seque
             comparisons=1 if purpose == "seam" else len(judged),
             command=["perfci", "compare", "--committed", "--base", base, *creep, *more],
         )
-        return Comparison(purpose, base, head, made, words)
+        return Comparison(purpose, made, words)
 
     if plan.last is not None:
-        sha = plan.last.sha
-        yield against("last", sha, "HEAD", f"against {short(sha)}, recorded last")
+        yield against("last", plan.last.sha, "HEAD", f"against {short(plan.last.sha)}, recorded last")
     if plan.reference is not None:
         base = _named(repo, plan.reference)
         yield against("reference", base, "HEAD", f"against the reference {escaped(plan.reference.name, 200)}")
@@ -191,15 +189,6 @@ def _named(repo: Repository, reference: Reference) -> str:
         return reference.name if repo.commit(reference.name).sha == reference.commit.sha else reference.commit.sha
     except UsageError:
         return reference.commit.sha
-
-
-def _code(one: Comparison, done: Finished) -> int:
-    """Two references are not judged, and may differ."""
-    return 0 if one.folder == "seam" and done.exit_code == 1 else done.exit_code
-
-
-def _verdict(one: Comparison, done: Finished) -> str:
-    return "measured" if one.folder == "seam" else f"{done.report.verdict}: {done.report.sentence}"
 
 
 def _say(text: str) -> None:

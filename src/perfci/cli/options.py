@@ -67,6 +67,12 @@ Budget = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Time for all that follows the builds, such as 3m.", show_default=False),
 ]
+BudgetOfEach = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Time for each comparison behind its builds, such as 3m.", show_default="the policy's"
+    ),
+]
 Quick = Annotated[
     bool, typer.Option("--quick", help="An answer within a minute for a few cases; small changes stay undecided.")
 ]

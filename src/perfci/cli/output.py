@@ -9,7 +9,7 @@ import typer
 
 from perfci.cli.progress import Console
 from perfci.measure.journal import SAMPLES
-from perfci.model.base import SIDES, MachineError, Side
+from perfci.model.base import SIDES, MachineError, Side, UsageError
 from perfci.model.report import Report
 from perfci.model.results import Pair, Results
 from perfci.model.text import escaped
@@ -36,9 +36,13 @@ FILES = (
 
 
 def made(folder: Path) -> Path:
-    """Make an output folder that git ignores: what perfci writes is no part of head. Raises OSError, MachineError."""
+    """Make an output folder that git ignores: what perfci writes is no part of head. Raises UsageError,
+    MachineError."""
     if not folder.exists():
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise UsageError(f"--out {folder}: cannot be made ({error.strerror})") from None
         write_atomic(folder / ".gitignore", "*\n")
     return folder
 

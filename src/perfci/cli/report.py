@@ -5,18 +5,17 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn
 
 import typer
 
-from perfci.cli.measure import parse_devices
 from perfci.cli.output import LARGEST, made, tell, write_all
 from perfci.cli.progress import Console
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.measure.imported.capture import By
 from perfci.measure.imported.files import import_files
-from perfci.model.base import Side, UsageError
+from perfci.model.base import DeviceKind, Side, UsageError
 from perfci.model.policy import Policy
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.report import Report
@@ -44,7 +43,7 @@ def judge_files(
     if costs and not measured.costs:
         raise UsageError(f"{path}: does not tell where the time went: --costs is for what perfci measured to its end")
     report = judged(measured, policy, strict=strict)
-    folder = _made(out or path.parent)
+    folder = made(out or path.parent)
     files = write_all(folder, report, measured=(measured, path.parent))
     if costs and not json:
         print_costs(report, Console())
@@ -64,8 +63,8 @@ def judge_imported(
     head: Sequence[str],
     base: Sequence[str],
     *,
-    device: str | None,
-    by: str | None,
+    device: DeviceKind | None,
+    by: By | None,
     items: Sequence[str],
     policy: Path | None,
     strict: bool,
@@ -79,12 +78,11 @@ def judge_imported(
     files: dict[Side, Sequence[Path]] = {"base": found_files(base)} if base else {}
     files["head"] = found_files(head)
     own = policy or (Path(FILE) if Path(FILE).is_file() else None)
-    kinds = parse_devices([device] if device else None)
     results = import_files(
         files,
         Policy(version=1) if own is None else _read_policy(own),
-        device=kinds[0] if kinds else None,
-        by=_by(by),
+        device=device,
+        by=by,
         items=_items(items),
         command=["perfci", *sys.argv[1:]],
         where=str(own or FILE),
@@ -93,15 +91,9 @@ def judge_imported(
     if own or results.plan.criteria:
         results.notes.append(f"judged by the limits of {own}" if own else "judged by perfci's default limits")
     report = judge(results, strict=strict)
-    folder = _made(out)
+    folder = made(out)
     tell(report, folder, write_all(folder, report, results), json=json)
     raise typer.Exit(report.exit_code)
-
-
-def _by(text: str | None) -> By | None:
-    if text in ("range", "kernel", None):
-        return cast(By | None, text)
-    raise UsageError(f"--by {text}: write range or kernel")
 
 
 def _items(texts: Sequence[str]) -> dict[str, Work]:
@@ -141,13 +133,6 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", str(path)) if part]
-
-
-def _made(folder: Path) -> Path:
-    try:
-        return made(folder)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: cannot be made ({error.strerror})") from None
 
 
 def read_results(path: Path) -> Results:

@@ -222,8 +222,7 @@ def judge_merged(
     merged = read_shards(paths, out)
     if json and len(merged) > 1:
         raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")
-    with disk_errors("made", out):
-        made(out)
+    made(out)
     reports: list[Report] = []
     for one in merged:
         reports.append(judged(one.results, policy, strict=strict))

@@ -49,8 +49,6 @@ class PolicyError(UsageError):
 class MachineError(PerfciError):
     """The measurement or the machine failed."""
 
-    exit_code = 3
-
 
 def matches(pattern: str, text: str) -> bool:
     """Match a glob whose `*` crosses `/`."""

@@ -121,7 +121,9 @@ def criteria(
         counts = strictest(of_policy, own)
         judged += counts
         known = {one.key for one in counts}
-        waiting += [one for one in (*of_policy, *own) if _waits(one) and one.key not in known]
+        # Of the default limits one fits here: the others wait for nothing.
+        written = [one for one in (*of_policy, *own) if one.waits and one.source.origin != "default"]
+        waiting += [one for one in written if one.key not in known]
     waiting.sort(key=lambda one: (one.case, one.device, str(one.source), one.metric, one.kind))
     found = (*strictest(judged, ()), *waiting)
     return [one for one in found if asked_in(one.kind, purpose) and (compared or not one.relative)]
@@ -173,11 +175,6 @@ def told(found: Iterable[Criterion]) -> list[str]:
 def _written(policy: Policy) -> list[tuple[Limit, LimitSource]]:
     written = [(limit, LimitSource(origin="policy", index=index)) for index, limit in enumerate(policy.limits)]
     return written or [(limit, LimitSource(origin="default")) for limit in DEFAULT_LIMITS]
-
-
-def _waits(one: Criterion) -> bool:
-    """And was written by somebody: of the default limits one fits here."""
-    return bool(one.waits) and one.source.origin != "default"
 
 
 def _asked(
@@ -232,15 +229,9 @@ def idle(policy: Policy, declared: Declared, reports: Mapping[str, frozenset[str
     for index, limit in enumerate(policy.limits):
         where = f"limits[{index}]"
         lost = {n: pattern for n, pattern in enumerate(limit.cases) if not matched(pattern, ids, declared)}
-        yield from (
-            Idle(
-                index,
-                ("limits", index, "cases", n),
-                f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}",
-                True,
-            )
-            for n, pattern in lost.items()
-        )
+        for n, pattern in lost.items():
+            text = f"{where}.cases: {pattern!r} matches no case: {_remedy(pattern, ids)}"
+            yield Idle(index, ("limits", index, "cases", n), text, True)
         if not lost and (text := _unreported(limit, policy, declared, reports)):
             fail_on = policy.fail_on if limit.fail_on is None else limit.fail_on
             yield Idle(index, ("limits", index, "metric"), f"{where}: {text}", "missing" in fail_on)

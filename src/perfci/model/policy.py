@@ -259,7 +259,7 @@ class Command(Document):
         return Columns(case=self.case, value=self.value, unit=self.unit, metric=self.metric)
 
     @model_validator(mode="after")
-    def _has_columns(self) -> "Command":
+    def _fits_together(self) -> "Command":
         table = self.reads in ("csv", "jsonl")
         if table and self.value is None:
             raise Mistake("a table needs `value:`, the column with the number, its `unit:`, and `case:`", "reads")
@@ -268,16 +268,8 @@ class Command(Document):
             raise Mistake("is of a table: write `reads: csv` or `jsonl`, or leave it out", min(given))
         if self.value in self.case:
             raise Mistake(f"{self.value!r} cannot tell rows apart, and be their number", "case")
-        return self
-
-    @model_validator(mode="after")
-    def _skips_ranges(self) -> "Command":
         if self.skip and self.range is None:
             raise Mistake("there is no `range:` whose first executions could be left out: name one", "skip")
-        return self
-
-    @model_validator(mode="after")
-    def _has_memory(self) -> "Command":
         if "memory" in self.trace and self.device == "cpu":
             raise Mistake("a command on the CPU has no device memory: write device: cuda, or trace: osrt", "trace")
         return self

@@ -175,36 +175,31 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{rounded:.{max(0, digits - 1 - math.floor(math.log10(abs(rounded))))}f}"
 
 
+_SHOWN = {
+    "s": {name: TIME_UNITS[name] for name in ("s", "ms", "µs")},
+    "B": {name: SIZE_UNITS[name] for name in ("TB", "GB", "MB", "kB")},
+    "B/s": {name: RATE_UNITS[name] for name in ("TB/s", "GB/s", "MB/s", "kB/s")},
+    "Hz": {name: CLOCK_UNITS[name] for name in ("GHz", "MHz", "kHz")},
+    "TFLOP/s": {"TFLOP/s": 1.0},
+}
+"""Unit → its larger ones, in which people read it."""
+_LEAST = {"s": ("ns", 1e-9), "TFLOP/s": ("GFLOP/s", 1e-3)}
+"""What is less; else the unit itself."""
+
+
 def show(value: float | None, unit: str) -> str:
     """`48.5 µs`, `3.35 TB/s`, `788 TFLOP/s`, `12.3 k tokens/s`; `–` for None."""
     if value is None:
         return "–"
     if not math.isfinite(value):
         return str(value)
-    if unit == "s":
-        for name in ("s", "ms", "µs"):
-            if abs(value) >= TIME_UNITS[name] * 0.9995:
-                return f"{significant(value / TIME_UNITS[name])} {name}"
-        return f"{significant(value * 1e9)} ns"
-    if unit in ("B/s", "B"):
-        for name in ("TB", "GB", "MB", "kB"):
-            if abs(value) >= SIZE_UNITS[name] * 0.9995:
-                return f"{significant(value / SIZE_UNITS[name])} {name}{unit[1:]}"
-        return f"{significant(value)} {unit}"
-    if unit == "Hz":
-        name = next((name for name in ("GHz", "MHz", "kHz") if abs(value) >= CLOCK_UNITS[name] * 0.9995), "Hz")
-        return f"{significant(value / CLOCK_UNITS[name])} {name}"
     if unit == "x":
         return f"{significant(value)}x"
     if not unit and value == int(value) and abs(value) < 1e5:
         return f"{int(value)}"  # a count
-    if unit == "TFLOP/s":
-        name = "TFLOP/s" if abs(value) >= 0.9995 else "GFLOP/s"
-        return f"{significant(value / FLOP_UNITS[name])} {name}"
-    for name, scale in (("G ", 1e9), ("M ", 1e6), ("k ", 1e3)):
-        if abs(value) >= scale * 0.9995:
-            return f"{significant(value / scale)} {name}{unit}".rstrip()
-    return f"{significant(value)} {unit}".rstrip()
+    shown = _SHOWN.get(unit) or {f"{prefix} {unit}": scale for prefix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3))}
+    name, scale = next((one for one in shown.items() if abs(value) >= one[1] * 0.9995), _LEAST.get(unit, (unit, 1.0)))
+    return f"{significant(value / scale)} {name}".rstrip()
 
 
 def percent(share: float) -> str:
@@ -233,13 +228,8 @@ def show_change(ratio: float | None) -> str:
     if ratio is None or not math.isfinite(ratio):
         return "–"
     percent = (ratio - 1) * 100
-    return (
-        f"{percent:+.0f} %"
-        if abs(percent) >= 100
-        else f"{percent:+.1f} %"
-        if abs(percent) >= 10
-        else f"{percent:+.2f} %"
-    )
+    digits = 0 if abs(percent) >= 100 else 1 if abs(percent) >= 10 else 2
+    return f"{percent:+.{digits}f} %"
 
 
 def show_points(low: float, high: float) -> str:

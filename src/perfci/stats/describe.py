@@ -21,16 +21,18 @@ def _finite(values: Sequence[float] | Array) -> Array:
     return array
 
 
-def trimmed_mean(samples: Sequence[float] | Array, share: float = 0.2) -> float:
-    """Return the mean after ⌊share × n⌋ samples are cut from each end of the sorted samples.
+TRIMMED = 0.2
+"""Share of samples that is cut from each end."""
+
+
+def trimmed_mean(samples: Sequence[float] | Array) -> float:
+    """Return the mean after ⌊`TRIMMED` × n⌋ samples are cut from each end of the sorted samples.
 
     It resolves less than the timer's tick, unlike a median, and ignores stray samples (Tukey & McLaughlin, Sankhya A
-    25, 1963). Raises ValueError where samples are empty or not finite, or share is outside [0, 0.5).
+    25, 1963). Raises ValueError where samples are empty or not finite.
     """
-    if not 0 <= share < 0.5:
-        raise ValueError(f"the share to trim lies in [0, 0.5), not at {share}")
     array = np.sort(_finite(samples))
-    cut = int(share * array.size)
+    cut = int(TRIMMED * array.size)
     return float(array[cut : array.size - cut].mean())
 
 

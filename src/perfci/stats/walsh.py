@@ -85,15 +85,16 @@ class Averages:
 
     def p_greater(self, c: float) -> float:
         """As the function."""
-        if math.isnan(c):
-            raise ValueError("the location to test is not a number")
-        return float(self._tail[np.count_nonzero(self._averages > c)])
+        return self._p(self._averages > c, c)
 
     def p_less(self, c: float) -> float:
         """As the function."""
+        return self._p(self._averages < c, c)
+
+    def _p(self, beyond: NDArray[np.bool_], c: float) -> float:
         if math.isnan(c):
             raise ValueError("the location to test is not a number")
-        return float(self._tail[np.count_nonzero(self._averages < c)])
+        return float(self._tail[np.count_nonzero(beyond)])
 
     def hodges_lehmann(self) -> float:
         """As the function."""
