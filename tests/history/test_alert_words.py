@@ -97,11 +97,6 @@ def test_what_is_left_out_is_counted() -> None:
     assert int(told[1]) + short.count("<code>a\\_case") == 80
 
 
-def test_a_log_has_an_end() -> None:
-    lines = words.lines(only(over([f"case/n={number}" for number in range(600)])))
-    assert (len(lines), lines[-1]) == (1001, "… and 200 more")
-
-
 def test_a_title_is_one_short_line_of_plain_text() -> None:
     title = words.title(STATES["hostile"], "kernels")
     assert len(title) <= 256 and title.isprintable() and title.endswith(" (kernels)")

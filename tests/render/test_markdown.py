@@ -84,18 +84,6 @@ def test_every_state_is_whole_markdown_within_its_limit(state):
         assert len(text) <= limit
 
 
-def test_full_names_of_kernels_go_before_their_profile_does():
-    report = REPORTS["profile"]
-    for limit in range(10_000, len(markdown.render(report)), 1_000):
-        text = markdown.render(report, limit)
-        assert "Full names" not in text or "What profilers saw" in text
-        if "What profilers saw" in text and "Full names" not in text:
-            assert "kernel names" in text
-    crowded = report.model_copy(update={"profiles": report.profiles * 9})  # the first 20 are more than fits
-    text = markdown.render(crowded, 12_000)
-    assert "What profilers saw" not in text and "Full names" not in text
-
-
 def test_rows_give_way_when_they_alone_are_too_long():
     rows = [row(f"k/{'@|' * 100}{i}", "regression", ratio=2.0, reason="|@" * 150) for i in range(50)]
     text = markdown.render(build(rows, "@|" * 200, "|@" * 200, notes=["|@" * 200] * 30), 10_000)

@@ -14,8 +14,6 @@ from perfci.render.escape import Safe, code, fence, link, markdown, name, prose,
 from perfci.render.fit import LIMIT
 
 _MOST_ROWS = 25
-_MOST_LINES = 1000
-"""Of a log."""
 _MOST_CASES = 5
 """That commands are written for."""
 _LONGEST_CASE = 160
@@ -58,8 +56,7 @@ def lines(found: Alerts) -> list[str]:
     for one in found.once:
         confirmed = ": the nights since are of another epoch and cannot confirm it" if one.left else " so far"
         told.append(f"{_plain(one)}: on one night{confirmed}, {_day(one.since)}")
-    more = len(told) - _MOST_LINES
-    return [*told[:_MOST_LINES], f"… and {more} more"] if more > 0 else told
+    return told
 
 
 def _page(found: Alerts, repository: str, most: int) -> str:

@@ -30,7 +30,6 @@ _FOLDED = (
     "without a baseline",
     "environment",
     "method",
-    "kernel names",
 )
 """The first to be kept; a summary has all of `report.md`."""
 _MOST_CASES = 5

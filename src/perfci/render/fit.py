@@ -77,8 +77,6 @@ def fit(page: Page, limit: int) -> str:
         most, folds = less, page.folds(less)
         bare = page.text(most, [], folds)
     kept = _fitting(folds, limit - len(bare))
-    profile = {fold.job for fold in kept if fold.name == "profile"}
-    kept = [fold for fold in kept if fold.name != "kernel names" or fold.job in profile]  # names in the profiles
     return page.text(most, kept, [fold for fold in folds if fold not in kept])
 
 

@@ -51,19 +51,13 @@ def folds(shown: View) -> list[Fold]:
             body += _macro("others", shown)
         add("measured values", count(len(shown.measured), "measured case"), body)
     if shown.checked:
-        add(
-            "correctness",
-            f"Correctness: {count(len(shown.checked), 'case')} checked",
-            _macro("correctness", shown),
-        )
+        many = count(len(shown.checked), "case")
+        add("correctness", f"Correctness: {many} checked", _macro("correctness", shown))
     if shown.noisy:
         add("noise", f"Where noise comes from: {count(len(shown.noisy), 'case')}", _macro("noise", shown))
     add("environment", "Environment", _macro("environment", shown))
     if shown.measured or shown.report.rows:
         add("method", "How it was measured and decided", _macro("method", shown))
-    if shown.shortened:
-        many = count(len(shown.shortened), "kernel")
-        add("kernel names", f"Full names of {many}", _macro("kernel_names", shown))
     return found
 
 

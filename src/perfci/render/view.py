@@ -277,8 +277,6 @@ class View:
         """Longest first: name, seconds, share."""
         costs = self.report.costs
         whole = math.fsum(costs.values())
-        if not math.isfinite(whole):
-            return []
         return [(name, one, one / whole) for name, one in sorted(costs.items(), key=lambda two: -two[1]) if one > 0]
 
     @property
@@ -330,12 +328,6 @@ class View:
     def profile(self) -> list[CaseProfile]:
         """Of the cases whose rows are worst."""
         return self.report.profiles[:MOST_PROFILES]
-
-    @cached_property
-    def shortened(self) -> list[tuple[str, str]]:
-        """Short and full name of kernels, each pair once."""
-        kernels = (kernel for case in self.profile for kernel in case.kernels)
-        return list(dict.fromkeys((one.short, one.name) for one in kernels if one.short not in ("", one.name)))
 
     @cached_property
     def remarks(self) -> list[str]:
