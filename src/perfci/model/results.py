@@ -306,8 +306,6 @@ class Moment(Document):
     """Watts, averaged by the driver over up to a second."""
 
 
-Finite = Annotated[float, Field(ge=0)]
-
 IMPORT = r"^import \w{1,60}$"
 """A statement whose cost is told."""
 Phase = Literal[
@@ -361,16 +359,16 @@ class Results(Document):
     mode: Literal["run", "compare"]
     started: str
     """UTC, ISO 8601."""
-    seconds: Finite = 0.0
+    seconds: Amount = 0.0
     """Wall time of everything."""
-    measuring_seconds: Finite = 0.0
+    measuring_seconds: Amount = 0.0
     """Wall time of the worker pairs."""
-    budget_needed: Finite = 0.0
+    budget_needed: Amount = 0.0
     """Seconds that would do for all cases, where the run ended since its own could not show a regression of any; else
     0."""
-    costs: dict[Phase, Finite] = Field(default_factory=dict)
+    costs: dict[Phase, Amount] = Field(default_factory=dict)
     """Phase → its part of `seconds`; empty in results of another tool."""
-    imports: dict[Annotated[str, Field(pattern=IMPORT)], Finite] = Field(default_factory=dict)
+    imports: dict[Annotated[str, Field(pattern=IMPORT)], Amount] = Field(default_factory=dict)
     """Statement such as `import torch` → seconds in each worker; the dearest."""
     command: list[str]
     """Command line that reproduces the run."""
