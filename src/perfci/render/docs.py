@@ -11,7 +11,6 @@ import perfci
 
 VARIABLE = "PERFCI_DOCS"
 """For a perfci that was not installed: in an action, in a container."""
-_LABELS = ("source", "repository", "homepage")
 
 
 def page(name: str) -> str:
@@ -35,10 +34,6 @@ def _folder() -> str:
     came = json.loads(installed.read_text("direct_url.json") or "{}")
     if "vcs_info" in came and (address := _address(came["url"])):
         return f"{address}/blob/{came['vcs_info']['commit_id']}/docs"
-    urls = [text.partition(", ")[::2] for text in installed.metadata.get_all("Project-URL") or []]
-    for label, url in sorted(urls, key=lambda one: one[0].lower() != "source"):
-        if label.lower() in _LABELS and (address := _address(url)):
-            return f"{address}/blob/v{installed.version}/docs"
     shipped = [file for file in installed.files or [] if file.name == "undecided.md"]
     return str(Path(str(installed.locate_file(shipped[0]))).resolve().parent) if shipped else checkout
 
