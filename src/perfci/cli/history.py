@@ -9,7 +9,7 @@ import typer
 
 from perfci.cli import options
 from perfci.cli.options import HERE
-from perfci.model.base import MachineError, UsageError
+from perfci.model.base import UsageError
 
 if TYPE_CHECKING:
     from perfci.history.series import Device
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Keep what comparisons of main said, night by night, and show it.", rich_markup_mode=None)
 
 NIGHTS = Path("perfci-night")
-StoreName = Annotated[str, typer.Option("--store", metavar="STORE", help="A folder, git:BRANCH or git:URL#BRANCH.")]
+_STORE = typer.Option("--store", metavar="STORE", help="The history: a folder, git:BRANCH or git:URL#BRANCH.")
+StoreName = Annotated[str, _STORE]
 
 
 @app.command(hidden=True)
@@ -167,6 +168,7 @@ def html(
 ) -> None:
     """Write the history as a static site, for GitHub Pages or any folder: an overview, and a page of each case."""
     from perfci.history.check import check
+    from perfci.history.stores.base import made
     from perfci.model.text import count
     from perfci.render.html.history import site
     from perfci.system.files import write_atomic
@@ -175,12 +177,8 @@ def html(
     found = check(devices, left_out, last=max(len(device.heads) for device in devices))
     pages = 0
     for name, text in site(devices, found):
-        path = out / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MachineError(f"{path.parent}: cannot be made ({error.strerror})") from None
-        write_atomic(path, text)
+        made((out / name).parent)
+        write_atomic(out / name, text)
         pages += 1
     left = f", {count(len(left_out), 'document')} left out" if left_out else ""
     typer.echo(f"{out}/index.html: {count(found.nights, 'night')}, {count(pages - 1, 'case')}{left}")
@@ -223,10 +221,7 @@ def plan(store: StoreName, where: options.Where = HERE) -> None:
 @app.command(hidden=True)
 def measure(
     cases: options.Cases = None,
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="STORE", help="The history: a folder, git:BRANCH or git:URL#BRANCH."),
-    ] = None,
+    store: Annotated[str | None, _STORE] = None,
     plan: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Instead: what `perfci history plan` said, where no store is to be."),

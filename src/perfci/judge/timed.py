@@ -141,13 +141,10 @@ def _counted_alone(case: Case) -> str:
 
 
 def _lost(case: Case) -> str:
-    found = (
-        [(name, side.profile) for name, side in case.sides.items() if side.profile is not None] if case.captured else []
-    )
     lacking = (
         f"{name}: {fault.tool}: {fault.text}"
-        for name, profile in found
-        for fault in profile.faults
+        for name, side in case.sides.items()
+        for fault in (side.profile.faults if case.captured and side.profile is not None else ())
         if fault.part == "trace" and concerns(fault, "device_busy")
     )
     return next(lacking, "")

@@ -115,16 +115,15 @@ class _Printer:
         quiet = {(row.case, row.device) for row in self.report.rows if _quiet(row)}
         quiet -= {(row.case, row.device) for row in self.report.rows if not _quiet(row)}
         for case in self.report.profiles[:MOST_ROWS]:
-            if self.view.comparing and (case.case, case.device) in quiet:
+            key = case.case, case.device
+            if key in told or not case.sentences or (self.view.comparing and key in quiet):
                 continue  # what stayed as it was needs no explanation here
-            said = case.sentences[:_SENTENCES] if (case.case, case.device) not in told else []
+            name = f"{visible(case.case)}: ", "bold"
             unseen = [f"not seen: {fault}" for fault in case.faults[:_SENTENCES]]
-            for text in [*said, *([case.roofline] if said and case.roofline else []), *(unseen if said else [])]:
-                lines.append(Text.assemble((f"{visible(case.case)}: ", "bold"), visible(text)))
-            lines += [
-                Text.assemble((f"{visible(case.case)}: ", "bold"), ("try: ", "cyan"), visible(step))
-                for step in (case.next_steps[:_SENTENCES] if said else [])
-            ]
+            for text in filter(None, [*case.sentences[:_SENTENCES], case.roofline, *unseen]):
+                lines.append(Text.assemble(name, visible(text)))
+            for step in case.next_steps[:_SENTENCES]:
+                lines.append(Text.assemble(name, ("try: ", "cyan"), visible(step)))
         return lines
 
     def traced(self) -> None:

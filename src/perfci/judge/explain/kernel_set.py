@@ -85,11 +85,10 @@ def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
     launches = f", {arrow(base.launches, head.launches)} launches" if differ else ""
     word = "casts" if m > n else "fewer casts"
     narrow = " or ".join(sorted(name for name in types if WIDTH[name] < 4)) or "one type"
-    step = ""
-    if m > n:
-        save = gain(head.device, max(seconds, 0.0))
-        step = f"stay in {narrow}: the added casts take {percent_of(seconds, head.device)} of the device time{save}"
-        step = step if seconds > 0 else f"stay in {narrow}"
+    step = f"stay in {narrow}" if m > n else ""
+    if m > n and seconds > 0:
+        share = percent_of(seconds, head.device)
+        step += f": the added casts take {share} of the device time{gain(head.device, seconds)}"
     more = "" if short else f"{launches}{_traffic(base, head)}"
     return [Finding(1, f"{word}{through}: {n_to(n, m, 'cast')}{more}", seconds, step, "cast")]
 

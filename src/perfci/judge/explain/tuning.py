@@ -64,11 +64,9 @@ def _moved(old: Config, new: Config) -> str:
 
 def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
     """`head BLOCK 64 in 5, BLOCK 128 in 3 of 8`."""
-    values: dict[str, set[str | None]] = {}
     everything = [dict(config) for configs in counted for config in configs]
-    for name in {name for config in everything for name in config}:
-        values[name] = {config.get(name) for config in everything}
-    varying = {name for name, found in values.items() if len(found) > 1}
+    names = {name for config in everything for name in config}
+    varying = {name for name in names if len({config.get(name) for config in everything}) > 1}
     ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     parts = [f"{_several(configs, varying)} in {number}" for configs, number in ordered[:_MOST]]
     more = f" and {len(ordered) - _MOST} others" if len(ordered) > _MOST else ""
