@@ -107,9 +107,6 @@ def test_expected_pairs_are_those_of_the_decision():
         taken = np.mean([one.n for one in decided(x, r)])
         assert expected_pairs(r, 1.0, LOOKS, M) == pytest.approx(taken, rel=0.06)
     assert expected_pairs(0.01, 0.0, LOOKS, M) == 8
-    for r, sd in ((0.0, 1.0), (math.nan, 1.0), (1.0, math.nan)):
-        with pytest.raises(ValueError):
-            expected_pairs(r, sd, LOOKS, M)
 
 
 # Side effects, on pairs recorded on an H200
@@ -159,12 +156,6 @@ def test_clopper_pearson_agrees_with_scipy(pair):
     hits, trials = pair
     wanted = binomtest(hits, trials).proportion_ci(0.95)
     assert clopper_pearson(hits, trials) == pytest.approx((wanted.low, wanted.high), abs=1e-8)
-
-
-def test_no_share_of_nothing():
-    for hits, trials in ((1, 0), (-1, 4), (5, 4)):
-        with pytest.raises(ValueError):
-            clopper_pearson(hits, trials)
 
 
 @given(st.floats(0, 0.5))

@@ -576,8 +576,7 @@ def _called(words: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except TyperException as error:
-        context = getattr(error, "ctx", None)
-        path = context.command_path if context else "perfci"
+        path = _path(command, words)
         return _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", 2)
     except PerfciError as error:
         return _say(str(error), error.exit_code)
@@ -588,6 +587,17 @@ def _called(words: list[str]) -> int:
             return 128 + signal.SIGPIPE  # as a shell tells it: 0 would say that a gate passed
         text = " ".join(f"{type(error).__name__}: {error}".split())
         return _say(f"internal error: {text[:300]}: please report it with the output of --debug", 3)
+
+
+def _path(command: Any, words: list[str]) -> str:
+    """`perfci VERB`, as far as `words` name verbs: not each error of typer has its context."""
+    path = "perfci"
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        path += f" {word}"
+    return path
 
 
 def _unread() -> bool:

@@ -139,9 +139,8 @@ def _kept(bounds: _Bounds, r: float, last: int) -> bool:
 
 
 def expected_pairs(r_log: float, sd: float, looks: Looks, m: int) -> float:
-    """Return the mean number of pairs of an unchanged case of normal noise `sd`; undecided counts as all."""
-    if not (math.isfinite(r_log) and r_log > 0 and math.isfinite(sd) and sd >= 0):
-        raise ValueError("pairs can be expected of a positive limit and a finite noise only")
+    """Return the mean number of pairs of an unchanged case of normal noise `sd`, for a limit of r_log > 0; undecided
+    counts as all."""
     clears = _bounds(looks.model_dump_json(), m).clear * sd < r_log
     look = np.where(clears.any(axis=1), clears.argmax(axis=1), len(looks.pairs) - 1)
     return float(np.array(looks.pairs, dtype=np.float64)[look].mean())
@@ -163,17 +162,13 @@ def _criticals(looks: Looks, m: int, look: int) -> tuple[int, int, int]:
     )
 
 
-def clopper_pearson(hits: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact two-sided interval of a share (Clopper & Pearson, Biometrika 26, 1934).
-
-    Raises ValueError unless 0 ≤ hits ≤ trials and trials ≥ 1.
-    """
-    if not 0 <= hits <= trials or trials < 1:
-        raise ValueError(f"{hits} of {trials} is no share")
+def clopper_pearson(hits: int, trials: int) -> tuple[float, float]:
+    """Return the exact two-sided interval of a share, hits of trials ≥ 1, at 95 % (Clopper & Pearson, Biometrika 26,
+    1934)."""
     k = np.arange(trials + 1)
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, trials + 1)))])
     ways = factorials[trials] - factorials[k] - factorials[trials - k]
-    miss = (1 - level) / 2
+    miss = 0.025
 
     def at_most(most: int, share: float) -> float:
         terms = ways[: most + 1] + k[: most + 1] * math.log(share) + (trials - k[: most + 1]) * math.log1p(-share)
