@@ -126,7 +126,7 @@ def test_what_github_shows_holds_only_commands_that_perfci_made(broken: Report) 
         said = publication(one)
         for text in (comment.render(said), comment.render_summary(said), comment.render_check(said).summary):
             lines = [line for line in copied(text) if line.startswith(("perfci", "git"))]
-            assert lines == comment.commands(comment.Verdict(said))
+            assert lines == comment.commands(comment.PublicationVerdict(said))
             assert not any(invisible(line) for line in lines)
             assert "evil.example" not in "".join(lines) or one is slower
     assert read_by_a_shell(lines[1])[:4] == [b"perfci", b"compare", b"--base", SHA.encode()]
