@@ -9,7 +9,6 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -108,7 +107,8 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
         name = job.image or default_image(host, gpus)
         image = engine.image(name, pull=job.pull)
         require_fit(name, image, host, gpus)
-        made = _make(job.request.where.out)
+        with disk_errors("made", job.request.where.out):
+            job.request.where.out.mkdir(parents=True, exist_ok=True)
         try:
             leases = make_folder()
         except OSError as error:
@@ -116,12 +116,7 @@ def start(job: Job, caller: Mapping[str, str] = os.environ) -> Ended:
         tty = sys.stdout.isatty() and sys.stderr.isatty()
         terms = Terms(job, image, gpus, folders, policies, leases, int(engine.memory * MEMORY_SHARE), tty, caller,
                       own_cores())  # fmt: skip
-        try:
-            return _phases(engine, terms, host)
-        finally:
-            if made:
-                with suppress(OSError):  # there is something in it
-                    job.request.where.out.rmdir()
+        return _phases(engine, terms, host)
 
 
 def own_cores() -> str:
@@ -252,13 +247,6 @@ def _sources(job: Job) -> tuple[list[Path], list[Policy]]:
     if job.verb == "doctor":
         return folders, []
     return folders, list(find_sources(job.request).policies.values())
-
-
-def _make(folder: Path) -> bool:
-    there = folder.is_dir()
-    with disk_errors("made", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    return not there
 
 
 def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:

@@ -1,13 +1,10 @@
 """The search of profilers' reports for secrets."""
 
-import bz2
-import gzip
-import lzma
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from perfci.model.profile import Fault
 from perfci.profilers.base import grown, trimmed
@@ -77,27 +74,16 @@ def secrets(environ: Mapping[str, str]) -> dict[str, str]:
 def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
     """Return the names of those `secrets` whose values the file holds as UTF-8, UTF-16 or UTF-32, in constant memory.
 
-    Files that are gzip, xz or bzip2 as a whole are also searched unpacked. NVIDIA's LZ4 framing of a `.nsys-rep` cuts
-    strings: any 8 successive bytes with a letter and a digit count (any 8 of a value that has none); only a scan of its
-    unscrubbed export is sure. Not found: base64, parts of a file that are compressed, values in pieces. Raises OSError.
+    NVIDIA's LZ4 framing of a `.nsys-rep` cuts strings: any 8 successive bytes with a letter and a digit count (any 8 of
+    a value that has none); only a scan of its export is sure. Not found: base64, what is compressed, values in pieces.
+    Raises OSError.
     """
-    given = {name: value for name, value in secrets.items() if value}
     with path.open("rb") as handle:
         head = handle.read(len(_REPORT))
     cut = head == _REPORT or path.suffix == _NSYS
-    needles = {name: [*(_windows if cut else _whole)(value), *_wide(value)] for name, value in given.items()}
-    found: set[str] = set()
+    needles = {name: [*(_windows if cut else _whole)(value), *_wide(value)] for name, value in secrets.items()}
     with path.open("rb") as handle:
-        found |= _search(handle, needles)
-    unpack: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
-    for magic, opener in unpack.items():
-        if head.startswith(magic):
-            with opener(path, "rb") as stream:
-                try:
-                    found |= _search(stream, needles)
-                except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
-                    raise OSError(f"{path}: cannot be unpacked, so nothing is known of it ({error})") from None
-    return sorted(found)
+        return sorted(_search(handle, needles))
 
 
 def _whole(value: str) -> list[bytes]:

@@ -77,7 +77,7 @@ class Lease:
     def _locked(self) -> int | None:
         while True:
             with ExitStack() as cleanup:
-                fd = self._open_patiently()
+                fd = self._open()
                 cleanup.callback(os.close, fd)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,14 +87,6 @@ class Lease:
                 if _is_named(fd, self.path):
                     cleanup.pop_all()
                     return fd
-
-    def _open_patiently(self) -> int:
-        """Another user's process sets the mode of the file that it has just made."""
-        for _ in range(5):
-            with suppress(PermissionError):
-                return self._open()
-            time.sleep(0.05)
-        return self._open()
 
     def _open(self) -> int:
         make_folder()

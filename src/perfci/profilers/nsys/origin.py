@@ -4,6 +4,7 @@ from perfci.model.text import escaped, version_numbers
 from perfci.profilers.cuda import gpus
 from perfci.profilers.nsys.events import Events
 from perfci.profilers.nsys.export import fault
+from perfci.system.gpu import cuda_version
 
 SCHEMA = 3
 """The newest major version that was tried: nsys 2022.4 to 2025.6."""
@@ -26,8 +27,7 @@ def driver_cuda(events: Events) -> str:
     found = next((value for _, value in events.facts("TARGET_INFO_SYSTEM_ENV", "CudaDriverVersion")), "")
     if not (found.isascii() and found.isdigit() and len(found) < 8):
         return ""
-    number = int(found)  # 1000 · major + 10 · minor, as cudaDriverGetVersion tells it
-    return f"{number // 1000}.{number % 1000 // 10}" if number >= 1000 else ""
+    return cuda_version(int(found)) if int(found) >= 1000 else ""  # 1000 · major + 10 · minor
 
 
 def gpus_of(events: Events) -> tuple[str, tuple[int, int] | None]:

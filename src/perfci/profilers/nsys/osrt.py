@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from perfci.profilers.faults import fault as any_fault
 from perfci.profilers.nsys.events import PROCESS, Events
-from perfci.profilers.nsys.export import NEWER, BadExport, Table
+from perfci.profilers.nsys.export import BadExport, Table
 from perfci.profilers.nsys.ranges import MOST, short
 
 TABLE = "OSRT_API"
-_CLASS, _CLASS_NAME = 27, "TRACE_PROCESS_EVENT_OS_RUNTIME"
-"""Of calls; the table also holds when tracing began and ended."""
+_CLASS = 27
+"""Of calls, as `nsys stats` of 2022 to 2025 has it; the table also holds when tracing began and ended."""
 
 
 class Spent(NamedTuple):
@@ -36,15 +36,14 @@ def os_calls(events: Events, *, asked: bool) -> dict[int, dict[str, Spent]]:
         return {}
     try:
         table = events.table(TABLE, ("globalTid", "nameId", "eventClass"))
-        number = _class(events)
     except BadExport as why:
         _aside(events, f"calls of the OS runtime are not told: {why.text}", why.remedy)
         return {}
-    return _read(events, table, number) if table is not None else {}
+    return _read(events, table) if table is not None else {}
 
 
-def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spent]]:
-    if bad := events.one(f"SELECT count(*) FROM {table.rows} x WHERE x.eventClass IS {number} AND NOT {table.good}"):
+def _read(events: Events, table: Table) -> dict[int, dict[str, Spent]]:
+    if bad := events.one(f"SELECT count(*) FROM {table.rows} x WHERE x.eventClass IS {_CLASS} AND NOT {table.good}"):
         _aside(events, f"{bad} calls of the OS runtime have no usable times: left out", "capture again")
     events.db.execute(
         "CREATE TABLE launching_threads AS SELECT DISTINCT c.tid FROM calls c JOIN working w ON w.fn = c.fn "
@@ -52,7 +51,7 @@ def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spen
     )
     calls = (
         f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, x.nameId AS fn "
-        f"FROM {table.rows} x WHERE {table.good} AND x.eventClass = {number}"
+        f"FROM {table.rows} x WHERE {table.good} AND x.eventClass = {_CLASS}"
     )
     if events.whole:
         parts = f"SELECT 0 AS name, y.tid AS tid, y.fn AS fn, y.end - y.start AS ns FROM ({calls}) y"
@@ -83,17 +82,6 @@ def _read(events: Events, table: Table, number: int) -> dict[int, dict[str, Spen
         text = f"{left_out} calls of the OS runtime have no name, or are of too many functions: left out"
         _aside(events, text, "capture again")
     return found
-
-
-def _class(events: Events) -> int:
-    """Return the calls' event class by the export's numbers. Raises BadExport."""
-    if "ENUM_NSYS_EVENT_CLASS" not in events.tables:
-        return _CLASS  # of older exports; osrt_sum of 2022 to 2025 takes this number from all
-    classes = events.enumeration("ENUM_NSYS_EVENT_CLASS")
-    number = next((number for number, name in classes.items() if name == _CLASS_NAME), None)
-    if not isinstance(number, int):
-        raise BadExport(f"table ENUM_NSYS_EVENT_CLASS has no {_CLASS_NAME}", NEWER)
-    return number
 
 
 def _aside(events: Events, text: str, remedy: str) -> None:

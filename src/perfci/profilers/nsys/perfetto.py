@@ -57,10 +57,6 @@ _SOURCES = (
     _Source(
         "CUPTI_ACTIVITY_KIND_MEMSET", "set", (), ("globalPid", "deviceId", "streamId", "correlationId", "bytes")
     ),
-    _Source(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graph", (),
-        ("globalPid", "deviceId", "streamId", "correlationId", "graphId"),
-    ),
 )  # fmt: skip
 
 _Row = tuple[int, int, _Source, str | None, dict[str, Any]]

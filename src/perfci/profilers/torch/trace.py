@@ -3,11 +3,11 @@
 import gzip
 import itertools
 import json
-import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from operator import itemgetter
 from pathlib import Path
@@ -268,14 +268,6 @@ def _plain(value: Any) -> float:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def _finite(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_finite(one) for one in value.values())
-    if isinstance(value, list):
-        return all(_finite(one) for one in value)
-    return not isinstance(value, float | Decimal) or math.isfinite(float(value))
-
-
 def publish(path: Path, out: Path) -> Fault | None:
     """Write the events of Kineto's JSON to `out`, gzip: without its header, which tells the host's name, and without
     events whose numbers JSON cannot hold.
@@ -290,9 +282,10 @@ def publish(path: Path, out: Path) -> Fault | None:
             foreign = True
             for key, event in members(path):
                 foreign = foreign and key != "traceEvents"
-                if key == "traceEvents" and isinstance(event, dict) and _finite(event):
-                    target.write(comma + json.dumps(event, default=_plain))
-                    comma = ",\n"
+                if key == "traceEvents" and isinstance(event, dict):
+                    with suppress(ValueError):
+                        target.write(comma + json.dumps(event, default=_plain, allow_nan=False))
+                        comma = ",\n"
             if foreign:
                 raise Bad("unreadable", FOREIGN)
             target.write("\n]}\n")
