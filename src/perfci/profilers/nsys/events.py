@@ -108,7 +108,8 @@ class Events(Export):
             CREATE TABLE link (pid INT, corr INT, call INT, exec INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID;
             CREATE TABLE ops (exec INT, call INT, kind INT, source INT, start INT, end INT);
         """)
-        self.nvtx = self.table("NVTX_EVENTS", ("eventType", "globalTid"))
+        has = ("text", "textId", "domainId", "endGlobalTid")
+        self.nvtx = self.table("NVTX_EVENTS", ("eventType", "globalTid"), has=has)
         if self.whole:
             self.db.execute(f"INSERT INTO execs VALUES (1, 0, 0, 0, {-FAR}, {FAR})")
         else:
@@ -151,22 +152,16 @@ class Events(Export):
 
     def push_pop(self, nvtx: Table) -> None:
         """Fill `pushed` with push/pop ranges of the default domain and perfci's."""
-        spoken = [self.text(f"x.{column}") for column in ("text", "textId") if column in nvtx.columns]
-        if not spoken:
-            raise BadExport("table NVTX_EVENTS has no column text", NEWER)
-        said = f"coalesce({', '.join(spoken)}, NULL)"
-        foreign = "0"
-        if "domainId" in nvtx.columns:
-            foreign = (
-                f"EXISTS (SELECT 1 FROM foreign_domains f WHERE f.pid = (x.globalTid & {PROCESS}) "
-                "AND f.id = x.domainId)"
-            )
-            self.db.execute("CREATE TABLE foreign_domains (pid INT, id INT, PRIMARY KEY (pid, id)) WITHOUT ROWID")
-            self.db.execute(
-                f"INSERT OR IGNORE INTO foreign_domains SELECT x.globalTid & {PROCESS}, x.domainId FROM {nvtx.rows} x "
-                f"WHERE x.eventType = {DOMAIN_CREATE} AND {said} <> '{DOMAIN}' AND x.globalTid IS NOT NULL "
-                "AND x.domainId IS NOT NULL"
-            )
+        said = f"coalesce({self.text('x.text')}, {self.text('x.textId')})"
+        foreign = (
+            f"EXISTS (SELECT 1 FROM foreign_domains f WHERE f.pid = (x.globalTid & {PROCESS}) AND f.id = x.domainId)"
+        )
+        self.db.execute("CREATE TABLE foreign_domains (pid INT, id INT, PRIMARY KEY (pid, id)) WITHOUT ROWID")
+        self.db.execute(
+            f"INSERT OR IGNORE INTO foreign_domains SELECT x.globalTid & {PROCESS}, x.domainId FROM {nvtx.rows} x "
+            f"WHERE x.eventType = {DOMAIN_CREATE} AND {said} <> '{DOMAIN}' AND x.globalTid IS NOT NULL "
+            "AND x.domainId IS NOT NULL"
+        )
         self.db.execute(
             f"CREATE TABLE pushed AS SELECT x.rowid AS id, x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, "
             f"x.start AS start, x.end AS end, {said} AS said, ({nvtx.good} AND x.end > x.start) IS TRUE AS good "
@@ -213,7 +208,7 @@ class Events(Export):
 
     def unnamed(self) -> None:
         """Note ranges and domains whose name StringIds lacks."""
-        if self.nvtx is None or "textId" not in self.nvtx.columns:
+        if self.nvtx is None:
             return
         kinds = f"x.eventType IN {RANGES} OR x.eventType = {DOMAIN_CREATE}"
         lost = self.one(
@@ -269,16 +264,14 @@ class Events(Export):
     def calls(self) -> None:
         """Fill `calls`, and `link`, by which their work is found."""
         for name in CALLING:
-            table = self.table(name, ("globalTid",))
+            table = self.table(name, ("globalTid",), has=("correlationId", "nameId", "returnValue"))
             if table is None:
                 continue
-            if missing := {"correlationId", "nameId"} - table.columns:
-                raise BadExport(f"table {name} has no column {min(missing)}", NEWER)
-            failed = "x.returnValue <> 0" if "returnValue" in table.columns else "0"
             inside = "" if self.whole else "WHERE y.start <= e.end AND (y.tid <> e.tid OR y.end <= e.end)"
             good = (
                 f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
-                f"x.nameId AS fn, x.correlationId AS corr, {failed} AS failed FROM {table.rows} x WHERE {table.good}"
+                f"x.nameId AS fn, x.correlationId AS corr, x.returnValue <> 0 AS failed FROM {table.rows} x "
+                f"WHERE {table.good}"
             )
             self.db.execute(
                 "INSERT INTO calls (exec, pid, tid, start, end, fn, corr, failed) SELECT e.id, y.pid, y.tid, y.start, "
@@ -333,14 +326,11 @@ class Events(Export):
         }
         for kind, (name, word) in enumerate(DEVICE):
             columns, condition = needs.get(kind, ((), "1"))
-            table = self.table(name, columns, condition)
+            named = ("demangledName", "shortName") if kind == KERNEL else ()
+            table = self.table(name, columns, condition, has=("correlationId", "globalPid", *named))
             if table is None:
                 continue
-            if "correlationId" not in table.columns:
-                raise BadExport(f"table {name} has no column correlationId", NEWER)
             self.device[kind] = table
-            if kind == KERNEL and "demangledName" not in table.columns and "shortName" not in table.columns:
-                raise BadExport(f"table {name} has no column demangledName", NEWER)
             linked = self.linked(table)
             for index, count in self.rows(
                 f"SELECT e.name, count(*) {linked} LEFT JOIN execs e ON e.id = l.exec WHERE NOT {table.good} GROUP BY 1"
@@ -365,7 +355,7 @@ class Events(Export):
                 self.db.execute("INSERT INTO ended SELECT exec, max(end) FROM ops GROUP BY exec")
                 self.db.execute(
                     f"INSERT INTO ops SELECT e.id, NULL, {kind}, y.id, y.start, y.end FROM (SELECT x.rowid AS id, "
-                    f"{self.process_of(table)} AS pid, x.start AS start, x.end AS end {linked} WHERE l.call IS NULL "
+                    f"x.globalPid AS pid, x.start AS start, x.end AS end {linked} WHERE l.call IS NULL "
                     f"AND x.copyKind IN {MIGRATIONS} AND {table.good}) y "
                     f"CROSS JOIN execs e ON e.id = {self.execution_of('y')} "
                     "LEFT JOIN ended d ON d.exec = e.id WHERE y.start <= max(e.end, coalesce(d.end, e.end))"
@@ -394,24 +384,14 @@ class Events(Export):
 
     def linked(self, table: Table) -> str:
         """SQL: the rows `x` of device work, with the launching call `l`."""
-        pid = self.process_of(table)
-        return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = {pid} AND l.corr = x.correlationId"
+        return f"FROM {table.rows} x LEFT JOIN link l ON l.pid = x.globalPid AND l.corr = x.correlationId"
 
     def unlinked(self, kind: int, table: Table) -> str:
         """SQL: process, correlation and start of work that no call launched, without migrations."""
         return (
-            f"SELECT {self.process_of(table)} AS pid, x.correlationId AS corr, x.start AS start {self.linked(table)} "
+            f"SELECT x.globalPid AS pid, x.correlationId AS corr, x.start AS start {self.linked(table)} "
             f"WHERE l.call IS NULL AND NOT ({migrated(kind)}) AND {table.good}"
         )
-
-    def process_of(self, table: Table) -> str:
-        """SQL: the process of a row of device work."""
-        if "globalPid" in table.columns:
-            return "x.globalPid"
-        pids = [pid for (pid,) in self.rows("SELECT DISTINCT pid FROM calls LIMIT 2")]
-        if len(pids) > 1:
-            raise BadExport(f"table {table.name} has no column globalPid", "profile one process")
-        return str(pids[0]) if pids else "0"
 
 
 _WORDS = {KERNEL: "kernel", SET: "memory set", GRAPH: "CUDA graph"}
@@ -445,8 +425,7 @@ def slices(
         if kind == COPY:
             what = "x.copyKind"
         elif kind == KERNEL:
-            names = [f"x.{name}" for name in ("demangledName", "shortName", "mangledName") if name in table.columns]
-            what, shape = f"coalesce({', '.join(names)}, NULL)", " || ',' || ".join(f"x.{side}" for side in SHAPE)
+            what, shape = "coalesce(x.demangledName, x.shortName)", " || ',' || ".join(f"x.{side}" for side in SHAPE)
         rows = events.rows(
             f"SELECT name, place, start, length, stream, {events.text('what') if kind == KERNEL else 'what'}, shape "
             "FROM (SELECT p.name AS name, p.place AS place, p.start - p.began AS start, p.end - p.start AS length, "

@@ -135,10 +135,13 @@ class Export:
             raise BadExport(f"damaged (a column of {escaped(table)} has a name that is no UTF-8)")
         return found
 
-    def table(self, name: str, needs: Sequence[str], more: str = "1", *, moment: bool = False) -> Table | None:
+    def table(
+        self, name: str, needs: Sequence[str], more: str = "1", *, has: Sequence[str] = (), moment: bool = False
+    ) -> Table | None:
         """Return the event table, or None. Raises BadExport where it lacks a column.
 
-        `more`: SQL for usable rows. `moment`: its events have no end.
+        `needs`: columns with integers in usable rows; `has`: further ones. `more`: SQL for usable rows. `moment`: its
+        events have no end.
         """
         if name not in self.tables:
             return None
@@ -146,7 +149,7 @@ class Export:
         needed = ("start", *needs) if moment else ("start", "end", *needs)
         if "rowid" in {column.lower() for column in columns}:
             raise BadExport(f"table {name} has a column rowid, as nsys writes none")
-        if missing := [column for column in needed if column not in columns]:
+        if missing := [column for column in (*needed, *has) if column not in columns]:
             raise BadExport(f"table {name} has no column {missing[0]}", NEWER)
         integers = " AND ".join(f"typeof(x.{column}) = 'integer'" for column in needed)
         times = f"x.start BETWEEN {-FAR} AND {FAR}" + ("" if moment else f" AND x.end BETWEEN x.start AND {FAR}")

@@ -52,12 +52,10 @@ def _fill(events: Events) -> None:
         CREATE TABLE memory_operations (id PRIMARY KEY, op INT) WITHOUT ROWID;
     """)
     _fill_sites(events)
-    needs = ("globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType", "correlationId")
+    needs = ("globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType")
     usable = f"x.bytes BETWEEN 0 AND {2**53} AND x.deviceId BETWEEN 0 AND 1023"
-    table = events.table(MEMORY, needs[:-1], usable, moment=True)
+    table = events.table(MEMORY, needs, usable, has=("correlationId",), moment=True)
     if table is not None:
-        if needs[-1] not in table.columns:
-            raise BadExport(f"table {MEMORY} has no column {needs[-1]}", NEWER)
         kinds = events.enumeration("ENUM_CUDA_MEM_KIND")
         known = [(number, memory(said.removeprefix(_KIND))) for number, said in kinds.items()]
         events.db.executemany("INSERT OR IGNORE INTO memory_kinds VALUES (?, ?)", known)
@@ -98,7 +96,7 @@ def _insert(events: Events, table: Table) -> None:
 def _fill_sites(events: Events) -> None:
     """Fill `sites` with allocating calls."""
     for name in CALLING:
-        table = events.table(name, ("globalTid",))
+        table = events.table(name, ("globalTid",), has=("returnValue",))
         if table is None:
             continue
         fns = events.rows(f"SELECT y.fn, {events.text('y.fn')} FROM (SELECT DISTINCT nameId AS fn FROM {table.rows}) y")
@@ -109,10 +107,10 @@ def _fill_sites(events: Events) -> None:
             f"INSERT INTO {scratch} VALUES (?, ?)",
             [(fn, said) for fn, said in known if _ALLOCATES.fullmatch(said)],
         )
-        failed = "AND x.returnValue = 0" if "returnValue" in table.columns else ""
         events.db.execute(
             f"INSERT OR IGNORE INTO sites SELECT x.globalTid & {PROCESS}, x.correlationId, n.said FROM {table.rows} x "
-            f"JOIN {scratch} n ON n.fn = x.nameId WHERE {table.good} AND typeof(x.correlationId) = 'integer' {failed}"
+            f"JOIN {scratch} n ON n.fn = x.nameId WHERE {table.good} AND typeof(x.correlationId) = 'integer' "
+            "AND x.returnValue = 0"
         )
 
 

@@ -23,24 +23,19 @@ def nested(events: Events) -> dict[int, dict[str, list[int]]]:
     found: dict[int, dict[str, list[int]]] = defaultdict(dict)
     if events.nvtx is None:
         return found
-    has = events.nvtx.columns
-    spoken = [events.text(f"x.{column}") for column in ("textId", "text") if column in has]
-    one_thread = "x.endGlobalTid IS NULL" if "endGlobalTid" in has else "1"
+    said = f"coalesce({events.text('x.textId')}, {events.text('x.text')})"
     own = "y.tid = e.tid AND y.start = e.start AND y.end = e.end"
     inside = "" if events.whole else f"WHERE y.end <= e.end AND NOT ({own})"
-    domain = "NULL"
-    if "domainId" in has:
-        events.db.execute("CREATE TABLE domains (pid INT, id INT, said, PRIMARY KEY (pid, id)) WITHOUT ROWID")
-        events.db.execute(
-            f"INSERT OR IGNORE INTO domains SELECT x.globalTid & {PROCESS}, x.domainId, coalesce({', '.join(spoken)}, "
-            f"NULL) FROM {events.nvtx.rows} x WHERE x.eventType = {DOMAIN_CREATE} AND x.globalTid IS NOT NULL "
-            "AND x.domainId IS NOT NULL ORDER BY x.start"
-        )
-        domain = f"(SELECT d.said FROM domains d WHERE d.pid = (x.globalTid & {PROCESS}) AND d.id = x.domainId)"
+    events.db.execute("CREATE TABLE domains (pid INT, id INT, said, PRIMARY KEY (pid, id)) WITHOUT ROWID")
+    events.db.execute(
+        f"INSERT OR IGNORE INTO domains SELECT x.globalTid & {PROCESS}, x.domainId, {said} FROM {events.nvtx.rows} x "
+        f"WHERE x.eventType = {DOMAIN_CREATE} AND x.globalTid IS NOT NULL AND x.domainId IS NOT NULL ORDER BY x.start"
+    )
+    domain = f"(SELECT d.said FROM domains d WHERE d.pid = (x.globalTid & {PROCESS}) AND d.id = x.domainId)"
     ranges = (
         f"SELECT x.globalTid & {PROCESS} AS pid, x.globalTid AS tid, x.start AS start, x.end AS end, "
-        f"{domain} AS domain, coalesce({', '.join(spoken)}, NULL) AS said FROM {events.nvtx.rows} x "
-        f"WHERE x.eventType IN {RANGES} AND {one_thread} AND {events.nvtx.good}"
+        f"{domain} AS domain, {said} AS said FROM {events.nvtx.rows} x "
+        f"WHERE x.eventType IN {RANGES} AND x.endGlobalTid IS NULL AND {events.nvtx.good}"
     )
     events.db.execute(
         "CREATE TABLE marks AS SELECT DISTINCT y.tid AS tid, y.start AS start, y.end AS end, y.domain AS domain, "

@@ -36,7 +36,7 @@ def measure(events: Events, length: int) -> dict[int, Times]:
         )
         walls = "SELECT name, count(*), sum(end - start) FROM extents GROUP BY name"
         works = [
-            f"SELECT {events.process_of(table)} AS key, x.start AS start, x.end AS end FROM {table.rows} x "
+            f"SELECT x.globalPid AS key, x.start AS start, x.end AS end FROM {table.rows} x "
             f"WHERE {table.good} AND NOT ({migrated(kind)})"
             for kind, table in events.device.items()
         ]

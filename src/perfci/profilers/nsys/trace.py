@@ -202,7 +202,6 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
     found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
     if (table := events.device.get(KERNEL)) is None:
         return found
-    names = [column for column in ("demangledName", "shortName", "mangledName") if column in table.columns]
     resources = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread")
     taken = [
         f"CASE WHEN typeof(x.{column}) = 'integer' AND x.{column} BETWEEN 0 AND {2**40} THEN x.{column} END"
@@ -211,7 +210,7 @@ def _kernels(events: Events) -> dict[int, list[tuple[Any, ...]]]:
         for column in resources
     ]
     shape = [f"x.{side}" for side in SHAPE]
-    keys = ", ".join([f"coalesce({', '.join(f'x.{n}' for n in names)}, NULL) AS fn", *shape])
+    keys = ", ".join(["coalesce(x.demangledName, x.shortName) AS fn", *shape])
     events.db.execute(
         "CREATE TABLE kernels AS SELECT e.name AS name, count(*) AS number, sum(o.end - o.start) AS ns, "
         f"{keys}, {', '.join(f'{sql} AS r{i}' for i, sql in enumerate(taken))} "
