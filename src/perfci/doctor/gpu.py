@@ -1,13 +1,12 @@
 """GPUs as NVML tells of them."""
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from perfci.doctor.host import in_container, wsl
-from perfci.doctor.machine import Machine, asked, clipped, fail, ok, warn
+from perfci.doctor.machine import Machine, asked, fail, ok, warn
 from perfci.model.doctor import Finding
 from perfci.system.gpu import UNSEEN, Gpu, GpuState, cuda_version
 
@@ -64,28 +63,15 @@ class Boards:
 
 def boards(machine: Machine) -> Boards:
     """Return every GPU, before anything of perfci uses one."""
-    library = machine.nvml
-    if library is None:
-        try:
-            library = importlib.import_module("pynvml")
-        except ModuleNotFoundError:
-            return Boards(why="nvidia-ml-py is not installed")
     try:
-        return asked(partial(_ask_all, library)).result(NVML_TIME)
+        return asked(partial(_ask_all, machine.nvml)).result(NVML_TIME)
     except TimeoutError:
         return Boards(why=f"NVML gave no answer within {NVML_TIME:g} s")
 
 
 def _ask_all(library: Any) -> Boards:
-    try:
-        library.nvmlInit()
-        count = library.nvmlDeviceGetCount()
-    except library.NVMLError as error:
-        return Boards(why=f"NVML says {clipped(error)}")
-    opened = [Gpu.open(index, library) for index in range(count)]
-    answering = tuple(_board(index, gpu) for index, (gpu, _) in enumerate(opened) if gpu is not None)
-    why = next((why for gpu, why in opened if gpu is None), "")
-    return Boards(answering, why or ("" if opened else "NVML tells of no GPU"))
+    gpus, why = Gpu.every(library)
+    return Boards(tuple(_board(index, gpu) for index, gpu in enumerate(gpus) if gpu is not None), why)
 
 
 def _board(index: int, gpu: Gpu) -> Board:

@@ -108,18 +108,18 @@ class Gpu:
         return cls(library, handle, uuid), ""
 
     @classmethod
-    def every(cls, library: Any = None) -> "tuple[list[Gpu], str]":
-        """Return all GPUs in NVML's order; or none and why, if any does not answer."""
-        first, why = cls.open(0, library)
-        if first is None:
-            return [], why
+    def every(cls, library: Any = None) -> "tuple[list[Gpu | None], str]":
+        """Return all GPUs in NVML's order, None for one that does not answer, and why one does not or there is none."""
         try:
-            number = int(first._library.nvmlDeviceGetCount())
-        except first._library.NVMLError as error:
-            return [], f"the number of GPUs is unknown: NVML says {escaped(error)}"
-        found = [cls.open(index, library) for index in range(number)]
-        lost = next((why for gpu, why in found if gpu is None), "")
-        return [] if lost else [gpu for gpu, _ in found if gpu is not None], lost
+            library = library or importlib.import_module("pynvml")
+            library.nvmlInit()
+            opened = [cls.open(index, library) for index in range(library.nvmlDeviceGetCount())]
+        except ModuleNotFoundError:
+            return [], "nvidia-ml-py is not installed"
+        except library.NVMLError as error:
+            return [], f"NVML says {escaped(error)}"
+        why = next((why for gpu, why in opened if gpu is None), "" if opened else "NVML tells of no GPU")
+        return [gpu for gpu, _ in opened], why
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """Return the library's answer for this GPU, or None."""

@@ -44,9 +44,10 @@ def host_gpus(
     Raises UsageError for a part of a GPU, different models, and too few cores; MachineError for no GPU.
     """
     wanted = _numbers(text)
-    gpus, why = Gpu.every(library)
-    if not gpus:
+    answers, why = Gpu.every(library)
+    if why:
         raise MachineError(f"--gpus {escaped(text)}: there is no GPU here ({why}): measure where there is one")
+    gpus = [gpu for gpu in answers if gpu is not None]
     models = [str(gpu.ask("nvmlDeviceGetName") or "unknown") for gpu in gpus]
     seen = _visible(env, gpus, models)
     chosen = seen if wanted is None else wanted

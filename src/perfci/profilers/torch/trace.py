@@ -258,8 +258,6 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
         return trace_of(collect(members(path), name), name, device)
     except Bad as bad:
         return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy or REMEDY)
-    except RecursionError:
-        return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
 
 
 def _plain(value: Any) -> float:
@@ -283,7 +281,7 @@ def publish(path: Path, out: Path) -> Fault | None:
             for key, event in members(path):
                 foreign = foreign and key != "traceEvents"
                 if key == "traceEvents" and isinstance(event, dict):
-                    with suppress(ValueError):
+                    with suppress(ValueError, RecursionError):
                         target.write(comma + json.dumps(event, default=_plain, allow_nan=False))
                         comma = ",\n"
             if foreign:
@@ -292,8 +290,6 @@ def publish(path: Path, out: Path) -> Fault | None:
         partial.replace(out)
     except Bad as bad:
         return fault("torch.profiler", "trace", bad.kind, f"{path.name}: {bad.text}", bad.remedy or REMEDY)
-    except RecursionError:
-        return fault("torch.profiler", "trace", "unreadable", f"{path.name}: nested too deeply", REMEDY)
     finally:
         partial.unlink(missing_ok=True)
     return None
