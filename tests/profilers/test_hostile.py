@@ -11,7 +11,6 @@ import lzma
 import os
 import random
 import struct
-import zlib
 from pathlib import Path
 
 import pytest
@@ -162,25 +161,6 @@ def test_an_export_of_holes(tmp_path):
     assert nsys_profiler.keep_timeline(path, tmp_path) == [fault.model_copy(update={"aside": True})]
     with pytest.raises(Unread):
         held_secrets(path, {"A": "secret"}, nsys_export.LARGEST)
-
-
-@pytest.mark.slow
-def test_an_archive_in_the_place_of_an_export(tmp_path, monkeypatch):
-    """An .xz that asks for 3 GiB to be unpacked into, and one that unpacks to 32."""
-    path = tmp_path / "t.sqlite"
-    head = bytearray(lzma.compress(b"x" * 100, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]))
-    # The block's header (xz-file-format 3.1): size, flags, filter 0x21 with one byte of properties, padding, CRC32.
-    size = (head[12] + 1) * 4
-    at = head.index(b"\x21\x01", 12)
-    head[at + 2] = 39
-    head[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(bytes(head[12 : 12 + size - 4])))
-    path.write_bytes(head)
-    with pytest.raises(Unread, match="memory"):
-        held_secrets(path, {"A": "secret"}, nsys_export.LARGEST)
-    path.write_bytes(lzma.compress(bytes(2**26), preset=1) * 500)
-    bound(monkeypatch, 2)
-    with pytest.raises(Unread, match="not read within"):
-        held_secrets(path, {f"A{i}": f"secret-{i}" for i in range(300)}, nsys_export.LARGEST)
 
 
 # ---------------------------------------------------------------- ncu

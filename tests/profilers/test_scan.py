@@ -1,6 +1,8 @@
 """Profilers' own reports: what is a secret, what a scan finds of one, what it cannot see, and what is kept."""
 
 import base64
+import bz2
+import gzip
 import lzma
 import os
 import secrets as randomness
@@ -40,13 +42,17 @@ def test_which_variables_are_secret():
     assert sorted(told) == ["BUILD_ID", "DB_PASSWORD", "GITHUB_TOKEN", "PIP_INDEX_URL"]
 
 
-def test_a_scan_finds_values_across_pieces(tmp_path):
+def test_a_scan_finds_values_across_pieces_and_refuses_packed_files(tmp_path):
     value = "canary-" + randomness.token_hex(12)
     path = tmp_path / "artifact"
     for size in (0, 2**20 - 10, 2**20, 3 * 2**20 + 5):
         plain = os.urandom(size) + value.encode() + os.urandom(100)
         path.write_bytes(plain)
         assert contains(path, {"CANARY": value, "OTHER": value[::-1]}) == ["CANARY"]
+    for packed in (gzip.compress(plain, 1), lzma.compress(plain, preset=0), bz2.compress(plain, 1)):
+        path.write_bytes(packed)
+        with pytest.raises(OSError, match="nothing is known of it"):
+            contains(path, {"CANARY": value})
 
 
 def test_a_scan_of_a_report_finds_a_value_that_compression_cut(tmp_path):

@@ -13,6 +13,8 @@ from perfci.system.bounded import MIB, Unread, call, desk, regular, take
 from perfci.system.files import unused
 
 _NSYS = ".nsys-rep"
+_PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh")
+"""How gzip, xz and bzip2 begin."""
 _REPORT = b"NVIDIA Tegra Profiler Report"
 _WINDOW = 8
 """Bytes of a secret to search for: LZ4 cuts text where a part of it occurred before."""
@@ -76,10 +78,12 @@ def contains(path: Path, secrets: Mapping[str, str]) -> list[str]:
 
     NVIDIA's LZ4 framing of a `.nsys-rep` cuts strings: any 8 successive bytes with a letter and a digit count (any 8 of
     a value that has none); only a scan of its export is sure. Not found: base64, what is compressed, values in pieces.
-    Raises OSError.
+    Raises OSError, for a packed file too.
     """
     with path.open("rb") as handle:
         head = handle.read(len(_REPORT))
+    if head.startswith(_PACKED):
+        raise OSError("is packed as no profiler's report is, so nothing is known of it")
     cut = head == _REPORT or path.suffix == _NSYS
     needles = {name: [*(_windows if cut else _whole)(value), *_wide(value)] for name, value in secrets.items()}
     with path.open("rb") as handle:
