@@ -129,7 +129,9 @@ def _told(events: Events, loop: Loop | None, asked: Sequence[Traced]) -> Reading
 
 def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
     version = version_of(events)
-    kernels, copies, sets = _kernels(events), _copies(events), _sets(events)
+    kernels, copies = _kernels(events), _copies(events)
+    number_of_sets = f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {SET} GROUP BY 1"
+    sets: dict[int, int] = dict(events.rows(number_of_sets))
     calls, within = _call_times(events), nested(events)
     waits, used = os_calls(events, asked="osrt" in asked), memory_use(events, asked="memory" in asked)
     span = dict(
@@ -285,12 +287,6 @@ def memories(export: Export) -> Callable[[object], Memory]:
 def _enumeration(export: Export, table: str, prefix: str, default: Sequence[str]) -> dict[Any, str]:
     told = export.enumeration(table) if table in export.tables else {}
     return {**dict(enumerate(default)), **{number: name.removeprefix(prefix) for number, name in told.items()}}
-
-
-def _sets(events: Events) -> dict[int, int]:
-    return dict(
-        events.rows(f"SELECT e.name, count(*) FROM ops o JOIN execs e ON e.id = o.exec WHERE o.kind = {SET} GROUP BY 1")
-    )
 
 
 def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
