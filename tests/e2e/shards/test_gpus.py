@@ -99,11 +99,7 @@ def test_what_a_lost_gpu_was_to_measure_is_not_answered_and_gone_on_with(repo: R
     kill_when(process, shard(repo, 1), lambda journal: len(pairs(journal)) >= 2)
     run = ended(repo, process)
     assert run.code == 3, run.out + run.err
-    assert run.report["verdict"] == "error"
-    assert "CPU 0: its measuring process ended: killed by SIGKILL" in run.report["sentence"]
-    lost = {case["id"] for case in json.loads((shard(repo, 1) / "results.json").read_text())["cases"]}
-    assert lost
-    assert {name for name, class_ in run.classes().items() if class_ == "invalid"} == lost
+    assert "CPU 0: its measuring process ended: killed by SIGKILL" in run.err and "go on with --resume" in run.err
     taken = len(pairs(shard(repo, 1) / "journal.jsonl"))
     again = ended(repo, start(repo, "--resume"))
     is_of_all(again)

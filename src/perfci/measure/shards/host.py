@@ -1,14 +1,14 @@
 """One host with several GPUs: a measuring process for each, in step, for a shard of one plan.
 
 All wait for each other before and behind what is timed. A dead process is not waited for: its end of a pipe closes with
-it. Its shard is unfinished, and `--resume` goes on with it.
+it. There is then no verdict, and `--resume` goes on.
 """
 
 import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -26,8 +26,8 @@ from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.comparison import claims, require_same
-from perfci.model.results import Reason, Results
-from perfci.model.text import count, listed, one_line
+from perfci.model.results import Results
+from perfci.model.text import count, listed
 from perfci.system.child import Exit
 from perfci.system.files import disk_errors, write_atomic
 from perfci.system.lease import Lease
@@ -134,25 +134,12 @@ def _measure_parts(
             put_away(folder)
         own = request.but(out=folder, resume=resume, gpu=member.gpu, neighbours=plan.shards - 1)
         asked.append((member, replace(own, planned=planned(Shard(plan, number)))))
-    for (member, own), died in zip(asked, measure_together(asked, progress), strict=True):
+    for (member, _), died in zip(asked, measure_together(asked, progress), strict=True):
         if died is not None:
-            text = f"{member.name}: its measuring process ended: {died}"
-            progress.note(text)
-            _interrupted(own.where.out / RESULTS, text)
+            raise MachineError(f"{member.name}: its measuring process ended: {died}: go on with --resume")
     names = [member.name for member, _ in asked]
     shares = f"measured at once on {listed(names, 20)}, which share the power and the memory of the host"
     return [own.where.out for _, own in asked], [shares] if names[1:] else []
-
-
-def _interrupted(path: Path, why: str) -> None:
-    """Raises MachineError where a process died before it had results."""
-    if not path.exists():
-        raise MachineError(f"{why}: go on with --resume")
-    results = Results.model_validate_json(path.read_bytes())
-    results.error = Reason(kind="interrupt", text=one_line(f"{why}: continue with --resume", 1000))
-    for case in results.cases:
-        case.stopped = "interrupted"
-    write_atomic(path, results.model_dump_json(indent=1) + "\n")
 
 
 # ---------------------------------------------------------------- processes in step
@@ -316,7 +303,7 @@ def _measure(request: Request, member: Member, connection: Connection) -> None:
     if member.cores:
         os.sched_setaffinity(0, member.cores)
     line = _Line(connection)
-    measurement = Measurement(request, line, barrier=lambda: _meet(measurement, line.barrier))
+    measurement = Measurement(request, line, barrier=line.barrier)
     results: Results | None
     try:
         results = measurement.measure()
@@ -326,20 +313,8 @@ def _measure(request: Request, member: Member, connection: Connection) -> None:
             line.refused(error)
             return
     if results is not None:
-        _keep(results, request.where.out)
+        write_atomic(request.where.out / RESULTS, results.model_dump_json(indent=1) + "\n")
     line.over()
-
-
-def _meet(measurement: Measurement, barrier: Callable[[], None]) -> None:
-    """In case this process ends here."""
-    if (known := measurement.results) is not None:
-        died = Reason(kind="exit", text="its measuring process ended without an answer")
-        _keep(known.model_copy(update={"error": died}), measurement.request.where.out)
-    barrier()
-
-
-def _keep(results: Results, out: Path) -> None:
-    write_atomic(out / RESULTS, results.model_dump_json(indent=1) + "\n")
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
