@@ -87,8 +87,7 @@ class Kept:
             self.note(f"a build that was kept cannot be used: {_words(error)}")
             with disk_errors("removed", entry):
                 remove_tree(fresh)
-                if not _is_whole(entry, key):  # else it is this disk that refuses
-                    remove(entry)
+                remove(entry)
             return False
         with disk_errors("moved", fresh):
             for part in _PARTS:
@@ -257,13 +256,6 @@ def _read(entry: Path, key: str) -> Entry:
     if made.key != key:
         raise ValueError("it is of another key")
     return made
-
-
-def _is_whole(entry: Path, key: str) -> bool:
-    try:
-        return _read(entry, key).files == _digests(entry)
-    except (OSError, ValueError, MachineError):
-        return False
 
 
 def _copy(source: Path, target: Path) -> None:
