@@ -485,6 +485,6 @@ def test_captures_that_do_not_belong_together_are_refused(files: dict[str, Path]
 
 def test_files_with_and_without_ranges_do_not_mix(files: dict[str, Path], tmp_path: Path) -> None:
     plain = trace(tmp_path, "plain", annotated=False)
-    with pytest.raises(UsageError, match=r"plain.json: holds no annotation .* give --by kernel"):
+    with pytest.raises(UsageError, match=r"plain.json: holds no range .* give --by kernel"):
         import_files({"base": [plain], "head": [trace(tmp_path, "head")]}, policy())
     assert {recognise(path) for path in files.values()} == {"nsys", "ncu"} and recognise(plain) == "torch.profiler"

@@ -28,12 +28,7 @@ Seen = Read[Trace] | Read[Counters]
 NEWER = "capture with an nsys that is as new as the driver's CUDA"
 BEGIN = 2**18
 """Bytes of a file by which it is recognised."""
-_MARKED = {
-    "nsys": ("NVTX range", "profile with NVTX ranges (nsys --trace=cuda,nvtx), or give --by kernel"),
-    "ncu": ("NVTX range", "profile with NVTX ranges (ncu --nvtx), or give --by kernel"),
-    "torch.profiler": ("annotation", "mark what is to be a case with record_function, or give --by kernel"),
-}
-"""Tool → its word for a range, and how to get one."""
+MARK = "mark what is to be a case by an NVTX range or record_function, or give --by kernel"
 _SUFFIXES: dict[str, Kind] = {
     ".nsys-rep": "nsys report", ".qdrep": "nsys report", ".ncu-rep": "ncu", ".sqlite": "nsys",
 }  # fmt: skip
@@ -54,8 +49,7 @@ class Capture:
 
 
 def recognise(path: Path) -> Kind | None:
-    """Return the profiler that wrote a file, by content, else name, or None. Raises UsageError for PyTorch's execution
-    trace."""
+    """Return the profiler that wrote a file, by content, else name, or None."""
     try:
         if not path.is_file():
             return None
@@ -74,9 +68,6 @@ def recognise(path: Path) -> Kind | None:
             return None
     if begin.lstrip()[:1] == b"{" and (b'"traceEvents"' in begin or b'"deviceProperties"' in begin):
         return "torch.profiler"
-    if begin.lstrip()[:1] == b"{" and b'"nodes"' in begin and b'"schema"' in begin:
-        text = "an execution trace of PyTorch, which tells operators and no times: import what torch.profiler exports"
-        raise UsageError(f"import: {path}: is {text} (export_chrome_trace)")
     if b'"Kernel Name"' in begin:
         return "ncu"
     return _SUFFIXES.get(path.suffix)
@@ -103,13 +94,12 @@ def read_all(
         return found, "range"
     if by is None and not any(one.seen.seen or one.seen.faults for one in everything):
         return each("kernel"), "kernel"
-    first, lost = without[0], ""
-    what, how = _MARKED[first.kind.removesuffix(" report")]
+    first, lost, how = without[0], "", MARK
     if (told := next((one for one in first.seen.general if not one.aside), None)) is not None:
         raise _refused(first.path, exported[first.path], told)
     if (aside := next((one for one in first.seen.general if one.remedy == NEWER), None)) is not None:
         lost, how = f" ({aside.text})", aside.remedy
-    raise UsageError(f"import: {first.path}: holds no {what} with work of the GPU{lost}: {how}")
+    raise UsageError(f"import: {first.path}: holds no range with work of the GPU{lost}: {how}")
 
 
 def works(one: Capture) -> bool:
