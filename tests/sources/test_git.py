@@ -156,12 +156,10 @@ def test_an_unknown_revision_says_what_to_type(tmp_path: Path, rev: str):
         find(root).resolve_base(rev, False)
 
 
-def test_of_a_mistyped_branch_or_another_default_the_nearest_is_told_and_no_remote_that_is_not_there(tmp_path: Path):
+def test_of_a_mistyped_branch_the_nearest_is_told_and_no_remote_that_is_not_there(tmp_path: Path):
     root = init(tmp_path / "work", FILES)
-    for rev, near in (("mian", "main"), ("main", "master")):
-        git(root, "branch", "-m", near)
-        with refused(f"{rev!r}: no such branch, tag or commit here: did you mean {near!r}? Else see `git branch"):
-            find(root).resolve_base(rev, False)
+    with refused("'mian': no such branch, tag or commit here: did you mean 'main'? Else see `git branch"):
+        find(root).resolve_base("mian", False)
 
 
 @pytest.mark.parametrize("rev", ["", "--all", "-h", "a\nb", "a\x00b"])

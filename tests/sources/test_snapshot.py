@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfci.model.base import MachineError
+from perfci.sources import snapshot
 from perfci.sources.snapshot import MTIME, Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from tests.errors import refused
 from tests.sources.repo import ENV, commit, find, fingerprint, git, init, lfs_pointer, lfs_store, tree, write
@@ -473,14 +474,17 @@ def test_a_plain_folder_is_taken_without_environments_caches_and_results(tmp_pat
     assert snapshot_folder(root, tmp_path / "again", exclude=[root / "results"]) == taken
 
 
-def test_a_plain_folder_that_is_too_large_is_refused_before_it_is_copied(tmp_path: Path):
+def test_a_plain_folder_that_is_too_large_is_refused_before_it_is_copied(tmp_path: Path, monkeypatch):
     root = tmp_path / "plain"
     write(root, {f"f{i}": "x" * 100 for i in range(20)})
-    for limits in ({"max_files": 19}, {"max_bytes": 1999}):
-        with refused("run perfci in a smaller folder"):
-            snapshot_folder(root, tmp_path / "tree", **limits)
+    monkeypatch.setattr(snapshot, "FOLDER_FILES", 20)
+    monkeypatch.setattr(snapshot, "FOLDER_BYTES", 2000)
+    for name, limit in (("FOLDER_FILES", 19), ("FOLDER_BYTES", 1999)):
+        with monkeypatch.context() as patch, refused("run perfci in a smaller folder"):
+            patch.setattr(snapshot, name, limit)
+            snapshot_folder(root, tmp_path / "tree")
         assert not list((tmp_path / "tree").iterdir())
-    snapshot_folder(root, tmp_path / "tree", max_files=20, max_bytes=2000)
+    snapshot_folder(root, tmp_path / "tree")
     assert len(tree(tmp_path / "tree")) == 20
 
 

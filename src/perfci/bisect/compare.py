@@ -144,24 +144,14 @@ class Comparisons:
 
     def _told(self, asked: Trial) -> Compared | None:
         """Where nothing needs to be measured for it."""
-        repo = self.repo
-        same = tree(repo, asked.head)
 
         def answer(answer: Answer, reason: str) -> Compared:
             return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer=answer, reason=reason)
 
         if asked.purpose != "whole" and asked.head in self.skip:
             return answer("unknown", "left out by --skip")
-        if same == tree(repo, asked.base):
+        if tree(self.repo, asked.head) == tree(self.repo, asked.base):
             return answer("no", f"the files are those of {short(asked.base)}")
-        if asked.purpose != "step":
-            return None
-        for (purpose, base, head, bound), one in self.known.items():
-            alike = purpose == "whole" or (purpose == "step" and bound == asked.bound)
-            if base == asked.base and alike and one.answer != "unknown" and tree(repo, head) == same:
-                return answer(one.answer, f"the files are those of {short(one.head)}").model_copy(
-                    update={"change": one.change, "interval": one.interval, "limit": one.limit}
-                )
         return None
 
     def _measured(self, asked: Trial) -> Compared:

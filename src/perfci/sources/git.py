@@ -47,8 +47,6 @@ _DEFAULT_BASES = (
     "refs/heads/master",
 )
 _HEAD = re.compile(r"(?:HEAD|@)(?:[~^]0|\^\{(?:commit)?\})*")
-_DEFAULTS = ("main", "master", "trunk", "develop")
-"""Who types one means the one that exists."""
 _HASH = re.compile(r"[0-9a-f]{4,64}", re.IGNORECASE)
 _WHOLE_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 
@@ -193,11 +191,10 @@ class Repository:
     def commit(self, rev: str) -> Commit:
         """Return the commit that `rev` names: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
         sha = self._resolve(rev)
-        branch = re.split(r"[~^@:]", rev)[0]
-        if sha is None and branch not in ("", "HEAD") and self._exists(f"refs/remotes/origin/{branch}"):
+        if sha is None and re.split(r"[~^@:]", rev)[0] not in ("", "HEAD"):
             # A clone in CI often has `main` as `origin/main` only.
-            rev = f"origin/{rev}"
-            sha = self._resolve(f"refs/remotes/{rev}")
+            sha = self._resolve(f"refs/remotes/origin/{rev}")
+            rev = rev if sha is None else f"origin/{rev}"
         if sha is None:
             name = escaped(rev, 300)
             if self.is_shallow():
@@ -208,8 +205,7 @@ class Repository:
     def _instead(self, rev: str) -> str:
         told = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
         named = os.fsdecode(told.stdout).splitlines()
-        default = [name for name in _DEFAULTS if name in named] if rev in _DEFAULTS else []
-        hint = did_you_mean(default[0] if default else rev, named)
+        hint = did_you_mean(rev, named)
         fetch = f", or run `{fetching(rev)}`" if self.has_origin() else ""
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 
@@ -299,14 +295,10 @@ class Repository:
             raise UsageError(f"{rev!r}: more than one commit begins like this: write more of its hash")
         return None
 
-    def _exists(self, full_ref: str) -> bool:
-        return self.git("show-ref", "--verify", "--quiet", full_ref, allow=(0, 1, 128)).returncode == 0
-
     def _default_base(self) -> Commit:
         for full_ref in _DEFAULT_BASES:
-            if self._exists(full_ref):
-                name = _output(self.git("rev-parse", "--abbrev-ref", full_ref))
-                return self._commit(name, _output(self.git("rev-parse", f"{full_ref}^{{commit}}")))
+            if (sha := self._resolve(full_ref)) is not None:
+                return self._commit(_output(self.git("rev-parse", "--abbrev-ref", full_ref)), sha)
         raise UsageError(
             "no base: there is no origin/HEAD, origin/main, origin/master, main or master here: "
             "name one with --base REF"

@@ -10,9 +10,9 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,12 +47,6 @@ class _Store:
         # Both are named, or git would read `core.worktree`, which may point to a folder that is not here.
         env = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.git_dir)}
         return run_git(args, cwd=self.git_dir, env=env, allow=allow)
-
-
-@dataclass
-class _Submodule:
-    name: str
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 class _Index:
@@ -150,17 +144,10 @@ def snapshot_worktree(repo: Repository, target: Path, exclude: Sequence[Path] = 
         return _seal(target)
 
 
-def snapshot_folder(
-    folder: Path,
-    target: Path,
-    exclude: Sequence[Path] = (),
-    *,
-    max_bytes: int = FOLDER_BYTES,
-    max_files: int = FOLDER_FILES,
-) -> str:
+def snapshot_folder(folder: Path, target: Path, exclude: Sequence[Path] = ()) -> str:
     """Copy a folder outside git into `target`, without `SKIPPED` and `exclude`.
 
-    Raises UsageError, before copying, for more than `max_bytes` or `max_files`, MachineError where the disk refuses.
+    Raises UsageError, before copying, for more than FOLDER_BYTES or FOLDER_FILES, MachineError where the disk refuses.
     """
     skip = {path.resolve() for path in (target, *exclude)}
     root = folder.resolve()
@@ -171,9 +158,9 @@ def snapshot_folder(
         for path, info in _walk(root, skip):
             found.append(path)
             size += info.st_size
-            if len(found) > max_files or size > max_bytes:
+            if len(found) > FOLDER_FILES or size > FOLDER_BYTES:
                 raise UsageError(
-                    f"{escaped(root)}: holds more than {max_bytes / 2**30:g} GiB or {max_files} files: "
+                    f"{escaped(root)}: holds more than {FOLDER_BYTES / 2**30:g} GiB or {FOLDER_FILES} files: "
                     "run perfci in a smaller folder, or make it a git repository that ignores the rest"
                 )
         for path in found:
@@ -210,21 +197,22 @@ def _split(output: bytes) -> list[str]:
     return [os.fsdecode(entry) for entry in output.split(b"\0") if entry]
 
 
-def _submodules(dest: Path) -> dict[str, _Submodule]:
+def _submodules(dest: Path) -> dict[str, dict[str, str]]:
+    """Path → name, path and update."""
     file = dest / ".gitmodules"
     if file.is_symlink() or not file.is_file():
         return {}
     args = ["config", "-z", "--file", str(file), "--get-regexp", r"^submodule\..*\.(path|update)$"]
-    declared: dict[str, _Submodule] = {}
+    declared: dict[str, dict[str, str]] = {}
     for entry in _split(run_git(args, cwd=dest, allow=(0, 1)).stdout):
         key, _, value = entry.partition("\n")
         name, _, setting = key.removeprefix("submodule.").rpartition(".")
-        declared.setdefault(name, _Submodule(name)).settings[setting] = value
-    return {s.settings["path"].rstrip("/"): s for s in declared.values() if "path" in s.settings}
+        declared.setdefault(name, {"name": name})[setting] = value
+    return {module["path"].rstrip("/"): module for module in declared.values() if "path" in module}
 
 
 def _fill_submodule(
-    parent: _Store, declared: _Submodule | None, path: str, sha: str, *, dest: Path, label: str
+    parent: _Store, declared: Mapping[str, str] | None, path: str, sha: str, *, dest: Path, label: str
 ) -> None:
     stores = _submodule_stores(parent, declared, path)
     for store in stores:
@@ -246,19 +234,19 @@ def _fill_submodule(
     )
 
 
-def _update_setting(parent: _Store, declared: _Submodule) -> str:
-    done = parent.git("config", "--get", f"submodule.{declared.name}.update", allow=(0, 1))
-    return done.stdout.decode(errors="replace").strip() or declared.settings.get("update", "")
+def _update_setting(parent: _Store, declared: Mapping[str, str]) -> str:
+    done = parent.git("config", "--get", f"submodule.{declared['name']}.update", allow=(0, 1))
+    return done.stdout.decode(errors="replace").strip() or declared.get("update", "")
 
 
-def _submodule_stores(parent: _Store, declared: _Submodule | None, path: str) -> list[_Store]:
+def _submodule_stores(parent: _Store, declared: Mapping[str, str] | None, path: str) -> list[_Store]:
     checkout = parent.worktree / path if parent.worktree else None
     stores = []
     if checkout and (own := _repository_at(checkout)):
         stores.append(_Store(own.git_dir, own.common_dir, own.root))
-    if declared and declared.name and ".." not in declared.name.split("/"):
+    if declared and declared["name"] and ".." not in declared["name"].split("/"):
         for git_dir in dict.fromkeys((parent.git_dir, parent.common_dir)):
-            kept = git_dir / "modules" / declared.name
+            kept = git_dir / "modules" / declared["name"]
             if (kept / "HEAD").is_file():
                 stores.append(_Store(kept, kept, checkout if checkout and checkout.is_dir() else None))
     return stores
@@ -388,7 +376,7 @@ def _lfs_pointer(file: Path) -> tuple[str, int] | None:
 
 
 def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
-    for folder, names, files in os.walk(root, onerror=_raise):
+    for folder, names, files in os.walk(root, onerror=_raise_unless_gone):
         here = Path(folder)
         links = [name for name in names if (here / name).is_symlink()]
         names[:] = sorted(n for n in names if n not in SKIPPED and n not in links and here / n not in skip)
@@ -397,10 +385,6 @@ def _walk(root: Path, skip: set[Path]) -> Iterator[tuple[str, os.stat_result]]:
             info = path.lstat()
             if name not in SKIPPED and path not in skip and (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):
                 yield str(path.relative_to(root)), info
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _raise_unless_gone(error: OSError) -> None:
