@@ -47,6 +47,10 @@ def parsed(tmp_path: Path, text: str | bytes) -> Trace:
     return read(file, around(tmp_path.resolve() / "side"))
 
 
+def named(found: Trace) -> set[str]:
+    return set().union(*(part.named for part in found.parts))
+
+
 def hexed(text: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in text.encode())
 
@@ -80,7 +84,7 @@ def test_every_name_comes_out_as_it_was_asked_for(tmp_path_factory: pytest.TempP
     code = "import os, sys, json\nfor one in json.loads(sys.argv[1]):\n    os.path.exists(bytes.fromhex(one))"
     found = traced(tmp_path, code, json.dumps([name.hex() for name in names]))
     assert found.unsure == ""
-    assert {f"tree/{name.decode(errors='backslashreplace')}" for name in names} <= found.named
+    assert {f"tree/{name.decode(errors='backslashreplace')}" for name in names} <= named(found)
 
 
 @real
@@ -91,12 +95,12 @@ def test_names_are_resolved_as_the_kernel_did(tmp_path: Path) -> None:
     (tree / "up").symlink_to(tree)
     found = traced(tmp_path, "import os\nfor one in ('in/../a', 'up/b', 'gone/d', './/e/'): os.path.exists(one)")
     assert found.unsure == ""
-    assert {"tree/in", "tree/deep/er", "tree/deep/a", "tree/up", "tree/b", "tree/gone/d", "tree/e"} <= found.named
-    assert "tree/a" not in found.named
+    assert {"tree/in", "tree/deep/er", "tree/deep/a", "tree/up", "tree/b", "tree/gone/d", "tree/e"} <= named(found)
+    assert "tree/a" not in named(found)
     odd = os.fsencode(tree) + b"/odd\xff"
     os.symlink(b"deep/er", odd)  # noqa: PTH211  # Path takes no bytes
     found = traced(tmp_path, "import os; os.path.exists(b'odd\\xff/z')")
-    assert {"tree/odd\\xff", "tree/deep/er/z"} <= found.named
+    assert {"tree/odd\\xff", "tree/deep/er/z"} <= named(found)
     (tree / "here").symlink_to("/proc/self/cwd")
     assert "through /proc" in traced(tmp_path, "import os; os.path.exists('here/z')").unsure
     (tree / "round").symlink_to("round")
@@ -112,12 +116,12 @@ def test_the_program_that_the_kernel_starts_a_script_with_counts(tmp_path: Path)
         (tree / name).chmod(0o755)
     shutil.copy("/bin/sh", tree / "bin" / "sh")
     found = traced(tmp_path, "import os; os.spawnl(os.P_WAIT, './run', 'run')")
-    assert found.unsure == "" and {"tree/run", "tree/bin/sh"} <= found.named
+    assert found.unsure == "" and {"tree/run", "tree/bin/sh"} <= named(found)
     (tree / "run").write_text("#!bin/middle\n")
     (tree / "bin/middle").write_text("#!bin/sh\n")
     (tree / "bin/middle").chmod(0o755)
     found = traced(tmp_path, "import os; os.spawnl(os.P_WAIT, './run', 'run')")
-    assert found.unsure == "" and {"tree/run", "tree/bin/middle", "tree/bin/sh"} <= found.named
+    assert found.unsure == "" and {"tree/run", "tree/bin/middle", "tree/bin/sh"} <= named(found)
     gone = "import os; os.link('run', 'r'); os.spawnl(os.P_WAIT, './r', 'r'); os.unlink('r')"
     assert traced(tmp_path, gone).unsure == "it executed a file that is gone, or has no name"
 
@@ -136,8 +140,8 @@ for one in children: one.wait()
 """
     found = traced(tmp_path, code)
     assert found.unsure == ""
-    assert {f"tree/thread{i}-{n}" for i in range(4) for n in range(200)} <= found.named
-    assert {f"tree/child{i}-{n}" for i in range(4) for n in range(3)} <= found.named
+    assert {f"tree/thread{i}-{n}" for i in range(4) for n in range(200)} <= named(found)
+    assert {f"tree/child{i}-{n}" for i in range(4) for n in range(3)} <= named(found)
 
 
 @real
@@ -182,7 +186,7 @@ def test_calls_that_interrupt_each_other_are_put_together(tmp_path_factory, name
         begun.add(one % 2)
     first = lines[0].split()[0]
     found = parsed(tmp_path, "".join([BEGIN.replace("7", first, 1), *lines, f"{first}  +++ exited with 0 +++\n"]))
-    assert found.unsure == "" and {f"tree/{name}" for name in names} <= found.named
+    assert found.unsure == "" and {f"tree/{name}" for name in names} <= named(found)
 
 
 HARMLESS = [

@@ -68,16 +68,6 @@ class Trace:
     at: int = 0
     """The part that shows this."""
 
-    @property
-    def named(self) -> set[str]:
-        """Names of all parts."""
-        return set().union(*(part.named for part in self.parts))
-
-    @property
-    def listed(self) -> set[str]:
-        """Folders listed in any part."""
-        return set().union(*(part.listed for part in self.parts))
-
 
 @dataclass(frozen=True)
 class Surroundings:
