@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci import schemas
-from perfci.measure.calibrate.forecast import forecast, ratios
+from perfci.measure.calibrate.forecast import forecast
 from perfci.measure.calibrate.trials import conclude, proposed
 from perfci.model.base import MachineError, matches
 from perfci.model.calibration import Calibration
@@ -20,6 +20,7 @@ from perfci.model.plan import Looks
 from perfci.model.policy import Policy
 from perfci.model.results import Work
 from perfci.stats.decide import decide, margin
+from perfci.stats.equal_clock import log_ratios
 from tests.measure.recorded import IDS, RATIOS, STATES, calibrations, case, criterion, recorded, results
 
 # What it concludes
@@ -256,7 +257,7 @@ def test_a_plan_falls_back_on_the_last_results_of_this_machine(tmp_path):
 
 
 def test_recorded_ratios_are_those_of_the_recording():
-    assert np.allclose(ratios(recorded().cases[0], "time", Looks()), RATIOS["add64k|rot|cycles"][:32])
+    assert np.allclose(log_ratios(recorded().cases[0], "time", Looks().first).x, RATIOS["add64k|rot|cycles"][:32])
 
 
 def test_a_plan_adds_what_a_run_takes_beside_its_pairs_and_the_first_ones_are_dearer(tmp_path):

@@ -105,12 +105,8 @@ class Bench:
     """Several processes may use the device at once, each with a context."""
     spare: dict[Side, Worker] = field(default_factory=dict)
     """Workers of the next round."""
-    draws: str = ""
-
-    @property
-    def lot(self) -> str:
-        """The seed of orders and placements."""
-        return self.draws or str(self.seed)
+    lot: str = ""
+    """The seed of orders and placements."""
 
     def worker(self, name: Side, under: Under | None = None, log: Path | None = None) -> Worker:
         """Return a fresh worker with its suite imported. Raises Died."""

@@ -126,12 +126,11 @@ class Journal:
             kind, key = record["kind"], record.get("key", "")
             if kind == "checked":
                 self.checked[key, record["side"]] = CaseSide.model_validate(record["case"])
+                self.probes += [(key, record["side"], record["probe"])] if record["probe"] else []
             elif kind == "pair":
                 self.pairs.setdefault(key, []).append(Pair.model_validate(record["pair"]))
             elif kind == "failed":
                 self.failed[key, record["side"]] = Reason.model_validate(record["reason"])
-            elif kind == "probe":
-                self.probes.append((key, record["side"], record["probe"]))
             elif kind == "voided":
                 self._void()
             elif kind == "worked":
@@ -148,10 +147,8 @@ class Journal:
 
     def add_check(self, key: str, side: str, case: CaseSide, probe: Mapping[str, Any] | None) -> None:
         """Record a check of one side."""
-        record = {"kind": "checked", "key": key, "side": side, "case": plain(case)}
-        self._file.append(record)
-        if probe is not None:
-            self._file.append({"kind": "probe", "key": key, "side": side, "probe": dict(probe)})
+        told = None if probe is None else dict(probe)
+        self._file.append({"kind": "checked", "key": key, "side": side, "case": plain(case), "probe": told})
 
     def void_checks(self) -> None:
         """Void all checks so far."""

@@ -40,6 +40,6 @@ def measure_ceilings(place: Place) -> None:
     """Measure each device's ceilings, in a worker outside base and head, on the cases' cores. Raises MachineError."""
     head, parent = place.sides["head"], place.parent
     for device, bench in place.benches.items():
-        log, threads, cores = bench.logs / "facts.log", bench.threads, bench.cores
-        found = ask_outside(Ceilings, "ceilings", head, parent, log, threads, cores, device=device)
-        place.facts.ceilings[device] = found
+        place.facts.ceilings[device] = ask_outside(
+            Ceilings, "ceilings", head, parent, bench.logs / "facts.log", bench.threads, bench.cores, device=device
+        )

@@ -209,7 +209,7 @@ def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Co
             logs=logs,
             costs=costs,
             context=device == "cuda" and not (facts.gpu is not None and facts.gpu.exclusive),
-            draws="" if request.planned is None else request.planned.draws,
+            lot=str(seed) if request.planned is None else request.planned.draws,
         )
         for device in devices
     }

@@ -147,11 +147,9 @@ def find_sources(request: Request) -> Sources:
     if not policies["head"].suite and not policies["head"].commands:
         raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
     policy_from: Side = "head"
-    if base and what.suite is not None:
+    if base and (what.suite is not None or what.itself):
         texts["base"], policies["base"] = texts["head"], policies["head"]
-    elif base and what.itself:
-        texts["base"], policies["base"] = texts["head"], policies["head"]
-        notes.append("base is the tree of head: what differs is the environment")
+        notes += ["base is the tree of head: what differs is the environment"] if what.itself else []
     elif base and repo:
         old = repo.read(base.sha, FILE)
         if old is None:

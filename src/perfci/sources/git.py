@@ -244,13 +244,8 @@ class Repository:
         raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
 
     def read(self, sha: str, path: str) -> bytes | None:
-        """Return a commit's file, or None. Follows links only inside the commit."""
-        if "\n" in path:
-            raise UsageError(f"{escaped(path)}: the name holds a newline: rename the file")
-        if ".." in Path(path).parts:
-            return None
-        request = os.fsencode(f"{sha}:{Path(path).as_posix()}\n")
-        done = self.git("cat-file", "--batch", "--follow-symlinks", stdin=request)
+        """Return a commit's file, or None. Follows links only inside the commit. `path`: without `..` or newlines."""
+        done = self.git("cat-file", "--batch", "--follow-symlinks", stdin=os.fsencode(f"{sha}:{path}\n"))
         header, _, rest = done.stdout.partition(b"\n")
         words = header.split(b" ")
         if len(words) != 3 or words[1] != b"blob":

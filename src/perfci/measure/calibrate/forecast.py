@@ -14,24 +14,18 @@ from perfci.model.base import DeviceKind
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.metrics import DERIVED
-from perfci.model.plan import Looks, Plan, Schedule
+from perfci.model.plan import Plan, Schedule
 from perfci.model.results import Case, Phase, Results
 from perfci.stats.answer import limit_in_effect
 from perfci.stats.calibration import expected_pairs, noise, reach
 from perfci.stats.decide import margin
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.series import side_values
-from perfci.stats.walsh import Array
 
 CALIBRATION = "calibration"
 """Below the output folder, so that the last comparison stays."""
 LEAST_PAIRS = 8
 """The standard deviation of 8 is known to a third."""
-
-
-def ratios(case: Case, metric: str, looks: Looks) -> Array:
-    """Return ln(head/base) per pair, shape (pairs,), at equal clock where measured."""
-    return log_ratios(case, metric, looks.first).x
 
 
 def noise_metric(metric: str) -> str:
@@ -188,7 +182,7 @@ def _case(
 
 def _known(case: Case, metric: str, plan: Plan, earlier: Earlier) -> _Known | None:
     old = next((one for one in earlier.results.cases if one.key == case.key), None)
-    x = ratios(old, metric, plan.looks) if old is not None else np.array([])
+    x = log_ratios(old, metric, plan.looks.first).x if old is not None else np.array([])
     if old is None or x.size < LEAST_PAIRS or not np.isfinite(x).all():
         return None
     # The sides may truly differ here: only the scatter tells of the machine.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from perfci.measure.calibrate.forecast import LEAST_PAIRS, Earlier, noise_metric, ratios
+from perfci.measure.calibrate.forecast import LEAST_PAIRS, Earlier, noise_metric
 from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
 from perfci.model.calibration import Calibration, CaseCalibration, FailRate, Shares
@@ -23,6 +23,7 @@ from perfci.stats.answer import limit_in_effect, replay
 from perfci.stats.calibration import STEPS, clopper_pearson, noise, reach, step_for
 from perfci.stats.components import components
 from perfci.stats.decide import Decision, Status, margin
+from perfci.stats.equal_clock import log_ratios
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array
 
@@ -132,7 +133,7 @@ def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]
         asked = {one.metric for one in plan.timed if one.relative and one.case_key == case.key}
         wanted = {noise_metric(metric) for metric in asked} | ({"time"} & set(metrics(case)))
         for metric in sorted(wanted, key=lambda name: (name != "time", name)):
-            x = ratios(case, metric, plan.looks)
+            x = log_ratios(case, metric, plan.looks.first).x
             if not np.isfinite(x).all():
                 lacking.append(f"{case.id}: not calibrated, as {metric} of a worker is no finite positive number")
             elif x.size < LEAST_PAIRS:

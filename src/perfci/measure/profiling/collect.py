@@ -348,7 +348,8 @@ def read_code(
 
     Takes the sides' folders back from `account`: nothing of them runs after this.
     """
-    lacking = [case for case in cases if any(_uncounted(side.profile) for side in case.sides.values())]
+    profiles = {case.key: [side.profile for side in case.sides.values()] for case in cases}
+    lacking = [case for case in cases if any(one and one.counters is None for one in profiles[case.key])]
     for side in sides:
         if seen := {case.key: found for case in lacking if (found := _launching(case, side.name)) is not None}:
             kernels = {key: profile.trace.kernels if profile.trace else [] for key, profile in seen.items()}
@@ -356,10 +357,6 @@ def read_code(
             for key, profile in seen.items():
                 profile.code = read.seen.get(key, [])
                 profile.faults += [*read.faults.get(key, []), *read.general]
-
-
-def _uncounted(profile: Profile | None) -> bool:
-    return profile is not None and profile.counters is None
 
 
 def _launching(case: Case, name: Side) -> Profile | None:
