@@ -61,9 +61,9 @@ SAME: dict[str, Change] = {
                              "def f(x: list[int] | core.Backend | None, y: 'lib.X' = None) -> dict[str, int]: return {}\n"),
     },
     "a stand-in": {"kernels/a.py": ("", "try:\n    import tomllib\nexcept ImportError:\n    tomllib = None\n")},
-    "paths and texts": {
+    "paths": {
         "kernels/a.py": ("", "from pathlib import Path\nHERE = Path(__file__).resolve().parent / 'x'\n"
-                             "TOP = Path(__file__).parents[1].joinpath('y')\nNAMES = 'a b'.split()\n"),
+                             "TOP = Path(__file__).parents[1].joinpath('y')\n"),
     },
     "what the standard library makes": {
         "kernels/a.py": ("", "import functools, os\nfrom collections import namedtuple\nfrom typing import overload\n"
@@ -106,6 +106,10 @@ OTHER: dict[str, Change] = {
     "a name of its own that is another": {"kernels/a.py": ("", "from lib.core import STATE as __name__\nX = [n for n in __name__]\n")},
     "a name that a loop takes": {"kernels/a.py": ("", "import os\nX = [len(1) for len in [os.nice]]\n")},
     "a function for sorting in a dict": {"kernels/a.py": ("", "import os\nX = sorted([1], **{'key': os.nice})\n")},
+    "a method of a text": {"kernels/a.py": ("", "NAMES = 'a b'.split()\n")},
+    "a path of its own": {"kernels/a.py": ("", "from lib.core import run as Path\nX = Path(__file__).resolve()\n")},
+    "a file of its own": {"kernels/a.py": ("", "from pathlib import Path\nfrom lib.core import STATE as __file__\nX = Path(__file__).resolve()\n")},
+    "a path that a loop takes": {"kernels/a.py": ("", "from pathlib import Path\nX = [Path(__file__).resolve() for Path in [lib.core.run]]\n")},
     "where a link leads": {"kernels/a.py": ("", "from pathlib import Path\nX = Path('sizes').resolve()\n")},
     "a file that is renamed": {"kernels/a.py": ("", "from pathlib import Path\nPath('x').replace('y')\nX = Path('x').replace('y')\n")},
     "a question to what may answer": {"kernels/a.py": ("", "HAS = 'fast' in core.STATE\n")},

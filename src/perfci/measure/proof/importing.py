@@ -34,16 +34,12 @@ _PURE = frozenset(
     }
 )  # fmt: skip
 """Functions that change nothing which others see."""
-_METHODS = frozenset(
-    {
-        "absolute", "as_posix", "encode", "format", "get", "index", "items", "join", "joinpath", "keys", "lower",
-        "relative_to", "resolve", "split", "splitlines", "strip", "upper", "values", "with_name", "with_suffix",
-    }
-)  # fmt: skip
-"""Methods that change nothing; not `replace`, which renames a path's file."""
+_HERE = re.compile(
+    r"([\w.]+)\(__file__\)(\.parent|\.(resolve|absolute)\(\)|\.parents\[\d+\]|\.(with_name|joinpath)\('[^']*'\))*"
+)
+"""A path beside the file itself, by `pathlib.Path`. All other methods may do anything."""
 _OWN_NAMES = ("__file__", "__name__")
-_MADE = frozenset({"dict", "frozenset", "list", "pathlib.Path", "range", "set", "sorted", "str", "tuple"})
-"""Their results have only Python's own methods."""
+_FILE = ast.Name("__file__")
 _DECORATORS = frozenset(
     {
         "classmethod", "property", "staticmethod", "abc.abstractmethod", "contextlib.contextmanager",
@@ -233,34 +229,16 @@ class _Module:
             own = value.id in _OWN_NAMES and value.id not in self.bound.keys() | self.defined
             return value.id in local or value.id in self.data or own or self._is_outside(value)
         if isinstance(value, ast.Call):
+            here = None if local else _HERE.fullmatch(ast.unparse(value))
+            if here and self._called(ast.parse(here[1], mode="eval").body) == "pathlib.Path":
+                return self._is_data(_FILE)
             given = [*value.args, *(keyword.value for keyword in value.keywords)]
             calls_none = all(keyword.arg not in ("key", None) for keyword in value.keywords)
             known = self._called(value.func) in _PURE and ast.unparse(value.func).partition(".")[0] not in local
-            pure = known or self._is_method(value.func, local)
-            return calls_none and pure and all(self._is_data(one, local) for one in given)
+            return calls_none and known and all(self._is_data(one, local) for one in given)
         loops = [one for one in getattr(value, "generators", []) if isinstance(one, ast.comprehension)]
         names = {*local, *(one.id for loop in loops for one in ast.walk(loop.target) if isinstance(one, ast.Name))}
         return isinstance(value, _DATA) and all(self._is_data(one, names) for one in ast.iter_child_nodes(value))
-
-    def _is_method(self, value: ast.expr, local: Collection[str]) -> bool:
-        if not isinstance(value, ast.Attribute) or value.attr not in _METHODS:
-            return False
-        # Where another link leads, nobody hears.
-        leads = value.attr != "resolve" or re.fullmatch(r"[\w.]*Path\(__file__\)(\.parent)*", ast.unparse(value.value))
-        return bool(leads) and self._is_builtin(value.value, local)
-
-    def _is_builtin(self, value: ast.expr, local: Collection[str]) -> bool:
-        """Tell whether an expression is a text, path or collection made here, or its attribute."""
-        if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Attribute):
-            parents = value.value.attr == "parents" and isinstance(value.slice, ast.Constant)
-            return parents and self._is_builtin(value.value, local)
-        if isinstance(value, ast.Attribute):
-            return self._is_builtin(value.value, local)
-        if isinstance(value, ast.Call):
-            method = isinstance(value.func, ast.Attribute) and value.func.attr != "get"  # which returns what is held
-            return (self._called(value.func) in _MADE or method) and self._is_data(value, local)
-        literal = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.Dict, ast.Set)
-        return isinstance(value, literal) and self._is_data(value, local)
 
     def _keeps_nothing(self, decorator: ast.expr) -> bool:
         if not isinstance(decorator, ast.Call):
