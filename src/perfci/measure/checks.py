@@ -17,6 +17,7 @@ from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
+from perfci.model.text import listed
 from perfci.stats.attainable import least_seconds
 from perfci.system.facts import cpu_quota, usable_cores
 from perfci.system.starter import Wait, close_all, wait_first
@@ -250,9 +251,7 @@ def settle_all(cases: Sequence[Case], place: Place, found: Mapping[Side, Found],
 def unredrawn(cases: Sequence[Case]) -> list[str]:
     """Return a note on cases whose inputs could not be redrawn in place."""
     found = {case.id: side.check.unredrawn for case in cases for side in case.sides.values() if side.check.unredrawn}
-    why = {case: text for case, text in found.items() if text != NOTHING_DRAWN}
+    why = [f"{case} ({text})" for case, text in found.items() if text != NOTHING_DRAWN]
     if not why:
         return []
-    named = "; ".join(f"{case}: {text}" for case, text in list(why.items())[:3])
-    more = f"; and {len(why) - 3} more" if len(why) > 3 else ""
-    return [f"inputs were not redrawn in place while checking, which would find a memo of results: {named}{more}"]
+    return [f"inputs were not redrawn in place while checking, which would find a memo of results: {listed(why)}"]

@@ -41,8 +41,7 @@ def read_csv(
     What is printed before and behind it is passed over. Raises ValueError, one line: no such header, a second one, a
     row of another length.
     """
-    text = read_text(path)
-    return _cases(_csv_rows(text, path, columns), path, name, custom, columns)
+    return _cases(_csv_rows(read_text(path), path, columns), path, name, custom, columns)
 
 
 def read_jsonl(
@@ -52,8 +51,7 @@ def read_jsonl(
 
     Raises ValueError, one line: an object without one of the keys that tell cases apart.
     """
-    text = read_text(path)
-    return _cases(_json_rows(text, path, columns), path, name, custom, columns)
+    return _cases(_json_rows(read_text(path), path, columns), path, name, custom, columns)
 
 
 def _csv_rows(text: str, path: Path, columns: Columns) -> Iterator[tuple[int, Row]]:
