@@ -46,11 +46,9 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When, *, room: bool = True) 
     launches where counting is refused.
     """
     traced, counted = [], []
-    ranks: dict[str, int] = {}
-    for case in cases:
-        if case.device != "cuda" or case.sides["head"].status != "ok":
-            continue
-        ranks[case.key] = rank(case, plan) if case.pairs and case.stopped != "hopeless" else LAST
+    working = [case for case in cases if case.device == "cuda" and case.sides["head"].status == "ok"]
+    ranks = {c.key: rank(c, plan) if c.pairs and c.stopped != "hopeless" else LAST for c in working}
+    for case in sorted(working, key=lambda case: ranks[case.key]):
         asked = when == "always" or (when == "on_change" and ranks[case.key] < (LAST if room else OPEN))
         own = [one for one in plan.observed if one.case_key == case.key]
         tiers = {one.tier for one in own if one.metric not in CHECKED or case.origin == "command"}
@@ -58,6 +56,4 @@ def wanted(cases: Sequence[Case], plan: Plan, when: When, *, room: bool = True) 
             traced.append(case)
         if asked or "counters" in tiers:
             counted.append(case)
-    traced.sort(key=lambda case: ranks[case.key])
-    counted.sort(key=lambda case: ranks[case.key])
     return traced, counted

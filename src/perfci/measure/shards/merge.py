@@ -3,15 +3,17 @@
 A shard that was begun stands for good: choosing between two measurements of it by what they say would spend α twice.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from perfci.model.base import MachineError, UsageError
 from perfci.model.comparison import claims, require_same
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
-from perfci.model.results import Case, Phase, PlanPart, Reason, Results
+from perfci.model.results import Case, PlanPart, Reason, Results
 from perfci.model.text import escaped, listed, one_line
+
+N = TypeVar("N", bound=str)
 
 
 class Shared(NamedTuple):
@@ -163,10 +165,6 @@ def _merged(shards: Sequence[Shared]) -> Results:
         (one for results in all_ for one in results.plan.criteria),
         key=lambda one: order.get(one.case_key, len(order)),
     )
-    costs: dict[Phase, float] = {}
-    for results in all_:
-        for phase, seconds in results.costs.items():
-            costs[phase] = costs.get(phase, 0.0) + seconds
     broken = next((one for one in shards if one.results.error is not None), None)
     budget = max(results.plan.budget for results in all_)
     return first.results.model_copy(
@@ -175,8 +173,8 @@ def _merged(shards: Sequence[Shared]) -> Results:
             "seconds": sum(results.seconds for results in all_),
             "measuring_seconds": sum(results.measuring_seconds for results in all_),
             "budget_needed": max(results.budget_needed for results in all_),
-            "costs": costs,
-            "imports": _largest(results.imports for results in all_),
+            "costs": _joined([results.costs for results in all_], sum),
+            "imports": _joined([results.imports for results in all_], max),
             "fingerprint": _machine([results.fingerprint for results in all_]),
             "sides": {
                 name: side.model_copy(
@@ -224,12 +222,9 @@ def _error(broken: Shared) -> Reason:
     return reason.model_copy(update={"text": told, "kind": "exit" if reason.kind == "interrupt" else reason.kind})
 
 
-def _largest(found: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    kept: dict[str, float] = {}
-    for one in found:
-        for name, seconds in one.items():
-            kept[name] = max(seconds, kept.get(name, 0.0))
-    return kept
+def _joined(each: Sequence[Mapping[N, float]], join: Callable[[Iterable[float]], float]) -> dict[N, float]:
+    names = dict.fromkeys(name for seconds in each for name in seconds)
+    return {name: join(seconds[name] for seconds in each if name in seconds) for name in names}
 
 
 def _machine(facts: Sequence[Fingerprint]) -> Fingerprint:
