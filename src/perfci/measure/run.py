@@ -52,16 +52,6 @@ class Cases:
     """The side whose declarations count."""
 
     @property
-    def proved(self) -> list[Case]:
-        """Those that a proof answers."""
-        return [case for case in self.all if case.proved]
-
-    @property
-    def compared(self) -> list[Case]:
-        """Those that pairs or profilers answer."""
-        return [case for case in self.all if not case.proved]
-
-    @property
     def measured(self) -> list[Case]:
         """Those checked and timed."""
         return [case for case in self.all if case.measured("head")]
@@ -249,7 +239,7 @@ class Measurement:
     def _time(self, run: _Run) -> None:
         place, results, some = run.place, run.results, bool(run.cases.open)
         self._together(run.budget)
-        if proved := run.cases.proved:
+        if proved := [case for case in run.cases.all if case.proved]:
             self.progress.decided(results.model_copy(update={"cases": proved}))
         if some:
             self.progress.stage("measuring")
@@ -267,9 +257,10 @@ class Measurement:
     def _profile(self, run: _Run) -> None:
         if run.profilers is None or run.results.budget_needed:
             return
+        unproved = [case for case in run.cases.all if not case.proved]
         with self.costs.phase("profile", whole=True):
             run.results.notes += observe(
-                run.place, run.profilers, run.cases.compared, run.plan, run.place.parent.scratch / "profile",
+                run.place, run.profilers, unproved, run.plan, run.place.parent.scratch / "profile",
                 self.progress.stage, run.budget, partial(self.timed, run.results), self.request.how.trace, self.barrier,
             )  # fmt: skip
 
