@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from perfci.cli.explain import _tell, _total
+from perfci.cli.explain import _tell
 from perfci.work.files import Compared
 
 KERNELS = ["copy", "kernel `_layernorm` 512 × 1 × 1 blocks of 128 × 1 × 1"]
@@ -35,9 +35,3 @@ def test_the_first_difference_stands_behind_both_lists() -> None:
     assert lines[2].split() == ["1", "copy", "same"]
     assert "256 × 1 × 1" in " ".join(lines)
     assert f"not known to be the same work: {why}" in lines
-
-
-def test_the_last_line_counts() -> None:
-    same, other = Compared(why_not="", work={}), Compared(why_not="grid 1 → 2", work={})
-    assert _total([same]) == "1 of 1 case: the same work in base and head"
-    assert _total([same, other, other]) == "1 of 3 cases: the same work in base and head; not known of 2"
