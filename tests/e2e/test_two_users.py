@@ -273,11 +273,11 @@ def test_what_the_user_wrote_is_read_as_the_user(two_users: Repo, tmp_path: Path
     account.give(folder)
     account.reclaim(folder)
     assert nsys_profiler.traces(export, None, account) == nsys.read(export, None)
-    assert nsys_profiler.keep_timeline(export, tmp_path, account) == []
+    assert nsys_profiler.keep_export(export, tmp_path, account) == []
     found = kineto_profiler.traces({"a": trace}, NAME, "cuda", account, tmp_path)
     assert found == {"a": (kineto.read(trace, NAME), [])}
     kept = {path.name: path.stat().st_uid for path in tmp_path.iterdir()}
-    assert kept == {"x.timeline.json.gz": 0}
+    assert kept == dict.fromkeys(("x.sqlite", "x.timeline.json.gz"), 0)
     trace.chmod(0o600)
     ((seen, faults),) = kineto_profiler.traces({"a": trace}, NAME, "cuda", account).values()
     assert seen is None and faults[0].text == "x.json.gz: cannot be read: Permission denied", "root's own is not read"

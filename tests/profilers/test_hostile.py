@@ -85,8 +85,10 @@ def test_a_program_in_the_place_of_a_table(export, tmp_path, pose):
     export.db.close()
     (fault,) = nsys_profiler.traces(export.path, ["a"]).general
     assert fault.kind == "unreadable" and ("tables are missing" in fault.text or "damaged" in fault.text), fault
-    (kept,) = nsys_profiler.keep_timeline(export.path, tmp_path)
-    assert kept.kind == "unreadable" and kept.aside
+    (kept,) = nsys_profiler.keep_export(export.path, tmp_path)
+    assert kept.kind == "unreadable" and ("which is no table" in kept.text or "cannot be scrubbed" in kept.text), kept
+    timeline = perfetto.write(export.path, tmp_path / "out.gz")
+    assert timeline is not None and timeline.kind == "unreadable"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["trace.sqlite"]
 
 
@@ -107,7 +109,10 @@ def test_a_name_of_a_hundred_megabytes(export, tmp_path):
     export.db.close()
     (fault,) = nsys_profiler.traces(export.path, ["a"]).general
     assert (fault.kind, "too big" in fault.text) == ("unreadable", True), fault
-    (kept,) = nsys_profiler.keep_timeline(export.path, tmp_path)
+    out = tmp_path / "out.gz"
+    refused = perfetto.write(export.path, out)
+    assert refused is not None and "too big" in refused.text and not out.exists()
+    (kept,) = nsys_profiler.keep_export(export.path, tmp_path)
     assert "too big" in kept.text and sorted(one.name for one in tmp_path.iterdir()) == ["trace.sqlite"]
 
 
@@ -158,7 +163,7 @@ def test_an_export_of_holes(tmp_path):
     path = holes(tmp_path / "t.sqlite", b"SQLite format 3\0", 2**30)
     (fault,) = nsys_profiler.traces(path, ["a"]).general
     assert fault.text == "t.sqlite: has 1024 MiB, of which 0 are on the disk" and fault.kind == "unreadable"
-    assert nsys_profiler.keep_timeline(path, tmp_path) == [fault.model_copy(update={"aside": True})]
+    assert nsys_profiler.keep_export(path, tmp_path) == [fault.model_copy(update={"aside": True})]
     with pytest.raises(Unread):
         held_secrets(path, {"A": "secret"}, nsys_export.LARGEST)
 
@@ -285,7 +290,8 @@ def test_whole_files_are_read_as_without_a_process(recorded, tmp_path, side):
     assert nsys_profiler.traces(path, None) == whole
     kept = tmp_path / "kept"
     kept.mkdir()
-    assert nsys_profiler.keep_timeline(path, kept) == []
+    assert nsys_profiler.keep_export(path, kept) == []
+    assert nsys.read(kept / path.name, None) == whole
     assert perfetto.write(path, tmp_path / "direct.gz") is None
     with gzip.open(kept / f"{side}.timeline.json.gz") as a, gzip.open(tmp_path / "direct.gz") as b:
         assert a.read() == b.read()

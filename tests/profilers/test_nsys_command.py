@@ -4,6 +4,7 @@ import itertools
 import lzma
 import os
 import secrets as randomness
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from perfci.model.base import MachineError
 from perfci.model.profile import Fault
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys.command import (
@@ -25,12 +27,12 @@ from perfci.profilers.nsys.command import (
     profile_command,
 )
 from perfci.profilers.nsys.origin import behind
-from perfci.profilers.nsys.privacy import environment, isolate, isolation
+from perfci.profilers.nsys.privacy import environment, isolate, isolation, scrub
 from perfci.profilers.nsys.trace import read
 from perfci.profilers.scan import contains, secrets
 from tests.system.machines import program, says
 
-from .test_nsys import DATA
+from .test_nsys import CASES, DATA, PID, Export
 
 # ---------------------------------------------------------------- which nsys
 
@@ -226,6 +228,90 @@ def test_what_is_left_dies_with_the_namespace():
         time.sleep(0.05)
 
 
+# ---------------------------------------------------------------- scrubbing
+
+
+def leaky(path):
+    """An export with a secret in every place where nsys 2023.4 was seen to put one, and in the columns of events."""
+    export = Export(path)
+    export.push("a", 100, 200)
+    export.launch("kernel", 110, 1)
+    export.string("A=1\0CANARY=hidden-value-1\0")
+    export.string("CUPTI dropped 3 records. Some CUPTI events might be missing.")
+    printed = export.string("the program printed hidden-value-2")
+    export.add("ProcessStreams", globalPid=1, filenameId=printed, contentId=printed)
+    for name, value in {
+        "PROCESS_0:ENVIRONMENT_VARIABLE": 'X="hidden-value-3"', "PROCESS_0:ARGUMENT_2": "--token=hidden-value-4",
+        "PROCESS_0:USER_NAME": "hidden-value-5", "RATE_HZ": "0",
+    }.items():  # fmt: skip
+        export.add("META_DATA_CAPTURE", name=name, value=value)
+    export.add("META_DATA_EXPORT", name="EXPORT_HOST", value="hidden-value-6")
+    export.add("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value="T=hidden-value-7;A=b")
+    export.add("TARGET_INFO_SYSTEM_ENV", name="CpuCores", value="2")
+    export.add("PROCESSES", globalPid=PID, pid=23, name="python")
+    export.add("PROCESSES", globalPid=99 << 24, pid=99, name="hidden-value-8")
+    export.add("TARGET_ENVIRONMENT_2030", v="hidden-value-9")
+    where, db = export.string("/home/hidden-value-10/lib.so"), export.db
+    db.execute(
+        "CREATE TABLE OSRT_CALLCHAINS (id INTEGER, symbol INTEGER, module INTEGER /* REFERENCES StringIds(id) */)"
+    )
+    db.execute("INSERT INTO OSRT_CALLCHAINS VALUES (1, ?, ?)", (where, where))
+    db.commit()
+    return export
+
+
+def test_a_scrubbed_export_tells_the_same_and_nothing_else(tmp_path):
+    export = leaky(tmp_path / "x.sqlite")
+    before = export.read()
+    export.db.close()
+    values = {str(i): f"hidden-value-{i}" for i in range(1, 11)}
+    assert contains(export.path, values) == sorted(values)
+    copy = tmp_path / "copy.sqlite"
+    scrub(export.path, copy)
+    assert contains(copy, values) == [] and contains(export.path, values) == sorted(values)
+    assert read(copy, ["a"]) == before and before.general[0].text.startswith("nsys says: CUPTI dropped 3")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy.sqlite", "x.sqlite"]
+    db = sqlite3.connect(copy)
+    kept = [name for (name,) in db.execute("SELECT name FROM META_DATA_CAPTURE")]
+    assert kept == ["PROCESS_0:COLLECT_CUDA_TRACE", "RATE_HZ"]
+    assert db.execute("SELECT name FROM PROCESSES").fetchall() == [("python",)]
+
+
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_scrubbing_keeps_every_event_of_a_real_export(recorded, tmp_path, side):
+    path = recorded[side]
+    before, copy = (read(path, CASES), read(path, None)), tmp_path / "copy.sqlite"
+    scrub(path, copy)
+    assert (read(copy, CASES), read(copy, None)) == before
+
+
+def test_what_cannot_be_scrubbed_is_said(tmp_path):
+    path = tmp_path / "x.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + bytes(5000))
+    with pytest.raises(MachineError, match=r"cannot be scrubbed .*: do not publish it"):
+        scrub(path, tmp_path / "copy.sqlite")
+    assert path.read_bytes()[:15] == b"SQLite format 3" and [p.name for p in tmp_path.iterdir()] == ["x.sqlite"]
+    with pytest.raises(MachineError, match="cannot be scrubbed: No such file"):
+        scrub(tmp_path / "none.sqlite", tmp_path / "copy.sqlite")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TRIGGER again AFTER DELETE ON StringIds BEGIN INSERT INTO PROCESSES VALUES (1, 1, old.value); END",
+        "CREATE VIEW NVTX_RANGES AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
+    ],
+)
+def test_a_program_in_an_export_is_not_run(tmp_path, made):
+    export = leaky(tmp_path / "x.sqlite")
+    export.db.execute(made)
+    export.db.commit()
+    export.db.close()
+    with pytest.raises(MachineError, match="which is no table"):
+        scrub(export.path, tmp_path / "copy.sqlite")
+    assert not (tmp_path / "copy.sqlite").exists()
+
+
 # ---------------------------------------------------------------- what went wrong
 
 
@@ -404,6 +490,8 @@ def test_the_canary_of_a_sibling_process_is_in_no_artifact(nsys, site, tmp_path,
             if isolated or os.geteuid() == 0:
                 seen = [] if isolated else ["SIBLING"]
                 assert contains(export, held) == seen and contains(report, held) == seen
+            scrub(export, copy := tmp_path / f"scrubbed-{isolated}.sqlite")
+            assert contains(copy, held) == [] and len(read(copy, NAMES).seen) == 2
     if not isolation().holds:
         pytest.skip(f"needs a PID namespace for its first half: {isolation().text}")
 

@@ -52,7 +52,7 @@ class Keep:
     """Folders for what profilers wrote."""
 
     folder: Path | None = None
-    """Of timelines without data of the machine."""
+    """Of exports and timelines without data of the machine."""
     raw: Path | None = None
     """Of the profilers' own reports, once a scan finds no secret."""
     handed_on: bool = False

@@ -69,15 +69,15 @@ def harden(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA {pragma}").fetchall()
 
 
-def real_tables(db: sqlite3.Connection) -> set[str]:
-    """Return the trace's tables with rows: a view or virtual table in its place is a stranger's program."""
+def real_tables(db: sqlite3.Connection, schema: str = "main") -> set[str]:
+    """Return tables with rows: a view or virtual table in its place is a stranger's program."""
     found = db.execute(
-        "SELECT name FROM t.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
+        f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table' AND rootpage > 0 AND sql LIKE 'CREATE TABLE%'"
     )
     names = {str(name) for (name,) in found}
     # sqlite_master is data of the file, and can lie; this is what was parsed.
     if sqlite3.sqlite_version_info >= (3, 37):
-        names &= {str(row[1]) for row in db.execute("PRAGMA t.table_list") if row[2] == "table"}
+        names &= {str(row[1]) for row in db.execute(f"PRAGMA {schema}.table_list") if row[2] == "table"}
     return names
 
 
@@ -124,7 +124,7 @@ class Export:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.db = db
-        self.tables = real_tables(db)
+        self.tables = real_tables(db, "t")
 
     def columns(self, table: str) -> frozenset[str]:
         """Return a table's columns; none without the table."""

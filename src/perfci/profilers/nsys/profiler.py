@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from perfci.model.base import DeviceKind
+from perfci.model.base import DeviceKind, MachineError
 from perfci.model.policy import Command, Traced
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Reason
+from perfci.model.text import escaped
 from perfci.profilers.base import LARGEST_TIMELINE, SMALLER, TRACED, Keep, Profiler, Read, Request, grown, said
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import export as nsys_export
@@ -138,7 +139,7 @@ class Nsys(Profiler[Trace]):
     def _keep(self, raw: Path, export: Path, keep: Keep) -> list[Fault]:
         account, refused = self.request.account, list[Fault]()
         if keep.folder is not None and export.is_file():
-            refused += keep_timeline(export, keep.folder, account)
+            refused += keep_export(export, keep.folder, account)
         if keep.raw is None:
             return refused
         seen = nsys_privacy.isolation(account.prefix())
@@ -215,17 +216,30 @@ def traces(
         return nsys_trace.Reading(general=[fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)])
 
 
-def keep_timeline(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:
-    """Write a timeline into `folder`; return faults, which cost no value. Raises OSError."""
+def keep_export(export: Path, folder: Path, account: Account = SAME) -> list[Fault]:
+    """Write the scrubbed export and a timeline into `folder`; return faults, which cost no value. Raises OSError."""
     try:
         size = regular(export, nsys_export.LARGEST)
         bounds = grown(size, 2 * MIB, nsys_trace.LIMIT, written=256 * MIB + 4 * size)
         with desk(account) as place:
-            timeline = place / f"{export.stem}.timeline.json.gz"
-            refused = call(perfetto.write, bounds, place, account, export=export.absolute(), out=timeline)
+            copy, timeline = place / export.name, place / f"{export.stem}.timeline.json.gz"
+            if refused := call(_scrub, bounds, place, account, export=export.absolute(), copy=copy):
+                return [refused.model_copy(update={"aside": True})]
+            account.reclaim(place)
+            take(copy, folder / export.name, bounds.written)
+            account.give(place)
+            refused = call(perfetto.write, bounds, place, account, export=copy, out=timeline)
             account.reclaim(place)
             if refused is None:
                 take(timeline, folder / timeline.name, LARGEST_TIMELINE)
     except Unread as why:
         refused = fault("unreadable", f"{export.name}: {why}", nsys_export.AGAIN)
     return [refused.model_copy(update={"aside": True})] if refused else []
+
+
+def _scrub(export: Path, copy: Path) -> Fault | None:
+    try:
+        nsys_privacy.scrub(export, copy)
+    except MachineError as error:
+        return fault("unreadable", escaped(error), nsys_export.AGAIN)
+    return None
