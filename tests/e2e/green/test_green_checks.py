@@ -57,5 +57,5 @@ def test_inputs_that_cannot_be_redrawn_are_told(repo: Repo) -> None:
     run = repo.perfci("run")
     assert run.code == 0, run.out + run.err
     notes = [note for note in run.report["notes"] if "redrawn in place" in note]
-    assert len(notes) == 1 and "opaque: it keeps a list_iterator, which cannot be read" in notes[0]
+    assert len(notes) == 1 and "opaque (it keeps a list_iterator, which cannot be read)" in notes[0]
     assert "honest" not in notes[0] and "adding" not in notes[0], "which draws nothing"
