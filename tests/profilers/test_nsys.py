@@ -622,9 +622,10 @@ def test_files_that_cannot_be_read(recorded, tmp_path):
     other = tmp_path / "other.sqlite"
     sqlite3.connect(other).execute("CREATE TABLE t (a)")
     files = {
-        b"": "no SQLite file",
+        b"": "empty",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n": "a Git LFS pointer, not the file itself",
         b"NVIDIA Tegra Profiler Report": "no SQLite file",
-        whole[:100_000]: "damaged (its schema cannot be read)",
+        whole[:100_000]: "truncated: 100000 of 380928 bytes",
         other.read_bytes(): "no export of nsys: its tables are missing",
         whole[:4096] + random.Random(1).randbytes(len(whole) - 4096): "damaged (its schema cannot be read)",
     }

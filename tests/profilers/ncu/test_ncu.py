@@ -361,10 +361,11 @@ def test_launches_that_stand_twice_count_once_and_left_out_ones_are_told(tmp_pat
 @pytest.mark.parametrize(
     ("data", "kind", "told"),
     [
-        (b"", "unreadable", "neither a report"),
+        (b"", "unreadable", "is empty"),
         (b"\0" * 5000, "unreadable", "neither a report"),
         (b"NVR\0", "unreadable", "cut"),
         (b"NVR\0" + b"\x17" * 500, "unreadable", ""),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "unreadable", "git lfs"),
         (b'{"schema": "perfci"}', "unreadable", "neither a report"),
         (b'"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"\n', "unreadable", "no grid"),
         (b"==PROF== Connected\n==WARNING== No kernels were profiled.\n", "unreadable", "neither"),

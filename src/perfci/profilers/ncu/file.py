@@ -42,10 +42,14 @@ def content(
                     raise Unread("is cut or damaged")
                 results = sum(block.header.get(field, 0) for block in blocks[1:] for field in ncu_layout.RESULTS)
                 return _report(path, results, version, ncu, modules, timeout, metrics)
+            if not head:
+                raise Unread("is empty")
     except Unread as why:
         return Content(faults=[fault("unreadable", f"{path.name}: {why}", again)])
     except OSError as error:
         return Content(faults=[fault("unreadable", f"{path.name}: cannot be read: {error.strerror}", again)])
+    if head.startswith(b"version https://git-lfs"):
+        return Content(faults=[fault("unreadable", f"{path.name}: is a pointer of Git LFS", "run git lfs pull")])
     return ncu_csv.read(path, path.name, metrics)
 
 

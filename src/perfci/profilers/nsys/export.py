@@ -22,6 +22,7 @@ LARGEST = 8 * 2**30
 LONGEST = 2**26
 """Bytes of a value, such as the traced program's output."""
 MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+_LFS = b"version https://git-lfs"
 _MAGIC = b"SQLite format 3\0"
 NEWER = "use an nsys of 2022 or later"
 AGAIN = "capture and export again"
@@ -50,15 +51,24 @@ def damage(error: sqlite3.Error, limit: float) -> str:
 
 
 def check(path: Path) -> None:
-    """Raise BadExport unless this is an ordinary file that begins as an SQLite file."""
+    """Raise BadExport unless this is an ordinary file that begins as a whole SQLite file."""
     try:
-        regular(path, LARGEST)
+        size = regular(path, LARGEST)
     except Unread as why:
         raise BadExport(str(why)) from None
     with path.open("rb") as handle:
-        head = handle.read(len(_MAGIC))
+        head = handle.read(100)
+    if not head:
+        raise BadExport("empty")
+    if head.startswith(_LFS):
+        raise BadExport("a Git LFS pointer, not the file itself", "fetch it with `git lfs pull`")
     if not head.startswith(_MAGIC):
         raise BadExport("no SQLite file", "name the .sqlite that `nsys export --type sqlite` wrote")
+    page = int.from_bytes(head[16:18], "big")
+    page = 65536 if page == 1 else page
+    # https://www.sqlite.org/fileformat.html, 1.3.7: the size in the header holds where both counters agree.
+    if head[24:28] == head[92:96] and size < page * int.from_bytes(head[28:32], "big"):
+        raise BadExport(f"truncated: {size} of {page * int.from_bytes(head[28:32], 'big')} bytes")
 
 
 def harden(db: sqlite3.Connection) -> None:
