@@ -114,6 +114,7 @@ def test_the_jenkinsfile_is_groovy() -> None:
         assert text.count(found) == 1 and not groovy(text.replace(found, broken))[1]
 
 
+@pytest.mark.slow
 def test_a_push_is_compared_with_the_commit_before(origin: Repo) -> None:
     """By Jenkins's line, whose variable is not set then."""
     where = clone(origin, "main")

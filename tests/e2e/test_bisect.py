@@ -106,6 +106,7 @@ def test_the_commit_is_found_past_merges_commits_that_do_not_build_and_a_case_th
     assert f"first bad commit: [{culprit}]" in repo.git("bisect", "log")
 
 
+@pytest.mark.slow
 def test_one_unchanged_range_ends_at_once(repo: Repo) -> None:
     line = Line(repo)
     line.plain(3)

@@ -92,6 +92,7 @@ def test_one_interpreter_for_both_leaves_nothing_to_compare(paced: Repo, tmp_pat
     assert [case["proof"]["by"] for case in run.results["cases"]] == ["files"]  # it may be audited
 
 
+@pytest.mark.slow
 def test_a_variable_that_slows_head_is_a_regression(repo: Repo) -> None:
     repo.policy(LIMITS)
     repo.write("kernels/a.py", CHOOSING)

@@ -97,6 +97,7 @@ def start(repo: Repo, terminal: Terminal, *args: str) -> Popen:
     return process
 
 
+@pytest.mark.slow
 def test_a_terminal_is_told_what_is_expected_and_what_is_decided(changed: Repo) -> None:
     terminal = Terminal(100)
     process = start(changed, terminal, "compare", "--base", "main~1", "--committed", "--measure-all")

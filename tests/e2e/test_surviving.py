@@ -140,6 +140,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.slow
 def test_an_answer_that_does_not_fit_costs_its_case(repo: Repo) -> None:
     repo.policy("limits: [{cases: '*', metric: time, regression: 100%}]\n")
     forged = {f"forged{number}": forgery for number, forgery in enumerate(FORGERIES)}

@@ -50,6 +50,7 @@ def start(repo: Repo, best: str) -> None:
     repo.commit()
 
 
+@pytest.mark.slow
 def test_a_choice_that_moved_is_the_cause(repo: Repo) -> None:
     start(repo, "0")
     repo.write("kernels/a.py", SUITE.replace("BEST", "1"))

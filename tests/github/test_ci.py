@@ -149,6 +149,7 @@ SPY = """
 """
 
 
+@pytest.mark.slow
 def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) -> None:
     """From a branch with a hostile name; neither builds nor cases see a secret, nor do their ancestors hold one, and
     no git runs once they have begun."""
@@ -470,6 +471,7 @@ def test_what_is_compared_with_nothing_is_not_shared_out(hub: Hub) -> None:
     assert said in job.annotations[0]
 
 
+@pytest.mark.slow
 def test_what_must_not_be_measured_is_one_line(hub: Hub) -> None:
     """Forks: test_actions.py. Another commit than the event's: test_checkout.py."""
     hub.main(LIMIT, "raise SystemExit('must not run')\n")

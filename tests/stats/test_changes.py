@@ -78,6 +78,7 @@ def test_nothing_is_proposed_where_nothing_changes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [STEPS, ALL], ids=["independent", "all"])
+@pytest.mark.simulation
 def test_a_store_of_three_devices_has_at_most_one_false_proposal_a_month(world):
     score = scored(world, devices=DEVICES)
     assert score.a_month(DEVICES) <= MOST_FALSE

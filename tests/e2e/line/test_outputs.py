@@ -41,6 +41,7 @@ def slowly(*rows: Sequence) -> list:
 
 
 @pytest.mark.parametrize("args", [["--version"], ["report"], *slowly([["compare", "--help"]], [["report", "--json"]])])
+@pytest.mark.slow
 def test_an_output_that_nobody_reads_is_no_verdict(judged: Repo, unread: int, args: list[str]) -> None:
     done = subprocess.run(
         [*PERFCI, *args], cwd=judged.root, env=judged.env, stdout=unread, stderr=subprocess.PIPE, check=False
@@ -76,6 +77,7 @@ def test_messages_that_nobody_reads_change_no_exit_code(
 
 
 @pytest.mark.parametrize(("args", "code"), [(["run", "--quick"], 1), *slowly((["--help"], 0))])
+@pytest.mark.slow
 def test_a_run_without_stdout_has_its_verdict(judged: Repo, args: list[str], code: int) -> None:
     """`>&-`: nobody is to read, and no file of the run may take the place of what is closed."""
     done = subprocess.run(

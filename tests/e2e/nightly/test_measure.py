@@ -32,6 +32,7 @@ def results(repo: Repo, name: str) -> dict:
     return json.loads((repo.root / "perfci-night" / name / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_first_night_compares_with_the_release_alone(repo: Repo) -> None:
     """The release itself is measured: what is the same needs no pair."""
     released(repo)

@@ -94,6 +94,7 @@ def test_an_unchanged_tree_is_proved_without_a_process(proving: Repo, tmp_path: 
     assert proofs(run) == dict.fromkeys(("adding", "b"), ("files", "base and head are the same files"))
 
 
+@pytest.mark.slow
 def test_a_kernel_that_changed_is_measured_and_shares_alpha_with_none_that_did_not(proving: Repo) -> None:
     proving.commit()
     proving.write("kernels/a.py", adding(spin=60_000))
@@ -245,6 +246,7 @@ UNTOUCHED = {
 """Case → what stands before its work, and its work, which nothing that differs touches."""
 
 
+@pytest.mark.slow
 def test_what_does_not_tell_the_sides_apart(proving: Repo) -> None:
     for name, (before, body) in UNTOUCHED.items():
         proving.write(f"kernels/{name}.py", kernel(before, body, name))
