@@ -88,6 +88,24 @@ CHANGES: dict[str, tuple[Files, Files, str]] = {
         {"kernels/b.py": "import os\nos.environ['FAST'] = '1'\n" + B},
         "tree/kernels/b.py:2 does more than define as it is imported",
     ),
+    "another suite file sets what a module holds": (
+        {
+            "kernels/a.py": kernel("import deep", "for i in range(deep.config['sizes'].n): pass"),
+            "deep.py": "class Sizes: n = 20_000\nconfig = {'sizes': Sizes()}\n",
+            "kernels/b.py": B,
+        },
+        {"kernels/b.py": "import deep\ndeep.config['sizes'].n = 40_000\n" + B},
+        "tree/kernels/b.py:2 does more than define as it is imported",
+    ),
+    "another suite file sets a flag that another flag is like": (
+        {
+            "kernels/a.py": kernel("import deep", "for i in range(40_000 if deep.EXACT else 20_000): pass"),
+            "deep.py": "EXACT = False\nOTHER = True\nMORE = False\n",
+            "kernels/b.py": B,
+        },
+        {"kernels/b.py": "import deep\ndeep.EXACT = True\n" + B},
+        "tree/kernels/b.py:2 does more than define as it is imported",
+    ),
     "another suite file sets what a case imports late": (
         {
             "kernels/z.py": kernel("", "import deep\nfor i in range(deep.FLAGS['n']): pass"),
