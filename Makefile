@@ -4,9 +4,10 @@ VENV ?= .venv
 VARIANT ?= cuda13
 BIN := $(VENV)/bin
 BESIDE := --numprocesses logical --maxprocesses 8 --dist loadgroup
-# Whole runs wait half of their time, for a budget, a container or a job of Slurm: two on each core.
+# Whole runs wait much of their time, for a budget, a container or a job of Slurm: three on two cores. With four, pairs of
+# one run resemble each other by what runs beside it.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-TWICE := --numprocesses $(shell echo $$((2 * $(CORES)))) --maxprocesses 8 --dist loadgroup
+CROWDED := --numprocesses $(shell echo $$((3 * $(CORES) / 2))) --maxprocesses 8 --dist loadgroup
 WORKFLOWS := src/perfci/cli/templates/perf.yml src/perfci/cli/templates/nightly.yml $(wildcard .github/workflows/*.yml examples/*/.github/workflows/*.yml)
 SCRIPTS := action/start src/perfci/cli/templates/perf.slurm.sh $(wildcard .ci/* examples/*/*.sh)
 
@@ -35,7 +36,7 @@ ifneq ($(shell command -v nvidia-smi),)
 endif
 
 test-all: $(VENV)/ready $(NPM)
-	$(BIN)/python -m pytest -m "not alone and not simulation" $(TWICE)
+	$(BIN)/python -m pytest -m "not alone and not simulation" $(CROWDED)
 	$(BIN)/python -m pytest -m "alone"
 
 test-docker: $(VENV)/ready
