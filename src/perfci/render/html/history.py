@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -170,8 +170,10 @@ def _links(head: Head) -> tuple[str, str]:
     return (f"{known[1]}/commit/{head.commit.sha}", head.url) if known else ("", "")
 
 
-_Facts = tuple[int, dict[str, Any]]
-"""The night that a page begins with; what it tells of nights."""
+class _Facts(NamedTuple):
+    first: int
+    """Night that a page begins with."""
+    data: dict[str, Any]
 
 
 def _nights(device: Device) -> _Facts:
@@ -180,7 +182,7 @@ def _nights(device: Device) -> _Facts:
     links = [_links(head) for head in heads]
     places = sorted({commit.rpartition("/")[0] for commit, _ in links if commit})
     of_epochs = {epoch: device.heads[nights[0]].reference_name for epoch, nights in epochs(device).items()}
-    return first, {
+    return _Facts(first, {
         "at": [int(datetime.fromisoformat(head.started).timestamp()) for head in heads],
         "sha": [head.commit.sha for head in heads],
         "title": [shorten(visible(head.commit.title), _TITLE) for head in heads],
@@ -190,14 +192,14 @@ def _nights(device: Device) -> _Facts:
         "seams": [
             [night - first, visible(of_epochs[device.heads[night].epoch])] for night in _seams(device) if night >= first
         ],
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
     places = {key: number for number, key in enumerate({id(one.device): None for one in own})}
     data = {
-        "nights": [facts[key][1] for key in places],
-        "series": [_series(one, facts[id(one.device)][0], places[id(one.device)]) for one in own],
+        "nights": [facts[key].data for key in places],
+        "series": [_series(one, facts[id(one.device)].first, places[id(one.device)]) for one in own],
     }
     commands = [[shell(change.command) for change in one.changes] for one in own]
     values = [_last(one.curve) for one in own]
