@@ -25,7 +25,7 @@ GITLAB = yaml.safe_load((CI / ".gitlab-ci.yml").read_text())
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Repo:
-    """`main`, and `change`, which is twice as slow."""
+    """`main`, and `change`, which is far slower."""
     repo = reader(tmp_path, "origin")
     repo.policy("limits: [{cases: '*', metric: time, regression: 20%}]\n")
     repo.write("kernels/adding.py", adding())
@@ -33,7 +33,7 @@ def origin(tmp_path: Path) -> Repo:
         shutil.copy(CI / name, repo.root)
     repo.commit()
     repo.git("checkout", "-q", "-b", "change")
-    repo.write("kernels/adding.py", adding(spin=20_000))
+    repo.write("kernels/adding.py", adding(spin=200_000))
     repo.commit("slower")
     repo.git("checkout", "-q", "main")
     repo.write("README", "main goes on")

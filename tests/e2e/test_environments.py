@@ -22,7 +22,7 @@ CHOOSING = """
     import os
     import perfci
 
-    ROUNDS = 40_000 if os.environ.get("PACE") == "slow" else 20_000
+    ROUNDS = 400_000 if os.environ.get("PACE") == "slow" else 20_000
 
     @perfci.kernel(devices=["cpu"])
     def choosing(bench):
@@ -53,7 +53,7 @@ def paced(repo: Repo) -> Repo:
 @pytest.mark.slow
 def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_path: Path) -> None:
     """No --base: the tree, with what is not committed, is compared with itself."""
-    old, new = interpreter(tmp_path / "old", "1.0", 20_000), interpreter(tmp_path / "new", "2.0", 40_000)
+    old, new = interpreter(tmp_path / "old", "1.0", 20_000), interpreter(tmp_path / "new", "2.0", 400_000)
     paced.write("kernels/a.py", PACED.replace("7", "7 + 0"))
     run = paced.perfci("compare", "--python", f"base:{old}", "--python", new, "--quick", "--budget", "3m")
     assert run.code == 1, run.out + run.err

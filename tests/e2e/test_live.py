@@ -74,7 +74,7 @@ def teller_on(columns: int, env: dict[str, str]) -> tuple[Terminal, Teller]:
 
 @pytest.fixture
 def changed(repo: Repo) -> Repo:
-    """One case three times slower, one as it was, one that is proved."""
+    """One case far slower, one as it was, one that is proved."""
     for name in ("NO_COLOR", "COLUMNS"):
         repo.env.pop(name)
     repo.env["TERM"] = "xterm"
@@ -82,7 +82,7 @@ def changed(repo: Repo) -> Repo:
     for name in ("slower", "alike"):
         repo.write(f"kernels/{name}.py", adding(3000).replace("adding", name))
     repo.commit("base")
-    repo.write("kernels/slower.py", adding(3000, spin=9000).replace("adding", "slower"))
+    repo.write("kernels/slower.py", adding(3000, spin=90_000).replace("adding", "slower"))
     repo.commit("change")
     return repo
 

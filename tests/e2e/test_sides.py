@@ -173,7 +173,7 @@ def test_command_cases(repo: Repo) -> None:
           - {{name: app, run: python3 app.py, reads: perfci}}
         metrics: {{quality: {{unit: points, better: higher}}}}
         limits:
-          - {{cases: "*", metric: time, regression: 30%}}
+          - {{cases: "*", metric: time, regression: 80%}}
           - {{cases: "app/*", metric: quality, regression: 5%}}
         """,
     )

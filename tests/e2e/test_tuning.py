@@ -29,7 +29,7 @@ SUITE = """
     from triton.runtime.autotuner import Autotuner, Config
 
     def total(rounds, BLOCK):
-        return sum(range(rounds * BLOCK // 64)) and 7
+        return sum(range(rounds * (BLOCK // 64) ** 4)) and 7
 
     tuned = Autotuner(total, [Config({"BLOCK": 64}, num_warps=8), Config({"BLOCK": 128})], lambda: BEST)
 

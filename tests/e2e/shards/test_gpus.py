@@ -51,7 +51,7 @@ def kill_when(process: subprocess.Popen, folder: Path, ready: Callable[[Path], b
 
 
 def is_of_all(run: Run) -> None:
-    """One verdict over all cases. `bee` is seven times slower; a busy machine may leave that, or others, undecided."""
+    """One verdict over all cases. `bee` is far slower; a busy machine may leave that, or others, undecided."""
     assert run.code in (0, 1), run.out + run.err
     classes = run.classes()
     assert set(classes) == set(KERNELS)
