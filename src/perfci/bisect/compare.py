@@ -33,7 +33,7 @@ ANSWERS = ("bisect.md", "bisect.json", "bisect.log")
 """Left for people and programs, beside the comparisons."""
 PREVIOUS = "previous"
 """Folder of the bisect before."""
-MORE = 3.0
+MORE_BUDGET = 3.0
 """Times the budget with which an undecided comparison goes on, once."""
 _EXPLAINED = 5
 """Sentences of an explanation that are kept."""
@@ -177,7 +177,7 @@ class Comparisons:
         start = time.monotonic()
         try:
             results = self._results(request)
-            if (budget := _larger(results)) is not None:
+            if (budget := _larger_budget(results)) is not None:
                 results = self._results(request.but(budget=budget, resume=True))
         except UsageError as error:
             if asked.purpose != "step":
@@ -240,10 +240,10 @@ def _about(results: Results) -> About:
     )
 
 
-def _larger(results: Results) -> float | None:
+def _larger_budget(results: Results) -> float | None:
     """Where this one ended before an answer; None where time is no help."""
     ended = any(case.stopped == "budget" for case in results.cases)
-    return max(MORE * results.plan.budget, results.budget_needed) if ended else None
+    return max(MORE_BUDGET * results.plan.budget, results.budget_needed) if ended else None
 
 
 def _read(asked: Trial, results: Results) -> Compared:

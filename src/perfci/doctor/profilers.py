@@ -114,7 +114,7 @@ def _foreign_lock(machine: Machine) -> Path | None:
 # ---------------------------------------------------------------- counters
 
 
-def predict(machine: Machine) -> Fault | None:
+def counting_refused(machine: Machine) -> Fault | None:
     """Return why counting will be refused, by kernel, the driver's parameter and capabilities."""
     fault = ncu_command.may_count(machine.root)
     if fault is None and ncu_command.admin_only(machine.root) and "user" in own_namespaces(machine):
@@ -129,7 +129,7 @@ def permission(machine: Machine) -> tuple[Fault | None, bool]:
     """Return why counters may not be read, and whether that was tried, not predicted."""
     tool = machine.known(ncu)
     if isinstance(tool, Fault) or not machine.known(inside).usable:
-        return predict(machine), False
+        return counting_refused(machine), False
     with tempfile.TemporaryDirectory(prefix="perfci-ncu-", dir=machine.temporary(), ignore_cleanup_errors=True) as name:
         return _probe(machine, tool, Path(name)), True
 

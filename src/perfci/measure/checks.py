@@ -18,7 +18,7 @@ from perfci.measure.timing import Probe, Refused, settle
 from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
 from perfci.model.text import listed
-from perfci.stats.attainable import least_seconds
+from perfci.stats.least_time import least_seconds
 from perfci.system.facts import cpu_quota, usable_cores
 from perfci.system.starter import Wait, close_all, wait_first
 

@@ -195,7 +195,7 @@ class Loop:
         )
 
     def _open(self, case: Case) -> bool:
-        """As `_goes_on`, without what is hopeless."""
+        """Tell whether a case may take further pairs, hopeless or not, and write into it why not."""
         if not can_measure(case):
             return False
         plan, pairs = self.plan, len(case.pairs)

@@ -1,6 +1,7 @@
 """A criterion: one limit on one metric of one case, and all that is known of the kinds of limits.
 
-To add a kind of limit (say `band`, a change in either direction), begin here:
+To add a kind of limit that has one bad side (say `drop`, an absolute change), begin here. One in either direction is
+new design: `beyond()` and `stats/decide.py` take the other side for an improvement.
 
 1. Name it in `Kind`. The type checker then names each `match` below that must say what holds of it: what it compares
    with, beyond which side of it a value is wrong, which of two is stricter, how it is listed. `Key` and `asked()` are

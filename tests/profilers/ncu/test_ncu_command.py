@@ -9,7 +9,7 @@ from perfci.model.profile import Fault
 from perfci.profilers.base import Request
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
-from perfci.profilers.ncu.command import InstalledNcu, classify, command, find, may_count, predict
+from perfci.profilers.ncu.command import InstalledNcu, classify, command, find, may_count, unfit_driver
 from perfci.profilers.ncu.profiler import Ncu
 from tests.system.machines import program
 
@@ -66,7 +66,7 @@ def test_why_there_is_none(tmp_path, text, driver, kind, says):
     ],
 )  # fmt: skip
 def test_pairs_that_were_seen_to_fail_and_those_that_work_or_are_not_known(ncu, driver, fits):
-    fault = predict(driver, ncu)
+    fault = unfit_driver(driver, ncu)
     assert (fault is None) == fits
     if fault is not None:
         assert fault.kind == "incompatible" and driver in fault.text and "install ncu 20" in fault.remedy
@@ -86,7 +86,7 @@ def machine(root: Path, *, restricted="1", effective=0, uid=0, kernel="Linux ver
 def test_who_may_count(tmp_path):
     docker = 0x00000000A80425FB  # what Docker leaves root by default: no CAP_SYS_ADMIN
     root = may_count(machine(tmp_path, effective=docker))
-    assert root is not None and root.kind == "forbidden" and "root without CAP_SYS_ADMIN" in root.text
+    assert root is not None and root.kind == "forbidden" and "root without CAP_PERFMON" in root.text
     user = may_count(machine(tmp_path, uid=1000))
     assert user is not None and "a user without" in user.text and "NVreg_RestrictProfilingToAdminUsers=0" in user.remedy
     assert may_count(machine(tmp_path, effective=docker | 1 << 21)) is None

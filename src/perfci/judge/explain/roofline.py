@@ -14,7 +14,7 @@ from perfci.model.profile import CopyKind, Counters, Trace
 from perfci.model.report import Roof, RoofPoint
 from perfci.model.results import Case, Work
 from perfci.model.units import percent, show, significant
-from perfci.stats.attainable import compute_rate, memory_time_of
+from perfci.stats.least_time import compute_rate, memory_time_of
 from perfci.stats.series import side_values
 
 TENSOR = 5.0

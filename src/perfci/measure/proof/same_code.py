@@ -78,7 +78,7 @@ def prove(
     whole = unequal(base, head)
     ours, theirs = (Imported(side.folder, side.info.modules, found[side.name].suite) for side in (base, head))
     suite = dict.fromkeys([*ours.suite, *theirs.suite])
-    apart = {file: why for file in suite if (why := _hopeless(file, (ours, theirs), differs))}
+    apart = {file: why for file in suite if (why := _names_what_differs(file, (ours, theirs), differs))}
     shared = importing(ours, theirs, apart) if apart else ""
     left: dict[DeviceKind, Files] = {}
     for case in sought:
@@ -154,7 +154,7 @@ def draw_audit(cases: Sequence[Case], lot: str) -> None:
         rng.choice(proved).audited = True
 
 
-def _hopeless(file: str, sides: Sequence[Imported], differs: Differing) -> str:
+def _names_what_differs(file: str, sides: Sequence[Imported], differs: Differing) -> str:
     paths = (path for side in sides for path in closed(side, [file]))
     return next((_reads(path) for path in paths if path in differs.paths), "")
 

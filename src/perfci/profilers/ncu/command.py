@@ -77,7 +77,7 @@ def find(
     first: Fault | None = None
     for one in candidates(path, root):
         told = version(one, timeout)
-        why = told if isinstance(told, Fault) else predict(driver_cuda, told)
+        why = told if isinstance(told, Fault) else unfit_driver(driver_cuda, told)
         if why is None:
             assert isinstance(told, str)
             return InstalledNcu(one, told)
@@ -95,7 +95,7 @@ def cuda_major(ncu_version: str) -> int:
     return next((major for major, last in _LAST.items() if release <= last), _NEWEST)
 
 
-def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
+def unfit_driver(driver_cuda: str, ncu_version: str) -> Fault | None:
     """Return why ncu will refuse the driver, where that is known.
 
     `driver_cuda`: of cuDriverGetVersion (`13.0`), never torch's. Seen in the field: ncu's CUDA major must not exceed
@@ -113,8 +113,9 @@ def predict(driver_cuda: str, ncu_version: str) -> Fault | None:
 
 
 _PERMIT = (
-    "on the host set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module and reload it, "
-    "or run as root, in a container with --cap-add=SYS_ADMIN; under WSL allow it in the NVIDIA Control Panel of Windows"
+    "on the host set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module and reload it, or "
+    f"run as root, in a container with --cap-add=PERFMON (SYS_ADMIN before driver {PERFMON_DRIVER}); under WSL allow "
+    "it in the NVIDIA Control Panel of Windows"
 )
 _GVISOR = "gVisor does not pass on what ncu needs"
 _RUNTIME = "use a machine whose containers run under runc, or go without counters"
@@ -139,8 +140,9 @@ def may_count(root: Path = Path("/")) -> Fault | None:
     if CAP_SYS_ADMIN in capabilities or (takes_perfmon and CAP_PERFMON in capabilities):
         return None
     user = re.search(r"^Uid:\s*\d+\s+(\d+)", _text(root / "proc/self/status"), re.MULTILINE)
-    who = "root without CAP_SYS_ADMIN" if user is not None and user[1] == "0" else "a user without CAP_SYS_ADMIN"
-    return fault("forbidden", f"the driver lets only administrators count, and this is {who}", _PERMIT)
+    who = "root" if user is not None and user[1] == "0" else "a user"
+    lacking = f"{who} without CAP_{'PERFMON' if takes_perfmon else 'SYS_ADMIN'}"
+    return fault("forbidden", f"the driver lets only administrators count, and this is {lacking}", _PERMIT)
 
 
 def gvisor(root: Path = Path("/")) -> bool:

@@ -10,7 +10,7 @@ from perfci.judge.explain.roofline import roofline
 from perfci.model.plan import Looks
 from perfci.model.results import CaseSide, Work
 from perfci.stats.answer import answer
-from perfci.stats.attainable import least_seconds
+from perfci.stats.least_time import least_seconds
 from perfci.stats.series import side_values
 from tests.judge.build import case, ceilings, limit
 
