@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from perfci.bisect.document import Compared, Range
+from perfci.bisect.document import BisectStep, Range
 from perfci.bisect.search import Trial, search
 from perfci.bisect.walk import GitHistory
 from perfci.model.base import Side
@@ -146,9 +146,9 @@ def drawn(key: str, shift: float, rng: np.random.Generator) -> list[Pair]:
     return pairs
 
 
-def compare(key: str, limit: float, planted: Planted, asked: Trial, rng: np.random.Generator) -> Compared:
+def compare(key: str, limit: float, planted: Planted, asked: Trial, rng: np.random.Generator) -> BisectStep:
     """Answer one question as a measured comparison does."""
-    found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
+    found = BisectStep(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
     if planted.broken & {asked.base, asked.head}:
         found.reason = "does not build"
         return found
@@ -232,7 +232,7 @@ def run(number: int, seed: int = 1) -> bool:
             scratch = Path(folder) / f"walk{index}"
             scratch.mkdir()
 
-            def ask(asked: Trial, key: str = key, limit: float = limit, planted: Planted = planted) -> Compared:
+            def ask(asked: Trial, key: str = key, limit: float = limit, planted: Planted = planted) -> BisectStep:
                 return compare(key, limit, planted, asked, noise)
 
             found = search(GitHistory(repo, scratch), ask, planted.commits[0], planted.commits[-1], "time")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bisects
-from perfci.bisect.document import Compared, Range
+from perfci.bisect.document import BisectStep, Range
 from perfci.bisect.search import Trial, search, search_all
 from perfci.bisect.walk import GitHistory
 from perfci.model.report import Interval
@@ -19,9 +19,9 @@ from perfci.sources.git import Repository
 LIMIT = 0.02
 
 
-def answered(level: Callable[[str], float], broken: Collection[str], asked: Trial) -> Compared:
+def answered(level: Callable[[str], float], broken: Collection[str], asked: Trial) -> BisectStep:
     """What a measurement without noise answers; `level`: log ratio of a commit."""
-    found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason="broken")
+    found = BisectStep(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason="broken")
     if asked.base in broken or asked.head in broken:
         return found
     log = level(asked.head) - level(asked.base)
@@ -74,7 +74,7 @@ class Made:
             self.levels[commit] = math.fsum(self.own[one] for one in self._git("rev-list", commit).split())
         return self.levels[commit]
 
-    def ask(self, asked: Trial) -> Compared:
+    def ask(self, asked: Trial) -> BisectStep:
         return answered(self.level, {self.commits[name] for name in self.broken}, asked)
 
     def search(self, good: str, bad: str, *, deeper: bool = False, first_parent: bool = False) -> list[Range]:
@@ -175,7 +175,7 @@ def test_many_small_steps_accuse_nobody(made: Made) -> None:
     assert "a change of 2 % is excluded" in found.sentence
 
 
-def without_noise(planted: bisects.Planted) -> Callable[[Trial], Compared]:
+def without_noise(planted: bisects.Planted) -> Callable[[Trial], BisectStep]:
     return partial(answered, planted.level, frozenset())
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from perfci.bisect.document import Bisect, CommitFacts, Compared, Range
+from perfci.bisect.document import Bisect, BisectStep, CommitFacts, Range
 from perfci.bisect.words import answer, print_answer, print_bisect, render, sentence, told
 from perfci.model.report import Interval
 
@@ -24,10 +24,10 @@ FACTS = {
 }
 
 
-def compared(purpose: str, base: str, head: str, change: float | None = None, **more) -> Compared:
+def compared(purpose: str, base: str, head: str, change: float | None = None, **more) -> BisectStep:
     interval = None if change is None else Interval(low=change - 0.005, high=change + 0.005, level=0.95)
     fields = {"answer": "unknown" if change is None else "yes" if change > 1.05 else "no"}
-    return Compared(
+    return BisectStep(
         purpose=purpose, base=base * 40, head=head * 40, change=change, interval=interval,
         **(fields | ({} if change is None else {"pairs": 12, "seconds": 14.2, "limit": 0.05}) | more),
     )  # fmt: skip

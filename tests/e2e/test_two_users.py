@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from perfci.measure.profiling.collect import counting_parent
-from perfci.profilers.base import Keep, Request
+from perfci.profilers.base import Keep, ProfilerRequest
 from perfci.profilers.ncu import module as ncu_module
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu, counters
@@ -180,7 +180,7 @@ def test_a_report_that_is_a_link_is_not_read(two_users: Repo, tmp_path: Path, to
     exports = two_users.root / "nsys"
     exports.write_text(f'#!/bin/sh\nid -u > {report.parent}/who\nfor last; do :; done\ncat "$last" > {report}.copy\n')
     exports.chmod(0o755)
-    request = Request(1.0, keep=Keep(tmp_path, tmp_path), account=account)
+    request = ProfilerRequest(1.0, keep=Keep(tmp_path, tmp_path), account=account)
     profilers = {
         "nsys": Nsys(InstalledNsys(exports, "2023.4.4", frozenset()), request, 1.0),
         "ncu": Ncu(InstalledNcu(Path("/bin/false"), "2024.1.1"), request, "", (), (), 1.0),

@@ -18,7 +18,7 @@ from perfci.measure.profiling.collect import read_code
 from perfci.model.policy import Policy
 from perfci.model.profile import Counters, Fault, KernelUse, Profile, Trace
 from perfci.model.results import Case, CaseSide, SideCode
-from perfci.profilers.base import Request
+from perfci.profilers.base import ProfilerRequest
 from perfci.profilers.sass import code as sass
 from perfci.profilers.sass.profiler import Sass
 
@@ -102,7 +102,9 @@ def quiet(text):
 def test_where_counters_are_forbidden_the_code_says_why(tmp_path):
     tools(tmp_path)
     case = changed()
-    read_code(Sass(Request(60.0, capability=H100)), [side(tmp_path, "base"), side(tmp_path, "head")], [case], quiet)
+    read_code(
+        Sass(ProfilerRequest(60.0, capability=H100)), [side(tmp_path, "base"), side(tmp_path, "head")], [case], quiet
+    )
     base, head = (case.sides[name].profile.code for name in ("base", "head"))
     assert [(one.name, one.arch, one.tensor, one.registers) for one in base] == [(MM, "sm_90", {"HMMA": 10}, 32)]
     assert [(one.name, one.tensor, one.local_loads, one.local_stores, one.stack) for one in head] == [
@@ -129,9 +131,9 @@ def test_nothing_is_read_that_counters_tell(tmp_path):
     sides = [side(tmp_path, "base"), side(tmp_path, "head")]
     counted, idle = changed(counters=Counters(source="ncu", chip="gh100")), changed()
     idle.sides = {name: CaseSide(profile=Profile(faults=[FORBIDDEN])) for name in ("base", "head")}
-    read_code(Sass(Request(60.0, capability=H100)), sides, [counted, idle], quiet)
-    read_code(Sass(Request(60.0, capability=H100)), sides, [], quiet)
-    read_code(Sass(Request(60.0, capability=None)), sides, [changed()], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=H100)), sides, [counted, idle], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=H100)), sides, [], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=None)), sides, [changed()], quiet)
     assert not any(one.profile.code for one in [*counted.sides.values(), *idle.sides.values()])
     assert not (tmp_path / "bin" / "read").exists()
 
@@ -141,14 +143,16 @@ def test_a_counter_that_one_side_lacks_has_both_sides_read(tmp_path):
     tools(tmp_path)
     case = changed()
     case.sides["base"].profile.counters = Counters(source="ncu", chip="gh100")
-    read_code(Sass(Request(60.0, capability=H100)), [side(tmp_path, "base"), side(tmp_path, "head")], [case], quiet)
+    read_code(
+        Sass(ProfilerRequest(60.0, capability=H100)), [side(tmp_path, "base"), side(tmp_path, "head")], [case], quiet
+    )
     assert all(one.profile.code for one in case.sides.values())
 
 
 def test_without_the_tool_each_side_says_so_once(tmp_path):
     case = changed()
     sides = [side(tmp_path, "base"), side(tmp_path, "head")]
-    read_code(Sass(Request(60.0, capability=H100)), sides, [case], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=H100)), sides, [case], quiet)
     for one in case.sides.values():
         assert [(fault.tool, fault.kind) for fault in one.profile.faults[1:]] == [("cuobjdump", "absent")]
         assert one.profile.faults[1].remedy.endswith("-m pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
@@ -162,7 +166,7 @@ def test_a_side_that_built_nothing_lacks_nothing(tmp_path):
     for place in ("cache/pip/wheel", "cache/uv/wheel"):
         (made.folder / place).mkdir(parents=True)
         (made.folder / place / "lib.so").write_bytes(b"\x7fELF .nv_fatbin\n")
-    read_code(Sass(Request(60.0, capability=H100)), [made], [case], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=H100)), [made], [case], quiet)
     assert case.sides["head"].profile.faults == [FORBIDDEN]
 
 
@@ -172,7 +176,7 @@ def test_files_that_cannot_be_read_are_told_where_a_kernel_is_missing(tmp_path):
     (made.tree / "plain.cubin").write_text("")
     whole, part = changed(), changed()
     whole.sides["head"].profile.trace.kernels.pop()
-    read_code(Sass(Request(60.0, capability=H100)), [made], [whole, part], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=H100)), [made], [whole, part], quiet)
     assert whole.sides["head"].profile.faults == [FORBIDDEN]
     (fault,) = part.sides["head"].profile.faults[1:]
     assert (fault.tool, fault.kind) == ("cuobjdump", "incomplete")
@@ -190,5 +194,5 @@ def test_the_tool_is_found_beside_the_interpreter_under_test(tmp_path):
     (made.tree / "build/bench").chmod(0o755)
     made.env = {**made.env, "PYTHONPATH": str(tmp_path / "wheels")}
     case = changed()
-    read_code(Sass(Request(60.0, capability=H100)), [made], [case], quiet)
+    read_code(Sass(ProfilerRequest(60.0, capability=H100)), [made], [case], quiet)
     assert [one.name for one in case.sides["head"].profile.code] == [MM]

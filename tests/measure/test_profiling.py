@@ -26,7 +26,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.plan import Plan
 from perfci.model.profile import Fault, Profile, Trace
 from perfci.model.results import Case, CaseSide, Pair
-from perfci.profilers.base import Profiler, Read, Request
+from perfci.profilers.base import Profiler, ProfilerRequest, Read
 from perfci.profilers.metrics import take
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
@@ -189,7 +189,9 @@ def test_an_ncu_that_hangs_is_ended(place, tmp_path, monkeypatch):
     program = tmp_path / "ncu"
     program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
     program.chmod(0o755)
-    found = taken(place, Ncu(InstalledNcu(program, "2025.3.1"), Request(5.0), "gh100", ("dram_bytes",), (), 5.0))
+    found = taken(
+        place, Ncu(InstalledNcu(program, "2025.3.1"), ProfilerRequest(5.0), "gh100", ("dram_bytes",), (), 5.0)
+    )
     assert [(one.seen, [fault.kind for fault in one.faults]) for one in found.values()] == [(None, ["timeout"])] * 2
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
 
@@ -239,7 +241,7 @@ def fake_ncu(tmp_path):
     program.write_text(FAKE_NCU.replace("{folder}", str(tmp_path)))
     program.chmod(0o755)
     names = ("instructions", "dram_bytes")
-    return Ncu(InstalledNcu(program, "2025.3.1"), Request(20.0), "gh100", names, (), 20.0)
+    return Ncu(InstalledNcu(program, "2025.3.1"), ProfilerRequest(20.0), "gh100", names, (), 20.0)
 
 
 def asked_of(fake_ncu: Ncu) -> list[str]:
@@ -288,7 +290,7 @@ def test_a_metric_by_ncus_own_name_is_asked_for_the_cases_of_its_limit_alone(pla
 @pytest.mark.torch
 def test_torch_profiler_stands_in(place):
     pytest.importorskip("torch")
-    found = taken(place, Kineto(Request(20.0), 20.0, "cpu"))
+    found = taken(place, Kineto(ProfilerRequest(20.0), 20.0, "cpu"))
     for ms in (5, 12):
         trace = found[f"spins/ms={ms}"].seen
         assert trace is not None, found[f"spins/ms={ms}"].faults
@@ -311,7 +313,7 @@ def test_nsys_sees_a_suite_on_the_cpu(place):
     installed = probe(Path(path), os.environ)
     if not isinstance(installed, InstalledNsys):
         pytest.skip(f"needs nsys: {installed.text}")
-    found = taken(place, Nsys(installed, Request(60.0), 60.0, cuda=False))
+    found = taken(place, Nsys(installed, ProfilerRequest(60.0), 60.0, cuda=False))
     for ms in (5, 12):
         one = found[f"spins/ms={ms}"]
         assert one.seen is not None, one.faults

@@ -21,7 +21,7 @@ from perfci.model.plan import Plan
 from perfci.model.policy import Command
 from perfci.model.profile import Fault
 from perfci.model.results import Case
-from perfci.profilers.base import Keep, Request
+from perfci.profilers.base import Keep, ProfilerRequest
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys import command as nsys_command
@@ -131,7 +131,7 @@ def fake_nsys(path: Path, profile: str, export: str = "exit 1") -> Nsys:
         """,
     )
     flags = frozenset({"trace", "output", "duration", "kill", "capture-range"})
-    return Nsys(InstalledNsys(program, "2025.1.1", flags), Request(60.0), 60.0, whole=True)
+    return Nsys(InstalledNsys(program, "2025.1.1", flags), ProfilerRequest(60.0), 60.0, whole=True)
 
 
 def fake_ncu(path: Path, text: str) -> Ncu:
@@ -148,7 +148,13 @@ def fake_ncu(path: Path, text: str) -> Ncu:
         """,
     )
     return Ncu(
-        InstalledNcu(program, "2025.3.1"), Request(60.0), "gh100", ("dram_bytes", "registers"), (), 60.0, whole=True
+        InstalledNcu(program, "2025.3.1"),
+        ProfilerRequest(60.0),
+        "gh100",
+        ("dram_bytes", "registers"),
+        (),
+        60.0,
+        whole=True,
     )
 
 
@@ -161,7 +167,7 @@ def nsys() -> Nsys:
     installed = probe(Path(os.environ.get("PERFCI_TEST_NSYS") or "nsys"), os.environ)
     if not isinstance(installed, InstalledNsys):
         pytest.skip(f"needs nsys: {installed.text}")  # no package index has it
-    return Nsys(installed, Request(60.0), 60.0, cuda=False, whole=True)
+    return Nsys(installed, ProfilerRequest(60.0), 60.0, cuda=False, whole=True)
 
 
 @pytest.mark.nsys
@@ -338,7 +344,7 @@ def observed(place: Place, tmp_path: Path, *names: str, **fields) -> list[Case]:
     capture.write_bytes(lzma.decompress((DATA / "nsys" / "base.sqlite.xz").read_bytes()))
     found = {
         Nsys: fake_nsys(tmp_path / "nsys", 'echo report > "$out"', f'cp {capture} "$out"'),
-        Kineto: Kineto(Request(60.0), 60.0),
+        Kineto: Kineto(ProfilerRequest(60.0), 60.0),
         Ncu: fake_ncu(tmp_path / "ncu", f'cp {counted(tmp_path / "page.csv")} "$out"'),
     }
     tools = Profilers(found, capability=(9, 0))
@@ -437,7 +443,7 @@ def test_ncu_is_not_asked_for_code_that_is_not_trusted(place, tmp_path, monkeypa
 def test_a_tool_that_is_missing_is_said_of_each_case(place, tmp_path):
     absent = Fault(tool="nsys", part="trace", kind="absent", text="nsys is not installed", remedy="install it")
     uncounted = absent.model_copy(update={"tool": "ncu", "part": "counters"})
-    tools = Profilers({Nsys: absent, Kineto: Kineto(Request(60.0), 60.0), Ncu: uncounted})
+    tools = Profilers({Nsys: absent, Kineto: Kineto(ProfilerRequest(60.0), 60.0), Ncu: uncounted})
     cases = cases_of(place, form("true", device="cuda"), "app/a", "app/b")
     observe(place, tools, cases, Plan(seed=0, sides=["head"], judged=False), tmp_path / "e", print)
     for case in cases:

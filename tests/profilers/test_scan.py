@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfci.profilers.base import Keep, Request
+from perfci.profilers.base import Keep, ProfilerRequest
 from perfci.profilers.ncu.command import InstalledNcu
 from perfci.profilers.ncu.profiler import Ncu
 from perfci.profilers.nsys import privacy as nsys_privacy
@@ -129,7 +129,9 @@ def raw(tmp_path: Path) -> Path:
 
 
 def ncu(raw: Path) -> Ncu:
-    return Ncu(InstalledNcu(Path("/bin/false"), "2025.3.1"), Request(60.0, keep=Keep(raw=raw)), "gh100", (), (), 60.0)
+    return Ncu(
+        InstalledNcu(Path("/bin/false"), "2025.3.1"), ProfilerRequest(60.0, keep=Keep(raw=raw)), "gh100", (), (), 60.0
+    )
 
 
 def told(folder: Path, profiler: Ncu | Nsys, suffix: str) -> list[tuple[str, str, bool]]:
@@ -187,7 +189,7 @@ def nsys(folder: Path, raw: Path, export: bytes, handed_on: bool) -> Nsys:
     (folder / "r.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report 2023" + os.urandom(99))
     (folder / "made").write_bytes(export)
     made = program(folder, "nsys", f"cp {folder}/made {folder}/r.sqlite")
-    request = Request(60.0, keep=Keep(raw=raw, handed_on=handed_on))
+    request = ProfilerRequest(60.0, keep=Keep(raw=raw, handed_on=handed_on))
     return Nsys(InstalledNsys(Path(made), "2023.4.4", frozenset()), request, 60.0)
 
 

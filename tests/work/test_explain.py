@@ -3,12 +3,12 @@
 from rich.console import Console
 
 from perfci.cli.explain import _tell
-from perfci.work.files import Compared
+from perfci.work.files import WorkAnswer
 
 KERNELS = ["copy", "kernel `_layernorm` 512 × 1 × 1 blocks of 128 × 1 × 1"]
 
 
-def printed(one: Compared) -> list[str]:
+def printed(one: WorkAnswer) -> list[str]:
     console = Console(width=100, force_terminal=False)
     with console.capture() as capture:
         _tell("layernorm/n=1", one, console)
@@ -16,9 +16,9 @@ def printed(one: Compared) -> list[str]:
 
 
 def test_equal_work_is_told_in_a_line() -> None:
-    none = Compared(why_not="base: it cannot be captured", work={})
+    none = WorkAnswer(why_not="base: it cannot be captured", work={})
     assert printed(none) == ["layernorm/n=1", "not known to be the same work: base: it cannot be captured", ""]
-    assert printed(Compared(why_not="", work={"base": KERNELS, "head": KERNELS})) == [
+    assert printed(WorkAnswer(why_not="", work={"base": KERNELS, "head": KERNELS})) == [
         "layernorm/n=1",
         "   base                                                   head",
         "1  copy                                                   same",
@@ -31,7 +31,7 @@ def test_equal_work_is_told_in_a_line() -> None:
 def test_the_first_difference_stands_behind_both_lists() -> None:
     other = KERNELS[1].replace("512", "256")
     why = "node 2 of 2, kernel `_layernorm`: grid (512, 1, 1) → (256, 1, 1)"
-    lines = printed(Compared(why_not=why, work={"base": KERNELS, "head": [KERNELS[0], other, "copy"]}))
+    lines = printed(WorkAnswer(why_not=why, work={"base": KERNELS, "head": [KERNELS[0], other, "copy"]}))
     assert lines[2].split() == ["1", "copy", "same"]
     assert "256 × 1 × 1" in " ".join(lines)
     assert f"not known to be the same work: {why}" in lines

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfci.bisect.document import Answer, Compared, Purpose
+from perfci.bisect.document import Answer, BisectStep, StepPurpose
 from perfci.bisect.search import Trial
 from perfci.bisect.walk import tree
 from perfci.judge.judge import judge
@@ -38,7 +38,7 @@ MORE_BUDGET = 3.0
 _EXPLAINED = 5
 """Sentences of an explanation that are kept."""
 
-_Key = tuple[Purpose, str, str, float | None]
+_Key = tuple[StepPurpose, str, str, float | None]
 Measure = Callable[[Request], Results]
 """Measure and write down. Raises PerfciError, KeyboardInterrupt."""
 
@@ -85,7 +85,7 @@ class Comparisons:
         """`identity`: what must be the same for the journal to go on. Raises UsageError, MachineError."""
         self.repo, self.asked, self.measure, self.out = repo, asked, measure, asked.request.where.out
         self.skip = {repo.commit(name).sha for name in asked.skip}
-        self.known: dict[_Key, Compared] = {}
+        self.known: dict[_Key, BisectStep] = {}
         self.about: About | None = None
         """None until something was measured."""
         path = self.out / JOURNAL
@@ -116,13 +116,13 @@ class Comparisons:
                 if record["kind"] == "about":
                     self.about = About.model_validate(record["about"])
                 elif record["kind"] == "compared":
-                    one = Compared.model_validate(record["compared"])
+                    one = BisectStep.model_validate(record["compared"])
                     self.known[one.purpose, one.base, one.head, record["bound"]] = one
         except (KeyError, TypeError, AttributeError, ValueError):  # ValidationError is a ValueError
             raise UsageError(f"{path}: is no journal of a bisect: give --restart, or another --out") from None
         return True
 
-    def ask(self, asked: Trial) -> Compared:
+    def ask(self, asked: Trial) -> BisectStep:
         """Return the answer, from the journal where it is there. Raises PerfciError, KeyboardInterrupt."""
         if not self.knows(asked):
             one = self._told(asked) or self._measured(asked)
@@ -142,11 +142,11 @@ class Comparisons:
         """Close the journal."""
         self._file.close()
 
-    def _told(self, asked: Trial) -> Compared | None:
+    def _told(self, asked: Trial) -> BisectStep | None:
         """Where nothing needs to be measured for it."""
 
-        def answer(answer: Answer, reason: str) -> Compared:
-            return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer=answer, reason=reason)
+        def answer(answer: Answer, reason: str) -> BisectStep:
+            return BisectStep(purpose=asked.purpose, base=asked.base, head=asked.head, answer=answer, reason=reason)
 
         if asked.purpose != "whole" and asked.head in self.skip:
             return answer("unknown", "left out by --skip")
@@ -154,7 +154,7 @@ class Comparisons:
             return answer("no", f"the files are those of {short(asked.base)}")
         return None
 
-    def _measured(self, asked: Trial) -> Compared:
+    def _measured(self, asked: Trial) -> BisectStep:
         name = f"{len(self.known) + 1:02}-{asked.purpose}-{short(asked.base)}-{short(asked.head)}"
         out = self.out / COMPARISONS / name
         question = Question(
@@ -183,7 +183,7 @@ class Comparisons:
             if asked.purpose != "step":
                 raise
             reason = one_line(error, 1000)
-            return Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason=reason)
+            return BisectStep(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown", reason=reason)
         except MachineError as error:
             if asked.purpose != "step":
                 raise
@@ -246,8 +246,8 @@ def _larger_budget(results: Results) -> float | None:
     return max(MORE_BUDGET * results.plan.budget, results.budget_needed) if ended else None
 
 
-def _read(asked: Trial, results: Results) -> Compared:
-    found = Compared(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
+def _read(asked: Trial, results: Results) -> BisectStep:
+    found = BisectStep(purpose=asked.purpose, base=asked.base, head=asked.head, answer="unknown")
     (case,) = results.cases
     base, head = case.sides["base"], case.sides["head"]
     for side, commit in ((base, asked.base), (head, asked.head)):

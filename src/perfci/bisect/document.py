@@ -8,7 +8,7 @@ from perfci.model.base import DeviceKind, Document, Items
 from perfci.model.metrics import Direction
 from perfci.model.report import Interval
 
-Purpose = Literal["whole", "step", "confirm"]
+StepPurpose = Literal["whole", "step", "confirm"]
 """`whole`: does the metric change between the ends of a range? `step`: is at least half of that change there, from the
 good end to a candidate? `confirm`: does it change from a parent to the commit that the steps name?"""
 Answer = Literal["yes", "no", "unknown"]
@@ -30,10 +30,10 @@ class CommitFacts(Document):
     """Of the author: `2026-11-18`."""
 
 
-class Compared(Document):
+class BisectStep(Document):
     """One comparison: `head` against `base`."""
 
-    purpose: Purpose
+    purpose: StepPurpose
     base: str
     """Full hash."""
     head: str
@@ -62,9 +62,9 @@ class Range(Document):
     bad: CommitFacts
     candidates: int
     """Commits of `bad` that `good` has not."""
-    whole: Compared
-    steps: Items[Compared] = Field(default_factory=list)
-    confirmed: Items[Compared] = Field(default_factory=list)
+    whole: BisectStep
+    steps: Items[BisectStep] = Field(default_factory=list)
+    confirmed: Items[BisectStep] = Field(default_factory=list)
     """The commit that the steps name, against each of its parents."""
     named: CommitFacts | None = None
     """The commit that the steps name; it is accused where `ending` is `found`."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import perfci
 from perfci.bisect.compare import ANSWERS, Bisecting, Comparisons, Measure
-from perfci.bisect.document import Bisect, CommitFacts, Compared
+from perfci.bisect.document import Bisect, BisectStep, CommitFacts
 from perfci.bisect.search import Trial, search_all
 from perfci.bisect.walk import GitHistory, ends
 from perfci.bisect.words import answer
@@ -17,7 +17,7 @@ from perfci.system.files import make_scratch, write_atomic
 LOG = ANSWERS[2]
 
 
-Tell = Callable[[Compared, CommitFacts, bool], None]
+Tell = Callable[[BisectStep, CommitFacts, bool], None]
 """Say what became of a comparison, with the facts of its head; True where it was known."""
 
 
@@ -58,7 +58,7 @@ def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell
         with make_scratch() as scratch:
             history = GitHistory(repo, scratch, asked.first_parent)
 
-            def ask(question: Trial) -> Compared:
+            def ask(question: Trial) -> BisectStep:
                 known = comparisons.knows(question)
                 found = comparisons.ask(question)
                 tell(found, history.facts(found.head), known)

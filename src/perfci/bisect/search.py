@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from perfci.bisect.document import Compared, Purpose, Range
+from perfci.bisect.document import BisectStep, Range, StepPurpose
 from perfci.bisect.walk import GitHistory
 from perfci.bisect.words import sentence
 from perfci.model.metrics import Direction
@@ -19,7 +19,7 @@ from perfci.model.text import short
 class Trial(NamedTuple):
     """A comparison that the search asks for."""
 
-    purpose: Purpose
+    purpose: StepPurpose
     base: str
     head: str
     better: Direction | None = None
@@ -30,14 +30,14 @@ class Trial(NamedTuple):
     """Questions that share the error rates."""
 
 
-def search(history: GitHistory, ask: Callable[[Trial], Compared], good: str, bad: str, metric: str) -> Range:
+def search(history: GitHistory, ask: Callable[[Trial], BisectStep], good: str, bad: str, metric: str) -> Range:
     """Search one range. Raises what `ask` raises."""
     found = _search(history, ask, good, bad)
     found.sentence = sentence(found, metric)
     return found
 
 
-def _search(history: GitHistory, ask: Callable[[Trial], Compared], good: str, bad: str) -> Range:
+def _search(history: GitHistory, ask: Callable[[Trial], BisectStep], good: str, bad: str) -> Range:
     number = history.count(good, bad)
     whole = ask(Trial("whole", good, bad))
     found = Range(
@@ -85,13 +85,13 @@ def _conclude(found: Range) -> None:
     found.several = abs(size - own) > max(limit, math.hypot(doubt, wide))
 
 
-def _log(one: Compared) -> float:
+def _log(one: BisectStep) -> float:
     if one.change is None or not 0 < one.change < math.inf:
         raise ValueError(f"{short(one.base)}..{short(one.head)}: an answer without a change")
     return math.log(one.change)
 
 
-def _half_width(one: Compared) -> float:
+def _half_width(one: BisectStep) -> float:
     """0 without an interval."""
     if one.interval is None or one.interval.low <= 0:
         return 0.0
@@ -110,7 +110,7 @@ def rest(found: Range, history: GitHistory) -> Iterator[tuple[str, str]]:
 
 
 def search_all(
-    history: GitHistory, ask: Callable[[Trial], Compared], good: str, bad: str, metric: str, *, deeper: bool
+    history: GitHistory, ask: Callable[[Trial], BisectStep], good: str, bad: str, metric: str, *, deeper: bool
 ) -> list[Range]:
     """Search a range, and with `deeper` what each accused commit leaves. Raises what `ask` raises."""
     found: list[Range] = []

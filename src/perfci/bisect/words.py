@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from perfci.bisect.document import Answer, Bisect, CommitFacts, Compared, Purpose, Range
+from perfci.bisect.document import Answer, Bisect, BisectStep, CommitFacts, Range, StepPurpose
 from perfci.model.text import count, listed, short
 from perfci.model.units import limit_percent, show_change, show_span
 from perfci.render.escape import cell, code, prose, visible
@@ -13,11 +13,11 @@ from perfci.render.words import duration
 
 NONE = "no commit is accused"
 _HEAD = ["commit", ">change", "is it there", ">pairs", ">time", "subject"]
-_PURPOSES: dict[Purpose, str] = {"whole": "whole range", "step": "step", "confirm": "against its parent"}
+_PURPOSES: dict[StepPurpose, str] = {"whole": "whole range", "step": "step", "confirm": "against its parent"}
 _HERE: dict[Answer, str] = {"yes": "there", "no": "not there", "unknown": "skipped"}
 
 
-def change(one: Compared) -> str:
+def change(one: BisectStep) -> str:
     """Return `+9.7 % (±0.5)`; a dash where nothing was compared."""
     if one.interval is None:
         return show_change(one.change)
@@ -66,7 +66,7 @@ def sentence(found: Range, metric: str) -> str:
     return f"{name} is the commit: {metric} {own}{rest}"
 
 
-def told(one: Compared, head: CommitFacts) -> str:
+def told(one: BisectStep, head: CommitFacts) -> str:
     """Return a line on a comparison that was just made."""
     commits = f"{short(one.base)} .. {short(one.head)}"
     if one.answer == "unknown":
@@ -133,7 +133,7 @@ def _range(one: Range, metric: str) -> str:
     return f"{between}: {metric} {change(one.whole)}" if one.whole.change is not None else between
 
 
-def _row(step: Compared, found: Bisect) -> list[str]:
+def _row(step: BisectStep, found: Bisect) -> list[str]:
     facts = found.names[step.head]
     return [
         short(facts.commit),

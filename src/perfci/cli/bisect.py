@@ -9,7 +9,7 @@ import typer
 
 from perfci.bisect import words as rendered
 from perfci.bisect.compare import ANSWERS, COMPARISONS, Bisecting
-from perfci.bisect.document import CommitFacts, Compared
+from perfci.bisect.document import BisectStep, CommitFacts
 from perfci.bisect.run import bisect
 from perfci.cli.measure import interrupt, read_request
 from perfci.cli.output import tell_files, write_all
@@ -97,6 +97,6 @@ def _note(console: Console, text: str) -> None:
     console.print(f"perfci: {text}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _tell(console: Console, one: Compared, head: CommitFacts, known: bool) -> None:
+def _tell(console: Console, one: BisectStep, head: CommitFacts, known: bool) -> None:
     if not known:
         _note(console, rendered.told(one, head))

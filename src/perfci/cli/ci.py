@@ -20,7 +20,7 @@ from perfci.cli.report import read_results
 from perfci.cli.shards import as_planned, told, write_plan
 from perfci.github import event, workflow
 from perfci.github.artifact import MEMBER, Unfit
-from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
+from perfci.github.checkout import BaseOfHead, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.raw import clear, collect, sift
 from perfci.github.settings import PREFIX, Settings, artifact_name, read_settings, require_one_job
 from perfci.github.thin import fit
@@ -306,7 +306,7 @@ def _reports(out: Path, temporary: Path) -> Path | None:
     return reports.folder
 
 
-def _request(settings: Settings, context: event.Context, out: Path, compared: Compared | None) -> Request:
+def _request(settings: Settings, context: event.Context, out: Path, compared: BaseOfHead | None) -> Request:
     stranger = event.why_stranger(context) if settings.raw == "true" else ""
     if stranger:
         typer.echo(f"perfci: raw: reports of profilers are not handed on: {stranger}")

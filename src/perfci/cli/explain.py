@@ -14,7 +14,7 @@ from perfci.measure.proof.work import explain_work
 from perfci.model.base import SIDES
 from perfci.model.text import count
 from perfci.system.users import keep_outputs
-from perfci.work.files import Compared
+from perfci.work.files import WorkAnswer
 
 _SHOWN = 60
 
@@ -39,7 +39,7 @@ def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
     raise typer.Exit(int(any(one.why_not for one in found.values())))
 
 
-def _tell(name: str, one: Compared, console: Console) -> None:
+def _tell(name: str, one: WorkAnswer, console: Console) -> None:
     console.print(Text(name, style="bold"))
     if one.work:
         table = Table("", *SIDES, box=None, pad_edge=False)

@@ -20,7 +20,7 @@ _CONFIG = ("protocol.ext.allow=never", "gc.auto=0", "maintenance.auto=false")
 
 
 @dataclass(frozen=True)
-class Compared:
+class BaseOfHead:
     """The base of HEAD, in words of sources/git.py."""
 
     ref: str | None
@@ -60,7 +60,7 @@ def require_head(repo: Repository, context: Context) -> bool:
     )
 
 
-def find_base(repo: Repository, context: Context, asked: str = "") -> Compared | None:
+def find_base(repo: Repository, context: Context, asked: str = "") -> BaseOfHead | None:
     """Return the base of HEAD, fetched where missing; None: nothing.
 
     `asked`: a branch, tag or commit in place of the event's, `none` for nothing. Raises UsageError where there is none
@@ -73,7 +73,7 @@ def find_base(repo: Repository, context: Context, asked: str = "") -> Compared |
         [base, _] = repo.parents(_commit(repo, "HEAD"))
         if not _has(repo, base):
             _fetch(repo, base, base)
-        return Compared(None, True, repo.resolve_base(None, pull_request=True))
+        return BaseOfHead(None, True, repo.resolve_base(None, pull_request=True))
     ref = _obtain(repo, asked or context.base)
     for depth in DEEPEN:
         if _merge_base(repo, ref) or not repo.is_shallow():
@@ -81,10 +81,10 @@ def find_base(repo: Repository, context: Context, asked: str = "") -> Compared |
         _fetch(repo, ref, f"--deepen={depth}")
     if not _merge_base(repo, ref) and repo.is_shallow():
         _fetch(repo, ref, "--unshallow")
-    return Compared(ref, False, repo.resolve_base(ref, pull_request=False))
+    return BaseOfHead(ref, False, repo.resolve_base(ref, pull_request=False))
 
 
-def bringing_nothing(repo: Repository, context: Context, compared: Compared, asked: str = "") -> str | None:
+def bringing_nothing(repo: Repository, context: Context, compared: BaseOfHead, asked: str = "") -> str | None:
     """Return the commit that would be compared with itself, as base holds all of its commits; else None.
 
     Of a merge it is the pull request's head. The workflow's author may ask for HEAD itself, by its hash.

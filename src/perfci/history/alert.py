@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import Literal
 
 from perfci.history.document import Commit, Instant
-from perfci.history.limits import Against, Distance, Said, Step, say
+from perfci.history.limits import Distance, HeldAgainst, Said, Step, say
 from perfci.history.series import Curve, Device, Entry, Head
 from perfci.model.base import DeviceKind
 
-_AGAINST: tuple[Against, ...] = ("last", "reference", "bound")
+_AGAINST: tuple[HeldAgainst, ...] = ("last", "reference", "bound")
 NIGHTS_WITHIN = 2
 """In a row, to end an alert."""
 
@@ -28,7 +28,7 @@ class Alert:
     case: str
     metric: str
     unit: str
-    against: Against
+    against: HeldAgainst
     epoch: str
     """In which it began."""
     good: Commit | None
@@ -142,7 +142,7 @@ def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
 
 def _count(device: Device, curve: Curve) -> list["_Limit"]:
     """After all nights, a step's of each epoch by itself."""
-    limits: dict[tuple[Against, str], _Limit] = {}
+    limits: dict[tuple[HeldAgainst, str], _Limit] = {}
     for index, entry in curve.entries.items():
         night = device.heads[index]
         for against in _AGAINST:
@@ -156,7 +156,7 @@ def _count(device: Device, curve: Curve) -> list["_Limit"]:
 class _Limit:
     """Nights over and within; those of one epoch make a row."""
 
-    def __init__(self, device: DeviceKind, curve: Curve, against: Against) -> None:
+    def __init__(self, device: DeviceKind, curve: Curve, against: HeldAgainst) -> None:
         self._device, self.curve, self.against = device, curve, against
         self._step = Step(curve.metric)
         self._within: dict[str, int] = {}

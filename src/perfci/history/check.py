@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from perfci.history.alert import Alerts, find_alerts, moment
-from perfci.history.limits import Against, Holds, direction
+from perfci.history.limits import HeldAgainst, Holds, direction
 from perfci.history.series import Curve, Device, Key
 from perfci.history.stores.base import Fault
 from perfci.model.base import DeviceKind, Document
@@ -89,7 +89,7 @@ class Standing(_OfCase):
 class Over(_OfCase):
     """A limit that main is over by one of the last seven nights of the epoch."""
 
-    against: Against
+    against: HeldAgainst
     """`last` of a step, `reference`, or `bound` of an absolute limit."""
     alert: bool
     """Two nights in a row are over it."""

@@ -25,7 +25,7 @@ from perfci.model.metrics import Direction, resolve
 from perfci.model.report import Class
 from perfci.stats.decide import margin
 
-Against = Literal["last", "reference", "bound"]
+HeldAgainst = Literal["last", "reference", "bound"]
 Holds = Literal["over", "within", "unknown"]
 _COMMITS = 32
 """Newest commits whose distances are kept: main is compared with one of them."""
@@ -85,7 +85,7 @@ class Said(NamedTuple):
 UNKNOWN = Said("unknown")
 
 
-def say(against: Against, metric: str, night: Head, entry: Entry, step: "Step", *, followed: bool) -> Said:
+def say(against: HeldAgainst, metric: str, night: Head, entry: Entry, step: "Step", *, followed: bool) -> Said:
     """Say of a night whether a limit holds.
 
     `step`: of the epoch, with every night of it; `followed`: it was over and has not ended.

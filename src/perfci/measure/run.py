@@ -67,7 +67,7 @@ class Cases:
 
 
 @dataclass
-class _Planned:
+class _Settled:
     """What is known before the journal: which cases are asked what, within which budget."""
 
     cases: Cases
@@ -112,12 +112,12 @@ class Measurement:
             place = self._open(stack)
             watch = Watch(place)
             watch.read()  # while nothing of ours is on the GPU
-            planned = self._plan(place, self._discover(place))
-            self._tell_idle(place, planned)
+            settled = self._plan(place, self._discover(place))
+            self._tell_idle(place, settled)
             if not self.request.how.resume:
                 put_away(self.request.where.out)
-            self._settle_plan(place, planned)
-            run = self._begin(place, planned, watch, stack)
+            self._settle_plan(place, settled)
+            run = self._begin(place, settled, watch, stack)
             self._check(run)
             self._prove_work(run)
             self._time(run)
@@ -153,27 +153,27 @@ class Measurement:
         idle = self._covered(place, found)
         return Cases(cases, found, known, idle, place.facts.devices, "head" if what.head_judges else "base")
 
-    def _plan(self, place: Place, cases: Cases) -> _Planned:
+    def _plan(self, place: Place, cases: Cases) -> _Settled:
         planned = self.request.planned
         plan = make_plan(self.request, place, cases.subjects(), cases.known) if planned is None else planned.plan
         plan.budget = self.request.how.budget or plan.budget
-        return _Planned(cases, plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0)))
+        return _Settled(cases, plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0)))
 
-    def _tell_idle(self, place: Place, planned: _Planned) -> None:
+    def _tell_idle(self, place: Place, settled: _Settled) -> None:
         """Find limits that ask nothing, or less than base's. Raises UsageError."""
-        cases, limits = planned.cases, place.limits
-        if planned.plan.judged:
+        cases, limits = settled.cases, place.limits
+        if settled.plan.judged:
             cases.idle += [] if self.request.what.head_judges else redeclared(cases.all, cases.found, limits)
             cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
 
-    def _settle_plan(self, place: Place, planned: _Planned) -> None:
+    def _settle_plan(self, place: Place, settled: _Settled) -> None:
         """Prove cases by their code, which then share no α: fix the plan's `m` and looks, and the run's identifier.
 
         That one decides on audits, and is drawn once head's code has run.
         """
-        what, cases, plan = self.request.what, planned.cases.all, planned.plan
+        what, cases, plan = self.request.what, settled.cases.all, settled.plan
         if self.request.planned is not None:  # proved, and drawn, as it was planned
-            planned.run = self.request.planned.run
+            settled.run = self.request.planned.run
             for case in cases:
                 case.proof = self.request.planned.proofs[case.key]
             return
@@ -182,11 +182,11 @@ class Measurement:
         if seeks and known is None:
             self.progress.stage("proving what did not change")
             with self.costs.phase("prove", whole=True):
-                planned.unproved = prove(
-                    cases, place, planned.cases.found, plan, planned.budget, self.progress.stage, fuzz=not what.quick
+                settled.unproved = prove(
+                    cases, place, settled.cases.found, plan, settled.budget, self.progress.stage, fuzz=not what.quick
                 )
-        planned.run = _new_run()
-        if known is None and (lot := self._lot(planned.run)):
+        settled.run = _new_run()
+        if known is None and (lot := self._lot(settled.run)):
             draw_audit(cases, lot)
         elif known is not None and seeks:
             for case in cases:
@@ -194,13 +194,13 @@ class Measurement:
         plan.m = shared(plan.criteria, what, {case.key for case in cases if case.code_proved})
         plan.looks = fitted(plan.m, what)
 
-    def _begin(self, place: Place, planned: _Planned, watch: Watch, stack: ExitStack) -> _Run:
+    def _begin(self, place: Place, settled: _Settled, watch: Watch, stack: ExitStack) -> _Run:
         """Write down what is known before the first check."""
         what, how, limits = self.request.what, self.request.how, place.limits
-        cases, plan, budget = planned.cases, planned.plan, planned.budget
+        cases, plan, budget = settled.cases, settled.plan, settled.budget
         begun = begun_with(self.request, place.sources.base, cases.all)
         claims = identity(self.request, place, plan, cases.all)
-        journal = Journal(self.request.where.out, claims, planned.run, how.resume, begun)
+        journal = Journal(self.request.where.out, claims, settled.run, how.resume, begun)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.fail_on = limits.fail_on
@@ -208,7 +208,7 @@ class Measurement:
         results.cases = cases.all
         results.files = [failure for one in cases.found.values() for failure in one.files]
         results.imports = cases.found["head"].imports
-        results.notes = [*place.sources.notes, *planned.unproved, *cases.idle, *remarks(what, plan, place.sides)]
+        results.notes = [*place.sources.notes, *settled.unproved, *cases.idle, *remarks(what, plan, place.sides)]
         explained = what.question is None or what.question.explained
         profiled = cases.open and explained and ("cuda" in place.benches or not plan.judged)
         profilers = find_profilers(place, plan, how, self.request.where.out) if profiled else None
@@ -287,12 +287,12 @@ class Measurement:
         with ExitStack() as stack:
             place = self._open(stack)
             cases = self._discover(place)
-            planned = self._plan(place, cases)
-            self._settle_plan(place, planned)
+            settled = self._plan(place, cases)
+            self._settle_plan(place, settled)
             require_untouched(place)
-            for line in [*planned.unproved, *cases.idle, *told(planned.plan.criteria)]:
+            for line in [*settled.unproved, *cases.idle, *told(settled.plan.criteria)]:
                 self.progress.note(line)
-            return place, cases.all, planned.plan, planned.run
+            return place, cases.all, settled.plan, settled.run
 
     def _lot(self, run: str) -> str:
         """Decides which proved cases are audited."""

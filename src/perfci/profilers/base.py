@@ -60,7 +60,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Request:
+class ProfilerRequest:
     """What a run asks of every profiler."""
 
     timeout: float
@@ -111,7 +111,7 @@ class Profiler(ABC, Generic[Seen]):
 
     @classmethod
     @abstractmethod
-    def find(cls, request: Request) -> "Profiler[Seen] | Fault":
+    def find(cls, request: ProfilerRequest) -> "Profiler[Seen] | Fault":
         """Return the profiler on this machine, or why it cannot be used."""
 
     def for_cases(self, device: DeviceKind) -> "Profiler[Seen]":
@@ -158,7 +158,7 @@ class Profiler(ABC, Generic[Seen]):
 
         `names`: of the ranges of cases, or WHOLE. What goes wrong is a fault, never an exception. Code under test can
         write any file in its place: read it in a process of its own (`system.bounded.call`), within bounds, as the user
-        of that code (`Request.account`).
+        of that code (`ProfilerRequest.account`).
         """
         raise NotImplementedError(f"{self.name} is put around nothing")  # it writes no report: `inspect` is asked
 

@@ -24,7 +24,7 @@ LARGEST = 64 << 20
 _MOST_ROWS = 2000
 
 
-class Compared(Document):
+class WorkAnswer(Document):
     """An answer."""
 
     why_not: Annotated[str, Field(max_length=1000)]
@@ -33,17 +33,17 @@ class Compared(Document):
     """Side → its nodes in words."""
 
 
-def refused(why: str) -> Compared:
+def refused(why: str) -> WorkAnswer:
     """Return an answer without work."""
-    return Compared(why_not=one_line(why, 1000), work={})
+    return WorkAnswer(why_not=one_line(why, 1000), work={})
 
 
-def compare(cases: dict[str, dict[Side, list[Path]]], draws: int) -> dict[str, Compared]:
+def compare(cases: dict[str, dict[Side, list[Path]]], draws: int) -> dict[str, WorkAnswer]:
     """Compare recorded cases: of each, per side, folders of two or more processes, with lists of `draws` draws."""
     return {name: _compared(folders, draws) for name, folders in cases.items()}
 
 
-def _compared(folders: dict[Side, list[Path]], draws: int) -> Compared:
+def _compared(folders: dict[Side, list[Path]], draws: int) -> WorkAnswer:
     shown: dict[Side, list[str]] = {}
     images: dict[Path, bytes] = {}
     same = cache(same_function)
@@ -60,8 +60,8 @@ def _compared(folders: dict[Side, list[Path]], draws: int) -> Compared:
             side: [shorten(row, 300) for row in rows(several[0].work)[:_MOST_ROWS]] for side, several in found.items()
         }
         if why := why_not_same(found["base"], found["head"], same):
-            return Compared(why_not=one_line(f"{why}, in draw {draw + 1}" if draw else why, 1000), work=shown)
-    return Compared(why_not="", work=shown)
+            return WorkAnswer(why_not=one_line(f"{why}, in draw {draw + 1}" if draw else why, 1000), work=shown)
+    return WorkAnswer(why_not="", work=shown)
 
 
 def _read(file: Path, lists: dict[bytes, WorkList], held: dict[Path, bytes]) -> Recorded | str:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.measure.proof.trace import Surroundings, Trace, read
+from perfci.measure.proof.trace import Surroundings, TracedNames, read
 from perfci.system import strace
 
 STRACE = strace.find()
@@ -31,7 +31,7 @@ def around(side: Path) -> Surroundings:
     return Surroundings(str(side), str(side.parent / "other"), "prove-1", str(side / "tree"), MARK, "/scratch/s")
 
 
-def traced(tmp_path: Path, code: str, *args: str) -> Trace:
+def traced(tmp_path: Path, code: str, *args: str) -> TracedNames:
     """What a Python script in `tree` names, under the real tool."""
     side = tmp_path.resolve() / "side"
     (side / "tree").mkdir(parents=True, exist_ok=True)
@@ -41,13 +41,13 @@ def traced(tmp_path: Path, code: str, *args: str) -> Trace:
     return read(output, around(side))
 
 
-def parsed(tmp_path: Path, text: str | bytes) -> Trace:
+def parsed(tmp_path: Path, text: str | bytes) -> TracedNames:
     file = tmp_path / "written"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     return read(file, around(tmp_path.resolve() / "side"))
 
 
-def named(found: Trace) -> set[str]:
+def named(found: TracedNames) -> set[str]:
     return set().union(*(part.named for part in found.parts))
 
 
@@ -162,7 +162,9 @@ def test_a_trace_with_pieces_lost_or_moved_never_raises(recorded: tuple[Path, by
     at = data.draw(st.integers(0, len(text)))
     piece = text[start : min(end, start + 60)]
     changed = text[:start] + text[start + len(piece) :]
-    assert isinstance(parsed(place, changed[:at] + data.draw(st.sampled_from([b"", piece])) + changed[at:]), Trace)
+    assert isinstance(
+        parsed(place, changed[:at] + data.draw(st.sampled_from([b"", piece])) + changed[at:]), TracedNames
+    )
 
 
 @given(text=st.text(alphabet=st.sampled_from('7 open(at)"\\x2f<>{}=,-+?.O_RDONLY\n\0é')))

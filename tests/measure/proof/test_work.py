@@ -11,7 +11,7 @@ import pytest
 
 from perfci.measure.proof import work
 from perfci.system.users import SAME
-from perfci.work.files import Compared, refused
+from perfci.work.files import WorkAnswer, refused
 
 NAMES = [f"case/n={number}" for number in range(8)]
 
@@ -34,7 +34,7 @@ def compared(
     roomy: bool = True,
     lanes: int = 1,
     fair: bool = True,
-) -> tuple[set[str], dict[str, Compared]]:
+) -> tuple[set[str], dict[str, WorkAnswer]]:
     """Return the cases whose lists of four processes were compared, and all answers."""
     clock = Clock()
     read: set[str] = set()
@@ -51,7 +51,7 @@ def compared(
 
     def reads(
         function: Any, bounds: Any, folder: Path, account: Any, cases: dict[str, Any], draws: int
-    ) -> dict[str, Compared]:
+    ) -> dict[str, WorkAnswer]:
         for name, sides in cases.items():
             assert {side: len(folders) for side, folders in sides.items()} == {"base": 2, "head": 2}
             assert {(one / "list").read_text() for folders in sides.values() for one in folders} == {name}

@@ -6,7 +6,7 @@ import pytest
 
 from perfci.model.policy import Command
 from perfci.model.profile import Fault
-from perfci.profilers.base import Request
+from perfci.profilers.base import ProfilerRequest
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu.command import InstalledNcu, classify, command, find, may_count, unfit_driver
@@ -153,7 +153,9 @@ def test_ncus_full_set_and_sections_of_the_policy(tmp_path, monkeypatch):
     monkeypatch.setattr("perfci.profilers.ncu.profiler.may_count", lambda: None)
 
     def asked(counters):
-        found = Ncu.find(Request(60.0, gpu=True, capability=(9, 0), counters=counters, metrics=("sm_throughput",)))
+        found = Ncu.find(
+            ProfilerRequest(60.0, gpu=True, capability=(9, 0), counters=counters, metrics=("sm_throughput",))
+        )
         assert isinstance(found, Ncu), found
         words = found.asking(["smsp__inst_executed.avg"]).under(tmp_path / "r.report").command(["python3"])
         return found, words, set(after(words, "--metrics").split(","))

@@ -25,7 +25,7 @@ from perfci.model.profile import Fault, Part, Profile, source
 from perfci.model.results import Case
 from perfci.model.text import count
 from perfci.profilers import registry
-from perfci.profilers.base import Built, Code, Keep, Profiler, Request, Scope, trimmed
+from perfci.profilers.base import Built, Code, Keep, Profiler, ProfilerRequest, Scope, trimmed
 from perfci.profilers.metrics import take
 from perfci.profilers.registry import Kind
 from perfci.sources.environment import DOWNLOADS
@@ -75,7 +75,7 @@ def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
     folder = None if plan.judged else _anew(out / KEPT)
     raw = _anew(out / RAW, how.raw) if how.raw or not plan.judged else None
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
-    request = Request(
+    request = ProfilerRequest(
         timeout=place.limits.timeout,
         gpu="cuda" in place.benches,
         driver_cuda=cuda_version(gpu.cuda()) if gpu else "",

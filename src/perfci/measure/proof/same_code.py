@@ -21,7 +21,7 @@ from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache
 from perfci.measure.proof.differing import Differing, differing, unequal
 from perfci.measure.proof.importing import Imported, closed, importing
-from perfci.measure.proof.trace import Part, Surroundings, Trace, read
+from perfci.measure.proof.trace import Part, Surroundings, TracedNames, read
 from perfci.measure.request import What
 from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import SCHEDULES
@@ -227,7 +227,7 @@ class _Tracing:
                 answers += [self._answer([(one, next(traces)) for one in pair]) for pair in pairs]
         return answers
 
-    def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[Trace]:
+    def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[TracedNames]:
         """Those of a group run beside each other."""
         traces = []
         for group in groups:
@@ -237,7 +237,7 @@ class _Tracing:
             traces += [process.trace() for process in group]
         return traces
 
-    def _answer(self, traces: "Sequence[tuple[_Process, Trace]]") -> _Answer:
+    def _answer(self, traces: "Sequence[tuple[_Process, TracedNames]]") -> _Answer:
         for process, trace in traces:
             for number, (file, part) in enumerate(zip(process.first, trace.parts, strict=False)):
                 if why := (trace.unsure if trace.at == number else "") or self._touched(part):
@@ -351,7 +351,7 @@ class _Process:
         why = one_line(died.reason.text, 300)
         self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
 
-    def trace(self) -> Trace:
+    def trace(self) -> TracedNames:
         if self.worker is not None:
             try:
                 # Beyond its time: the import of the suite, and the step that it is in.
@@ -368,7 +368,7 @@ class _Process:
             if self.tracer:
                 self.unsure = self.unsure or f"its processes did not end within {ENDING:g} s"
         if self.unsure:
-            return Trace(unsure=self.unsure)
+            return TracedNames(unsure=self.unsure)
         self.place.parent.account.reclaim(self.folder)
         other = next(one for one in self.place.sides.values() if one is not self.side)
         return read(

@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass
-class Trace:
+class TracedNames:
     """Names of processes, in parts that begin at the mark; with `unsure` it proves nothing."""
 
     parts: list[Part] = field(default_factory=list)
@@ -89,17 +89,17 @@ class Surroundings:
     """Later ones are not read."""
 
 
-def read(file: Path, around: Surroundings) -> Trace:
+def read(file: Path, around: Surroundings) -> TracedNames:
     """Read the trace of ended processes."""
     reader = _Reader(around)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(descriptor, encoding="ascii", newline="\n") as lines:
             if os.fstat(descriptor).st_size > LARGEST:
-                return Trace(unsure=f"its trace has more than {LARGEST >> 20} MiB")
+                return TracedNames(unsure=f"its trace has more than {LARGEST >> 20} MiB")
             return reader.trace(lines)
     except (OSError, UnicodeDecodeError) as error:
-        return Trace(unsure=f"its trace cannot be read ({type(error).__name__})")
+        return TracedNames(unsure=f"its trace cannot be read ({type(error).__name__})")
 
 
 def _text(hexadecimal: str) -> str:
@@ -112,14 +112,14 @@ class _Unsure(Exception):
 
 class _Reader:
     def __init__(self, around: Surroundings) -> None:
-        self.around, self.found = around, Trace()
+        self.around, self.found = around, TracedNames()
         self.folders = {around.start: None}
         """Working folders of any process, in order."""
         self.made: dict[str, int] = {}
         """Real paths that the processes made → part."""
         self.real: dict[str, str] = {"/": "/"}
 
-    def trace(self, lines: Iterable[str]) -> Trace:
+    def trace(self, lines: Iterable[str]) -> TracedNames:
         waiting: dict[str, str] = {}
         first, ended, behind, mark = "", "", False, "".join(f"\\x{byte:02x}" for byte in os.fsencode(self.around.mark))
         try:

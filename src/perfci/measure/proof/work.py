@@ -33,7 +33,7 @@ from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
 from perfci.system.lease import Lease
 from perfci.system.starter import Wait, Worker, close_all, wait_first
-from perfci.work.files import Compared, compare, refused
+from perfci.work.files import WorkAnswer, compare, refused
 from perfci.worker.tuners import UNSEEN
 
 Folders = dict[Side, list[Path]]
@@ -128,7 +128,7 @@ def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> st
     return f"its limit on {hosts[0].metric} asks what the host does" if hosts else ""
 
 
-def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
+def explain_work(request: Request, progress: Progress) -> dict[str, WorkAnswer]:
     """Record and compare the work of the request's cases. Returns id → answer. Raises PerfciError."""
     with ExitStack() as stack:
         place = open_place(request, progress, stack, Costs())
@@ -152,7 +152,7 @@ def explain_work(request: Request, progress: Progress) -> dict[str, Compared]:
 
 def compare_work(
     cases: Sequence[Case], place: Place, note: Callable[[str], None], end: float = math.inf
-) -> dict[str, Compared]:
+) -> dict[str, WorkAnswer]:
     """Record and compare the work of cases. Returns id → answer. Raises MachineError. `end`: monotonic clock."""
     answers = {case.id: refused(why) for case in cases if (why := _absent(case))}
     account = place.parent.account
@@ -161,7 +161,7 @@ def compare_work(
         recorded = recording.record([case for case in cases if case.id not in answers])
         parts = [recorded[first : first + _AT_ONCE] for first in range(0, len(recorded), _AT_ONCE)]
 
-        def compared(part: Sequence[tuple[str, Folders]]) -> dict[str, Compared]:
+        def compared(part: Sequence[tuple[str, Folders]]) -> dict[str, WorkAnswer]:
             try:
                 return call(compare, _BOUNDS, desktop, account, cases=dict(part), draws=DRAWS)
             except Unread as error:
@@ -177,7 +177,7 @@ class _Recording:
     """Records the work of cases, each in several processes of each side."""
 
     def __init__(
-        self, place: Place, desktop: Path, end: float, note: Callable[[str], None], answers: dict[str, Compared]
+        self, place: Place, desktop: Path, end: float, note: Callable[[str], None], answers: dict[str, WorkAnswer]
     ) -> None:
         """`answers`: id → of what is not to be compared."""
         self.place, self.desktop, self.end, self.note, self.answers = place, desktop, end, note, answers

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfci.model.base import DeviceKind
 from perfci.model.policy import Command
 from perfci.model.profile import Counters, Fault
-from perfci.profilers.base import LOG_END, Profiler, Read, Request, grown, said, trimmed
+from perfci.profilers.base import LOG_END, Profiler, ProfilerRequest, Read, grown, said, trimmed
 from perfci.profilers.ncu import chips
 from perfci.profilers.ncu import command as ncu_command
 from perfci.profilers.ncu import file as ncu_file
@@ -35,7 +35,7 @@ class Ncu(Profiler[Counters]):
     """Nsight Compute around a worker, one start for a side's cases; or around a command."""
 
     installed: InstalledNcu
-    request: Request
+    request: ProfilerRequest
     chip: str
     names: tuple[str, ...]
     """Quantities of `chips.COUNTED` that the chip can give, and ncu's metrics."""
@@ -62,7 +62,7 @@ class Ncu(Profiler[Counters]):
     window = True
 
     @classmethod
-    def find(cls, request: Request) -> "Ncu | Fault":
+    def find(cls, request: ProfilerRequest) -> "Ncu | Fault":
         """Return the first ncu that runs, fits the driver and may count on a GPU; or why not."""
         found = may_count() or ncu_command.find(request.driver_cuda)
         if isinstance(found, Fault):

@@ -11,7 +11,7 @@ from perfci.model.policy import Command, Traced
 from perfci.model.profile import Fault, Trace
 from perfci.model.results import Reason
 from perfci.model.text import escaped
-from perfci.profilers.base import LARGEST_TIMELINE, SMALLER, TRACED, Keep, Profiler, Read, Request, grown, said
+from perfci.profilers.base import LARGEST_TIMELINE, SMALLER, TRACED, Keep, Profiler, ProfilerRequest, Read, grown, said
 from perfci.profilers.nsys import command as nsys_command
 from perfci.profilers.nsys import export as nsys_export
 from perfci.profilers.nsys import perfetto
@@ -35,7 +35,7 @@ class Nsys(Profiler[Trace]):
     """Nsight Systems around a worker, one start for a side's cases; or around a command."""
 
     installed: InstalledNsys
-    request: Request
+    request: ProfilerRequest
     seconds: float
     cuda: bool = True
     whole: bool = False
@@ -50,7 +50,7 @@ class Nsys(Profiler[Trace]):
     window = False
 
     @classmethod
-    def find(cls, request: Request) -> "Nsys | Fault":
+    def find(cls, request: ProfilerRequest) -> "Nsys | Fault":
         """Return the first nsys that runs, or why there is none."""
         found = nsys_command.find()
         if isinstance(found, Fault):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfci.model.profile import KernelCode, KernelUse
 from perfci.profilers import faults
-from perfci.profilers.base import Built, Code, Profiler, Read, Request
+from perfci.profilers.base import Built, Code, Profiler, ProfilerRequest, Read
 from perfci.profilers.sass import code as sass
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk, run
 from perfci.system.users import SAME, Account
@@ -23,13 +23,13 @@ fault = partial(faults.fault, sass.TOOL, "code")
 class Sass(Profiler[Code]):
     """cuobjdump, which each side may have."""
 
-    request: Request
+    request: ProfilerRequest
     name = sass.TOOL
     part = "code"
     scopes = frozenset({"side"})
 
     @classmethod
-    def find(cls, request: Request) -> "Sass":
+    def find(cls, request: ProfilerRequest) -> "Sass":
         """Return the reader: a side without cuobjdump says so later."""
         return cls(request)
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perfci.model.base import DeviceKind
 from perfci.model.profile import Fault, Trace
-from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Profiler, Read, Request, grown
+from perfci.profilers.base import LARGEST_TIMELINE, TRACED, Profiler, ProfilerRequest, Read, grown
 from perfci.profilers.faults import fault
 from perfci.profilers.torch import capture as kineto_capture
 from perfci.profilers.torch import json as kineto_json
@@ -28,7 +28,7 @@ Seen = tuple[Trace | None, Annotated[list[Fault], Field(max_length=2)]]
 class Kineto(Profiler[Trace]):
     """torch.profiler inside the worker."""
 
-    request: Request
+    request: ProfilerRequest
     seconds: float
     device: DeviceKind = "cuda"
     name = "torch.profiler"
@@ -36,7 +36,7 @@ class Kineto(Profiler[Trace]):
     scopes = frozenset({"case"})
 
     @classmethod
-    def find(cls, request: Request) -> "Kineto":
+    def find(cls, request: ProfilerRequest) -> "Kineto":
         """Return the profiler of the torch under test."""
         return cls(request, TRACED * request.timeout)
 
