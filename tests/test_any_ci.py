@@ -33,7 +33,7 @@ def origin(tmp_path: Path) -> Repo:
         shutil.copy(CI / name, repo.root)
     repo.commit()
     repo.git("checkout", "-q", "-b", "change")
-    repo.write("kernels/adding.py", adding(spin=200_000))
+    repo.write("kernels/adding.py", adding(spin=20_000))
     repo.commit("slower")
     repo.git("checkout", "-q", "main")
     repo.write("README", "main goes on")

@@ -201,7 +201,7 @@ def test_the_bisect_by_hand_writes_its_summary(repo: Repo, tmp_path: Path) -> No
     repo.git("checkout", "-q", "-b", "good$(touch${IFS}broken)")  # a name that a shell must not read
     repo.commit("good")
     repo.git("checkout", "-q", "-b", "bad")
-    repo.write("kernels/adding.py", adding(spin=200_000))
+    repo.write("kernels/adding.py", adding(spin=20_000))
     culprit = repo.commit("adds with care")
     repo.commit("plain")
     bin_folder = tmp_path / "runner" / "perfci" / "bin"

@@ -224,8 +224,8 @@ WORK = """
 """
 
 
-def adding(n: int = 20_000, spin: int = 0, name: str = "adding") -> str:
-    """A pure-Python kernel of about 1 ms; `spin` adds work of the same kind without changing the result."""
+def adding(n: int = 2_000, spin: int = 0, name: str = "adding") -> str:
+    """A pure-Python kernel of about 0.1 ms; `spin` adds work of the same kind without changing the result."""
     text = dedent(WORK.format(n=n)).replace("def adding", f"def {name}")
     return text.replace(
         "    return total\n", f"    for i in range({spin}):\n        total += i * 0.0\n    return total\n"

@@ -22,7 +22,7 @@ CHOOSING = """
     import os
     import perfci
 
-    ROUNDS = 400_000 if os.environ.get("PACE") == "slow" else 20_000
+    ROUNDS = 40_000 if os.environ.get("PACE") == "slow" else 2_000
 
     @perfci.kernel(devices=["cpu"])
     def choosing(bench):
@@ -53,7 +53,7 @@ def paced(repo: Repo) -> Repo:
 @pytest.mark.slow
 def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_path: Path) -> None:
     """No --base: the tree, with what is not committed, is compared with itself."""
-    old, new = interpreter(tmp_path / "old", "1.0", 20_000), interpreter(tmp_path / "new", "2.0", 400_000)
+    old, new = interpreter(tmp_path / "old", "1.0", 2_000), interpreter(tmp_path / "new", "2.0", 40_000)
     paced.write("kernels/a.py", PACED.replace("7", "7 + 0"))
     run = paced.perfci("compare", "--python", f"base:{old}", "--python", new, "--quick", "--budget", "3m")
     assert run.code == 1, run.out + run.err
@@ -74,7 +74,7 @@ def test_a_slower_package_in_heads_interpreter_is_a_regression(paced: Repo, tmp_
 @pytest.mark.slow
 def test_like_interpreters_are_unchanged_and_measured(paced: Repo, tmp_path: Path) -> None:
     """Another interpreter may differ in what is not seen: nothing is proved by equal files."""
-    one, two = interpreter(tmp_path / "one", "1.0", 20_000), interpreter(tmp_path / "two", "1.0", 20_000)
+    one, two = interpreter(tmp_path / "one", "1.0", 2_000), interpreter(tmp_path / "two", "1.0", 2_000)
     run = paced.perfci("compare", "--python", f"base:{one}", "--python", two, "--quick", "--budget", "3m")
     assert run.code == 0, run.out + run.err
     assert run.classes().get("paced") in ("unchanged", "inconclusive")  # the latter on a busy machine
@@ -84,7 +84,7 @@ def test_like_interpreters_are_unchanged_and_measured(paced: Repo, tmp_path: Pat
 
 def test_one_interpreter_for_both_leaves_nothing_to_compare(paced: Repo, tmp_path: Path) -> None:
     """Then all is one environment, and the same files prove it."""
-    one = interpreter(tmp_path / "one", "1.0", 20_000)
+    one = interpreter(tmp_path / "one", "1.0", 2_000)
     paced.env["PERFCI_MEASURE_ALL"] = "0"
     run = paced.perfci("compare", "--python", f"base:{one}", "--python", one)
     assert run.code == 0, run.out + run.err

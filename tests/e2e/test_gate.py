@@ -50,18 +50,18 @@ def test_slower_faster_deleted_new_changed_and_wrong(repo: Repo) -> None:
     """Every class of the issue in one comparison, by name, with the exit code of the worst."""
     repo.policy(LIMITS)
     for name in ("slower", "faster", "deleted", "redeclared", "wrong", "broken"):
-        repo.write(f"kernels/{name}.py", adding(spin=40_000, name=name))
+        repo.write(f"kernels/{name}.py", adding(spin=4000, name=name))
     repo.commit("base")
-    repo.write("kernels/slower.py", adding(spin=600_000, name="slower"))
+    repo.write("kernels/slower.py", adding(spin=60_000, name="slower"))
     repo.write("kernels/faster.py", adding(spin=0, name="faster"))
     (repo.root / "kernels/deleted.py").unlink()
     repo.write("kernels/new.py", adding(name="new"))
-    text = adding(spin=40_000, name="redeclared")
+    text = adding(spin=4000, name="redeclared")
     repo.write(
         "kernels/redeclared.py",
         text.replace("    bench.reference", "    bench.work(flops=5)\n    bench.reference"),
     )
-    text = adding(spin=40_000, name="wrong")
+    text = adding(spin=4000, name="wrong")
     repo.write("kernels/wrong.py", text.replace("total += i * 0.5", "total += i * 0.501"))
     repo.write("kernels/broken.py", "import there_is_no_such_module\n")
     repo.write("kernels/gpu.py", adding(name="on_gpu").replace('["cpu"]', '["cuda"]'))
@@ -86,7 +86,7 @@ def test_a_head_that_loosens_its_limits_is_judged_by_base_and_told_so(repo: Repo
     repo.adds(LIMITS, "base")
     repo.policy("limits: [{cases: '*', metric: time, regression: 900%}]\nfail_on: []\n")
     own = 'devices=["cpu"], limits=[{"metric": "time", "max": "1h"}]'
-    repo.write("kernels/adding.py", adding(spin=200_000).replace('devices=["cpu"]', own))
+    repo.write("kernels/adding.py", adding(spin=20_000).replace('devices=["cpu"]', own))
     repo.commit("loosen and slow down")
     run = repo.perfci("compare", "--base", "HEAD~1", "--committed")
     assert run.code == 1, run.out + run.err

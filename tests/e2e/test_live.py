@@ -80,9 +80,9 @@ def changed(repo: Repo) -> Repo:
     repo.env["TERM"] = "xterm"
     repo.policy("budget: 120s\nlimits: [{cases: '*', metric: time, regression: 40%}]\n")
     for name in ("slower", "alike"):
-        repo.write(f"kernels/{name}.py", adding(3000).replace("adding", name))
+        repo.write(f"kernels/{name}.py", adding().replace("adding", name))
     repo.commit("base")
-    repo.write("kernels/slower.py", adding(3000, spin=90_000).replace("adding", "slower"))
+    repo.write("kernels/slower.py", adding(spin=20_000).replace("adding", "slower"))
     repo.commit("change")
     return repo
 

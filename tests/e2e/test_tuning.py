@@ -36,7 +36,7 @@ SUITE = """
     @perfci.kernel(devices=["cpu"])
     def totals(bench):
         bench.reference(lambda: 7, rtol=0, atol=0)
-        return lambda: tuned.run(20_000)
+        return lambda: tuned.run(2_000)
 """
 POLICY = "limits: [{cases: '*', metric: time, regression: 30%}]\n"
 

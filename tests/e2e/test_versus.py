@@ -28,22 +28,22 @@ CASES = """
 
     @perfci.kernel(devices=["cpu"])
     def ten_times(bench):
-        return declare(bench, 4000, ("tenfold", lambda: spin(4000, 10)))
+        return declare(bench, 400, ("tenfold", lambda: spin(400, 10)))
 
 
     @perfci.kernel(devices=["cpu"])
     def wrong(bench):
-        return declare(bench, 4000, ("nothing", lambda: 0.0))
+        return declare(bench, 400, ("nothing", lambda: 0.0))
 
 
     @perfci.kernel(devices=["cpu"])
     def raising(bench):
-        return declare(bench, 4000, ("broken", lambda: 1 / 0))
+        return declare(bench, 400, ("broken", lambda: 1 / 0))
 
 
     @perfci.kernel(devices=["cpu"])
     def none(bench):
-        return declare(bench, 4000, None)
+        return declare(bench, 400, None)
 """
 TEN_TIMES = CASES.split("\n\n\n", maxsplit=2)[0]
 LIMITS = """
@@ -88,9 +88,9 @@ def test_an_alternative_is_timed_beside_head_and_told_in_every_report(repo: Repo
 
 @pytest.mark.slow
 def test_one_that_is_too_slow_fails_and_one_that_was_so_already_warns(repo: Repo) -> None:
-    one = "limits: [{cases: ten_times, metric: speedup, min: 2x}]\n"
-    written(repo, one, KERNEL + TEN_TIMES)
-    slower = (KERNEL + TEN_TIMES).replace("lambda: spin(n)", "lambda: spin(n, 20)")
+    four_times = KERNEL + TEN_TIMES.replace("spin(400, 10)", "spin(400, 4)")
+    written(repo, "limits: [{cases: ten_times, metric: speedup, min: 2x}]\n", four_times)
+    slower = four_times.replace("lambda: spin(n)", "lambda: spin(n, 8)")
     repo.write("kernels/k.py", slower)
     run = repo.perfci("compare", "--base", "HEAD")
     (row,) = on_speedup(run).values()
@@ -106,9 +106,10 @@ def test_one_that_is_too_slow_fails_and_one_that_was_so_already_warns(repo: Repo
 
 @pytest.mark.slow
 def test_another_alternative_than_bases_is_another_question(repo: Repo) -> None:
-    renamed = TEN_TIMES.replace("def ten_times", "def renamed")
-    written(repo, "limits: [{cases: '*', metric: speedup, min: 1.10x}]\n", KERNEL + TEN_TIMES + renamed)
-    weaker = TEN_TIMES.replace("spin(4000, 10)", "spin(4000, 11)")
+    cheap = TEN_TIMES.replace("spin(400, 10)", "spin(400)")
+    renamed = cheap.replace("def ten_times", "def renamed")
+    written(repo, "limits: [{cases: '*', metric: speedup, min: 1.10x}]\n", KERNEL + cheap + renamed)
+    weaker = cheap.replace("spin(400)", "spin(401)")
     repo.write("kernels/k.py", KERNEL + weaker + renamed.replace('"tenfold"', '"elevenfold"'))
     run = repo.perfci("compare", "--base", "HEAD")
     rows = on_speedup(run)
@@ -118,7 +119,7 @@ def test_another_alternative_than_bases_is_another_question(repo: Repo) -> None:
 
 
 def test_one_that_fails_while_it_is_timed_is_no_answer(repo: Repo) -> None:
-    failing = TEN_TIMES.replace("lambda: spin(4000, 10)", "Later()")
+    failing = TEN_TIMES.replace("lambda: spin(400, 10)", "Later()")
     later = """
 
     class Later:
@@ -128,7 +129,7 @@ def test_one_that_fails_while_it_is_timed_is_no_answer(repo: Repo) -> None:
             Later.calls += 1
             if Later.calls > 3:
                 raise OSError("the fourth call")
-            return spin(4000)
+            return spin(400)
 """
     written(repo, "limits: [{cases: ten_times, metric: speedup, min: 1.10x}]\n", KERNEL + later + failing)
     run = repo.perfci("run")

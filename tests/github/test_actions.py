@@ -355,7 +355,7 @@ def test_jobs_of_a_matrix_measure_the_shards_of_a_plan_and_one_job_says_what_the
 def test_a_hostile_regression_is_said_as_it_is(account: Account) -> None:
     """Branch, case and log try to become commands, markup and shell."""
     account.main(hostile(account.clone, LIMIT), LIMIT + applications("app"))
-    kernel = hostile(account.clone, LIMIT, spins=200_000)
+    kernel = hostile(account.clone, LIMIT, spins=20_000)
     pull = account.pull_request("$(id)")
     jobs = account.event(pull)
     measure, publish = jobs["measure"], jobs["publish"]
@@ -431,7 +431,7 @@ def test_the_action_as_users_get_it(tmp_path: Path, hub: GitHub) -> None:
     account = Account(tmp_path, hub, copy_actions(tmp_path / "actions", ROOT))
     account.clone.write("uv.toml", "not toml")
     account.main(adding())
-    account.clone.write("kernels/adding.py", adding(spin=200_000))
+    account.clone.write("kernels/adding.py", adding(spin=20_000))
     job = account.event(account.pull_request(), workflow=HERE.replace("publish: here, ", ""))["perfci"]
     assert (job.result, job.outputs["org/perfci@v1"]["exit-code"]) == ("failure", "1"), job.log
     assert job.said("error")[0].properties["file"] == "kernels/adding.py"

@@ -195,7 +195,7 @@ def test_a_regression_fails_by_bases_limit_and_is_annotated(hub: Hub) -> None:
     """The pull request loosens the limit and prints workflow commands: neither helps it."""
     hostile(hub.repo, LIMIT)
     hub.repo.commit()
-    hostile(hub.repo, LIMIT.replace("20%", "900%"), spins=200_000)
+    hostile(hub.repo, LIMIT.replace("20%", "900%"), spins=20_000)
     job = hub.job("pull_request", hub.pull_request(), hub.merge, hub.checkout(hub.merge, depth=1))
     assert job.code == 1, job.log
     assert (job.outputs["verdict"], job.outputs["regressions"], job.outputs["exit-code"]) == ("fail", "2", "1")

@@ -163,7 +163,7 @@ def test_what_is_deleted_keeps_no_limit(tmp_path, side, whole):
     assert came["less"] > 5 and (whole or came["all"] > 5)
 
 
-@pytest.mark.slow
+@pytest.mark.simulation
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("side", ["base", "head"])

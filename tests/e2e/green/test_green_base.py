@@ -69,7 +69,7 @@ def test_a_base_that_is_head_under_another_name_is_refused(behind: Repo, args: l
 
 
 def test_what_committed_leaves_out_is_named(behind: Repo) -> None:
-    behind.write("kernels/adding.py", adding(spin=10))
+    behind.write("kernels/adding.py", adding(spin=1))
     line = refused(behind, "--base", "main", "--committed")
     assert line.startswith("perfci: HEAD is an ancestor of main: nothing to compare: commit what is changed, or leave")
 
@@ -89,7 +89,7 @@ def test_head_is_compared_with_itself_where_that_is_asked_for(behind: Repo, tmp_
 
 @pytest.mark.parametrize("edit", [pytest.param("tracked", marks=pytest.mark.slow), "new"])
 def test_a_working_tree_with_edits_is_compared(behind: Repo, tmp_path: Path, edit: str) -> None:
-    behind.write("kernels/adding.py" if edit == "tracked" else "kernels/new.py", adding(spin=10))
+    behind.write("kernels/adding.py" if edit == "tracked" else "kernels/new.py", adding(spin=1))
     assert built(behind, tmp_path / "sides", "--base", "main")
 
 

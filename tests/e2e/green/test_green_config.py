@@ -21,7 +21,7 @@ def last(run: Run) -> str:
 
 def project(repo: Repo, policy: str) -> str:
     repo.policy(policy)
-    repo.write("kernels/adding.py", adding(n=2000))
+    repo.write("kernels/adding.py", adding())
     return repo.commit()
 
 
@@ -61,8 +61,8 @@ def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
 
 def test_a_limit_for_a_device_that_is_not_here_is_no_typo(repo: Repo) -> None:
     repo.policy("limits:\n  - {cases: adding, regression: 50%}\n  - {cases: big, regression: 2%}\n")
-    other = adding(n=2000).replace('devices=["cpu"]', 'devices=["cuda"]').replace("def adding", "def big")
-    repo.write("kernels/adding.py", adding(n=2000))
+    other = adding().replace('devices=["cpu"]', 'devices=["cuda"]').replace("def adding", "def big")
+    repo.write("kernels/adding.py", adding())
     repo.write("kernels/big.py", other)
     repo.commit()
     run = repo.perfci("list")
@@ -75,7 +75,7 @@ def test_a_limit_of_a_case_that_is_gone_is_missing_as_ever(repo: Repo) -> None:
     """And is told to be idle once merged. A limit that head adds for a new case is fine."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n")
     repo.git("mv", "kernels/adding.py", "kernels/summing.py")
-    repo.write("kernels/summing.py", adding(n=2000, name="summing"))
+    repo.write("kernels/summing.py", adding(name="summing"))
     changed(repo, "limits:\n  - {cases: [adding, summing], regression: 50%}\n")
     run = repo.perfci("compare", "--base", "HEAD^", *QUICK)
     assert run.code == 1
@@ -115,7 +115,7 @@ def test_heads_typo_is_heads_and_bases_is_bases(repo: Repo) -> None:
 
 def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Repo) -> None:
     project(repo, TIME)
-    own = adding(n=2000).replace('["cpu"]', '["cuda"], limits=[{"metric": "sm_throughput", "min": 0.85}]')
+    own = adding().replace('["cpu"]', '["cuda"], limits=[{"metric": "sm_throughput", "min": 0.85}]')
     repo.write("kernels/other.py", own.replace("def adding", "def other"))
     run = repo.perfci("run", "adding", *QUICK)
     assert run.code == 2
@@ -162,7 +162,7 @@ def test_a_case_that_is_gone_is_missing_though_its_limits_wait_for_another_machi
     """No machine would find it any more."""
     project(repo, COUNTERS + "  - {cases: '*', metric: time, max: 10s, devices: ['*H100*']}\n")
     repo.git("rm", "-q", "kernels/adding.py")
-    repo.write("kernels/summing.py", adding(n=2000, name="summing"))
+    repo.write("kernels/summing.py", adding(name="summing"))
     repo.commit("another one")
     run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
     assert (run.code, run.classes()) == (1, {"adding": "missing"}), run.out + run.err
@@ -187,7 +187,7 @@ def test_a_command_whose_device_head_edits_is_gone(repo: Repo) -> None:
 
 def test_a_suite_without_torch_names_the_interpreter(repo: Repo) -> None:
     project(repo, TIME)
-    repo.write("kernels/adding.py", "import torch\n" + dedent(adding(n=2000)))
+    repo.write("kernels/adding.py", "import torch\n" + dedent(adding()))
     run = repo.perfci("run", *QUICK)
     assert run.code == 2
     assert (
@@ -243,7 +243,7 @@ def test_a_command_with_the_name_of_a_kernel(repo: Repo, args: tuple[str, ...]) 
 def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
     project(repo, "limits:\n  - {cases: adding, metric: time, regression: 50%, fail_on: broken}\n")
     repo.git("mv", "kernels/adding.py", "kernels/summing.py")
-    repo.write("kernels/summing.py", adding(n=2000, name="summing"))
+    repo.write("kernels/summing.py", adding(name="summing"))
     repo.commit("another one")
     run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
     assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err

@@ -78,7 +78,7 @@ def test_far_slower_when_the_budget_ends(
     """Proved or not, or not even measured: it never passes, and says what was seen."""
     repo.adds(LIMITS)
     sleeps = SLEEPS.format(file=str(tmp_path / "starts"), at=BEFORE + pairs + 1, seconds=budget + 1)  # of the next pair
-    (repo.root / "kernels/adding.py").write_text(sleeps + adding(spin=200_000))
+    (repo.root / "kernels/adding.py").write_text(sleeps + adding(spin=20_000))
     run = repo.perfci("compare", "--base", "HEAD", "--budget", f"{budget}s")
     assert (run.code, len(run.results["cases"][0]["pairs"])) == (code, pairs), run.out + run.err
     assert words in run.out
@@ -100,7 +100,7 @@ def test_declared_work_that_differs_hides_no_slow_down(repo: Repo) -> None:
     kernel = adding().replace("    bench.reference", "    bench.work(read={read})\n    bench.reference")
     repo.write("kernels/adding.py", kernel.replace("{read}", "4096"))
     repo.commit()
-    slower = adding(spin=200_000).replace("    bench.reference", "    bench.work(read=4100)\n    bench.reference")
+    slower = adding(spin=20_000).replace("    bench.reference", "    bench.work(read=4100)\n    bench.reference")
     repo.write("kernels/adding.py", slower)
     run = repo.perfci("compare", "--base", "HEAD", "--quick", "--budget", "5m")
     assert run.code == 1, run.out + run.err

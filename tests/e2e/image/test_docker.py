@@ -173,7 +173,7 @@ def test_exit_codes_are_perfcis(image: Image, project: Project) -> None:
     project.repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\ndevices: [cpu]\nbudget: 30s\n"
                        "limits: [{cases: '*', metric: time, regression: 30%}]\n")  # fmt: skip
     project.repo.commit()
-    project.repo.write("kernels/adding.py", adding(spin=200_000))
+    project.repo.write("kernels/adding.py", adding(spin=20_000))
     project.hand_over()
     code, out, err = Started(project, image, "compare", "--quick", "--base", "HEAD").end()
     assert code == 1, out + err
@@ -264,7 +264,7 @@ def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp
     hub.repo.write("kernels/adding.py", adding())
     hub.repo.commit()
     spying = "import os\nprint('SEEN', dict(os.environ), flush=True)\n"
-    hub.repo.write("kernels/adding.py", adding(spin=200_000) + spying)
+    hub.repo.write("kernels/adding.py", adding(spin=20_000) + spying)
     payload = hub.pull_request()
     payload["pull_request"]["head"]["repo"] = FORK
     checkout = hub.checkout(hub.merge)

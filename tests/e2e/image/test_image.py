@@ -228,7 +228,7 @@ def test_without_arguments_it_compares_the_repository_and_gives_the_caller_the_r
 
 
 def test_what_is_slower_fails_the_gate(image: Image, project: Project) -> None:
-    project.repo.write("kernels/adding.py", adding(spin=200_000))
+    project.repo.write("kernels/adding.py", adding(spin=20_000))
     project.hand_over()
     done = image.run(project.root, "compare", "adding")
     assert done.returncode == 1, done.stderr

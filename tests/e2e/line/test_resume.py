@@ -27,7 +27,7 @@ def two(repo: Repo) -> Repo:
     repo.write("kernels/adding.py", adding())
     repo.write("kernels/other.py", adding(name="other"))
     repo.commit("base")
-    repo.write("kernels/adding.py", adding(spin=1000))
+    repo.write("kernels/adding.py", adding(spin=100))
     repo.commit("head")
     return repo
 

@@ -114,10 +114,10 @@ def recorded(repo: Repo, sha: str, name: str, reference: str) -> None:
 def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst(repo: Repo) -> None:
     """Main crept away from v1.0 in two steps, each within its limit, and v1.1 is tagged between them."""
     first = released(repo)
-    repo.write("kernels/adding.py", adding(spin=12_000))
+    repo.write("kernels/adding.py", adding(spin=8_000))
     second = repo.commit("a step")
     repo.git("tag", "v1.1")
-    repo.write("kernels/adding.py", adding(spin=14_000))
+    repo.write("kernels/adding.py", adding(spin=9_000))
     repo.write("kernels/other.py", adding(name="other"))
     repo.commit("another step")
     recorded(repo, second, "v1.0", first)

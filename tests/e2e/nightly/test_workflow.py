@@ -95,7 +95,7 @@ def test_nights_are_planned_measured_and_recorded_by_jobs_of_their_own(tmp_path:
     [one] = main.nights()
     assert (one.commit.sha, one.last, one.reference and one.reference.name) == (release, None, "v1.0")
 
-    slower = main.push(adding(spin=10_000))
+    slower = main.push(adding(spin=4_000))
     second = main.night(workflow())
     assert [second[name].result for name in ("plan", "measure", "record", "alert")] == [
         "success",

@@ -74,7 +74,7 @@ def test_a_change_to_documents_and_tests_is_proved_without_a_check(proving: Repo
 def test_an_interrupt_while_proving_leaves_nothing_to_resume(proving: Repo) -> None:
     """The journal of the run before is of other proofs, and its pairs are that run's."""
     proving.commit()
-    proving.write("kernels/a.py", adding(spin=200_000))
+    proving.write("kernels/a.py", adding(spin=20_000))
     assert (done := compared(proving)).results["cases"], done.err
     process = proving.start("compare", "--base", "HEAD")
     assert process.stderr is not None and any("proving" in line for line in process.stderr)
@@ -97,7 +97,7 @@ def test_an_unchanged_tree_is_proved_without_a_process(proving: Repo, tmp_path: 
 @pytest.mark.slow
 def test_a_kernel_that_changed_is_measured_and_shares_alpha_with_none_that_did_not(proving: Repo) -> None:
     proving.commit()
-    proving.write("kernels/a.py", adding(spin=200_000))
+    proving.write("kernels/a.py", adding(spin=20_000))
     run = compared(proving, "--budget", "1m")
     assert proofs(run) == {"adding": ("", "it reads tree/kernels/a.py, which differs"), "b": ("code", CODE)}
     assert run.code == 1 and run.classes() == {"adding": "regression", "b": "unchanged"}

@@ -102,7 +102,7 @@ def origin(repo: Repo) -> Repo:
     assert repo.perfci("init", "--kubernetes").code == 0
     assert (repo.root / FILE).read_text() == (ROOT / "src/perfci/cli/templates" / FILE).read_text()
     repo.commit()
-    repo.write("kernels/k2.py", adding(spin=200_000, name="adding2"))
+    repo.write("kernels/k2.py", adding(spin=20_000, name="adding2"))
     repo.commit("slower")
     return repo
 

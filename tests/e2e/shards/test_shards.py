@@ -24,7 +24,7 @@ def suite(repo: Repo, policy: str = LIMITS) -> None:
 
 
 def kernel(name: str, spin: int = 0) -> str:
-    return adding(n=4000, spin=spin, name=name)
+    return adding(spin=spin, name=name)
 
 
 def planned(repo: Repo, shards: int = 3, *more: str, read: Path | None = None, seed: str = "") -> dict:
@@ -40,7 +40,7 @@ def shard(repo: Repo, text: str, *more: str) -> Run:
 def slower(repo: Repo) -> None:
     """One kernel is slower, the others are touched."""
     for name in KERNELS:
-        repo.write(f"kernels/{name}.py", kernel(name, spin=200_000 if name == "bee" else 0) + f"\n# {name}\n")
+        repo.write(f"kernels/{name}.py", kernel(name, spin=20_000 if name == "bee" else 0) + f"\n# {name}\n")
     repo.commit("change")
 
 
