@@ -164,6 +164,7 @@ def test_what_is_deleted_keeps_no_limit(tmp_path, side, whole):
 
 
 @pytest.mark.simulation
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("side", ["base", "head"])

@@ -98,6 +98,7 @@ def test_what_is_deleted_of_a_page_keeps_no_limit(tmp_path, side):
 
 
 @pytest.mark.simulation
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("side", ["base", "head"])
 def test_a_thousand_deletions_of_a_page_keep_no_limit(tmp_path, side):
