@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfci.github.checkout import Compared, bringing_nothing, changed_files, find_base, require_no_secret
+from perfci.github.checkout import BaseOfHead, bringing_nothing, changed_files, find_base, require_no_secret
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
 from perfci.model.publication import Origin
@@ -60,7 +60,7 @@ def hub(tmp_path: Path) -> Hub:
     return Hub(tmp_path)
 
 
-def compared(repo: Repository, context: Context, asked: str = "") -> Compared:
+def compared(repo: Repository, context: Context, asked: str = "") -> BaseOfHead:
     found = find_base(repo, context, asked)
     assert found is not None
     return found
@@ -126,7 +126,7 @@ def test_a_head_whose_commits_base_holds_brings_nothing(hub: Hub) -> None:
         assert bringing_nothing(repo, context, compared(repo, context, asked), asked) == context.origin.head_sha
     merged = find(hub.checkout(hub.merge, 0))
     assert (
-        bringing_nothing(merged, held, Compared(None, True, merged.resolve_base("main", pull_request=True)))
+        bringing_nothing(merged, held, BaseOfHead(None, True, merged.resolve_base("main", pull_request=True)))
         == hub.fork_point
     )
     own = hub.pull_request()

@@ -208,7 +208,7 @@ def _decide(job: _Job) -> JobAnswer | Request:
         if policy is not None and policy.ignores(changed):
             return _unmeasured(_satisfied(changed), job)
         if (commit := bringing_nothing(repo, context, compared, settings.base)) is not None:
-            return _unmeasured(_nothing(short(commit), compared.name), job)
+            return _unmeasured(_without_own_commits(short(commit), compared.name), job)
     request = _request(settings, context, job.out, compared)
     if shard is not None:
         return as_planned(request, shard, Path(settings.plan)).but(command=shard.plan.command)
@@ -399,7 +399,7 @@ def _satisfied(changed: list[str]) -> JobAnswer:
     return JobAnswer("pass", 0, f"### ✅ Passed without measuring\n\n{said[0].upper()}{said[1:]}: {shown}.\n")
 
 
-def _nothing(head: str, base: str) -> JobAnswer:
+def _without_own_commits(head: str, base: str) -> JobAnswer:
     """A commit would be compared with itself."""
     typer.echo(f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head}")
     said = f"{code(head)} has no commit of its own, {code(base)} holds them all. Nothing was measured: this is no pass."

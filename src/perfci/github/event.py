@@ -240,10 +240,10 @@ def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
 def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:
     event = _read(_PushEvent, payload, name)
     repository, default = event.repository.full_name, f"refs/heads/{event.repository.default_branch}"
-    if _nothing(event.after):
+    if _is_null_hash(event.after):
         raise UsageError(f"push: {event.ref} was deleted: there is nothing to measure")
     if event.ref == default:
-        base = "" if _nothing(event.before) else event.before
+        base = "" if _is_null_hash(event.before) else event.before
     else:
         base = default if event.ref.startswith("refs/heads/") else ""
     return _of_branch(_origin(env, name, repository, event.after, event.ref), event.ref, base, default)
@@ -319,5 +319,5 @@ def _short(ref: str) -> str:
     return ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
 
 
-def _nothing(sha: str) -> bool:
+def _is_null_hash(sha: str) -> bool:
     return set(sha) == {"0"}

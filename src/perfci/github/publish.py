@@ -302,7 +302,7 @@ def _read(
         _hear(source, into, gathered.joined, inputs, api)
         if gathered.idle == len(source.artifacts) and not into.missing:
             into.unmeasured = _ignored(source, policy, api)
-            into.nothing = "" if into.unmeasured else _nothing(source, api)
+            into.nothing = "" if into.unmeasured else _without_own_commits(source, api)
     except ApiError as error:
         into.missing.append(str(error))
     if gathered.idle and not (into.unmeasured or into.nothing):
@@ -364,7 +364,7 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
     return f"{whose}'s `ignore` names every changed file ({count(len(files), 'file')})"
 
 
-def _nothing(source: Source, api: Api) -> str:
+def _without_own_commits(source: Source, api: Api) -> str:
     """By GitHub's history: base has every commit of head's. Else empty."""
     base = brings_nothing(source, api)
     return (

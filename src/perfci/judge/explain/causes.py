@@ -61,7 +61,7 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     ranked = _ranked(differences.findings(*two), *two, ratio)
     missing = _unseen({"base": base, "head": head})
     alone = see(head, usable(head) is not None)
-    said = [one.text for one in ranked] or _nothing(*two, ratio)
+    said = [one.text for one in ranked] or _unexplained(*two, ratio)
     if ranked and all(one.topic == "machine" for one in ranked):
         said[0] += ": suspect the machine"
     told = {one.topic for one in ranked} | {"launch"}  # that a profiler makes launches slow is no news
@@ -106,7 +106,7 @@ def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -
     return sorted(found, key=key)
 
 
-def _nothing(base: Seen, head: Seen, ratio: float | None) -> list[str]:
+def _unexplained(base: Seen, head: Seen, ratio: float | None) -> list[str]:
     suspect = ratio is not None and abs(math.log(ratio)) >= math.log1p(SUSPICIOUS)
     end = ": suspect the machine" if suspect else ""
     if base.groups is not None and head.groups is not None:
