@@ -76,13 +76,15 @@ def _stands(criterion: Criterion, found: Answer) -> bool:
 
 
 def _unlike(context: Context, case: Case, criterion: Criterion) -> Row | None:
-    """Of an alternative that differs between the sides, or did not always run."""
-    sides, effect = case.sides, context.effect_if_unanswered(case)
+    """Of an alternative that differs between the sides, or did not always run; for one that is wrong see
+    `_unmeasured`."""
+    sides = case.sides
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
+        effect = context.effect_if_unanswered(case)
         return criterion_row(case, criterion, "changed", effect, f"no speed-up to hold head to: {why}")
     if refused := next((pair.refused for pair in case.pairs if pair.refused), ""):
         reason = f"not measured: {_alternative_name(case)} failed: {refused}"
-        return criterion_row(case, criterion, "invalid", effect, reason)
+        return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), reason)
     return None
 
 

@@ -1,13 +1,13 @@
 """A criterion: one limit on one metric of one case, and all that is known of the kinds of limits.
 
-To add a kind of limit that has one bad side (say `drop`, an absolute change), begin here. One in either direction is
-new design: `beyond()` and `stats/decide.py` take the other side for an improvement.
+To add a kind of limit, begin here. New design are one in either direction (`beyond()` and `stats/decide.py` take the
+other side for an improvement) and an absolute change (`broken_by()` and `stats/answer.py` take ratios).
 
 1. Name it in `Kind`. The type checker then names each `match` below that must say what holds of it: what it compares
    with, beyond which side of it a value is wrong, which of two is stricter, how it is listed. `Key` and `asked()` are
    not matched on: look at them yourself.
-2. Give it a key in `Limit` of `model/policy.py`, with what `LIMIT_KEYS`, `CHANGES` (where it is a change), `_one_kind`
-   and `check_limit` there must know of it, and run `make schemas`.
+2. Give it a key in `Limit` of `model/policy.py`, with what `LIMIT_KEYS`, `CHANGES` (where it is a change) and
+   `check_limit` there must know of it, and run `make schemas`.
 3. `model/limits.py`: which cases it asks, and when it asks none.
 4. Only where it compares with something new: a value of `Against`; CONTRIBUTING.md lists who asks for it, the docs and
    the tests.

@@ -100,6 +100,7 @@ def _executed(data: bytes, name: str) -> list[tuple[str, object]]:
         ("the architecture", image.flags & 0xFF_FFFF),
         ("the kind of build", image.flags),
         ("the ABI", image.header),
+        # All names of the file, in their order: another kernel that was added, renamed or moved is seen.
         (_BESIDE, [(section.name, _names(image, section)) for section in image.sections]),
     ]
     for section in image.sections:

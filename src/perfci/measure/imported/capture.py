@@ -1,4 +1,4 @@
-"""A file of nsys, ncu or torch.profiler."""
+"""Reads files of nsys, ncu and torch.profiler: a case is an NVTX range, or a kernel where no file has a range."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Foreign captures of nsys, ncu and torch.profiler: NVTX ranges are cases, or kernels are."""
+"""Results of captures that other programs took: sides paired, notes on what they lack."""
 
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Cases of captures: ranges or kernels, and what a side's files say of them."""
+"""Names of captured cases (a range, or a kernel with its grid), alike in base and head, and their values."""
 
 import math
 import zlib
