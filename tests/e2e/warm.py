@@ -111,6 +111,11 @@ def main() -> None:
     for module in pkgutil.iter_modules(perfci.cli.__path__, "perfci.cli."):
         with suppress(ImportError):  # of an extra that is not installed
             import_module(module.name)
+    from perfci.render import html, parts
+
+    for environment in (html.jinja(), parts.jinja()):
+        for template in environment.list_templates(extensions=["j2"]):
+            environment.get_template(template)
     gc.freeze()
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(request["cwd"])

@@ -108,7 +108,7 @@ def test_nights_are_planned_measured_and_recorded_by_jobs_of_their_own(tmp_path:
     assert two.epoch == one.epoch
     [point] = [point for point in two.points if point.metric == "time"]
     assert point.reference is not None and point.reference.class_ == "regression"
-    assert point.reference.ratio is not None and 1.2 < point.reference.ratio.ratio < 4.5
+    assert point.reference.ratio is not None and 1.2 < point.reference.ratio.ratio < 9
     assert point.reference.limit == 0.4
     assert point.last is not None and point.last.class_ == "unchanged"
     plan = json.loads(second["plan"].outputs["Plan"]["plan"])

@@ -27,7 +27,9 @@ def members(number: int, folder: Path) -> list[Member]:
 
 
 def compare(number: int, repo: Path, *, resume: bool) -> None:
-    asked = {} if resume else {"base": "main~1", "committed": True, "budget": "90s"}  # else of the journal
+    asked = (
+        {} if resume else {"base": "main~1", "committed": True, "budget": "90s", "quick": True}
+    )  # else of the journal
     os.environ |= {"PERFCI_WAIT": "30s"} if resume else {"PERFCI_WAIT": "30s", "PERFCI_SEED": "3"}
     request = read_request(
         "compare", cases=[], where=repo, out=repo / "perfci-out", device=None if resume else ["cpu"], resume=resume,
