@@ -80,6 +80,12 @@ class Refusal(Document):
     seconds: Amount | None = None
 
 
+class Tried(Document):
+    """The answer to `try`."""
+
+    differs: bool
+
+
 class Executed(Document):
     """The answer to `prove`: why each case is not proved, or empty."""
 

@@ -27,6 +27,10 @@ class Scouting:
     tell: Callable[[str, str], None]
     """Takes a module, and a digest of its settings; an empty one takes the module back. Without a name: which modules
     are not reported, and why."""
+    loaded: Callable[[], bool]
+    """Called behind the suite's import: tells whether to execute cases for what they import."""
+    tried: Callable[[bool], None]
+    """Takes whether what differs was at work, in the import or in cases."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -77,6 +77,8 @@ class Checker:
         self._case: Case | None = None
         self._reply: Checked | Died | None = None
         self._unsettled: list[tuple[Case, Checked | Died]] = []
+        self._given: dict[str, tuple[object, object]] = {}
+        """Case key → tolerances of base that its check was given, if any."""
 
     def wants(self, case: Case) -> bool:
         """Tell whether a case is still to be checked."""
@@ -108,9 +110,9 @@ class Checker:
     def _ask(self) -> None:
         case = self._case
         assert case is not None
-        base = case.sides.get("base")
-        theirs = base.check if base is not None and base.status == "ok" else Check()
+        theirs = _base_check(case)
         fields = {"seed": self.bench.seed, "fuzz": self.fuzz, "rtol": theirs.rtol, "atol": theirs.atol}
+        self._given[case.key] = theirs.rtol, theirs.atol
         self.wait = None
         try:
             worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
@@ -187,6 +189,25 @@ class Checker:
         self._spare.clear()
         return disturbed
 
+    def take_back(self, again: Sequence[Case]) -> list[Case]:
+        """Forget and return what was checked by other tolerances than base's: these were not known yet, or still are
+        not, as of cases to be checked `again`."""
+        unheld = [
+            (case, reply)
+            for case, reply in self._unsettled
+            if isinstance(reply, Checked)
+            and self.base is not None
+            and (any(case is one for one in again) or not self._is_held(case, reply))
+        ]
+        for entry in unheld:
+            self._unsettled.remove(entry)
+            entry[0].sides[self.name].status, entry[0].sides[self.name].check = "ok", Check()
+        return [case for case, _ in unheld]
+
+    def _is_held(self, case: Case, reply: Checked) -> bool:
+        theirs = _base_check(case)
+        return (theirs.rtol, theirs.atol) in ((None, None), (reply.rtol, reply.atol), self._given[case.key])
+
     def _settle(self, case: Case, reply: Checked | Died, beside: bool, left: int) -> bool:
         side, probe = case.sides[self.name], None
         before = side.model_copy(deep=True)
@@ -244,6 +265,12 @@ class Checker:
         """End the worker."""
         if self._worker is not None:
             self._worker.close()
+
+
+def _base_check(case: Case) -> Check:
+    """Empty where it is not known, or failed."""
+    base = case.sides.get("base")
+    return base.check if base is not None and base.status == "ok" else Check()
 
 
 def _is_short(text: str) -> bool:

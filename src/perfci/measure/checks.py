@@ -44,9 +44,9 @@ def check_all(
 ) -> Probes:
     """Check every kernel's case. Fills `case.sides`; returns settle_all()'s probes.
 
-    Base is ahead, since its tolerances hold for head. Where a side makes what Python could import, all is checked
-    again, one side after the other, so that it is the side's own (`Seal.own`). A case that the budget does not reach in
-    every side is skipped in all: only what was right is timed.
+    Base's tolerances hold for head, which is checked beside it by its own, and again where they differ. Where a side
+    makes what Python could import, all is checked again, one side after the other, so that it is the side's own
+    (`Seal.own`). A case that the budget does not reach in every side is skipped in all: only what was right is timed.
     """
     probes: Probes = {}
     asked = {case.key: timing_of(case, found, place.limits) for case in cases}
@@ -141,7 +141,7 @@ def _in_turns(place: Place, sides: "list[Checker]", cases: Sequence[Case]) -> "l
 
 
 class _Lane:
-    """Cases that both sides' checkers share: head's wait for base's tolerances."""
+    """Cases that both sides' checkers share: head's is never ahead."""
 
     def __init__(self, sides: Sequence[Checker], cases: Sequence[Case], *, beside: bool) -> None:
         self.sides, self.cases, self.beside = sides, cases, beside
@@ -169,9 +169,7 @@ class _Lane:
                     self._keep(case, side)
 
     def _ready(self, number: int) -> int:
-        if number == 0:
-            return len(self.cases)
-        return self.begun[number - 1] - (self.sides[number - 1].wait is not None)
+        return len(self.cases) if number == 0 else self.begun[number - 1]
 
     def waits(self) -> dict[Wait, Checker]:
         return {side.wait: side for side in self.sides if side.wait is not None}
@@ -187,6 +185,7 @@ class _Lane:
 
     def settle(self) -> None:
         for side in self.sides:
+            self.again += [(case, side) for case in side.take_back([case for case, _ in self.again])]
             self.again += [(case, side) for case in side.settle(beside=self.beside)]
 
 
@@ -208,7 +207,8 @@ def _check(shares: "Sequence[tuple[Sequence[Checker], Sequence[Case]]]") -> None
                     lane.begin()
             for lane in lanes:
                 lane.settle()
-        for case, side in [entry for lane in lanes for entry in lane.again]:
+        again = [entry for lane in lanes for entry in lane.again]
+        for case, side in sorted(again, key=lambda entry: entry[1].base is not None):  # by base's tolerances
             _close(everyone)
             side.repeat(case)
             side.settle(beside=False)

@@ -275,19 +275,19 @@ class Server:
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
     def do_try(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Execute the first case of each kernel once, for its imports. No case begins after `seconds`."""
+        """Execute the first case of each kernel once, for its imports: no case after `seconds`, nor after what differs
+        was at work, as nothing is reported then. `differs`: it was."""
         end = time.monotonic() + message["seconds"]
         asked = self.asked
-        for kernel in sorted(self.kernels.values(), key=lambda one: asked is not None and asked.depends(one.suite)):
-            if time.monotonic() > end:
+        assert asked is not None
+        for kernel in sorted(self.kernels.values(), key=lambda one: asked.depends(one.suite)):
+            if time.monotonic() > end or asked.ended(kernel.suite):
                 break
-            if asked is not None and asked.depends(kernel.suite):
-                asked.difference.see(kernel.suite, "its case runs")
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:
                     with contextlib.suppress(Exception):  # its check says what is wrong with it
                         bench.prepare(kernel, spec.params, device, 0, 0, False).fn()
-        return {}
+        return {"differs": bool(asked.difference.seen)}
 
     def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let this user's processes trace this one, and look names up one by one."""

@@ -4,6 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -350,13 +351,17 @@ def read_code(
     """
     profiles = {case.key: [side.profile for side in case.sides.values()] for case in cases}
     lacking = [case for case in cases if any(one and one.counters is None for one in profiles[case.key])]
+    asked = []
     for side in sides:
         if seen := {case.key: found for case in lacking if (found := _launching(case, side.name)) is not None}:
             kernels = {key: profile.trace.kernels if profile.trace else [] for key, profile in seen.items()}
-            read = profiler.inspect(_built(side, account), kernels, note)
-            for key, profile in seen.items():
-                profile.code = read.seen.get(key, [])
-                profile.faults += [*read.faults.get(key, []), *read.general]
+            asked.append((_built(side, account), kernels, seen))
+    with ThreadPoolExecutor(max(1, len(asked))) as pool:
+        answers = list(pool.map(lambda one: profiler.inspect(one[0], one[1], note), asked))
+    for (_, _, seen), read in zip(asked, answers, strict=True):
+        for key, profile in seen.items():
+            profile.code = read.seen.get(key, [])
+            profile.faults += [*read.faults.get(key, []), *read.general]
 
 
 def _launching(case: Case, name: Side) -> Profile | None:

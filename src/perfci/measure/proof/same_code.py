@@ -43,8 +43,8 @@ Files = dict[str, list[Case]]
 AUDITED = 0.25
 """Share of runs in which a proved case is measured all the same: it watches over many runs, and safeguards no single
 one."""
-AT_ONCE = 8
-"""Traced processes beside each other, with half a GB of a GPU each."""
+AT_ONCE, MEMORY = 16, 4 * 2**30
+"""Traced processes beside each other at most, and bytes of the GPU's memory for each."""
 SLOWER = 3.0
 """Factor on time-outs under strace."""
 DRAWS = 8
@@ -119,8 +119,10 @@ def prove(
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
     reasons: dict[str, str] = {}
-    names, several = list(files), tracing.several
-    groups = [names[first::several] for first in range(several)]
+    dealt: list[list[str]] = [[] for _ in range(tracing.several)]
+    for name in sorted(files, key=lambda name: -len(files[name])):
+        min(dealt, key=lambda group: sum(len(files[one]) for one in group)).append(name)
+    groups = dealt
     while groups := [group for group in groups if group]:
         answers = tracing.examine([{file: files[file] for file in group} for group in groups])
         halves = []
@@ -202,7 +204,9 @@ class _Tracing:
         self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
-        self.several = 1 if bench.cores else max(1, min(AT_ONCE, usable_cores()) // 2)
+        gpu = place.facts.gpu
+        most = min(AT_ONCE, usable_cores(), gpu.memory_bytes // MEMORY if gpu is not None else AT_ONCE)
+        self.several = 1 if bench.cores else max(1, most // 2)
         """Processes of a side at once."""
         self.seconds = 0.0
         """Of the processes examined now."""
@@ -218,7 +222,8 @@ class _Tracing:
                 answers += [_Answer("the rest of the budget is needed for pairs")] * len(some)
                 continue
             # What a group takes that proves nothing must leave time for its files, each alone.
-            self.seconds = (self.end - time.monotonic()) / 2
+            again = any(len(one) > 1 for one in asked) or len(asked) > self.several
+            self.seconds = (self.end - time.monotonic()) / (2 if again else 1)
             with ExitStack() as stack:
                 pairs = [[self._started(side, one, stack) for side in self.place.sides.values()] for one in some]
                 with beside(seals):

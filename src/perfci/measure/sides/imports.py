@@ -1,9 +1,9 @@
 """The stem imports once what suites import from outside base and head, as the sides' scouts ask for it.
 
 A scout imports base's suite and executes the first case of each kernel. Head's scout is a fork of the stem, which
-begins anew with what both ask for where they differ. Workers import what either side provides, and what either asks for
-after anything that differs between them was at work, or after other modules than the other side: it could turn out
-otherwise there.
+begins anew with what both ask for where they differ; its cases are executed only where they may ask for others. Workers
+import what either side provides, and what either asks for after anything that differs between them was at work, or
+after other modules than the other side: it could turn out otherwise there.
 """
 
 import re
@@ -47,6 +47,11 @@ class Imports:
         self.lines: list[str] = []
         self.asked: dict[Side, dict[str, str]] = {}
         """Side → modules, in order → digest of what could decide how each turns out."""
+        self.at_import: list[tuple[str, str]] = []
+        """What the first side's suite asked for before its cases."""
+        self.alike = False
+        """Other sides' cases ask for what the first side's do: what differs was not at work, and nothing is missing in
+        either side."""
         self.refused: dict[str, Spoiled] = {}
         self.untold: list[str] = []
         """Modules that scouts did not report."""
@@ -98,7 +103,18 @@ class Imports:
                 if stem is not None:
                     stem.take(name, state)
 
-        yield Scouting(self._differing(side), tell)
+        def loaded() -> bool:
+            if side is first:
+                self.at_import = list(asked.items())
+            elif self.alike and list(asked.items()) == self.at_import:
+                asked.update(self.asked[first.name])
+                return False
+            return True
+
+        def tried(differs: bool) -> None:
+            self.alike = side is first and not differs and not self.differs.folders
+
+        yield Scouting(self._differing(side), tell, loaded, tried)
         if not self.wanted:
             if stem is not None:
                 stem.close()

@@ -266,6 +266,14 @@ class AskingFinder(Finder):
         sys.meta_path += group.finders
         return ModuleSpec(name, _There(group.modules[name]))
 
+    def ended(self, suite: str) -> bool:
+        """Tell whether what a suite file's cases import is not reported."""
+        if self.depends(suite):
+            self.difference.see(suite, "its case runs")
+        if self.difference.seen:
+            self._stop("what its cases ask for")
+        return bool(self.difference.seen)
+
     def depends(self, suite: str) -> bool:
         """Tell whether a suite file depends on what differs."""
         return discover.real_file(os.path.join(self.own[0], suite)) in self.difference.lines

@@ -69,6 +69,8 @@ class Stem(Parent):
             if self.fault is not None:  # it keeps neither memory nor a device meanwhile
                 self.channel.send({"settled": self.settle()})
                 self.leave()
+            if not select.select([self.channel], [], [], 0)[0] and not self.channel.pending():
+                self.learn()  # while the scout is at work
         elif op == "settle":
             self.channel.send({"settled": self.settle()})
         else:
@@ -128,16 +130,20 @@ class Stem(Parent):
         gc.unfreeze()  # modules that were there before may hold one: tempfile
         return places(texts, plain)
 
+    def learn(self) -> None:
+        """Find out once for all forks what the modules present make each ask for."""
+        for module, function in DIGESTS:
+            make = getattr(sys.modules.get(module), function, None)
+            if make is not None and hasattr(make, "cache_info"):
+                with contextlib.suppress(Exception):  # a worker's own call fails in the same way, and says so
+                    make()
+        tuners.learn()
+        discover.learn()
+
     def settle(self) -> dict[str, Any]:
         """Make ready for forks, and return what was imported."""
         if self.fault is None and self.groups:
-            for module, function in DIGESTS:
-                make = getattr(sys.modules.get(module), function, None)
-                if make is not None and hasattr(make, "cache_info"):
-                    with contextlib.suppress(Exception):  # a worker's own call fails in the same way, and says so
-                        make()
-            tuners.learn()
-            discover.learn()
+            self.learn()
         self.know()
         gc.collect()
         gc.unfreeze()
