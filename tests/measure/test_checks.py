@@ -210,6 +210,50 @@ def test_what_others_disturbed_in_base_is_not_asked_of_a_head_that_lacks_it():
     assert (base.asked, head.asked) == (["a/n=0"] * 2, [])
 
 
+HELD = """
+import time
+import perfci
+
+
+@perfci.kernel(devices=["cpu"])
+def total(bench):
+    values = [bench.random.random() for _ in range(2000)]
+
+    def reference():
+        time.sleep({seconds})
+        return sum(values)
+
+    bench.reference(reference, rtol={rtol})
+    return lambda: sum(values) * {factor}
+"""
+
+
+@pytest.mark.parametrize(("rtol", "again"), [(0.5, 1), (1e-6, 0)])
+def test_head_is_held_to_tolerances_of_base_that_were_not_known_when_it_was_checked(tmp_path, monkeypatch, rtol, again):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # no run beside this one holds its lease
+    repo, repeated, repeat = Repo(tmp_path / "repo", dict(os.environ)), [], Checker.repeat
+    repo.policy()
+    for seconds, own, factor in ((0.3, 1e-6, 1.0), (0.0, rtol, 1.1)):
+        repo.write("kernels/k.py", HELD.format(seconds=seconds, rtol=own, factor=factor))
+        repo.commit()
+    monkeypatch.setattr(Checker, "repeat", lambda self, case: repeated.append(self.name) or repeat(self, case))
+    request = Request.of("compare", repo.root, tmp_path / "out", base="HEAD~1", exact_pairs=1, measure_all=True)
+    (case,) = Measurement(request, Quiet()).measure().cases
+    assert (case.sides["base"].status, case.sides["head"].status) == ("ok", "failed")
+    assert case.sides["head"].reason.kind == "wrong" and case.sides["head"].check.rtol == rtol
+    assert repeated == ["head"] * again
+
+
+def test_a_head_whose_base_is_checked_again_is_checked_again_behind_it():
+    base, head = (Checker.__new__(Checker) for _ in SIDES)
+    one = case("a", 0)
+    one.sides = {name: CaseSide(status="ok") for name in SIDES}
+    reply = Checked.model_construct(rtol=1e-6, atol=None)
+    head.name, head.base, head._unsettled, head._given = "head", base, [(one, reply)], {one.key: (None, None)}
+    assert head.take_back([]) == [], "base has no tolerances: it failed"
+    assert head.take_back([one]) == [one] and head._unsettled == []
+
+
 class Idle:
     """A worker that does nothing."""
 

@@ -18,8 +18,8 @@ from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, Opaqu
 
 FIRST_REPLAY = 100e-6
 """Seconds to queue a replay until that was measured."""
-PROBED = 20
-"""Executions in the graph that tries whether a case can be captured."""
+PROBED, PROBING = 20, 20e-3
+"""Executions in the graph that tries whether a case can be captured, at most, and their seconds."""
 WORKING = (KERNEL, COPY, MEMSET, CHILD, CONDITIONAL)
 
 
@@ -143,8 +143,10 @@ def nodes(graph: Any) -> Optional[int]:
         return None
 
 
-def probe(fn: Callable[[], Any]) -> float:
-    """Capture `fn`; return the seconds of one execution. Raises NothingCaptured, and what capture raises."""
+def probe(fn: Callable[[], Any], seconds: float) -> float:
+    """Capture `fn`, whose execution takes about `seconds`; return those of one in a graph. Raises NothingCaptured, and
+    what capture raises."""
+    executions = max(1, min(PROBED, round(PROBING / seconds)))
     sampler = GraphSampler([fn])
     sampler.warm()
     try:
@@ -154,7 +156,7 @@ def probe(fn: Callable[[], Any]) -> float:
     else:
         if nodes(sampler.graph) == 0:
             raise NothingCaptured("it launches nothing on the current stream")
-    sampler.capture(PROBED)
+    sampler.capture(executions)
     shared = rig()
     sampler.graph.replay()
     begin, end = shared.event(), shared.event()
@@ -162,4 +164,4 @@ def probe(fn: Callable[[], Any]) -> float:
     sampler.graph.replay()
     end.record()
     shared.synchronize()
-    return max(float(begin.elapsed_time(end)) * 1e-3 / PROBED, 1e-9)
+    return max(float(begin.elapsed_time(end)) * 1e-3 / executions, 1e-9)

@@ -134,6 +134,8 @@ class Server:
         self.fuzzed: set[str] = set()
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
+        self.seconds = float("inf")
+        """Of an execution of the case described last."""
         self.capture = contextlib.ExitStack()
         self.asked: Optional[AskingFinder] = None
         self.ballast: list[Any] = []
@@ -312,7 +314,7 @@ class Server:
         said = {"digest": made.inputs_digest(), "work": made.declared_work(), "dtype": made.main_dtype()}
         said.update(footprint=max(made.device_bytes(), allocated(device) - before), peak=_peak(device))
         self._sample(message)
-        said["seconds"] = self.sampler.estimate()
+        said["seconds"] = self.seconds = self.sampler.estimate()
         said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
         said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
         said.update(settings=self.sampler.settings(), clocks=self.sampler.clocks)
@@ -352,7 +354,7 @@ class Server:
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return whether a CUDA graph can capture the open case, and an execution's time in it."""
         try:
-            return {"refused": "", "seconds": probe(self._fns(bool(message.get("versus")))[0])}
+            return {"refused": "", "seconds": probe(self._fns(bool(message.get("versus")))[0], self.seconds)}
         except Exception as error:
             # Left for the run, which takes a new worker if the failed capture has broken this one.
             return {"refused": described(error)}

@@ -280,6 +280,31 @@ def test_what_a_case_imports_as_it_is_executed_is_imported_once(repo):
     assert imports_of_dear(repo) == 2
 
 
+@pytest.mark.parametrize(
+    ("differing", "scouts"),
+    [
+        ({"data.txt": "other"}, ["base"]),
+        ({"new.txt": "new"}, ["base", "head"]),  # base may have looked for it
+        ({"kernels/total.py": "# another\n"}, []),  # nothing is reported of a case that depends on what differs
+    ],
+)
+def test_cases_are_executed_for_their_imports_only_where_that_may_show_some(repo, differing, scouts):
+    noted = f"    open({str(repo.root.parent / 'executed')!r}, 'a').write(os.getcwd() + '\\n')\n    return lambda: sum(numbers)"
+    suite = "import os\n" + SUITE.replace("    return lambda: sum(numbers)", noted)
+    repo.write("kernels/total.py", suite)
+    repo.write("data.txt", "data")
+    repo.commit()
+    for name, text in differing.items():
+        repo.write(name, text + (suite if name.endswith(".py") else ""))
+    repo.commit()
+    with opened(compared(repo, "HEAD~1")) as place:
+        discover(place)
+    executed = repo.root.parent / "executed"
+    folders = executed.read_text().split() if executed.exists() else []
+    assert [Path(folder).parent.name for folder in folders] == scouts
+    assert imports_of_dear(repo) == 2, "by base's scout and by the stem"
+
+
 @pytest.mark.slow
 def test_what_is_left_to_the_workers_is_named_with_the_reason(repo):
     (repo.root.parent / "packages/bad.py").write_text("import random\nrandom.seed(1)\n")

@@ -35,7 +35,7 @@ from perfci.system import strace
 from perfci.system.child import Died
 from perfci.system.facts import usable_cores
 from perfci.system.files import disk_errors, remove_tree
-from perfci.system.starter import Worker
+from perfci.system.starter import Wait, Worker, wait_first
 
 SAME_FILES = "base and head are the same files"
 SAME_CODE = "no file that it reads differs between base and head"
@@ -228,18 +228,22 @@ class _Tracing:
                 pairs = [[self._started(side, one, stack) for side in self.place.sides.values()] for one in some]
                 with beside(seals):
                     whole = [process for pair in pairs for process in pair]
-                    traces = iter(self._traces([[one] for one in whole] if self.exclusive else [whole]))
-                answers += [self._answer([(one, next(traces)) for one in pair]) for pair in pairs]
+                    traces = self._traces([[one] for one in whole] if self.exclusive else [whole])
+                answers += [self._answer([(one, traces[one]) for one in pair]) for pair in pairs]
         return answers
 
-    def _traces(self, groups: "Sequence[Sequence[_Process]]") -> list[TracedNames]:
-        """Those of a group run beside each other."""
-        traces = []
+    def _traces(self, groups: "Sequence[Sequence[_Process]]") -> "dict[_Process, TracedNames]":
+        """Those of a group run beside each other; each trace is read once there, while others run."""
+        traces: dict[_Process, TracedNames] = {}
         for group in groups:
             for process in group:
                 self.note(f"tracing · {process.side.name} · {listed(process.asked, 3)}")
                 process.begin()
-            traces += [process.trace() for process in group]
+            waits = {process.wait: process for process in group if process.wait is not None}
+            traces.update((process, process.trace()) for process in group if process.wait is None)
+            while waits:
+                process = waits.pop(wait_first([*waits]))
+                traces[process] = process.trace()
         return traces
 
     def _answer(self, traces: "Sequence[tuple[_Process, TracedNames]]") -> _Answer:
@@ -287,6 +291,8 @@ class _Process:
         self.cache = side.folder / f"prove-{number}"
         self.tracer = 0
         self.worker: Worker | None = None
+        self.wait: Wait | None = None
+        """For its answer, once it has begun."""
         self.unsure = ""
         account = place.parent.account
         with disk_errors("made", self.folder):
@@ -341,6 +347,9 @@ class _Process:
                     seconds=self.tracing.seconds,
                     **_schedule(),
                 )
+                # Beyond its time: the import of the suite, and the step that it is in.
+                patience = 2 * SLOWER * max(self.bench.timeout, LOAD_TIMEOUT)
+                self.wait = self.worker.wait(self.tracing.seconds + patience)
             except Died as died:
                 self._failed(died)
 
@@ -357,11 +366,10 @@ class _Process:
         self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
 
     def trace(self) -> TracedNames:
-        if self.worker is not None:
+        """What it named, once it has answered."""
+        if self.worker is not None and self.wait is not None:
             try:
-                # Beyond its time: the import of the suite, and the step that it is in.
-                patience = 2 * SLOWER * max(self.bench.timeout, LOAD_TIMEOUT)
-                reply = self.worker.answer(self.tracing.seconds + patience)
+                reply = self.worker.answer(self.wait.timeout, waited=self.wait)
                 said = self.worker.fit(Executed, "prove", reply)
                 whys = [one_line(why, 300) for why in said.cases] + ["it was not executed"] * len(self.cases)
                 self.refused = {case.key: why for case, why in zip(self.cases, whys, strict=False)}

@@ -31,6 +31,7 @@ from perfci.model.text import one_line
 from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
+from perfci.system.facts import usable_cores
 from perfci.system.lease import Lease
 from perfci.system.starter import Wait, Worker, close_all, wait_first
 from perfci.work.files import WorkAnswer, compare, refused
@@ -167,7 +168,7 @@ def compare_work(
             except Unread as error:
                 return {name: refused(f"what was recorded {error}") for name, _ in part}
 
-        with ThreadPoolExecutor(most_lanes("cuda")) as pool:
+        with ThreadPoolExecutor(max(1, usable_cores() // 2)) as pool:
             for of_part in pool.map(compared, parts):
                 answers |= of_part
     return {case.id: answers[case.id] for case in cases}
