@@ -4,9 +4,12 @@
     docstring   the same five cases: a docstring is another
     imports     eighteen cases whose functions import transformers: everything measured (it must be installed)
     files       twenty suite files with five cases each, on the CPU: one of the files is another
+    calm        nine cases on the CPU, everything measured
+    hopeless    these and one that no number of pairs decides: its seconds by those of `calm`, too, if that ran before
 
 Each is a repository of two commits, compared with empty caches. Prints the wall seconds of the command, its account by
-phase, how many cases were proved, decided and left, and its sentence; ends with 1 where a case has no answer.
+phase, how many cases were proved, decided and left, and its sentence; ends with 1 where a case has no answer, but one
+that is hopeless and is left at its second look.
 """
 
 import argparse
@@ -96,6 +99,22 @@ def total_{number}(bench, n):
 """
 
 
+NOISY = """
+import random
+
+import perfci
+
+FACTOR = 2.0
+TIMES = random.SystemRandom().randrange(90, 110)  # another in each process
+
+
+@perfci.kernel(devices=["cpu"], limits=[{"metric": "time", "regression": "1%"}])
+def noisy(bench):
+    values = [bench.random.random() for _ in range(100)]
+    return lambda: [sum(value * FACTOR for value in values) for _ in range(TIMES)][0]
+"""
+
+
 class Project(NamedTuple):
     """Two commits, and how they are compared."""
 
@@ -106,15 +125,22 @@ class Project(NamedTuple):
     device: str
     budget: str
     options: tuple[str, ...] = ()
+    hopeless: int = 0
+    """Cases that no number of pairs decides."""
 
 
+LEFT_BY = 16
+"""Pairs after which a hopeless case is left at the latest."""
 TUNED_FILES = {"scans.py": TUNED, "kernels/scans.py": TUNED_SUITE}
+CALM = {"kernels/calm.py": FILE.format(number=0, factor=2.0).replace("6000]", "6000, 7000, 8000, 9000, 10000]")}
 FILES = {f"kernels/file_{number}.py": FILE.format(number=number, factor=2.0) for number in range(20)}
 PROJECTS = {
     "autotuned": Project(TUNED_FILES, {"scans.py": TUNED.replace("TIMES=1)", "TIMES=64)")}, "cuda", "120s"),
     "docstring": Project(TUNED_FILES, {"scans.py": TUNED.replace("running sums", "sums so far")}, "cuda", "120s"),
     "imports": Project({"kernels/silu.py": IMPORTS}, {}, "cuda", "120s", ("--measure-all",)),
     "files": Project(FILES, {"kernels/file_7.py": FILE.format(number=7, factor=2.5)}, "cpu", "300s"),
+    "calm": Project(CALM, {}, "cpu", "300s", ("--measure-all",)),
+    "hopeless": Project(CALM | {"kernels/noisy.py": NOISY}, {}, "cpu", "300s", ("--measure-all",), hopeless=1),
 }
 
 
@@ -128,8 +154,9 @@ def commit(repository: Path, files: dict[str, str]) -> None:
     git(repository, "commit", "-q", "--allow-empty", "-m", "files")
 
 
-def compared(project: Project, folder: Path) -> bool:
-    """Compare a project's commits, and print what came of it. Returns whether each case has an answer."""
+def compared(project: Project, folder: Path) -> tuple[bool, float]:
+    """Compare a project's commits, and print what came of it. Returns whether each case has an answer, or is one that
+    has none and was left by pair 16, and the seconds."""
     repository, home = folder / "repository", folder / "home"
     repository.mkdir()
     home.mkdir()
@@ -151,18 +178,23 @@ def compared(project: Project, folder: Path) -> bool:
     print(f"{seconds:.1f} s, exit {ended.returncode}: {report['sentence']}")
     print("  " + ", ".join(f"{phase} {spent:.1f}" for phase, spent in results["costs"].items() if spent >= 0.05))
     print("  " + ", ".join(f"{count} {end}" for end, count in ends.items()))
-    return set(ends) <= {"proved", "decided"}
+    pairs = [len(case["pairs"]) for case in results["cases"] if case["stopped"] == "hopeless"]
+    rest = set(ends) - {"proved", "decided", "hopeless"}
+    return not rest and len(pairs) == project.hopeless and max(pairs, default=0) <= LEFT_BY, seconds
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=PROJECTS, metavar="NAME")
-    answered = True
+    answered, taken = True, dict[str, float]()
     for name in parser.parse_args().names:
         print(f"{name}:", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            answered &= compared(PROJECTS[name], Path(folder))
+            well, taken[name] = compared(PROJECTS[name], Path(folder))
+        answered &= well
+        if name == "hopeless" and "calm" in taken:
+            print(f"  {taken[name] / taken['calm']:.2f} times the seconds of calm")
     raise SystemExit(0 if answered else 1)
 
 

@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,10 @@ from perfci.measure.run import Measurement
 from perfci.measure.timing import Probe
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import GpuFacts
-from perfci.model.results import Case, CaseSide, Reason, Results
+from perfci.model.results import Case, CaseSide, Check, Reason, Results
+from perfci.system import facts
 from perfci.system.child import Died
+from perfci.system.starter import Worker
 from tests.e2e.conftest import Repo
 
 SUITE = """
@@ -99,8 +102,8 @@ def test_cases_of_a_kernel_stay_together_and_none_is_lost():
     [("cpu", 64, None, 1), ("cuda", 1, None, 1), ("cuda", 16, None, 4), ("cuda", 128, None, 4), ("cuda", 128, 8.5, 2)],
 )
 def test_as_many_check_at_once_as_cores_allow(monkeypatch, device, cores, quota, lanes):
-    monkeypatch.setattr(checks, "usable_cores", lambda: cores)
-    monkeypatch.setattr(checks, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(facts, "usable_cores", lambda: cores)
+    monkeypatch.setattr(facts, "cpu_quota", lambda: quota)
     assert checks.most_lanes(device) == lanes
 
 
@@ -211,16 +214,24 @@ def test_what_others_disturbed_in_base_is_not_asked_of_a_head_that_lacks_it():
 
 
 HELD = """
+import os
 import time
 import perfci
 
+BASE = {base}
 
-@perfci.kernel(devices=["cpu"])
-def total(bench):
-    values = [bench.random.random() for _ in range(2000)]
+
+@perfci.kernel(devices=["cpu"], fuzz={{"n": [7]}}, params={{"n": [2000]}})
+def total(bench, n):
+    values = [bench.random.random() for _ in range(n)]
 
     def reference():
-        time.sleep({seconds})
+        if BASE:
+            while not os.path.exists({note!r}):  # head's check has begun
+                time.sleep(0.01)
+        else:
+            with open({note!r}, "a") as note:
+                note.write(f"{{n}} ")
         return sum(values)
 
     bench.reference(reference, rtol={rtol})
@@ -228,30 +239,59 @@ def total(bench):
 """
 
 
-@pytest.mark.parametrize(("rtol", "again"), [(0.5, 1), (1e-6, 0)])
-def test_head_is_held_to_tolerances_of_base_that_were_not_known_when_it_was_checked(tmp_path, monkeypatch, rtol, again):
+@pytest.mark.parametrize(("rtol", "factor", "status"), [(0.5, 1.1, "failed"), (0.5, 1.0, "ok"), (1e-6, 1.1, "failed")])
+def test_head_is_held_to_tolerances_of_base_that_were_not_known_when_it_was_checked(
+    tmp_path, monkeypatch, rtol, factor, status
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # no run beside this one holds its lease
-    repo, repeated, repeat = Repo(tmp_path / "repo", dict(os.environ)), [], Checker.repeat
+    repo, note = Repo(tmp_path / "repo", dict(os.environ)), tmp_path / "note"
     repo.policy()
-    for seconds, own, factor in ((0.3, 1e-6, 1.0), (0.0, rtol, 1.1)):
-        repo.write("kernels/k.py", HELD.format(seconds=seconds, rtol=own, factor=factor))
+    for base in (True, False):
+        words = {"rtol": 1e-6, "factor": 1.0} if base else {"rtol": rtol, "factor": factor}
+        repo.write("kernels/k.py", HELD.format(base=base, note=str(note), **words))
         repo.commit()
-    monkeypatch.setattr(Checker, "repeat", lambda self, case: repeated.append(self.name) or repeat(self, case))
+    asked: list[bool] = []
+    begin = Worker.begin
+
+    def noted(self, op, **fields):
+        asked.extend([fields["anew"]] if op == "check" and self.log.name == "head.log" else [])
+        begin(self, op, **fields)
+
+    monkeypatch.setattr(Worker, "begin", noted)
     request = Request.of("compare", repo.root, tmp_path / "out", base="HEAD~1", exact_pairs=1, measure_all=True)
     (case,) = Measurement(request, Quiet()).measure().cases
-    assert (case.sides["base"].status, case.sides["head"].status) == ("ok", "failed")
-    assert case.sides["head"].reason.kind == "wrong" and case.sides["head"].check.rtol == rtol
-    assert repeated == ["head"] * again
+    assert {name: side.status for name, side in case.sides.items()} == {"base": "ok", "head": status}
+    assert asked == [False, True][: 1 + (rtol != 1e-6)]
+    if status == "ok":
+        assert case.sides["head"].check.shapes == 2, "fuzzed shapes, too"
+    else:
+        assert case.sides["head"].reason.kind == "wrong"
+
+
+def held(base: CaseSide, **said: Any) -> tuple[Checker, Case]:
+    """A checker of head that checked a case by its own tolerances, while base's were not known."""
+    head, one = Checker.__new__(Checker), case("a", 0)
+    one.sides = {"base": base, "head": CaseSide(status="ok")}
+    reply = Checked.model_construct(**{"ok": True, "kind": None, "rtol": 1e-6, "atol": None} | said)
+    head.name, head.base, head._unsettled, head._given = "head", head, [(one, reply)], {one.key: (None, None)}
+    return head, one
 
 
 def test_a_head_whose_base_is_checked_again_is_checked_again_behind_it():
-    base, head = (Checker.__new__(Checker) for _ in SIDES)
-    one = case("a", 0)
-    one.sides = {name: CaseSide(status="ok") for name in SIDES}
-    reply = Checked.model_construct(rtol=1e-6, atol=None)
-    head.name, head.base, head._unsettled, head._given = "head", base, [(one, reply)], {one.key: (None, None)}
-    assert head.take_back([]) == [], "base has no tolerances: it failed"
-    assert head.take_back([one]) == [one] and head._unsettled == []
+    head, one = held(CaseSide(status="ok"))
+    assert head.hold([], beside=True) == [] and head._unsettled, "base has no reference"
+    assert head.hold([one], beside=True) == [one] and not head._unsettled
+
+
+def test_a_head_whose_base_the_budget_did_not_reach_is_not_checked_either():
+    head, one = held(CaseSide(status="skipped", reason=checker.LATE))
+    assert head.hold([], beside=True) == [] and not head._unsettled, "nothing is written down"
+    assert one.sides["head"].reason == checker.LATE
+
+
+def test_a_verdict_that_does_not_hang_on_tolerances_stays():
+    head, one = held(CaseSide(status="ok", check=Check(rtol=1e-3)), ok=False, kind="invalid", rtol=None)
+    assert head.hold([one], beside=True) == [] and head._unsettled
 
 
 class Idle:

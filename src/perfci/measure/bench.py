@@ -83,7 +83,8 @@ class Refusal(Document):
 class Tried(Document):
     """The answer to `try`."""
 
-    differs: bool
+    alike: bool
+    """Every kernel's first case was executed, and nothing that differs was at work."""
 
 
 class Executed(Document):

@@ -30,7 +30,7 @@ class Scouting:
     loaded: Callable[[], bool]
     """Called behind the suite's import: tells whether to execute cases for what they import."""
     tried: Callable[[bool], None]
-    """Takes whether what differs was at work, in the import or in cases."""
+    """Takes whether all cases were executed, and nothing that differs was at work."""
 
 
 @dataclass

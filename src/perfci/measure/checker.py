@@ -20,6 +20,8 @@ from perfci.system.starter import Wait, Worker, close_all, wait_first
 
 _MEMORY = re.compile(r"out of memory|OutOfMemory|ALLOC_FAILED|MemoryError|[Cc]annot allocate")
 """As PyTorch, CUDA's libraries, Python and the C library say it."""
+NO_ROOM = "there is no room for its inputs three times"
+"""As `worker/checks/redraw.py` says it."""
 SPARE = 4
 """Workers started at once where each serves a single case."""
 LATE = Reason(kind="budget", text="the budget ended before it was checked")
@@ -77,6 +79,8 @@ class Checker:
         self._case: Case | None = None
         self._reply: Checked | Died | None = None
         self._unsettled: list[tuple[Case, Checked | Died]] = []
+        self._anew = False
+        """Fuzzed shapes that the worker has checked are checked again."""
         self._given: dict[str, tuple[object, object]] = {}
         """Case key → tolerances of base that its check was given, if any."""
 
@@ -119,7 +123,7 @@ class Checker:
             if self.loading:
                 self.wait = self.bench.loading(worker)
                 return
-            worker.begin("check", **fields, **case_fields(case, self.name))
+            worker.begin("check", **fields, anew=self._anew, **case_fields(case, self.name))
         except Died as died:
             self._reply = died
         else:
@@ -153,7 +157,7 @@ class Checker:
         if isinstance(reply, Checked):
             if not reply.ok:
                 case.sides[self.name].status = "failed"  # `settle` says why; head is not held to its tolerances
-            case.sides[self.name].check = Check(  # head is checked with base's tolerances
+            case.sides[self.name].check = Check(
                 shapes=reply.shapes, compared=reply.compared, worst=_finite(reply.worst),
                 rtol=reply.rtol, atol=reply.atol, sketch=reply.sketch, unredrawn=reply.unredrawn[:400],
             )  # fmt: skip
@@ -162,17 +166,19 @@ class Checker:
 
     def _disturbed(self, reply: Checked | Died) -> bool:
         if isinstance(reply, Checked):
-            return not reply.ok and _is_short(reply.text)
+            return _is_short(reply.text) if not reply.ok else reply.unredrawn == NO_ROOM
         late = reply.reason.kind == "timeout" and self.budget.left > 0
         return late or _is_short(reply.reason.text)
 
-    def repeat(self, case: Case) -> None:
-        """Check a case with nothing beside it."""
+    def repeat(self, case: Case, *, beside: bool = False) -> bool:
+        """Check a case, fuzzed shapes included, while nobody else works; as `keep`."""
+        self._anew = True
         self.begin(case)
         while self.wait is not None:
             wait_first([self.wait])
             self.go_on()
-        self.keep(beside=False)
+        self._anew = False
+        return self.keep(beside=beside)
 
     def settle(self, *, beside: bool) -> list[Case]:
         """Settle how the checked cases are timed, while nothing else runs.
@@ -189,24 +195,31 @@ class Checker:
         self._spare.clear()
         return disturbed
 
-    def take_back(self, again: Sequence[Case]) -> list[Case]:
-        """Forget and return what was checked by other tolerances than base's: these were not known yet, or still are
-        not, as of cases to be checked `again`."""
-        unheld = [
-            (case, reply)
-            for case, reply in self._unsettled
-            if isinstance(reply, Checked)
-            and self.base is not None
-            and (any(case is one for one in again) or not self._is_held(case, reply))
-        ]
-        for entry in unheld:
-            self._unsettled.remove(entry)
-            entry[0].sides[self.name].status, entry[0].sides[self.name].check = "ok", Check()
-        return [case for case, _ in unheld]
+    def hold(self, again: Sequence[Case], *, beside: bool) -> list[Case]:
+        """Hold to base's tolerances what was checked before these were known. Return what is to be checked behind base,
+        whose cases are to be checked `again`, and where memory was short."""
+        entries, self._unsettled, later = self._unsettled, [], []
+        for case, reply in entries:
+            if self._is_held(case, reply, again):
+                self._unsettled.append((case, reply))
+                continue
+            side = case.sides[self.name]
+            side.status, side.check = "ok", Check()
+            if case.sides["base"].reason == LATE:
+                case.sides[self.name] = unchecked(side)
+            elif any(case is one for one in again) or not self.repeat(case, beside=beside):
+                later.append(case)
+        return later
 
-    def _is_held(self, case: Case, reply: Checked) -> bool:
-        theirs = _base_check(case)
-        return (theirs.rtol, theirs.atol) in ((None, None), (reply.rtol, reply.atol), self._given[case.key])
+    def _is_held(self, case: Case, reply: Checked | Died, again: Sequence[Case]) -> bool:
+        """True also where tolerances do not matter."""
+        if self.base is None or isinstance(reply, Died) or not (reply.ok or reply.kind == "wrong"):
+            return True
+        theirs, given = _base_check(case), self._given[case.key]
+        if (theirs.rtol, theirs.atol) == (None, None):
+            late = case.sides["base"].reason == LATE or any(case is one for one in again)
+            return given != (None, None) or not late
+        return (theirs.rtol, theirs.atol) in ((reply.rtol, reply.atol), given)
 
     def _settle(self, case: Case, reply: Checked | Died, beside: bool, left: int) -> bool:
         side, probe = case.sides[self.name], None

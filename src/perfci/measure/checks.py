@@ -1,6 +1,5 @@
 """The checks before timing: is each case right, and how long does it take?"""
 
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from perfci.model.base import DeviceKind, Side
 from perfci.model.results import Case, Reason
 from perfci.model.text import listed
 from perfci.stats.least_time import least_seconds
-from perfci.system.facts import cpu_quota, usable_cores
+from perfci.system.facts import whole_cores
 from perfci.system.starter import Wait, close_all, wait_first
 
 NOTHING_DRAWN = "its inputs are the same in every draw"
@@ -80,8 +79,7 @@ def check_all(
 
 def most_lanes(device: DeviceKind) -> int:
     """Return how many lanes of cases the machine serves at once. Those on the CPU share the timed cores."""
-    cores = min(usable_cores(), cpu_quota() or math.inf)
-    return max(1, min(LANES, int(cores // CORES))) if device == "cuda" else 1
+    return max(1, min(LANES, whole_cores() // CORES)) if device == "cuda" else 1
 
 
 def _forget_tuning(folder: str) -> None:
@@ -185,7 +183,7 @@ class _Lane:
 
     def settle(self) -> None:
         for side in self.sides:
-            self.again += [(case, side) for case in side.take_back([case for case, _ in self.again])]
+            self.again += [(case, side) for case in side.hold([case for case, _ in self.again], beside=self.beside)]
             self.again += [(case, side) for case in side.settle(beside=self.beside)]
 
 

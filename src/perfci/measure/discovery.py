@@ -67,7 +67,7 @@ def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceK
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)
         reply = worker.answer(TRYING + bench.timeout, scouting.tell)
-        scouting.tried(worker.fit(Tried, "try", reply).differs)
+        scouting.tried(worker.fit(Tried, "try", reply).alike)
     worker.close()
     put_back_cache(side, before)
 

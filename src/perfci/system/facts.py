@@ -1,5 +1,6 @@
 """Facts of the machine, from Linux; elsewhere what the standard library and psutil know."""
 
+import math
 import os
 import platform
 import re
@@ -98,6 +99,11 @@ def _quota(folder: Path, version2: bool) -> float | None:
     except (OSError, ValueError):
         return None
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
+
+
+def whole_cores() -> int:
+    """Return how many processes have a core's time each, by cores and quota."""
+    return max(1, int(min(usable_cores(), cpu_quota() or math.inf)))
 
 
 def usable_memory(root: Path = Path("/")) -> int:

@@ -146,7 +146,7 @@ def nodes(graph: Any) -> Optional[int]:
 def probe(fn: Callable[[], Any], seconds: float) -> float:
     """Capture `fn`, whose execution takes about `seconds`; return those of one in a graph. Raises NothingCaptured, and
     what capture raises."""
-    executions = max(1, min(PROBED, round(PROBING / seconds)))
+    executions = max(2, min(PROBED, round(PROBING / seconds)))
     sampler = GraphSampler([fn])
     sampler.warm()
     try:

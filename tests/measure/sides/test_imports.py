@@ -14,7 +14,7 @@ from perfci.measure.request import Request
 from perfci.measure.run import Measurement
 from perfci.measure.sides.imports import _alike
 from perfci.model.results import Results
-from tests.e2e.conftest import Repo
+from tests.e2e.conftest import PLAIN_PYTHON, Repo
 from tests.measure.opened import opened
 
 SUITE = """
@@ -129,6 +129,7 @@ def works(bench):
 
 Files = dict[str, str]
 SMALL, LARGE = "import flags\nflags.size = 5_000\n", "import flags\nflags.size = 50_000\n"
+NAMING = f"version: 1\nsuite: [kernels/*.py, setup/size.py]\npython: {PLAIN_PYTHON}\ndevices: [cpu]\npath: [lib]\n"
 SIZES = {"lib/size.py": "SIZE = 5_000\n"}, {"lib/size.py": "SIZE = 50_000\n"}
 
 
@@ -186,6 +187,14 @@ SLOWER = {
     "the same as a case is executed": (
         suite("import flags", "", "flags.size = 5_000"),
         suite("import flags", "", "flags.size = 50_000"),
+    ),
+    "the same by a suite file without cases": (
+        suite("import flags", "") | {"kernels/v.py": "import flags\n"},
+        {"kernels/v.py": LARGE},
+    ),
+    "the same by a suite file that head alone names": (
+        suite("import flags", "") | {"setup/size.py": LARGE},
+        {"perfci.yaml": NAMING},
     ),
     "the same by a file that code reads": (
         {"size": "5_000", **suite("import flags; flags.size = int(open('size').read())")},

@@ -4,9 +4,9 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -356,8 +356,8 @@ def read_code(
         if seen := {case.key: found for case in lacking if (found := _launching(case, side.name)) is not None}:
             kernels = {key: profile.trace.kernels if profile.trace else [] for key, profile in seen.items()}
             asked.append((_built(side, account), kernels, seen))
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        answers = list(pool.map(lambda one: profiler.inspect(one[0], one[1], note), asked))
+    with ThreadPool(len(sides)) as pool:  # whose threads an interruption leaves
+        answers = pool.map(lambda one: profiler.inspect(one[0], one[1], note), asked)
     for (_, _, seen), read in zip(asked, answers, strict=True):
         for key, profile in seen.items():
             profile.code = read.seen.get(key, [])

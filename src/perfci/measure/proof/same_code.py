@@ -33,7 +33,7 @@ from perfci.model.text import escaped, listed, one_line
 from perfci.sources.environment import TEMPORARY
 from perfci.system import strace
 from perfci.system.child import Died
-from perfci.system.facts import usable_cores
+from perfci.system.facts import whole_cores
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Wait, Worker, wait_first
 
@@ -103,12 +103,13 @@ def prove(
     else:
         refused = strace.refusal(tool, place.parent.account.prefix(), place.parent.python)
     end = time.monotonic() + BUDGET * budget.left
-    for device, files in left.items():
+    for devices, (device, files) in zip(range(len(left), 0, -1), left.items(), strict=True):
+        until = time.monotonic() + (end - time.monotonic()) / devices
         if tool is None or refused:
             reasons = dict.fromkeys((case.key for own in files.values() for case in own), refused)
         else:
             bench, known = place.benches[device], ours.paths | theirs.paths
-            tracing = _Tracing(place, bench, tool, differs, set(apart), known, found, end, note, fuzz=fuzz)
+            tracing = _Tracing(place, bench, tool, differs, set(apart), known, found, until, note, fuzz=fuzz)
             reasons = _examined(files, tracing)
         for own in files.values():
             for case in own:
@@ -119,10 +120,9 @@ def prove(
 
 def _examined(files: Files, tracing: "_Tracing") -> dict[str, str]:
     reasons: dict[str, str] = {}
-    dealt: list[list[str]] = [[] for _ in range(tracing.several)]
+    groups: list[list[str]] = [[] for _ in range(tracing.several)]
     for name in sorted(files, key=lambda name: -len(files[name])):
-        min(dealt, key=lambda group: sum(len(files[one]) for one in group)).append(name)
-    groups = dealt
+        min(groups, key=lambda group: sum(len(files[one]) for one in group)).append(name)
     while groups := [group for group in groups if group]:
         answers = tracing.examine([{file: files[file] for file in group} for group in groups])
         halves = []
@@ -205,7 +205,7 @@ class _Tracing:
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
         gpu = place.facts.gpu
-        most = min(AT_ONCE, usable_cores(), gpu.memory_bytes // MEMORY if gpu is not None else AT_ONCE)
+        most = min(AT_ONCE, whole_cores(), gpu.memory_bytes // MEMORY if gpu is not None else AT_ONCE)
         self.several = 1 if bench.cores else max(1, most // 2)
         """Processes of a side at once."""
         self.seconds = 0.0
@@ -223,19 +223,21 @@ class _Tracing:
                 continue
             # What a group takes that proves nothing must leave time for its files, each alone.
             again = any(len(one) > 1 for one in asked) or len(asked) > self.several
-            self.seconds = (self.end - time.monotonic()) / (2 if again else 1)
             with ExitStack() as stack:
                 pairs = [[self._started(side, one, stack) for side in self.place.sides.values()] for one in some]
                 with beside(seals):
                     whole = [process for pair in pairs for process in pair]
-                    traces = self._traces([[one] for one in whole] if self.exclusive else [whole])
+                    traces = self._traces([[one] for one in whole] if self.exclusive else [whole], 2 if again else 1)
                 answers += [self._answer([(one, traces[one]) for one in pair]) for pair in pairs]
         return answers
 
-    def _traces(self, groups: "Sequence[Sequence[_Process]]") -> "dict[_Process, TracedNames]":
-        """Those of a group run beside each other; each trace is read once there, while others run."""
+    def _traces(self, groups: "Sequence[Sequence[_Process]]", shares: int) -> "dict[_Process, TracedNames]":
+        """Those of a group run beside each other, all in one of `shares` of the time left; each trace is read once it
+        is there, while others run."""
         traces: dict[_Process, TracedNames] = {}
-        for group in groups:
+        end = time.monotonic() + (self.end - time.monotonic()) / shares
+        for number, group in enumerate(groups):
+            self.seconds = (end - time.monotonic()) / (len(groups) - number)
             for process in group:
                 self.note(f"tracing · {process.side.name} · {listed(process.asked, 3)}")
                 process.begin()

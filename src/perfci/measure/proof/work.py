@@ -4,8 +4,8 @@ import math
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -31,7 +31,7 @@ from perfci.model.text import one_line
 from perfci.model.timing import GRAPH_MODES
 from perfci.system.bounded import MIB, Bounds, Unread, call, desk
 from perfci.system.child import Died
-from perfci.system.facts import usable_cores
+from perfci.system.facts import whole_cores
 from perfci.system.lease import Lease
 from perfci.system.starter import Wait, Worker, close_all, wait_first
 from perfci.work.files import WorkAnswer, compare, refused
@@ -45,8 +45,8 @@ DRAWS = SCHEDULES["rotating"].placements
 """Draws, unforeseeable by code, as many as a pair begins with."""
 _BOUNDS = Bounds(seconds=60.0, memory=1024 * MIB)
 """A case may launch some tens of images, of some MiB each."""
-_AT_ONCE = 4
-"""Cases compared in one process, for which the bounds hold."""
+_AT_ONCE, MOST_READERS = 4, 8
+"""Cases compared in one process, for which the bounds hold, and such processes beside each other."""
 BUDGET = 0.25
 """Share of the budget left: a longer proof saves nothing."""
 _LEAST = 5.0
@@ -168,7 +168,7 @@ def compare_work(
             except Unread as error:
                 return {name: refused(f"what was recorded {error}") for name, _ in part}
 
-        with ThreadPoolExecutor(max(1, usable_cores() // 2)) as pool:
+        with ThreadPool(max(1, min(MOST_READERS, whole_cores() // 2))) as pool:  # whose threads an interruption leaves
             for of_part in pool.map(compared, parts):
                 answers |= of_part
     return {case.id: answers[case.id] for case in cases}

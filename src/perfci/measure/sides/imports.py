@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from perfci.measure.cases import Scouting
 from perfci.measure.environments import differing_variables
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
-from perfci.measure.proof.differing import Differing, cache_files, differing
+from perfci.measure.proof.differing import Differing, cache_files, differing, unequal
 from perfci.measure.proof.importing import Imported, at_work, module_names
 from perfci.model.base import MachineError, Side
 from perfci.model.results import IMPORT
@@ -49,9 +50,8 @@ class Imports:
         """Side → modules, in order → digest of what could decide how each turns out."""
         self.at_import: list[tuple[str, str]] = []
         """What the first side's suite asked for before its cases."""
-        self.alike = False
-        """Other sides' cases ask for what the first side's do: what differs was not at work, and nothing is missing in
-        either side."""
+        self.cases_alike = False
+        """Other sides' cases ask for what the first side's do, if their suites depend on nothing that differs."""
         self.refused: dict[str, Spoiled] = {}
         self.untold: list[str] = []
         """Modules that scouts did not report."""
@@ -69,7 +69,9 @@ class Imports:
             if any(one != caches[0] for one in caches):
                 self.nothing("the builds of base and head left other caches")
             elif len(sides) > 1:
-                self.differs = differing(sides[0], sides[1])
+                found = differing(sides[0], sides[1])
+                alone = _suite(sides[0]) ^ _suite(sides[1])  # a policy may name a file that is the same in both
+                self.differs = replace(found, paths=found.paths | {f"tree/{file}" for file in alone})
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Scouting | None]:
@@ -103,18 +105,22 @@ class Imports:
                 if stem is not None:
                     stem.take(name, state)
 
+        differing = self._differing(side)
+
         def loaded() -> bool:
             if side is first:
                 self.at_import = list(asked.items())
-            elif self.alike and list(asked.items()) == self.at_import:
+            elif self.cases_alike and not differing["lines"] and list(asked.items()) == self.at_import:
                 asked.update(self.asked[first.name])
                 return False
             return True
 
-        def tried(differs: bool) -> None:
-            self.alike = side is first and not differs and not self.differs.folders
+        def tried(alike: bool) -> None:
+            # What one side lacks may have been looked for unseen.
+            there = not differing["lines"] and not self.differs.folders and not unequal(*self.place.sides.values())
+            self.cases_alike = side is first and len(self.place.sides) > 1 and alike and there
 
-        yield Scouting(self._differing(side), tell, loaded, tried)
+        yield Scouting(differing, tell, loaded, tried)
         if not self.wanted:
             if stem is not None:
                 stem.close()
@@ -130,10 +136,8 @@ class Imports:
     def _differing(self, side: SideWork) -> dict[str, Any]:
         if not self.differs.paths or side.seal is None:
             return {"lines": {}, "paths": [], "folders": []}
-        found = [matches(side.tree, glob) for glob in side.suite]
-        suite = {file for files in found if not isinstance(files, str) for file in files}
         names = module_names(side.folder, side.path(), side.seal.files())
-        lines = at_work(Imported(side.folder, names, sorted(suite)), self.differs.paths)
+        lines = at_work(Imported(side.folder, names, sorted(_suite(side))), self.differs.paths)
         return {"lines": lines, "paths": sorted(self.differs.paths), "folders": sorted(self.differs.folders)}
 
     def _planted(self) -> Stem | None:
@@ -205,6 +209,11 @@ class Imports:
         """Write the outcome to `imports.log`."""
         each = [f"each worker imports {escaped(one.name)}: it {escaped(one.why)}" for one in self.refused.values()]
         write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *self.untold, *each]) + "\n")
+
+
+def _suite(side: SideWork) -> set[str]:
+    found = [matches(side.tree, glob) for glob in side.suite]
+    return {file for files in found if not isinstance(files, str) for file in files}
 
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:

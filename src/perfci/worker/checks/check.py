@@ -16,7 +16,7 @@ from .compare import Outcome, compare, finite
 from .outputs import handed_out_again, spoil
 from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out_of_memory, plain
 from .poison import leaf_sizes, poisoned_memory
-from .redraw import Redraw, Unpaired, set_up
+from .redraw import NO_ROOM, Redraw, Unpaired, set_up
 from .sketch import sketch
 from .state import carried, unbounded
 from .tolerance import NONE, Given, field_names
@@ -239,7 +239,7 @@ def _redrawn(
         except Exception as error:
             if not out_of_memory(error):
                 raise
-            return Outcome(True), "there is no room for its inputs three times"
+            return Outcome(True), NO_ROOM
         finally:
             redraw.release()
 

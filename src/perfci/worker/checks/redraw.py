@@ -21,6 +21,7 @@ from .plain import ATOMS, MAPPINGS, bits, is_ndarray, is_tensor, out_of_memory
 from .saved import OpaqueGraph, kept, nodes
 
 MOST = 50_000
+NO_ROOM = "there is no room for its inputs three times"
 HOST_BYTES = 2**30
 """A case that drew more on the host is not set up again, lest memory runs out."""
 ADDRESSES = range(2**40, 2**48)
@@ -350,7 +351,7 @@ def set_up(target: Prepared) -> Redraw:
         for made in filter(None, (own, other)):
             made.bench.release()
         if out_of_memory(error):
-            raise Unpaired("there is no room for its inputs three times") from None
+            raise Unpaired(NO_ROOM) from None
         raise
 
 

@@ -268,10 +268,11 @@ class AskingFinder(Finder):
 
     def ended(self, suite: str) -> bool:
         """Tell whether what a suite file's cases import is not reported."""
-        if self.depends(suite):
-            self.difference.see(suite, "its case runs")
-        if self.difference.seen:
-            self._stop("what its cases ask for")
+        with self.lock:
+            if self.depends(suite):
+                self.difference.see(suite, "its case runs")
+            if self.difference.seen:
+                self._stop("what cases ask for")
         return bool(self.difference.seen)
 
     def depends(self, suite: str) -> bool:

@@ -69,8 +69,6 @@ class Stem(Parent):
             if self.fault is not None:  # it keeps neither memory nor a device meanwhile
                 self.channel.send({"settled": self.settle()})
                 self.leave()
-            if not select.select([self.channel], [], [], 0)[0] and not self.channel.pending():
-                self.learn()  # while the scout is at work
         elif op == "settle":
             self.channel.send({"settled": self.settle()})
         else:
@@ -106,8 +104,10 @@ class Stem(Parent):
             except (Exception, SystemExit) as error:
                 failure = f"cannot be imported here ({type(error).__name__})"
         self.guard.forget()
-        self.groups[name] = traces.since()
         self.paid += time.monotonic() - start
+        if not failure and not self.channel.pending() and not select.select([self.channel], [], [], 0)[0]:
+            self.learn()  # while the scout is at work
+        self.groups[name] = traces.since()
         why = self.guard.fault or failure or next(iter(changed(before, state())), "")
         if not why and self.groups[name].modules:
             why = "shares memory" if shared_memory() != self.shared else spoiled()
