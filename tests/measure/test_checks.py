@@ -25,6 +25,7 @@ from perfci.model.results import Case, CaseSide, Check, Reason, Results
 from perfci.system import facts
 from perfci.system.child import Died
 from perfci.system.starter import Worker
+from perfci.worker.checks import redraw
 from tests.e2e.conftest import Repo
 
 SUITE = """
@@ -287,6 +288,13 @@ def test_a_head_whose_base_the_budget_did_not_reach_is_not_checked_either():
     head, one = held(CaseSide(status="skipped", reason=checker.LATE))
     assert head.hold([], beside=True) == [] and not head._unsettled, "nothing is written down"
     assert one.sides["head"].reason == checker.LATE
+
+
+def test_memory_that_is_short_for_drawing_anew_may_be_there_alone():
+    head, _ = held(CaseSide(status="ok"))
+    assert checker.NO_ROOM == redraw.NO_ROOM
+    assert head._disturbed(Checked.model_construct(ok=True, unredrawn=redraw.NO_ROOM))
+    assert not head._disturbed(Checked.model_construct(ok=True, unredrawn=checks.NOTHING_DRAWN))
 
 
 def test_a_verdict_that_does_not_hang_on_tolerances_stays():

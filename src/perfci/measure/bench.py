@@ -80,13 +80,6 @@ class Refusal(Document):
     seconds: Amount | None = None
 
 
-class Tried(Document):
-    """The answer to `try`."""
-
-    alike: bool
-    """Every kernel's first case was executed, and nothing that differs was at work."""
-
-
 class Executed(Document):
     """The answer to `prove`: why each case is not proved, or empty."""
 

@@ -27,10 +27,6 @@ class Scouting:
     tell: Callable[[str, str], None]
     """Takes a module, and a digest of its settings; an empty one takes the module back. Without a name: which modules
     are not reported, and why."""
-    loaded: Callable[[], bool]
-    """Called behind the suite's import: tells whether to execute cases for what they import."""
-    tried: Callable[[bool], None]
-    """Takes whether all cases were executed, and nothing that differs was at work."""
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
-from perfci.measure.bench import Bench, Tried
+from perfci.measure.bench import Bench
 from perfci.measure.cases import Found, Scouting, load
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache, put_back_cache
@@ -48,7 +48,7 @@ def _load(
     try:
         with bench.costs.phase("import"):
             found = load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden, scouting)
-            if scouting is not None and devices and scouting.loaded():
+            if scouting is not None and devices:
                 _try(bench, side, worker, devices, scouting)
             return found
     finally:
@@ -66,8 +66,7 @@ def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceK
         return
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)
-        reply = worker.answer(TRYING + bench.timeout, scouting.tell)
-        scouting.tried(worker.fit(Tried, "try", reply).alike)
+        worker.answer(TRYING + bench.timeout, scouting.tell)
     worker.close()
     put_back_cache(side, before)
 

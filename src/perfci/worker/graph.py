@@ -19,7 +19,8 @@ from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, Opaqu
 FIRST_REPLAY = 100e-6
 """Seconds to queue a replay until that was measured."""
 PROBED, PROBING = 20, 20e-3
-"""Executions in the graph that tries whether a case can be captured, at most, and their seconds."""
+"""Executions in the graph that tries whether a case can be captured, at most, and seconds for them; two at least, since
+some cannot be captured twice in one."""
 WORKING = (KERNEL, COPY, MEMSET, CHILD, CONDITIONAL)
 
 

@@ -280,18 +280,18 @@ class Server:
 
     def do_try(self, message: dict[str, Any]) -> dict[str, Any]:
         """Execute the first case of each kernel once, for its imports: no case after `seconds`, nor after what differs
-        was at work, as nothing is reported then. `alike`: that was none."""
+        was at work, as nothing is reported then."""
         end = time.monotonic() + message["seconds"]
         asked = self.asked
         assert asked is not None
         for kernel in sorted(self.kernels.values(), key=lambda one: asked.depends(one.suite)):
             if asked.ended(kernel.suite) or time.monotonic() > end:
-                return {"alike": False}
+                break
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:
                     with contextlib.suppress(Exception):  # its check says what is wrong with it
                         bench.prepare(kernel, spec.params, device, 0, 0, False).fn()
-        return {"alike": not asked.difference.seen}
+        return {}
 
     def do_await_tracer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Let this user's processes trace this one, and look names up one by one."""

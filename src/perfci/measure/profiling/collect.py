@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -351,17 +350,13 @@ def read_code(
     """
     profiles = {case.key: [side.profile for side in case.sides.values()] for case in cases}
     lacking = [case for case in cases if any(one and one.counters is None for one in profiles[case.key])]
-    asked = []
     for side in sides:
         if seen := {case.key: found for case in lacking if (found := _launching(case, side.name)) is not None}:
             kernels = {key: profile.trace.kernels if profile.trace else [] for key, profile in seen.items()}
-            asked.append((_built(side, account), kernels, seen))
-    with ThreadPool(len(sides)) as pool:  # whose threads an interruption leaves
-        answers = pool.map(lambda one: profiler.inspect(one[0], one[1], note), asked)
-    for (_, _, seen), read in zip(asked, answers, strict=True):
-        for key, profile in seen.items():
-            profile.code = read.seen.get(key, [])
-            profile.faults += [*read.faults.get(key, []), *read.general]
+            read = profiler.inspect(_built(side, account), kernels, note)
+            for key, profile in seen.items():
+                profile.code = read.seen.get(key, [])
+                profile.faults += [*read.faults.get(key, []), *read.general]
 
 
 def _launching(case: Case, name: Side) -> Profile | None:

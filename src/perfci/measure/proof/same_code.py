@@ -103,8 +103,8 @@ def prove(
     else:
         refused = strace.refusal(tool, place.parent.account.prefix(), place.parent.python)
     end = time.monotonic() + BUDGET * budget.left
-    for devices, (device, files) in zip(range(len(left), 0, -1), left.items(), strict=True):
-        until = time.monotonic() + (end - time.monotonic()) / devices
+    for waiting, (device, files) in zip(range(len(left), 0, -1), left.items(), strict=True):
+        until = time.monotonic() + (end - time.monotonic()) / waiting
         if tool is None or refused:
             reasons = dict.fromkeys((case.key for own in files.values() for case in own), refused)
         else:
@@ -204,13 +204,13 @@ class _Tracing:
         self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
+        self.exclusive = any(place.exclusive(device) for device in place.benches)
         gpu = place.facts.gpu
         most = min(AT_ONCE, whole_cores(), gpu.memory_bytes // MEMORY if gpu is not None else AT_ONCE)
-        self.several = 1 if bench.cores else max(1, most // 2)
+        self.several = 1 if bench.cores or self.exclusive else max(1, most // 2)
         """Processes of a side at once."""
         self.seconds = 0.0
         """Of the processes examined now."""
-        self.exclusive = any(place.exclusive(device) for device in place.benches)
 
     def examine(self, asked: Sequence[Files]) -> list[_Answer]:
         """What one side makes and Python could import is removed, and its own trace then proves nothing."""

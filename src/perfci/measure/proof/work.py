@@ -4,8 +4,8 @@ import math
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -168,7 +168,7 @@ def compare_work(
             except Unread as error:
                 return {name: refused(f"what was recorded {error}") for name, _ in part}
 
-        with ThreadPool(max(1, min(MOST_READERS, whole_cores() // 2))) as pool:  # whose threads an interruption leaves
+        with ThreadPoolExecutor(max(1, min(MOST_READERS, whole_cores() // 2))) as pool:
             for of_part in pool.map(compared, parts):
                 answers |= of_part
     return {case.id: answers[case.id] for case in cases}

@@ -1,9 +1,9 @@
 """The stem imports once what suites import from outside base and head, as the sides' scouts ask for it.
 
 A scout imports base's suite and executes the first case of each kernel. Head's scout is a fork of the stem, which
-begins anew with what both ask for where they differ; its cases are executed only where they may ask for others. Workers
-import what either side provides, and what either asks for after anything that differs between them was at work, or
-after other modules than the other side: it could turn out otherwise there.
+begins anew with what both ask for where they differ. Workers import what either side provides, and what either asks for
+after anything that differs between them was at work, or after other modules than the other side: it could turn out
+otherwise there.
 """
 
 import re
@@ -20,7 +20,7 @@ from perfci.measure.cases import Scouting
 from perfci.measure.environments import differing_variables
 from perfci.measure.place import Place
 from perfci.measure.prepare import SideWork
-from perfci.measure.proof.differing import Differing, cache_files, differing, unequal
+from perfci.measure.proof.differing import Differing, cache_files, differing
 from perfci.measure.proof.importing import Imported, at_work, module_names
 from perfci.model.base import MachineError, Side
 from perfci.model.results import IMPORT
@@ -48,10 +48,6 @@ class Imports:
         self.lines: list[str] = []
         self.asked: dict[Side, dict[str, str]] = {}
         """Side → modules, in order → digest of what could decide how each turns out."""
-        self.at_import: list[tuple[str, str]] = []
-        """What the first side's suite asked for before its cases."""
-        self.cases_alike = False
-        """Other sides' cases ask for what the first side's do, if their suites depend on nothing that differs."""
         self.refused: dict[str, Spoiled] = {}
         self.untold: list[str] = []
         """Modules that scouts did not report."""
@@ -105,22 +101,7 @@ class Imports:
                 if stem is not None:
                     stem.take(name, state)
 
-        differing = self._differing(side)
-
-        def loaded() -> bool:
-            if side is first:
-                self.at_import = list(asked.items())
-            elif self.cases_alike and not differing["lines"] and list(asked.items()) == self.at_import:
-                asked.update(self.asked[first.name])
-                return False
-            return True
-
-        def tried(alike: bool) -> None:
-            # What one side lacks may have been looked for unseen.
-            there = not differing["lines"] and not self.differs.folders and not unequal(*self.place.sides.values())
-            self.cases_alike = side is first and len(self.place.sides) > 1 and alike and there
-
-        yield Scouting(differing, tell, loaded, tried)
+        yield Scouting(self._differing(side), tell)
         if not self.wanted:
             if stem is not None:
                 stem.close()

@@ -104,16 +104,17 @@ class Stem(Parent):
             except (Exception, SystemExit) as error:
                 failure = f"cannot be imported here ({type(error).__name__})"
         self.guard.forget()
-        self.paid += time.monotonic() - start
-        if not failure and not self.channel.pending() and not select.select([self.channel], [], [], 0)[0]:
-            self.learn()  # while the scout is at work
         self.groups[name] = traces.since()
+        self.paid += time.monotonic() - start
         why = self.guard.fault or failure or next(iter(changed(before, state())), "")
         if not why and self.groups[name].modules:
             why = "shares memory" if shared_memory() != self.shared else spoiled()
         gc.collect()  # what is garbage keeps nothing
         if not why and (kept := self.holding()[1]):
             why = f"keeps {kept.replace(self.folder + os.sep, '')} of its side, where that cannot be put right"
+        if not why and not self.channel.pending() and not select.select([self.channel], [], [], 0)[0]:
+            self.learn()  # while the scout is at work
+            self.groups[name] = traces.since()
         gc.freeze()  # what the next one keeps is looked for among what is new then
         return {"name": name, "why": why, "seconds": time.monotonic() - start} if why else None
 
