@@ -44,7 +44,8 @@ AUDITED = 0.25
 """Share of runs in which a proved case is measured all the same: it watches over many runs, and safeguards no single
 one."""
 AT_ONCE, MEMORY = 16, 4 * 2**30
-"""Traced processes beside each other at most, and bytes of the GPU's memory for each."""
+"""Traced processes beside each other at most, and bytes of the GPU's memory for each: half a GB of context, and room to
+check a case. One that needs more may lack it, and is measured."""
 SLOWER = 3.0
 """Factor on time-outs under strace."""
 DRAWS = 8
