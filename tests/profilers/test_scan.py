@@ -59,7 +59,7 @@ def test_a_scan_of_a_report_finds_a_value_that_compression_cut(tmp_path):
     """LZ4 writes what occurred before as a reference: 22 of a canary's 23 bytes stood together in a real report."""
     value = "canary-9f8e7d6c5b4a3210"
     path = tmp_path / "x.nsys-rep"
-    path.write_bytes(b"NVIDIA Tegra Profiler Report 2023" + os.urandom(1000) + value[:-1].encode() + os.urandom(99))
+    path.write_bytes(b"NVIDIA Tegra Profiler Report 2023" + os.urandom(1000) + value[:-1].encode() + bytes(99))
     assert contains(path, {"CANARY": value, "OTHER": "0123abcd4567efab"}) == ["CANARY"]
     path.rename(tmp_path / "x.bin")
     (tmp_path / "x.bin").write_bytes((tmp_path / "x.bin").read_bytes()[7:])

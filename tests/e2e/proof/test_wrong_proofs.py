@@ -78,7 +78,8 @@ def test_a_file_that_a_case_seldom_reads_is_known_and_its_slow_down_is_found(pro
     proving.write("slow.py", SLOW["slow.py"])
     run = compared(proving, *SELDOM)
     assert proofs(run) == dict.fromkeys(SELDOM, ("", "it reads tree/slow.py, which differs"))
-    slower = {name for name, class_ in run.classes().items() if class_ == "regression"}
+    # Beside other work pairs drift: one is then inconclusive, and fails the run all the same.
+    slower = {row["case"] for row in run.report["rows"] if row["effect"] == "fail" and row["head"] > 2 * row["base"]}
     assert run.code == 1 and slower >= SELDOM.keys() - {"late_in_one_placement"}, run.out
 
 
