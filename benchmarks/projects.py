@@ -9,7 +9,7 @@
 
 Each is a repository of two commits, compared with empty caches. Prints the wall seconds of the command, its account by
 phase, how many cases were proved, decided and left, and its sentence; ends with 1 where a case has no answer, but one
-that is hopeless and is left by pair 16.
+that is hopeless and is left before the last look, and where that makes `hopeless` take over 1.3 times `calm`.
 """
 
 import argparse
@@ -129,8 +129,9 @@ class Project(NamedTuple):
     """Cases that no number of pairs decides."""
 
 
-LEFT_BY = 16
-"""Pairs after which a hopeless case is to be left at the latest."""
+DEAREST = 1.3
+"""Times the run without a hopeless case that one with it may take. After how few pairs it is known is no matter of
+choice: the centre of 16 is known to a quarter of their scatter, and 64 pairs show a change of a third of it."""
 TUNED_FILES = {"scans.py": TUNED, "kernels/scans.py": TUNED_SUITE}
 CALM = {"kernels/calm.py": FILE.format(number=0, factor=2.0).replace("6000]", "6000, 7000, 8000, 9000, 10000]")}
 FILES = {f"kernels/file_{number}.py": FILE.format(number=number, factor=2.0) for number in range(20)}
@@ -156,7 +157,7 @@ def commit(repository: Path, files: dict[str, str]) -> None:
 
 def compared(project: Project, folder: Path) -> tuple[bool, float]:
     """Compare a project's commits, and print what came of it. Returns whether each case has an answer, or is one that
-    has none and was left by pair 16, and the seconds."""
+    has none and was left before the last look, and the seconds."""
     repository, home = folder / "repository", folder / "home"
     repository.mkdir()
     home.mkdir()
@@ -182,7 +183,7 @@ def compared(project: Project, folder: Path) -> tuple[bool, float]:
     rest = set(ends) - {"proved", "decided", "hopeless"}
     if pairs:
         print(f"  hopeless after {pairs[0]} pairs")
-    return not rest and len(pairs) == project.hopeless and max(pairs, default=0) <= LEFT_BY, seconds
+    return not rest and len(pairs) == project.hopeless, seconds
 
 
 def main() -> None:
@@ -196,7 +197,9 @@ def main() -> None:
             well, taken[name] = compared(PROJECTS[name], Path(folder))
         answered &= well
         if name == "hopeless" and "calm" in taken:
-            print(f"  {taken[name] / taken['calm']:.2f} times the seconds of calm")
+            times = taken[name] / taken["calm"]
+            answered &= times <= DEAREST
+            print(f"  {times:.2f} times the seconds of calm")
     raise SystemExit(0 if answered else 1)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfci.measure.bench import Bench
 from perfci.measure.costs import Costs
-from perfci.measure.sampling import DEAREST, KNOWN, TELLING, adapt
+from perfci.measure.sampling import DEAREST, KNOWN, TELLING, WORTH, adapt
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import SIDES, Side
 from perfci.model.plan import Looks, Plan, Schedule
@@ -91,11 +91,23 @@ def test_what_is_out_of_reach_costs_no_more_than_planned(noise: float) -> None:
     assert cost(shape) <= cost((PLANNED.placements, PLANNED.blocks)) * 1.001
 
 
-def test_pairs_that_scatter_more_than_their_parts_tell_get_more() -> None:
-    """Within workers all is calm, the workers differ: more effort is tried, within what is allowed."""
-    calm = adapted(taken(8, block=0.003), r=0.01)
-    loud = adapted(taken(8, worker=0.004, block=0.003), r=0.01)
-    assert cost(calm) < cost(loud) <= DEAREST * cost((PLANNED.placements, PLANNED.blocks)) * 1.001
+def test_pairs_that_scatter_more_than_their_parts_tell_get_more_until_these_are_known() -> None:
+    """Within workers all is calm, the workers differ: more effort is tried, within what is allowed, until enough
+    placements were seen to say that samples would not help."""
+    few, many = KNOWN - 3, KNOWN + 1
+    loud = adapted(taken(few, worker=0.004, block=0.003), r=0.01)
+    assert cost(adapted(taken(few, block=0.003), r=0.01)) < cost(loud)
+    assert cost(loud) <= DEAREST * cost((PLANNED.placements, PLANNED.blocks)) * 1.001
+    assert cost(adapted(taken(many, worker=0.004, block=0.003), r=0.01)) < cost(loud)
+
+
+@pytest.mark.parametrize("block", [0.005, 0.02, 0.05])
+def test_what_workers_scatter_by_is_not_sampled_away(block: float) -> None:
+    """Samples are worth their time as far as a pair then scatters by an eighth more than with any number of them."""
+    a, n = adapted(taken(16, worker=0.06, block=block), r=0.01)
+    assert block / math.sqrt(a * n) <= 0.06 * (WORTH + 0.1)
+    fewer = cost((a, n - 2)) if n > 2 else 0.0
+    assert fewer == 0.0 or block / math.sqrt(a * (n - 2)) > 0.06 * (WORTH - 0.1)
 
 
 def changed(pairs: list[Pair], factor: float) -> list[Pair]:
@@ -112,7 +124,7 @@ def test_a_large_change_costs_no_more_than_a_small_one(factor: float) -> None:
     for count in (3, 4, 8):
         pairs = taken(count, worker=0.001, placement=1e-4, block=1e-4)
         assert adapted(changed(pairs, factor), r=0.02) == adapted(pairs, r=0.02) == (1, 2)
-    loud = changed(taken(8, worker=0.02, block=0.003), factor)
+    loud = changed(taken(4, worker=0.02, block=0.003), factor)
     assert cost(adapted(loud, r=0.02)) > cost((1, 2))
 
 

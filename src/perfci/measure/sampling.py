@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from perfci.model.plan import Plan
 from perfci.model.results import Case
 from perfci.stats.answer import answer, pairs_to_decide, tightest_margin
 from perfci.stats.calibration import MAD, factors
-from perfci.stats.components import Costs, allot, components
+from perfci.stats.components import Components, Costs, allot, components
 from perfci.stats.equal_clock import log_ratios
 from perfci.stats.obvious import one_peak
 from perfci.stats.walsh import Array
@@ -34,6 +34,10 @@ CALM = 4
 of runs."""
 SHARE = 6
 """Differences within workers may scatter by the margin over this: as much is left for those between workers."""
+WORTH = 0.5
+"""Scatter within workers by that between them under which samples hardly help: a pair then scatters by 12 % more than
+with any number of them. Were samples as dear as the rest of a pair, 1 would be best (Cochran, Sampling Techniques, 3rd
+ed., 10.6)."""
 SEEN = 4
 """Pairs from which their own scatter counts too: fewer tell little of what placements contribute."""
 DEAREST = 2.0
@@ -148,17 +152,25 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
     if found is None or costs is None:
         return
     target = asked / SHARE
+    freedom = sum(pair.scatter.placements - 1 for pair in case.pairs if pair.scatter is not None)
     ratios = log_ratios(case, "time", plan.looks.first).x
     if len(ratios) >= (max([SEEN, *plan.looks.obvious_pairs]) if one_peak(case, len(case.pairs)) else SEEN):
         spread = _spread(ratios, asked)
         target *= min(1.0, asked / CALM / spread) if spread > 0 else 1.0
+        if freedom >= KNOWN:
+            target = max(target, WORTH * math.sqrt(max(0.0, spread**2 - _within(case, found))))
     planned = plan.schedules[setup.mode]
     spent = planned.placements * (costs.placement + planned.blocks * costs.block)
     a, n = allot(found, costs, target, spent, DEAREST * spent)
-    freedom = sum(pair.scatter.placements - 1 for pair in case.pairs if pair.scatter is not None)
     if planned_pairs(case, benches) < LEAST_PAIRS and freedom < KNOWN:
         a = max(a, 2)
     bench.setups[case.key] = replace(setup, placements=a, blocks=n)
+
+
+def _within(case: Case, found: Components) -> float:
+    """Return the mean variance of the pairs so far that arose within workers."""
+    scatters = [pair.scatter for pair in case.pairs if pair.scatter is not None]
+    return fmean((found.placement**2 + found.block**2 / one.blocks) / one.placements for one in scatters)
 
 
 def _spread(ratios: Array, asked: float) -> float:
