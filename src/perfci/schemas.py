@@ -24,7 +24,7 @@ from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
 from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
-from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy, _as_list
+from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy, _as_list, _as_values
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.units import pattern
@@ -70,7 +70,7 @@ class _Generator(GenerateJsonSchema):
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = super().function_before_schema(schema)
-        if self.mode == "validation" and schema["function"]["function"] is _as_list:
+        if self.mode == "validation" and schema["function"]["function"] in (_as_list, _as_values):
             return {"anyOf": [inner["items"], inner]}
         return inner
 

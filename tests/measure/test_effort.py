@@ -104,7 +104,7 @@ def test_pairs_that_scatter_more_than_their_parts_tell_get_more_until_these_are_
 @pytest.mark.parametrize("block", [0.005, 0.02, 0.05])
 def test_what_workers_scatter_by_is_not_sampled_away(block: float) -> None:
     """Samples are worth their time as far as a pair then scatters by an eighth more than with any number of them."""
-    a, n = adapted(taken(16, worker=0.06, block=block), r=0.01)
+    a, n = adapted(changed(taken(16, worker=0.06, block=block), 2.0), r=0.01)
     assert block / math.sqrt(a * n) <= 0.06 * (WORTH + 0.1)
     fewer = cost((a, n - 2)) if n > 2 else 0.0
     assert fewer == 0.0 or block / math.sqrt(a * (n - 2)) > 0.06 * (WORTH - 0.1)

@@ -146,7 +146,7 @@ def test_a_side_has_the_modules_of_every_file_that_is_imported_alone() -> None:
     """As where one file ends the process: a proof must know what each imports."""
     side: Any = SimpleNamespace(name="head", info=SimpleNamespace(modules={}))
     for name in ("one", "two"):
-        reply = {"foreign": [], "files": [], "cases": [], "modules": {name: f"tree/{name}.py"}}
+        reply = {"foreign": [], "files": [], "cases": [], "scripts": [], "modules": {name: f"tree/{name}.py"}}
         worker: Any = SimpleNamespace(begin=lambda *_, **__: None, answer=lambda *_, reply=reply: reply)
-        load(side, worker, [f"kernels/{name}.py"], 1.0, [])
+        load(side, worker, [f"kernels/{name}.py"], [], 1.0, [])
     assert side.info.modules == {"one": "tree/one.py", "two": "tree/two.py"}

@@ -136,6 +136,7 @@ class Bench:
             "load",
             seed=self.seed if seed is None else seed,
             suite=side.suite,
+            scripts=side.scripts,
             forbidden=self.forbidden,
             bytecode=not beside,
             context=beside and self.context,

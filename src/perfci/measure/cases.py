@@ -37,6 +37,8 @@ class Found:
     """Key (`id@device`) → the worker's description."""
     files: list[FileFailure] = field(default_factory=list)
     suite: list[str] = field(default_factory=list)
+    scripts: list[dict[str, Any]] = field(default_factory=list)
+    """With their calls."""
     broken: set[str] = field(default_factory=set)
     imports: dict[str, float] = field(default_factory=dict)
     """`import NAME` → seconds for each worker."""
@@ -46,21 +48,26 @@ def load(
     side: SideWork,
     worker: Worker,
     suite: Sequence[str],
+    scripts: Sequence[dict[str, Any]],
     timeout: float,
     forbidden: Sequence[str],
     scouting: Scouting | None = None,
 ) -> Found:
-    """Import `suite` in a worker, which `scouting` hears. Raises Died; MachineError where it imports from outside."""
+    """Import `suite` and list the calls of `scripts` in a worker, which `scouting` hears.
+
+    Raises Died; MachineError where it imports from outside.
+    """
     asked = None if scouting is None else scouting.differing
-    worker.begin("load", seed=0, suite=list(suite), forbidden=list(forbidden), asked=asked)
+    worker.begin("load", seed=0, suite=list(suite), scripts=list(scripts), forbidden=list(forbidden), asked=asked)
     reply = worker.answer(timeout, None if scouting is None else scouting.tell)
     require_inside(side, reply["foreign"])
     side.info.modules.update(reply["modules"])  # of files that are imported one by one, too
-    found = Found()
+    found = Found(scripts=reply["scripts"])
+    programs = {one["file"] for one in reply["scripts"]}
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:
-        if file["error"] is None or file["error"]["kind"] != "absent":
+        if file["file"] not in programs and (file["error"] is None or file["error"]["kind"] != "absent"):
             found.suite.append(file["file"])
         if file["error"] and (file["error"]["kind"], side.name) == ("absent", "base"):
             continue  # a suite that base does not have yet: its cases are new

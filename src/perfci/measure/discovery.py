@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from typing import Any
 
 from perfci.measure.bench import Bench
 from perfci.measure.cases import Found, Scouting, load
@@ -13,6 +14,7 @@ from perfci.model.results import FileFailure
 from perfci.system.child import Died
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Worker
+from perfci.worker.discover import matches
 
 TRYING = 10.0
 """Seconds after which a scout tries no further case."""
@@ -26,28 +28,38 @@ def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
     bench, imports = next(iter(place.benches.values())), Imports(place)
     found: dict[Side, Found] = {}
     for name, side in place.sides.items():
+        base = {one["file"]: one["listed"] for other in found.values() for one in other.scripts}
+        side.scripts = [dict(one, base=base) for one in side.scripts]
         found[name] = Found()
-        if side.failure or not side.suite:
+        if side.failure or not (side.suite or side.scripts):
             continue
         with side.own(), nullcontext() if listing else imports.scouting(side) as scouting:
             try:
-                found[name] = _load(bench, side, side.suite, [] if place.shared else list(place.benches), scouting)
+                devices = [] if place.shared else list(place.benches)
+                found[name] = _load(bench, side, side.suite, side.scripts, devices, scouting)
             except Died:
                 imports.nothing("a suite file ends the process that imports it")
                 found[name] = _load_one_by_one(bench, side)
         found[name].imports = imports.left()
+        side.scripts = found[name].scripts
     imports.write()
     return found
 
 
 def _load(
-    bench: Bench, side: SideWork, suite: list[str], devices: Sequence[DeviceKind], scouting: Scouting | None
+    bench: Bench,
+    side: SideWork,
+    suite: list[str],
+    scripts: list[dict[str, Any]],
+    devices: Sequence[DeviceKind],
+    scouting: Scouting | None,
 ) -> Found:
     with bench.costs.phase("start"):
         worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
     try:
         with bench.costs.phase("import"):
-            found = load(side, worker, suite, max(bench.timeout, LOAD_TIMEOUT), bench.forbidden, scouting)
+            timeout = max(bench.timeout, LOAD_TIMEOUT)
+            found = load(side, worker, suite, scripts, timeout, bench.forbidden, scouting)
             if scouting is not None and devices:
                 _try(bench, side, worker, devices, scouting)
             return found
@@ -73,20 +85,26 @@ def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceK
 
 def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
     whole = Found()
-    working = []
+    working: list[str] = []
     files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
-    for file in files:
+    singles: list[tuple[str, list[str], list[dict[str, Any]]]] = [(file, [file], []) for file in files]
+    for script in side.scripts:
+        named = matches(side.tree, script["file"])
+        each = [script["file"]] if isinstance(named, str) else named
+        singles += [(file, [], [dict(script, file=file)]) for file in each]
+    for file, suite, scripts in singles:
         try:
-            one = _load(bench, side, [file], [], None)
+            one = _load(bench, side, suite, scripts, [], None)
         except Died as died:
             text = f"importing it ended the process: {died.reason.text}"
             reason = died.reason.model_copy(update={"text": text, "log": f"logs/{side.name}.log"})
             one = Found(files=[FileFailure(side=side.name, file=file, reason=reason)], broken={file})
         else:
-            working.append(file)
+            working += suite
         whole.cases.update(one.cases)
         whole.files += one.files
         whole.suite += one.suite
+        whole.scripts += one.scripts
         whole.broken |= one.broken
     side.suite = working
     return whole

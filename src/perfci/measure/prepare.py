@@ -54,11 +54,13 @@ class SideWork:
     env: dict[str, str] = field(default_factory=dict)
     suite: list[str] = field(default_factory=list)
     """Without files whose import ends the process."""
+    scripts: list[dict[str, Any]] = field(default_factory=list)
+    """Those that list calls, once they are listed."""
     failure: Reason | None = None
     seal: Seal | None = None
 
     def __post_init__(self) -> None:
-        self.suite = list(self.policy.suite)
+        self.suite, self.scripts = self.policy.globs, self.policy.scripts
 
     @property
     def written(self) -> dict[str, str]:
@@ -267,7 +269,9 @@ def materialise(request: Request, sources: Sources, home: Path, progress: Progre
 def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) -> SideCode:
     """Copy one side's files. Raises UsageError, MachineError."""
     repo, what = sources.repo, request.what
-    suite = Suite(what.suite, sources.policies[name].suite) if what.suite is not None else None
+    policy = sources.policies[name]
+    files = [*policy.globs, *(script["file"] for script in policy.scripts)]
+    suite = Suite(what.suite, files) if what.suite is not None else None
     if name == "base" and sources.base and repo and not what.itself:
         return _info(sources.base, snapshot_commit(repo, sources.base.sha, target, suite))
     if repo and sources.head and what.committed:

@@ -158,7 +158,8 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
         spread = _spread(ratios, asked)
         target *= min(1.0, asked / CALM / spread) if spread > 0 else 1.0
         if freedom >= KNOWN:
-            target = max(target, WORTH * math.sqrt(max(0.0, spread**2 - _within(case, found))))
+            about = float(np.abs(ratios).std(ddof=1))  # not about 0, where a change lies that is smaller than asked
+            target = max(target, WORTH * math.sqrt(max(0.0, about**2 - _within(case, found))))
     planned = plan.schedules[setup.mode]
     spent = planned.placements * (costs.placement + planned.blocks * costs.block)
     a, n = allot(found, costs, target, spent, DEAREST * spent)

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
     PrivateAttr,
+    Tag,
     ValidationError,
     WithJsonSchema,
     model_validator,
@@ -60,6 +62,10 @@ def spelled(loc: Loc) -> str:
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+def _as_values(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
 
 
 def _inside(path: str) -> str:
@@ -326,13 +332,62 @@ class History(Document):
     among the tags that main contains."""
 
 
+Word = str | int | float | bool
+"""A value that tells a script's calls apart."""
+
+
+class ScriptReference(Document):
+    """The call of the same script that says what a case's result must be."""
+
+    call: dict[str, Word] = Field(min_length=1)
+    """Name → value: it differs from the case's in these alone, as in `{provider: torch}`."""
+    rtol: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """As of `bench.reference`."""
+    atol: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """As of `bench.reference`."""
+
+
+class Script(Document):
+    """Benchmark scripts as they are: what they pass to a timer is a case."""
+
+    script: Annotated[list[InsidePath], BeforeValidator(_as_list), Field(min_length=1)]
+    """Globs of Python files that are run as programs."""
+    args: Annotated[list[str | int | float], BeforeValidator(_as_list)] = Field(default_factory=list)
+    """Their arguments."""
+    device: DeviceKind = "cuda"
+    """The device that they use."""
+    select: dict[str, Annotated[list[Word], BeforeValidator(_as_values)]] = Field(default_factory=dict)
+    """Name → values of the calls that are cases; by default all."""
+    reference: ScriptReference | None = None
+    """What says that a result is right; without it, results are only held to be finite."""
+    timers: dict[str, str] = Field(default_factory=dict)
+    """The project's own timers, besides those of triton, torch and flashinfer: `package.module.function` → the
+    parameter that it calls."""
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return what a worker takes, for each glob."""
+        asked = self.reference or ScriptReference.model_construct(call={})
+        shared: dict[str, Any] = {name: getattr(self, name) for name in ("device", "select", "timers")}
+        shared["args"] = [str(one) for one in self.args]
+        shared.update(reference=asked.call, rtol=asked.rtol, atol=asked.atol)
+        return [{"file": glob, **shared} for glob in self.script]
+
+
+ENTRIES = ("<glob>", "<script>")
+"""Kinds of a suite's entries, which are part of no place in a policy."""
+SuiteEntry = Annotated[
+    Annotated[InsidePath, Tag(ENTRIES[0])] | Annotated[Script, Tag(ENTRIES[1])],
+    Discriminator(lambda entry: ENTRIES[isinstance(entry, dict | Script)]),
+]
+
+
 class Policy(Document):
     """`perfci.yaml`: which cases there are, how they are built, and what must hold."""
 
     version: Literal[1]
     """The format of this file."""
-    suite: Annotated[list[InsidePath], BeforeValidator(_as_list)] = Field(default_factory=list)
-    """Globs of Python files that declare kernels."""
+    suite: Annotated[list[SuiteEntry], BeforeValidator(_as_values)] = Field(default_factory=list)
+    """Globs of Python files that declare kernels, and benchmark scripts."""
     commands: Annotated[list[Command], AfterValidator(_unique)] = Field(default_factory=list)
     """Cases that are processes of their own."""
     build: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
@@ -397,6 +452,16 @@ class Policy(Document):
         """Return `perfci.yaml:7`; `file` where no line is known."""
         line = line_of(loc, self._lines)
         return file if line is None else f"{file}:{line}"
+
+    @property
+    def globs(self) -> list[str]:
+        """Return the suite's files that declare kernels."""
+        return [entry for entry in self.suite if isinstance(entry, str)]
+
+    @property
+    def scripts(self) -> list[dict[str, Any]]:
+        """Return the suite's benchmark scripts, as workers take them."""
+        return [one for entry in self.suite if isinstance(entry, Script) for one in entry.messages()]
 
     def ignores(self, files: Sequence[str]) -> bool:
         """Tell whether a change to these paths need not be measured."""

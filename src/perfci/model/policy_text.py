@@ -1,13 +1,14 @@
 """From the text of `perfci.yaml` to a Policy."""
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from perfci.model.base import UsageError
-from perfci.model.policy import KEY, Loc, Mistake, Policy, line_of, spelled
+from perfci.model.policy import ENTRIES, KEY, Loc, Mistake, Policy, line_of, spelled
 from perfci.model.text import count, did_you_mean, one_line
 
 FILE = "perfci.yaml"
@@ -115,7 +116,11 @@ def _lines(node: yaml.Node, line: int, loc: Loc = ()) -> Iterator[tuple[Loc, int
 
 def _first(error: ValidationError, lines: dict[Loc, int], name: str) -> str:
     # An unknown field explains a missing one: it comes first.
-    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    found: list[Any] = [
+        dict(one, loc=tuple(part for part in one["loc"] if part not in ENTRIES))
+        for one in error.errors(include_url=False)
+    ]
+    details = sorted(found, key=lambda detail: detail["type"] != "extra_forbidden")
     wheres = [_where(detail, lines) for detail in details]
     message = _message(details[0], wheres[0])
     lead = f"{wheres[0]}: " if wheres[0] else ""
@@ -145,10 +150,18 @@ def _level(loc: Loc) -> type[BaseModel]:
         if inside is model:
             inside = model.model_fields[str(part)].annotation if part in model.model_fields else None
         else:  # an index of a list, a name of a mapping
-            inside = next(reversed(get_args(inside)), None)
+            inside = _last(inside)
         if isinstance(inside, type) and issubclass(inside, BaseModel):
             model = inside
     return model
+
+
+def _last(annotation: Any) -> Any:
+    """What a list or mapping holds; of a union the last."""
+    inside = next(reversed(get_args(annotation)), None)
+    while get_origin(inside) is not None and (get_origin(inside) is Annotated or isinstance(inside, UnionType)):
+        inside = get_args(inside)[0] if get_origin(inside) is Annotated else get_args(inside)[-1]
+    return inside
 
 
 def _message(detail: Any, where: str) -> str:

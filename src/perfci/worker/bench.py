@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Optional
 
 from .checks.tolerance import Tolerance, read_tolerance, require_amount
+from .scripts.held import Held
 from .versus import Versus
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ class Reference:
     rtol: Tolerance
     atol: Tolerance
 
+    @property
+    def raw(self) -> Callable[[], Any]:
+        """The function as the suite made it; of a script none that stands."""
+        return getattr(self.fn, "drawn", self.fn)
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -87,6 +93,10 @@ class Bench:
         self._work: Optional[dict[str, Any]] = None
         self._reference: Optional[Reference] = None
         self._versus: Optional[Versus] = None
+        self._held: list[Held] = []
+        """Scripts that end with the case."""
+        self._question = ""
+        """What else tells its inputs from others."""
         self.fields: tuple[str, ...] = ()
 
     # ---------------------------------------------------------------- where and from what
@@ -265,10 +275,12 @@ class Bench:
         return any(one.tensor.untyped_storage().data_ptr() == memory for one in self._drawn)
 
     def release(self) -> None:
-        """Free what it drew, although functions refer to this."""
+        """Free what it drew, although functions refer to this, and end its scripts."""
         self._drawn.clear()
         self._pads.clear()
         self._reference = self._versus = None
+        while self._held:
+            self._held.pop().leave()
 
     def inputs_digest(self) -> str:
         """Return the SHA-256 over shapes, types and values of the inputs as they are now: take it before the kernel
@@ -284,6 +296,7 @@ class Bench:
                 digest.update(_fingerprint(drawn.tensor))
         if self._random is not None:
             digest.update(repr(self._random.getstate()).encode())
+        digest.update(self._question.encode())
         return digest.hexdigest()
 
     # ---------------------------------------------------------------- placing
@@ -353,6 +366,15 @@ class Prepared:
     bench: Bench
     again: Callable[[bool], Prepared]
     """Set the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
+
+    @property
+    def raw(self) -> Callable[[], Any]:
+        """What is timed, as the suite made it."""
+        return self.fn.fn if isinstance(self.fn, Held) else self.fn
+
+    def within(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call anything where the case is executed: on its script's thread, if it has one."""
+        return self.fn.within(call, *args, **named) if isinstance(self.fn, Held) else call(*args, **named)
 
     def synchronize(self) -> None:
         """Wait for the whole device."""

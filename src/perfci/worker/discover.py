@@ -17,6 +17,8 @@ from types import ModuleType
 from typing import Any, Optional
 
 from .declare import Kernel, collecting
+from .scripts.held import Left
+from .scripts.script import Script, Unlisted, kernel_of
 
 TEXT_LIMIT = 400
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
@@ -49,6 +51,42 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
                 seen.add(file)
                 files.append(_load(top, file, kernels))
     return {"files": files, "kernels": list(kernels.values())}
+
+
+def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Add the kernels of benchmark scripts to what `discover` has found; return an entry for each file, with its calls.
+
+    An entry has the fields of `Script`, `file` a glob, and `listed` where that is known.
+    """
+    top = Path(root).resolve()
+    kernels, listed = found["kernels"], []
+    for entry in entries:
+        matched = matches(top, entry["file"])
+        if isinstance(matched, str):
+            found["files"].append(_failure(entry["file"], matched, "absent" if matched == NO_FILE else "import"))
+            continue
+        for file in matched:
+            one = dict(entry, file=file)
+            known = one.pop("listed", None)
+            try:
+                kernel = kernel_of(Script(**one), str(top), known)
+            except Unlisted as error:
+                found["files"].append(_failure(file, str(error)))
+                continue
+            except (Exception, SystemExit, Left) as error:
+                traceback.print_exc()
+                found["files"].append(_failure(file, _explained(error, top)))
+                continue
+            twin = next((other for other in kernels if other.name == kernel.name), None)
+            if twin is not None:
+                told = f"its cases would be named as those of {twin.file}, {kernel.name!r}: rename one of them"
+                found["files"].append(_failure(file, told))
+                continue
+            found["files"].append({"file": file, "error": None})
+            kernels.append(kernel)
+            calls = {"names": kernel.names, "stable": kernel.stable, "calls": kernel.calls}
+            listed.append(dict(one, listed=calls))
+    return listed
 
 
 class _Names:

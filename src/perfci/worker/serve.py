@@ -14,7 +14,7 @@ import time
 import traceback
 import types
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from . import bench, ceilings, declare, discover, guard, profile, tuners, versus
 from .channel import Channel, connect
@@ -25,6 +25,8 @@ from .graph import GraphSampler, probe
 from .imports.asked import AskingFinder
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .proof.steps import prove
+from .scripts.held import Stuck, leave_all
+from .scripts.script import ScriptKernel
 from .work.driver import OpaqueWork
 from .work.images import Images
 from .work.record import Record, displace_heap
@@ -152,10 +154,15 @@ class Server:
             if message is None or message["op"] == "bye":
                 return
             try:
+                if not self.prepared:
+                    leave_all()
                 reply = getattr(self, "do_" + message["op"])(message)
             except Exception as error:
                 traceback.print_exc()
-                reply = {"error": {"kind": "exception", "text": described(error)}, "poisoned": self.poisoned()}
+                reply = {
+                    "error": {"kind": "exception", "text": described(error)},
+                    "poisoned": self.poisoned() or isinstance(error, Stuck),
+                }
             self.channel.send(reply)
 
     def enter_side(self) -> None:
@@ -231,6 +238,7 @@ class Server:
         watched = self.images.listened() if self.images is not None else contextlib.nullcontext()
         with watched:
             found = discover.discover(root, message["suite"])
+            scripts = self._scripts(root, message.get("scripts", []), found)
         tuners.find()
         if message.get("context") and "torch" in sys.modules:
             with contextlib.suppress(Exception):  # the first case that uses the GPU says what is wrong with it
@@ -249,10 +257,20 @@ class Server:
         gc.freeze()
         return {
             "files": found["files"],
+            "scripts": scripts,
             "cases": cases,
             "foreign": discover.foreign_modules(root, site, message["forbidden"]),
             "modules": discover.repo_modules(root, site),
         }
+
+    def _scripts(self, root: str, entries: list[dict[str, Any]], found: dict[str, list[Any]]) -> list[dict[str, Any]]:
+        """Add scripts' kernels and failures to what was `found`; return the entries of single files, with their calls.
+
+        Modules that only they import are left to each worker.
+        """
+        if entries and self.asked in sys.meta_path:
+            sys.meta_path.remove(self.asked)
+        return discover.scripts(root, entries, found)
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check one case."""
@@ -287,6 +305,8 @@ class Server:
         for kernel in sorted(self.kernels.values(), key=lambda one: asked.depends(one.suite)):
             if asked.ended(kernel.suite) or time.monotonic() > end:
                 break
+            if isinstance(kernel, ScriptKernel):
+                continue
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:
                     with contextlib.suppress(Exception):  # its check says what is wrong with it
@@ -316,8 +336,8 @@ class Server:
         said = {"digest": made.inputs_digest(), "work": made.declared_work(), "dtype": made.main_dtype()}
         said.update(footprint=max(made.device_bytes(), allocated(device) - before), peak=_peak(device))
         self._sample(message)
-        said["seconds"] = self.seconds = self.sampler.estimate()
-        said["elsewhere"] = self.sampler.elsewhere(said["seconds"])
+        said["seconds"] = self.seconds = self._within(self.sampler.estimate)
+        said["elsewhere"] = self._within(self.sampler.elsewhere, said["seconds"])
         said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
         said.update(settings=self.sampler.settings(), clocks=self.sampler.clocks)
         return dict(said, tuner=tuners.told(known) if device == "cuda" else None)
@@ -329,15 +349,19 @@ class Server:
         start = time.monotonic()
         name = self._sample(message)
         if name in self.warm:
-            self.sampler.settle()
+            self._within(self.sampler.settle)
         else:
             self.warm.add(name)
-            self.sampler.warm()
+            self._within(self.sampler.warm)
         return {"warm": time.monotonic() - start}
 
     def _forget(self) -> None:
         self.prepared, self.sampler = [], None
+        leave_all()
         tuners.begin()
+
+    def _within(self, call: Callable[..., Any], *args: Any) -> Any:
+        return self.prepared[0].within(call, *args)
 
     def _draw(self, message: dict[str, Any]) -> None:
         kernel, device, seed = self.kernels[message["kernel"]], message["device"], message["seed"]
@@ -356,14 +380,17 @@ class Server:
     def do_probe(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return whether a CUDA graph can capture the open case, and an execution's time in it."""
         try:
-            return {"refused": "", "seconds": probe(self._fns(bool(message.get("versus")))[0], self.seconds)}
+            return {
+                "refused": "",
+                "seconds": self._within(probe, self._fns(bool(message.get("versus")))[0], self.seconds),
+            }
         except Exception as error:
             # Left for the run, which takes a new worker if the failed capture has broken this one.
             return {"refused": described(error)}
 
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""
-        times = self.sampler.block(message["batch"], message["samples"], message["bracket"])
+        times = self._within(self.sampler.block, message["batch"], message["samples"], message["bracket"])
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
     def do_versus(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -402,14 +429,14 @@ class Server:
         cuda = device == "cuda"
         one = bench.prepare(kernel, message["params"], device, message["seed"], 0, False)
         try:
-            profile.warm(one.fn, sys.modules["torch"].cuda.synchronize if cuda else None)
+            one.within(profile.warm, one.fn, sys.modules["torch"].cuda.synchronize if cuda else None)
             name, executions = message["name"], message["executions"]
             if message.get("path"):
-                profile.trace(one.fn, executions, message["path"], device)
+                one.within(profile.trace, one.fn, executions, message["path"], device)
                 return {}
             with profile.capture(cuda) if window else contextlib.nullcontext():
                 # Where the window ends with the case, a range may hold what all threads do.
-                marked = profile.execute(one.fn, name, executions, threads=bool(window))
+                marked = one.within(profile.execute, one.fn, name, executions, threads=bool(window))
             if cuda:
                 sys.modules["torch"].cuda.synchronize()
             return {"marked": marked}

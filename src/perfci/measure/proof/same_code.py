@@ -62,6 +62,10 @@ def seeks_proof(what: What, place: Place, plan: Plan) -> bool:
     return what.mode == "compare" and place.limits.prove and not whole
 
 
+SCRIPTS = "the suite has benchmark scripts, of which each execution is a run of its own that no tracer watched"
+"""Why nothing is proved: a script may change what other cases of its process find, too."""
+
+
 def prove(
     cases: Sequence[Case],
     place: Place,
@@ -76,7 +80,7 @@ def prove(
     sought = [case for case in cases if all(side.status == "ok" for side in case.sides.values())]
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
-    whole = unequal(base, head)
+    whole = unequal(base, head) or (SCRIPTS if base.scripts or head.scripts else "")
     ours, theirs = (Imported(side.folder, side.info.modules, found[side.name].suite) for side in (base, head))
     suite = dict.fromkeys([*ours.suite, *theirs.suite])
     apart = {file: why for file in suite if (why := _names_what_differs(file, (ours, theirs), differs))}

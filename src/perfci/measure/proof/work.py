@@ -18,7 +18,7 @@ from perfci.measure.coverage import everything
 from perfci.measure.discovery import discover
 from perfci.measure.journal import Journal
 from perfci.measure.place import LOAD_TIMEOUT, Place, open_place
-from perfci.measure.proof.same_code import draw_audit, number, unprovable
+from perfci.measure.proof.same_code import SCRIPTS, draw_audit, number, unprovable
 from perfci.measure.request import Progress, Request
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import SIDES, MachineError, Side, UsageError
@@ -107,6 +107,8 @@ def _prove(
 
 def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
     """Why a checked case's work would prove nothing."""
+    if any(side.scripts for side in place.sides.values()):
+        return SCRIPTS
     setup = place.benches["cuda"].setups.get(case.key)
     if why := unprovable(case, criteria) or _absent(case):
         return why

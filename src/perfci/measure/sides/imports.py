@@ -60,7 +60,7 @@ class Imports:
             self.nothing(f"workers are not forks of one process here{because}")
         else:
             # Before a scout leaves anything there.
-            sides = [side for side in place.sides.values() if side.suite and not side.failure]
+            sides = [side for side in place.sides.values() if (side.suite or side.scripts) and not side.failure]
             caches = [cache_files(side) for side in sides]  # where modules from outside may look
             if any(one != caches[0] for one in caches):
                 self.nothing("the builds of base and head left other caches")

@@ -70,7 +70,7 @@ class Redraw:
         for tensors in zip(*drawn):
             self._pair(*tensors)
         references = [made.bench.declared_reference() for made in (target, own, other)]
-        for trio in ([made.fn for made in (target, own, other)], [one and one.fn for one in references]):
+        for trio in ([made.raw for made in (target, own, other)], [one and one.raw for one in references]):
             if self._pair(*trio).differ:
                 raise Unpaired("what it returns to be timed differs from draw to draw")
         for addresses in self._addresses:
@@ -271,6 +271,15 @@ class Redraw:
         for name in ("__defaults__", "__kwdefaults__"):
             self._put(functools.partial(setattr, target, name), *(getattr(one, name) for one in (target, own, other)))
         self._pair_dicts(*(vars(one) for one in (target, own, other)))
+        if own.__globals__ is not other.__globals__ and own.__globals__.get("__name__") == "__main__":
+            # Each run of a script has names of its own.
+            self._pair_names(_names(own.__code__), target.__globals__, own.__globals__, other.__globals__)
+
+    def _pair_names(self, names: set[str], target: Any, own: Any, other: Any) -> None:
+        for name in sorted(names & target.keys() & own.keys() & other.keys()):
+            code = isinstance(own[name], (type, types.ModuleType)) or type(own[name]).__module__.startswith("triton.")
+            if not code:
+                self._put(functools.partial(target.__setitem__, name), target[name], own[name], other[name])
 
     def _pair_instances(self, kind: type, target: Any, own: Any, other: Any) -> None:
         if kind is Bench:
@@ -378,6 +387,12 @@ def _copy(target: Any, source: Any) -> None:
     # in inference mode has none, and can be written only in it.
     with torch.inference_mode() if target.is_inference() else torch.no_grad():
         (target if target.is_inference() else target.data).copy_(source)
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Return the names that a function, or one within it, looks up in its module."""
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
 
 
 def _equal(one: Any, two: Any) -> bool:

@@ -1,0 +1,122 @@
+"""Which calls of timers a script makes, and what tells them apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, Union
+
+Scalar = Union[str, int, float, bool]
+Words = dict[str, Scalar]
+LONGEST = 80
+"""Characters of text that can tell calls apart."""
+FUNCTION, ORDINAL = "in", "nth"
+"""Words of a call besides its variables': the function that calls, and which of equal calls it is."""
+
+
+def words_of(frame: FrameType, folder: str) -> Words:
+    """Return the scalars that stand in the frames of code below `folder`, from a timer's caller outwards: of one name
+    the innermost.
+
+    Fields of dataclasses and named tuples count as their own names. Paths and text in several lines are left out.
+    """
+    words: Words = {FUNCTION: frame.f_code.co_name}
+    for outer in _frames(frame):
+        if outer.f_code.co_filename.startswith(folder):
+            for name, value in _variables(outer):
+                words.setdefault(name, value)
+    return words
+
+
+def _frames(frame: Any) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _variables(frame: FrameType) -> Iterator[tuple[str, Scalar]]:
+    for name, value in list(frame.f_locals.items()):
+        if name.startswith("_") or name in (FUNCTION, ORDINAL):
+            continue
+        fields = _fields(value)
+        for field, own in fields.items() if fields is not None else [(name, value)]:
+            told = scalar(own)
+            if told is not None:
+                yield field, told
+
+
+def _fields(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    return None
+
+
+def scalar(value: Any) -> Any:
+    """Return a value that can tell calls apart, or None."""
+    torch = sys.modules.get("torch")
+    if torch is not None and type(value) is torch.dtype:
+        return str(value).rpartition(".")[2]
+    if type(value) is float:
+        return value if math.isfinite(value) else None
+    if type(value) is str:
+        plain = len(value) <= LONGEST and value.isprintable() and not os.path.isabs(value)
+        return value if plain else None
+    return value if type(value) in (int, bool) else None
+
+
+def stable(first: Sequence[Words], second: Sequence[Words]) -> list[str]:
+    """Return the names of which two runs of a script, in which timers returned other times, have the same values.
+
+    Raises ValueError where the runs made other calls.
+    """
+    if len(first) != len(second):
+        raise ValueError(
+            f"makes {len(first)} calls of its timer, and {len(second)} where that returns other times: it picks by time"
+        )
+    names = dict.fromkeys(name for words in first for name in words)
+    return [name for name in names if all(_key(a, [name]) == _key(b, [name]) for a, b in zip(first, second))]
+
+
+def telling(calls: Sequence[Words], names: Sequence[str], base: Sequence[str] = ()) -> list[str]:
+    """Return those of `names` that tell calls apart, each more than those before it.
+
+    `base`: those that tell base's calls apart: they come first, so that a call has one name in both.
+    """
+    chosen = [name for name in base if name in names]
+    parts = len({_key(words, chosen) for words in calls})
+    for name in [one for one in names if one != FUNCTION] + [FUNCTION]:
+        finer = len({_key(words, [*chosen, name]) for words in calls})
+        if finer > parts:
+            chosen.append(name)
+            parts = finer
+    return chosen
+
+
+def same(one: Mapping[str, Scalar], other: Mapping[str, Scalar]) -> bool:
+    """Tell whether two calls have one name: 1 is neither 1.0 nor True."""
+    return one.keys() == other.keys() and _key(one, list(one)) == _key(other, list(one))
+
+
+def _key(words: Mapping[str, Scalar], names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(repr(words.get(name)) for name in names)
+
+
+class Counter:
+    """Names calls in their order: the telling words of each, and an ordinal from the second of equals on."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.counts: dict[tuple[Any, ...], int] = {}
+
+    def name(self, words: Words) -> Words:
+        """Return the parameters of the next call."""
+        key = _key(words, self.names)
+        self.counts[key] = count = self.counts.get(key, 0) + 1
+        params = {name: words[name] for name in self.names if name in words}
+        return {**params, ORDINAL: count} if count > 1 else params

@@ -1,0 +1,257 @@
+"""Timers of benchmark scripts, replaced: what they are to time becomes a case."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any, Callable, Optional, Protocol
+
+KNOWN: Mapping[str, str] = {
+    "triton.testing.do_bench": "fn",
+    "triton.testing.do_bench_cudagraph": "fn",
+    "flashinfer.testing.bench_gpu_time": "fn",
+    "flashinfer.testing.bench_gpu_time_with_cuda_event": "fn",
+    "flashinfer.testing.bench_gpu_time_with_cudagraph": "fn",
+    "flashinfer.testing.bench_gpu_time_with_cupti": "fn",
+}
+"""Timer → the parameter that it calls."""
+LISTING = "flashinfer."
+"""Timers that return the time of each execution."""
+TUNERS = ("triton.runtime.autotuner", "torch._inductor")
+"""Modules that time to choose: theirs are no cases."""
+MARK, TIMER = "triton.testing", "torch.utils.benchmark"
+SEEDING = (
+    "torch.manual_seed",
+    "torch.cuda.manual_seed",
+    "torch.cuda.manual_seed_all",
+    "random.seed",
+    "numpy.random.seed",
+)
+SEEDS = 2**32
+
+
+class Running(Protocol):
+    """A script that runs."""
+
+    shift: int
+    """Added to each seed that the script sets, so that each draw has others."""
+
+    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
+        """Take what a timer is to time, and return made-up seconds. `frame`: the caller's."""
+
+    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """Call a driver's combination `words`, or return None where another is asked for."""
+
+
+class _Here(threading.local):
+    running: Optional[Running] = None
+    within = False
+    """True while its code runs, in executions of a case, too, where timers are as they were."""
+
+
+here = _Here()
+"""The script that this thread runs."""
+_replaced: dict[str, Any] = {}
+
+
+def replace(own: Mapping[str, str]) -> None:
+    """Put ours in the place of timers, of seeding functions and drivers, wherever modules hold them; in that of modules
+    that are not imported yet, once they are.
+
+    `own`: the project's timers, as `KNOWN`. Raises ValueError for one that there is not.
+    """
+    for path, parameter in own.items():
+        if path not in _replaced:
+            try:
+                _exchange(path, parameter)
+            except (ImportError, AttributeError) as error:
+                raise ValueError(f"timers: {path}: {' '.join(str(error).split())[:400]}") from None
+    if not any(isinstance(finder, _Later) for finder in sys.meta_path):
+        modules = {MARK, TIMER, *(path.rpartition(".")[0] for path in (*KNOWN, *SEEDING))}
+        for module in modules & sys.modules.keys():
+            _replace_in(module)
+        sys.meta_path.insert(0, _Later(modules - sys.modules.keys()))
+
+
+def _replace_in(module: str) -> None:
+    for path in (*KNOWN, *SEEDING):
+        if path.rpartition(".")[0] == module and path not in _replaced and hasattr(sys.modules[module], _name(path)):
+            _exchange(path, KNOWN.get(path))
+    if module == MARK and hasattr(sys.modules[module], "Mark"):
+        mark = sys.modules[module].Mark
+        mark.run = _driver(mark.run)
+    elif module == TIMER:
+        timer = sys.modules[module].Timer
+        for name in ("timeit", "blocked_autorange", "adaptive_autorange"):
+            setattr(timer, name, _statement(getattr(timer, name)))
+
+
+def _exchange(path: str, parameter: Optional[str]) -> None:
+    """`parameter`: of a timer; None for what seeds."""
+    owner, found = _resolved(path)
+    ours = _seeding(found) if parameter is None else _timer(found, parameter, path)
+    setattr(owner, _name(path), ours)
+    _replaced[path] = found
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and not module.__name__.startswith(__name__.partition(".")[0] + "."):
+            for name, value in list(vars(module).items()):
+                if value is found:
+                    setattr(module, name, ours)
+
+
+def _name(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+class _Later:
+    """A finder that replaces what modules have as soon as they are imported."""
+
+    def __init__(self, modules: set[str]) -> None:
+        self.modules = modules
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name not in self.modules:
+            return None
+        self.modules.discard(name)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # has all that loaders have
+        return spec
+
+
+class _Loader:
+    """A module's loader, and what is to follow."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See `importlib.abc.Loader`."""
+        self.loader.exec_module(module)
+        _replace_in(module.__name__)
+
+
+def _resolved(path: str) -> tuple[Any, Any]:
+    """Return a function with the module or class that has it. Raises ImportError and AttributeError."""
+    names = path.split(".")
+    for end in range(len(names) - 1, 0, -1):
+        name = ".".join(names[:end])
+        if name in sys.modules or _is_found(name):
+            owner = importlib.import_module(name)
+            for step in names[end:-1]:
+                owner = getattr(owner, step)
+            return owner, getattr(owner, names[-1])
+    raise ImportError(f"no module {names[0]!r} is found" if names[1:] else "write its module, too")
+
+
+def _is_found(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _timer(timer: Any, parameter: str, path: str) -> Any:
+    signature = inspect.signature(timer)
+    if parameter not in signature.parameters:
+        raise ValueError(f"timers: {path}() has no parameter {parameter!r}: it has {', '.join(signature.parameters)}")
+
+    @functools.wraps(timer)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if here.running is None or _tunes(frame):
+            return timer(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        fn = given.arguments[parameter]
+        inputs, named = given.arguments.get("input_args") or (), given.arguments.get("input_kwargs") or {}
+        call = functools.partial(fn, *inputs, **named) if inputs or named else fn
+        if grads := given.arguments.get("grad_to_none"):
+            call = functools.partial(_without_grads, tuple(grads), call)
+        return _like(path, given.arguments, here.running.called(call, frame) * 1e3)
+
+    return timed
+
+
+def _without_grads(tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+    for tensor in tensors:
+        tensor.grad = None
+    return call()
+
+
+def _like(path: str, given: Mapping[str, Any], milliseconds: float) -> Any:
+    """Return a time as the timer does: for each quantile, or each execution, or one."""
+    quantiles = given.get("quantiles")
+    if quantiles is not None:
+        return [milliseconds] * len(quantiles) if len(quantiles) != 1 else milliseconds
+    if given.get("return_mode") == "all" or path.startswith(LISTING):
+        return [milliseconds]
+    return milliseconds
+
+
+def _tunes(frame: Optional[FrameType]) -> bool:
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(TUNERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _seeding(function: Any) -> Any:
+    @functools.wraps(function)
+    def seeded(seed: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if here.running is not None and type(seed) is int:
+            seed = (seed + here.running.shift) % SEEDS
+        return function(seed, *args, **kwargs)
+
+    return seeded
+
+
+def _driver(run: Any) -> Any:
+    @functools.wraps(run)
+    def driven(mark: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.running is None:
+            return run(mark, *args, **kwargs)
+        several = isinstance(mark.benchmarks, (list, tuple))
+        for plot in mark.benchmarks if several else [mark.benchmarks]:
+            names = list(plot.x_names)
+            for x in plot.x_vals:
+                values = list(x) if isinstance(x, (list, tuple)) else [x] * len(names)
+                for line in plot.line_vals:
+                    given = {**dict(zip(names, values)), plot.line_arg: line, **plot.args}
+                    words = {"plot": plot.plot_name, plot.line_arg: line, **dict(zip(names, values)), **plot.args}
+                    here.running.driven(words, functools.partial(mark.fn, **given))
+        return None
+
+    return driven
+
+
+def _statement(method: Any) -> Any:
+    @functools.wraps(method)
+    def timed(timer: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.running is None:
+            return method(timer, *args, **kwargs)
+        if timer._language.name != "PYTHON":
+            raise RuntimeError("it times a statement in C++, which no Python can call")
+        task, scope = timer._task_spec, dict(timer._globals)
+        exec(compile(task.setup, "<setup>", "exec", dont_inherit=True), scope)
+        try:
+            call, code = eval, compile(task.stmt, "<statement>", "eval", dont_inherit=True)
+        except SyntaxError:
+            call, code = exec, compile(task.stmt, "<statement>", "exec", dont_inherit=True)
+        seconds = here.running.called(functools.partial(call, code, scope), sys._getframe(1))
+        measured = importlib.import_module(f"{TIMER}.utils.common").Measurement
+        return measured(number_per_run=1, raw_times=[seconds], task_spec=task)
+
+    return timed

@@ -1,0 +1,174 @@
+"""Benchmark scripts as they are, on the CPU by real processes: what they pass to a timer is a case."""
+
+from textwrap import dedent
+
+import pytest
+
+from tests.e2e.conftest import Repo
+
+TIMERS = """
+import time
+from contextlib import contextmanager
+
+
+def measure(fn, warmup=2, rep=5):
+    for _ in range(warmup):
+        fn()
+    start = time.perf_counter()
+    for _ in range(rep):
+        fn()
+    return (time.perf_counter() - start) / rep
+
+
+class Bench:
+    def __init__(self, op):
+        self.op = op
+
+    def latency(self, call):
+        return measure(call)
+"""
+OPS = """
+import contextlib
+
+SPIN = 4_000
+
+
+def total(values, spin=None):
+    for _ in range(SPIN if spin is None else spin):
+        pass
+    return sum(values)
+
+
+SPINS = {"listed": 4_000, "registered": 4_000, "caught": 4_000, "classed": 4_000, "closed": 4_000}
+current = None
+
+
+@contextlib.contextmanager
+def use(name):
+    global current
+    before, current = current, name
+    try:
+        yield
+    finally:
+        current = before
+
+
+def registered(values):
+    if current is None:
+        raise RuntimeError("nothing is registered: it is called outside of its `with` block")
+    return total(values, SPINS[current])
+"""
+SCRIPTS = {
+    "listed": """
+        import random, sys
+        from bench.timers import measure
+        from ops import SPINS, total
+
+        results = []
+        for size in map(int, sys.argv[1:]):
+            for provider in ("ours", "plain"):
+                random.seed(1)
+                values = [random.random() for _ in range(size)]
+                ours = lambda: total(values, SPINS["listed"])
+                seconds = measure(ours if provider == "ours" else lambda: sum(values))
+                results.append((size, provider, seconds))
+        with open("results.csv", "w") as out:
+            out.writelines(f"{row}\\n" for row in results)
+        assert open("results.csv").read().count("ours") == len(sys.argv) - 1
+        """,
+    "registered": """
+        from bench import timers
+        import ops
+
+        def run(size):
+            values = list(range(size))
+            with ops.use("registered"):
+                return timers.measure(lambda: ops.registered(values))
+
+        if __name__ == "__main__":
+            for size in (10, 20):
+                print(size, run(size))
+        """,
+    "caught": """
+        from bench.timers import measure
+        from ops import SPINS, total
+
+        for name in ("broken", "works"):
+            try:
+                if name == "broken":
+                    raise ValueError("not here")
+                seconds = measure(lambda: total((1, 2), SPINS["caught"]))
+            except BaseException as error:
+                seconds = None
+            print(name, seconds)
+        """,
+    "classed": """
+        from bench.timers import Bench
+        from ops import SPINS, total
+
+        class Sums(Bench):
+            def run(self, dtype):
+                values = [1.0] * 10 if dtype == "float" else [1] * 10
+                return self.latency(lambda: total(values, SPINS["classed"]))
+
+        for dtype in ("float", "int"):
+            assert Sums("sums").run(dtype) >= 0
+        """,
+}
+POLICY = """
+version: 1
+python: PYTHON
+suite:
+  - script: benchmarks/listed.py
+    args: [100, 200]
+    device: cpu
+    select: {provider: ours}
+    reference: {call: {provider: plain}, rtol: 1.0e-9}
+    timers: {bench.timers.measure: fn}
+  - script: [benchmarks/registered.py, benchmarks/c*.py]
+    device: cpu
+    timers: {bench.timers.measure: fn, bench.timers.Bench.latency: call}
+limits: [{cases: "*", metric: time, regression: 50%}]
+"""
+
+
+@pytest.fixture
+def project(repo: Repo) -> Repo:
+    repo.policy()
+    python = (repo.root / "perfci.yaml").read_text().split("python: ")[1].split("\n")[0]
+    repo.write("perfci.yaml", POLICY.replace("PYTHON", python))
+    repo.write("bench/__init__.py", "")
+    repo.write("bench/timers.py", TIMERS)
+    repo.write("ops.py", OPS)
+    for name, text in SCRIPTS.items():
+        repo.write(f"benchmarks/{name}.py", dedent(text))
+    repo.commit()
+    return repo
+
+
+CASES = {
+    "listed/size=100/provider=ours", "listed/size=200/provider=ours", "registered/size=10", "registered/size=20",
+    "caught", "classed/dtype=float", "classed/dtype=int",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_slower_wrong_and_gone_are_found_in_scripts_of_any_shape(project: Repo) -> None:
+    slow = OPS.replace('"registered": 4_000', '"registered": 40_000').replace('"caught": 4_000', '"caught": 40_000')
+    wrong = slow.replace("return sum(values)", "return sum(values) + (spin == 4_001)")
+    project.write("ops.py", wrong.replace('"listed": 4_000', '"listed": 4_001'))
+    classed = SCRIPTS["classed"].replace('in ("float", "int")', 'in ("float",)')
+    project.write("benchmarks/classed.py", dedent(classed))
+    run = project.perfci("compare", "--base", "HEAD")
+    failing = {row["case"]: row["reason"] for row in run.report["rows"] if row["effect"] == "fail"}
+    assert failing.keys() == CASES - {"classed/dtype=float"}, run.out + run.err
+    assert {name for name, kind in run.classes().items() if kind == "failed"} == {
+        "listed/size=100/provider=ours", "listed/size=200/provider=ours",
+    }  # fmt: skip
+    assert run.classes()["classed/dtype=int"] == "missing"
+    assert "results.csv" not in project.git("status", "--short")
+
+
+def test_calls_are_named_by_what_tells_them_apart(project: Repo) -> None:
+    listed = project.perfci("list")
+    assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES, listed.out + listed.err

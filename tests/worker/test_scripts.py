@@ -1,0 +1,407 @@
+"""Benchmark scripts in a worker: what tells calls apart, replaced timers, and functions held on a thread."""
+
+import builtins
+import io
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.benchmark import Timer
+
+from perfci.worker.bench import Bench
+from perfci.worker.checks.check import check_case
+from perfci.worker.scripts import script as script_module
+from perfci.worker.scripts import timers
+from perfci.worker.scripts.calls import Counter, stable, telling
+from perfci.worker.scripts.held import Gone, Held, leave_all
+from perfci.worker.scripts.script import Script, ScriptKernel, Unlisted, kernel_of
+
+VALUES = st.one_of(st.integers(-2, 2), st.sampled_from(["a", "b"]), st.booleans())
+WORDS = st.lists(st.dictionaries(st.sampled_from(["n", "dtype", "mode", "in"]), VALUES, max_size=4), max_size=12)
+
+
+@given(WORDS)
+def test_no_two_calls_have_one_name(calls: list[dict]) -> None:
+    names = telling(calls, stable(calls, calls))
+    counter = Counter(names)
+    named = [repr(sorted(counter.name(words).items())) for words in calls]
+    assert len(set(named)) == len(named)
+    for name in names:  # none is there for nothing
+        rest = [one for one in names if one != name]
+        before = names[: names.index(name)]
+        parts = {tuple(repr(words.get(one)) for one in before) for words in calls}
+        assert len({tuple(repr(words.get(one)) for one in [*before, name]) for words in calls}) > len(parts), rest
+
+
+@given(WORDS, st.lists(st.sampled_from(["n", "dtype", "mode"]), unique=True))
+def test_names_of_base_come_first(calls: list[dict], base: list[str]) -> None:
+    names = telling(calls, stable(calls, calls), base)
+    used = [name for name in base if any(name in words for words in calls)]
+    assert names[: len(used)] == used
+
+
+def test_times_tell_no_calls_apart_and_a_script_that_picks_by_them_is_refused() -> None:
+    first = [{"n": 1, "ms": 0.1}, {"n": 2, "ms": 0.2}]
+    second = [{"n": 1, "ms": 0.3}, {"n": 2, "ms": 0.4}]
+    assert telling(first, stable(first, second)) == ["n"]
+    with pytest.raises(ValueError, match="picks by time"):
+        stable(first, second[:1])
+
+
+def test_a_held_function_runs_where_its_script_waits() -> None:
+    stood: list[object] = []
+
+    def script(held: Held) -> None:
+        try:
+            held.hold(threading.get_ident)
+        except Exception:  # noqa: BLE001  # as scripts have it around their calls
+            stood.append("caught")
+        finally:
+            stood.append("left")
+
+    held = Held(script)
+    assert held() == held.within(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        held.within(lambda: 1 / 0)
+    assert stood == []
+    held.leave()
+    held.leave()
+    assert stood == ["left"]
+    with pytest.raises(RuntimeError, match="closed"):
+        held.fn()
+
+
+def test_a_script_that_does_not_reach_its_call_says_why() -> None:
+    with pytest.raises(Gone, match="without this call"):
+        Held(lambda held: None)
+    with pytest.raises(Gone, match="requires SM100"):
+        Held(lambda held: sys.exit("requires SM100"))
+    with pytest.raises(KeyError):
+        Held(lambda held: {}["missing"])
+
+
+def script(tmp_path: Path, text: str, name: str = "sums.py", **fields: object) -> Script:
+    tmp_path.joinpath(name).write_text(dedent(text))
+    given: dict = {"args": [], "device": "cpu", "select": {}, "reference": {}, "rtol": 0.0, "atol": 0.0, "timers": {}}
+    return Script(file=name, **(given | fields))
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Its `testing`, as of Triton 3: what scripts see of it."""
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton/__init__.py").touch()
+    (tmp_path / "triton/testing.py").write_text(
+        dedent(
+            """
+            def do_bench(fn, warmup=25, rep=100, grad_to_none=None, quantiles=None, return_mode="mean"):
+                raise RuntimeError("there is no GPU")
+
+            class Benchmark:
+                def __init__(self, x_names, x_vals, line_arg, line_vals, line_names, plot_name, args, **rest):
+                    self.x_names, self.x_vals, self.line_arg, self.line_vals = x_names, x_vals, line_arg, line_vals
+                    self.plot_name, self.args = plot_name, args
+
+            class Mark:
+                def __init__(self, fn, benchmarks):
+                    self.fn, self.benchmarks = fn, benchmarks
+
+                def run(self, show_plots=False, print_data=False, save_path="", return_df=False, **kwargs):
+                    raise RuntimeError("not replaced")
+
+            def perf_report(benchmarks):
+                return lambda fn: Mark(fn, benchmarks)
+            """
+        )
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(timers, "_replaced", {})
+    for module in (builtins, io):
+        monkeypatch.setattr(module, "open", open)
+    for method in ("timeit", "blocked_autorange", "adaptive_autorange"):
+        monkeypatch.setattr(Timer, method, getattr(Timer, method))
+    before = set(sys.modules)
+    yield
+    for path, found in timers._replaced.items():
+        setattr(timers._resolved(path)[0], path.rpartition(".")[2], found)
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("triton", "tools"):
+            del sys.modules[name]
+
+
+DRIVEN = """
+    import triton.testing
+    from triton.testing import do_bench
+
+    @triton.testing.perf_report([
+        triton.testing.Benchmark(["M", "N"], [(2, 3), (4, 5)], "provider", ["ours", "other"], ["a", "b"], "sums", {"k": 1}),
+    ])
+    def bench(M, N, provider, k):
+        ms, low, high = do_bench(lambda: (M, N, provider, "forward"), quantiles=[0.5, 0.2, 0.8])
+        return ms, high, do_bench(lambda: (M, N, provider, "backward"))
+
+    if __name__ == "__main__":
+        bench.run(print_data=True)
+"""
+
+
+def test_a_driver_s_words_name_its_calls_and_each_is_reached_alone(tmp_path: Path, triton: None) -> None:
+    kernel = kernel_of(script(tmp_path, DRIVEN, select={"provider": ["ours"]}), str(tmp_path))
+    made = {case.id: case.params for case in kernel.cases("cpu")}
+    assert sorted(made) == [
+        "sums/provider=ours/M=2", "sums/provider=ours/M=2/nth=2",
+        "sums/provider=ours/M=4", "sums/provider=ours/M=4/nth=2",
+    ]  # fmt: skip
+    bench = Bench("cpu", 0, 0)
+    assert kernel.fn(bench, **made["sums/provider=ours/M=4/nth=2"])() == (4, 5, "ours", "backward")
+    bench.release()
+
+
+def test_a_tuner_s_timer_is_its_own(tmp_path: Path, triton: None) -> None:
+    own = ModuleType("triton.runtime.autotuner")
+    exec("def tune(do_bench):\n    return do_bench(lambda: 1)", own.__dict__)
+    sys.modules[own.__name__] = own
+    text = """
+        from triton.testing import do_bench
+        from triton.runtime.autotuner import tune
+        try:
+            tune(do_bench)
+        except RuntimeError as error:
+            print(do_bench(lambda: str(error)))
+        """
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    [case] = kernel.cases("cpu")
+    bench = Bench("cpu", 0, 0)
+    assert kernel.fn(bench, **case.params)() == "there is no GPU"
+    bench.release()
+
+
+def test_seeds_that_a_script_sets_follow_the_draw(tmp_path: Path, triton: None) -> None:
+    text = """
+        import random
+        from triton.testing import do_bench
+        random.seed(0)
+        value = random.random()
+        do_bench(lambda: value)
+        """
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+
+    def drawn(seed: int, placement: int) -> float:
+        bench = Bench("cpu", seed, placement)
+        try:
+            return kernel.fn(bench)()
+        finally:
+            bench.release()
+
+    assert drawn(1, 0) == drawn(1, 0)
+    assert len({drawn(1, 0), drawn(1, 1), drawn(2, 0)}) == 3
+
+
+def test_a_statement_of_torch_s_timer_is_a_case(tmp_path: Path, triton: None) -> None:
+    text = """
+        import torch.utils.benchmark as benchmark
+        for n in (1, 2):
+            timer = benchmark.Timer("total(values)", globals={"total": sum, "values": [n] * 3})
+            print(timer.blocked_autorange(min_run_time=100).median)
+        """
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    ids = [case.id for case in kernel.cases("cpu")]
+    bench = Bench("cpu", 0, 0)
+    assert ids == ["sums/n=1", "sums/n=2"] and kernel.fn(bench, n=2)() == 6
+    bench.release()
+
+
+CHECKED = """
+    import random
+    from triton.testing import do_bench
+    from tools import total
+    for provider in ("ours", "plain"):
+        random.seed(3)
+        values = [random.random() for _ in range(100)]
+        do_bench(lambda: total(values) if provider == "ours" else sum(values))
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "ok", "text"),
+    [
+        ("sum(values)", True, ""),
+        ("sum(values) + 1", False, "result is"),
+        ("KNOWN.setdefault(id(values), sum(values))", False, "it is remembered|is remembered"),
+    ],
+    ids=["right", "wrong", "memo"],
+)
+def test_a_call_is_held_to_its_reference(tmp_path: Path, triton: None, total: str, ok: bool, text: str) -> None:
+    tmp_path.joinpath("tools.py").write_text(f"KNOWN = {{}}\ndef total(values):\n    return {total}\n")
+    named = script(tmp_path, CHECKED, select={"provider": ["ours"]}, reference={"provider": "plain"}, rtol=1e-9)
+    kernel = kernel_of(named, str(tmp_path))
+    found = check_case(kernel, [{"provider": "ours"}], "cpu", 1)
+    leave_all()
+    assert (found["ok"], found["unredrawn"]) == (ok, ""), found
+    assert re.search(text, found["text"]), found
+
+
+STANDING = """
+    import tools
+    from triton.testing import do_bench
+    for bench in ("fast", "exact"):
+        with tools.use(bench):
+            do_bench(lambda: (tools.current, 1.0))
+"""
+USE = """
+import contextlib
+current = None
+
+@contextlib.contextmanager
+def use(name):
+    global current
+    before, current = current, name
+    try:
+        yield
+    finally:
+        current = before
+"""
+
+
+def test_what_the_reference_switches_on_does_not_stand_while_the_case_executes(tmp_path: Path, triton: None) -> None:
+    tmp_path.joinpath("tools.py").write_text(USE)
+    named = script(tmp_path, STANDING, select={"bench": ["fast"]}, reference={"bench": "exact"})
+    kernel = kernel_of(named, str(tmp_path))
+    made = Bench("cpu", 0, 0)
+    held = kernel.fn(made, **{"bench": "fast"})
+    reference = made.declared_reference()
+    assert reference is not None
+    assert (held()[0], reference.fn()[0], held()[0]) == ("fast", "exact", "fast")
+    made.release()
+
+
+def question(tmp_path: Path, text: str, name: str, base: ScriptKernel | None = None) -> tuple[ScriptKernel, str]:
+    listed = {} if base is None else {name: {"names": base.names, "stable": base.stable}}
+    kernel = kernel_of(script(tmp_path, text, name, base=listed), str(tmp_path))
+    made = Bench("cpu", 0, 0)
+    kernel.fn(made, **kernel.cases("cpu")[-1].params)
+    digest = made.inputs_digest()
+    made.release()
+    script_module._compiled.cache_clear()
+    return kernel, digest
+
+
+def test_a_call_whose_names_no_longer_mean_the_same_asks_another_question(tmp_path: Path, triton: None) -> None:
+    text = """
+        from triton.testing import do_bench
+        BATCH = 16
+        for i, n in enumerate((128, 256)):
+            ms = do_bench(lambda: BATCH * n)
+            told = f"{ms} ms"
+        """
+    base, digest = question(tmp_path, text, "sums.py")
+    assert base.names == ["i"] and question(tmp_path, text, "sums.py", base)[1] == digest
+    more = text.replace("BATCH = 16", "BATCH = 16\n        unrelated = 3")
+    assert question(tmp_path, more, "sums.py", base)[1] == digest
+    for change in (("16", "8"), ("256", "512")):
+        assert question(tmp_path, text.replace(*change), "sums.py", base)[1] != digest
+    twice = text.replace("told = f", "do_bench(lambda: 2)\n            told = f")
+    assert question(tmp_path, twice, "sums.py", base)[1] != digest
+
+
+def test_a_script_runs_as_python_runs_it_and_executions_have_the_timers_as_they_were(
+    tmp_path: Path, triton: None
+) -> None:
+    text = """
+        from triton.testing import do_bench
+        def typed(n: int): pass
+        def timed():
+            try:
+                do_bench(typed)
+            except RuntimeError as error:
+                return str(error), typed.__annotations__["n"]
+        do_bench(timed)
+        """
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    made = Bench("cpu", 0, 0)
+    assert kernel.fn(made)() == ("there is no GPU", int)
+    made.release()
+
+
+def test_gradients_that_a_timer_would_drop_are_dropped(tmp_path: Path, triton: None) -> None:
+    text = """
+        import torch
+        from triton.testing import do_bench
+        x = torch.ones(3, requires_grad=True)
+        y = (x * 2).sum()
+        def back():
+            y.backward(retain_graph=True)
+            return x.grad.tolist()
+        do_bench(back, grad_to_none=[x])
+        """
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    made = Bench("cpu", 0, 0)
+    held = kernel.fn(made)
+    assert held() == held() == [2.0, 2.0, 2.0]
+    made.release()
+
+
+def test_two_calls_of_one_id_are_refused(tmp_path: Path, triton: None) -> None:
+    text = "from triton.testing import do_bench\nfor n in (1, '1'): do_bench(lambda: n)"
+    with pytest.raises(Unlisted, match="make the same id 'sums/n=1'"):
+        kernel_of(script(tmp_path, text), str(tmp_path))
+
+
+def test_a_case_that_fails_leaves_no_thread(tmp_path: Path, triton: None) -> None:
+    text = "from triton.testing import do_bench\ndo_bench(lambda: 1 / 0)"
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        check_case(kernel, [{}], "cpu", 1)
+    leave_all()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("print('nothing')", "calls no timer that perfci knows"),
+        ("import sys; sys.exit('requires a GPU')", "fails before its first call of a timer: requires a GPU"),
+        ("1 / 0", "fails before its first call of a timer: ZeroDivisionError: division by zero"),
+        ("from triton.testing import do_bench\ndo_bench(3)", "passes a int to its timer"),
+        (
+            "from triton.testing import do_bench\nif do_bench(lambda: 1) > 2: do_bench(lambda: 2)",
+            "makes 1 calls of its timer, and 2 where that returns other times: it picks by time",
+        ),
+    ],
+)
+def test_what_is_no_case_is_said_in_a_line(tmp_path: Path, triton: None, text: str, words: str) -> None:
+    with pytest.raises(Unlisted, match=words):
+        kernel_of(script(tmp_path, text), str(tmp_path))
+
+
+def test_what_fails_behind_its_calls_keeps_them(tmp_path: Path, triton: None) -> None:
+    text = "from triton.testing import do_bench\nms = do_bench(lambda: 1)\nassert ms < 0, 'too slow'"
+    kernel: ScriptKernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    assert [case.id for case in kernel.cases("cpu")] == ["sums"]
+
+
+def test_a_script_that_catches_everything_ends_all_the_same(tmp_path: Path, triton: None) -> None:
+    text = """
+        from triton.testing import do_bench
+        for n in range(3):
+            try:
+                do_bench(lambda: n)
+            except:
+                pass
+        """
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    bench = Bench("cpu", 0, 0)
+    before = threading.active_count()
+    assert kernel.fn(bench, n=1)() == 1
+    assert threading.active_count() == before + 1
+    bench.release()
+    assert threading.active_count() == before
