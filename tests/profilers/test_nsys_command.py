@@ -415,8 +415,8 @@ def capture(nsys, folder, name, site, *, isolated=True, domain=True):
     temporary = folder / f"{name}.tmp"
     temporary.mkdir()
     env = environment({**os.environ, "PYTHONPATH": str(site), "TMPDIR": str(temporary)})
-    command = profile_command(nsys, report, [sys.executable, str(source)], cuda=False, capture_range=True)
-    for _ in range(5):  # on a busy machine nsys may lose its own agent, and the report with it
+    for _ in range(5):  # on a busy machine nsys may lose its own agent, and the report with it, but not the session
+        command = profile_command(nsys, report, [sys.executable, str(source)], cuda=False, capture_range=True)
         done = subprocess.run(
             isolate(command) if isolated else command, env=env, cwd=folder, check=False, text=True, timeout=120,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
