@@ -56,7 +56,7 @@ class SmClock:
         """Nanoseconds of the last block."""
         self._driver = ctypes.CDLL("libcuda.so.1")
         # First of all: the driver needs the context that torch makes with its first tensor.
-        self._stamps = torch.zeros(1, 2, MOST_SMS, 2, dtype=torch.int64, device="cuda")
+        self._stamps = self._room(1)
         self._windows = 1
         self._blocks = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
         self._module = ctypes.c_void_p()
@@ -64,6 +64,10 @@ class SmClock:
         self._function = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(self._function), self._module, ctypes.c_char_p(b"perfci_stamp"))
         self.stamp(0)  # the driver loads a kernel when it is first launched
+
+    def _room(self, windows: int) -> Any:
+        with self._torch.inference_mode(False):  # whatever mode the first case stands in: it serves all
+            return self._torch.zeros(windows, 2, MOST_SMS, 2, dtype=self._torch.int64, device="cuda")
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._driver, name)(*arguments)
@@ -73,7 +77,7 @@ class SmClock:
     def forget(self, windows: int) -> None:
         """Clear the stamps of `windows` windows, with the block itself."""
         if windows > len(self._stamps):
-            self._stamps = self._torch.zeros(windows, 2, MOST_SMS, 2, dtype=self._torch.int64, device="cuda")
+            self._stamps = self._room(windows)
         self._stamps.zero_()
         self._windows = windows
 

@@ -54,7 +54,8 @@ class Rig:
     @functools.cached_property
     def flush(self) -> Any:
         """A buffer: written whole, it displaces all of the case in the L2."""
-        return self.torch.empty(FLUSH_FACTOR * self.properties.L2_cache_size, dtype=self.torch.int8, device="cuda")
+        with self.torch.inference_mode(False):  # whatever mode the first case stands in: it serves all
+            return self.torch.empty(FLUSH_FACTOR * self.properties.L2_cache_size, dtype=self.torch.int8, device="cuda")
 
     @functools.cached_property
     def flush_seconds(self) -> float:
@@ -82,7 +83,8 @@ class Rig:
         """Memory of all graphs, kept alive by a graph of one node, lest a capture asks the driver for it."""
         pool = self.torch.cuda.graph_pool_handle()
         self.keeper = self.torch.cuda.CUDAGraph()
-        one = self.torch.zeros(1, device="cuda")
+        with self.torch.inference_mode(False):
+            one = self.torch.zeros(1, device="cuda")
         with self.torch.cuda.stream(self.stream):
             self.keeper.capture_begin(pool=pool, capture_error_mode="thread_local")
             one.add_(1)
