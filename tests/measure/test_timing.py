@@ -1,5 +1,6 @@
 """How a case is measured follows from what its workers found out."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -69,6 +70,15 @@ def test_auto_is_cold_where_one_side_cannot_be_captured() -> None:
     assert setup.batch == 1
     assert said["base"] == said["head"]
     assert said["base"].because.startswith("head cannot be captured into a CUDA graph: operation not permitted")
+
+
+@pytest.mark.parametrize(("most", "mode"), [(16, "cold"), (50, "rotating")])
+def test_a_script_that_would_run_for_many_input_sets_is_cold(most: int, mode: str) -> None:
+    probe = replace(gpu_probe(), most_sets=most, room=64 * MIB)
+    made, said = settle("auto", {"base": probe, "head": probe}, H200, 1)
+    assert made.mode == said["base"].mode == mode
+    assert (said["base"].because == "each of 45 input sets would be a run of its script") == (mode == "cold")
+    assert settle("rotating", {"base": probe, "head": probe}, H200, 1)[0].sets == min(most, 45)
 
 
 @pytest.mark.parametrize("asked", ["rotating", "hot"])

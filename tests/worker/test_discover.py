@@ -132,12 +132,12 @@ def test_a_tree_behind_a_link_is_a_tree(tree, tmp_path):
 
 PROBE = """
 import json, sys
-root, site, forbidden, path, modules = json.loads(sys.argv[1])
+root, site, forbidden, path, modules, cache = json.loads(sys.argv[1])
 sys.path[:0] = path
 for name in modules:
     __import__(name)
 from perfci.worker.discover import foreign_modules, repo_modules
-print(json.dumps([foreign_modules(root, site, forbidden), repo_modules(root, site)]))
+print(json.dumps([foreign_modules(root, site, forbidden, cache), repo_modules(root, site)]))
 """
 
 
@@ -157,8 +157,8 @@ class World:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
 
-    def probe(self, path, modules, forbidden=None):
-        arguments = [self.root, self.site, [self.checkout] if forbidden is None else forbidden, path, modules]
+    def probe(self, path, modules, forbidden=None, cache=""):
+        arguments = [self.root, self.site, [self.checkout] if forbidden is None else forbidden, path, modules, cache]
         out = subprocess.run(
             [sys.executable, "-c", PROBE, json.dumps(arguments)], check=True, capture_output=True, text=True
         ).stdout
@@ -169,6 +169,13 @@ class World:
 @pytest.fixture
 def world(tmp_path):
     return World(tmp_path)
+
+
+def test_what_a_side_compiled_into_its_own_cache_is_its_own(world, tmp_path):
+    world.write(str(tmp_path), "base/cache/triton/__launcher.py head/cache/__other.py")
+    folders, forbidden = [f"{tmp_path}/base/cache/triton", f"{tmp_path}/head/cache"], [str(tmp_path)]
+    foreign, _ = world.probe(folders, ["__launcher", "__other"], forbidden, f"{tmp_path}/base/cache")
+    assert foreign == ["__other"]
 
 
 def test_own_modules_of_tree_and_overlay_are_recorded_and_not_foreign(world):

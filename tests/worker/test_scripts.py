@@ -11,13 +11,14 @@ from textwrap import dedent
 from types import ModuleType
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.benchmark import Timer
 
-from perfci.worker.bench import Bench
-from perfci.worker.checks.check import check_case
-from perfci.worker.scripts import script as script_module
+from perfci.worker import tuners
+from perfci.worker.bench import Bench, prepare
+from perfci.worker.checks.check import check_case, verify
 from perfci.worker.scripts import timers
 from perfci.worker.scripts.calls import Counter, stable, telling
 from perfci.worker.scripts.held import Gone, Held, leave_all
@@ -290,7 +291,6 @@ def question(tmp_path: Path, text: str, name: str, base: ScriptKernel | None = N
     kernel.fn(made, **kernel.cases("cpu")[-1].params)
     digest = made.inputs_digest()
     made.release()
-    script_module._compiled.cache_clear()
     return kernel, digest
 
 
@@ -405,3 +405,149 @@ def test_a_script_that_catches_everything_ends_all_the_same(tmp_path: Path, trit
     assert threading.active_count() == before + 1
     bench.release()
     assert threading.active_count() == before
+
+
+def checked(tmp_path: Path, text: str, **fields: object) -> dict:
+    """As a check finds the first case of a script."""
+    kernel = kernel_of(script(tmp_path, text, **fields), str(tmp_path))
+    sys.modules.pop("tools", None)  # cases are listed by another process
+    try:
+        return check_case(kernel, [kernel.cases("cpu")[0].params], "cpu", 1)
+    finally:
+        leave_all()
+
+
+def test_a_reference_without_a_result_is_no_reference(tmp_path: Path, triton: None) -> None:
+    text = """
+        from triton.testing import do_bench
+        for provider in ("ours", "plain"):
+            do_bench(lambda: None)
+        """
+    with pytest.raises(ValueError, match="the call that says what is right has no result"):
+        checked(tmp_path, text, select={"provider": ["ours"]}, reference={"provider": "plain"})
+
+
+def test_what_a_case_switches_on_for_good_does_not_stand_while_its_reference_runs(tmp_path: Path, triton: None) -> None:
+    tmp_path.joinpath("tools.py").write_text("factor = 1.0\n")
+    text = """
+        import tools
+        from triton.testing import do_bench
+        for provider in ("plain", "ours"):
+            tools.factor = 2.0 if provider == "ours" else tools.factor
+            do_bench(lambda: 3.0 * tools.factor)
+        """
+    found = checked(tmp_path, text, select={"provider": ["ours"]}, reference={"provider": "plain"})
+    assert (found["ok"], found["kind"]) == (False, "wrong")
+
+
+BACKWARD = """
+    import torch
+    from triton.testing import do_bench
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy.mul_(FACTOR)  # in place, as kernels do that save memory
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            return x * 3
+
+    for provider in ("ours", "plain"):
+        x = torch.randn(64, requires_grad=True)
+        dy = torch.randn(64)
+        layer = Layer()
+        y = Scale.apply(x) if provider == "ours" else layer(x)
+        do_bench(lambda: y.backward(dy, retain_graph=True), grad_to_none=[x])
+"""
+
+
+@pytest.mark.parametrize("factor", [3, 4])
+def test_a_backward_pass_that_returns_nothing_is_held_to_its_gradients(
+    tmp_path: Path, triton: None, factor: int
+) -> None:
+    text = BACKWARD.replace("FACTOR", str(factor))
+    found = checked(tmp_path, text, select={"provider": ["ours"]}, reference={"provider": "plain"}, rtol=1e-6)
+    assert (found["ok"], found["compared"], found["unredrawn"]) == (factor == 3, 1, ""), found
+
+
+def test_inputs_that_executions_overwrote_are_put_back_before_a_result_counts(tmp_path: Path, triton: None) -> None:
+    text = BACKWARD.replace("FACTOR", "3")
+    given = script(tmp_path, text, select={"provider": ["ours"]}, reference={"provider": "plain"}, rtol=1e-6)
+    kernel = kernel_of(given, str(tmp_path))
+    made = prepare(kernel, {"provider": "ours"}, "cpu", 1, 0)
+    for _ in range(100):
+        made.fn()
+    assert verify(made).ok
+    made.bench.release()
+
+
+def test_calls_draw_alike_wherever_they_stand_in_a_script(tmp_path: Path, triton: None) -> None:
+    text = """
+        import random
+        from triton.testing import do_bench
+        for provider in ("ours", "plain"):
+            value = random.random()
+            do_bench(lambda: value)
+        """
+    found = checked(tmp_path, text, select={"provider": ["ours"]}, reference={"provider": "plain"})
+    assert found["ok"], found
+    seeded = text.replace("for provider", "random.seed(7)\n        for provider")
+    assert checked(tmp_path, seeded, select={"provider": ["ours"]}, reference={"provider": "plain"})["ok"]
+
+
+def test_a_timer_s_threads_stand_while_its_statement_executes(tmp_path: Path, triton: None) -> None:
+    text = """
+        import torch
+        from torch.utils.benchmark import Timer
+        Timer("torch.get_num_threads()", num_threads=2).timeit()
+        """
+    threads = torch.get_num_threads()
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    made = Bench("cpu", 0, 0)
+    assert kernel.fn(made)() == 2
+    made.release()
+    assert torch.get_num_threads() == threads
+
+
+def test_what_a_driver_is_run_with_reaches_its_calls(tmp_path: Path, triton: None) -> None:
+    text = DRIVEN.replace("provider, k):", "provider, k, scale):").replace("print_data=True", "scale=7")
+    text = text.replace('"forward")', "scale)")
+    kernel = kernel_of(script(tmp_path, text), str(tmp_path))
+    made = Bench("cpu", 0, 0)
+    assert kernel.fn(made, **kernel.cases("cpu")[0].params)() == (2, 3, "ours", 7)
+    made.release()
+
+
+def test_calls_behind_a_failure_are_told(tmp_path: Path, triton: None) -> None:
+    text = "from triton.testing import do_bench\nfor n in (1, 2):\n    do_bench(lambda: n)\n    assert n < 1, 'one'"
+    assert kernel_of(script(tmp_path, text), str(tmp_path)).ended == "AssertionError: one"
+
+
+def test_each_run_of_a_script_has_code_of_its_own(tmp_path: Path, triton: None) -> None:
+    """torch.compile keeps, with a function's code, the names that it found."""
+    kernel = kernel_of(script(tmp_path, "from triton.testing import do_bench\ndo_bench(lambda: 1)"), str(tmp_path))
+    first, second = (Bench("cpu", 0, number) for number in range(2))
+    codes = [kernel.fn(made).fn.__code__ for made in (first, second)]
+    assert codes[0] == codes[1] and codes[0] is not codes[1]
+    second.release()
+    first.release()
+
+
+def test_a_tuner_of_a_script_keeps_its_choices_for_the_next_run() -> None:
+    class Tuner:
+        configs, keys = ("a", "b"), ("n",)
+
+        def __init__(self, text: str) -> None:
+            names: dict = {"__name__": "__main__"}
+            exec(compile(text, "script.py", "exec"), names)
+            self.base_fn, self.cache = names["kernel"], {}
+
+    first, again, other = (Tuner(text) for text in ("def kernel(x): x", "def kernel(x): x", "def kernel(x): 2 * x"))
+    for one in (first, again, other):
+        tuners._share(one)
+    assert first.cache is again.cache is not other.cache

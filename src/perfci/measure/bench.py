@@ -161,5 +161,6 @@ class Bench:
 
 def case_fields(case: Case, name: Side) -> dict[str, Any]:
     """Return the fields that name a case to a worker."""
-    side = case.sides[name]
-    return {"kernel": case.kernel, "params": side.params, "device": case.device}
+    side, base = case.sides[name], case.sides.get("base")
+    fields = {"kernel": case.kernel, "params": side.params, "device": case.device}
+    return {**fields, "missed": True} if base is not None and base.check.missed else fields

@@ -162,6 +162,17 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
     return [f"{BASE_JUDGES}: the limits that {listed(names, 5, '`')} declares itself differ"]
 
 
+def ended(found: Mapping[Side, Found]) -> list[str]:
+    """Return a note for each benchmark script that fails behind some of its calls."""
+    told = {one["file"]: (name, one["listed"]) for name, side in found.items() for one in side.scripts}
+    return [
+        f"{file}: fails in {name} behind call {len(listed['calls'])} of its timer, so that no more calls are cases: "
+        f"{listed['ended']}"
+        for file, (name, listed) in told.items()
+        if listed["ended"]
+    ]
+
+
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:
     """Those of head may be wrong."""
     made: list[Any] = []

@@ -10,7 +10,7 @@ from perfci.measure.bench import Bench, Checked, Refusal, case_fields
 from perfci.measure.budget import Budget
 from perfci.measure.cases import Found
 from perfci.measure.journal import Journal
-from perfci.measure.timing import Probe
+from perfci.measure.timing import MOST_SETS, Probe
 from perfci.model.base import Document, Side
 from perfci.model.profile import Profile
 from perfci.model.results import Case, CaseSide, Check, Reason, Work
@@ -35,6 +35,10 @@ class _Described(Document):
     work: Work
     footprint: int
     """Bytes of device memory of one set of inputs."""
+    room: int
+    """Bytes of device memory that one more set takes."""
+    sets: int | None
+    """Sets at most, where it matters."""
     peak: int
     """Bytes of device memory so far."""
     memory: int
@@ -81,8 +85,8 @@ class Checker:
         self._unsettled: list[tuple[Case, Checked | Died]] = []
         self._anew = False
         """Fuzzed shapes that the worker has checked are checked again."""
-        self._given: dict[str, tuple[object, object]] = {}
-        """Case key → tolerances of base that its check was given, if any."""
+        self._given: dict[str, tuple[object, object, bool]] = {}
+        """Case key → tolerances of base that its check was given, if any, and whether base misses the reference."""
 
     def wants(self, case: Case) -> bool:
         """Tell whether a case is still to be checked."""
@@ -116,7 +120,7 @@ class Checker:
         assert case is not None
         theirs = _base_check(case)
         fields = {"seed": self.bench.seed, "fuzz": self.fuzz, "rtol": theirs.rtol, "atol": theirs.atol}
-        self._given[case.key] = theirs.rtol, theirs.atol
+        self._given[case.key] = theirs.rtol, theirs.atol, bool(theirs.missed)
         self.wait = None
         try:
             worker = self._worker if self._worker is not None and self._worker.alive else self._begin()
@@ -155,14 +159,25 @@ class Checker:
             self.close()  # with the memory that it holds
             return False
         if isinstance(reply, Checked):
+            if self._misses(case, reply):
+                case.sides[self.name].check.missed = reply.text[:400]
+                return self.repeat(case, beside=beside)
             if not reply.ok:
                 case.sides[self.name].status = "failed"  # `settle` says why; head is not held to its tolerances
             case.sides[self.name].check = Check(
                 shapes=reply.shapes, compared=reply.compared, worst=_finite(reply.worst),
                 rtol=reply.rtol, atol=reply.atol, sketch=reply.sketch, unredrawn=reply.unredrawn[:400],
+                missed=case.sides[self.name].check.missed,
             )  # fmt: skip
         self._unsettled.append((case, reply))
         return True
+
+    def _misses(self, case: Case, reply: Checked) -> bool:
+        """Another provider of a script may draw weights of its own: what base misses says nothing of head."""
+        side = case.sides[self.name]
+        if self.name != "base" or reply.ok or reply.kind not in ("wrong", "nan") or side.check.missed:
+            return False
+        return any(one["file"] == side.file and one["reference"] for one in self.bench.sides["base"].scripts)
 
     def _disturbed(self, reply: Checked | Died) -> bool:
         if isinstance(reply, Checked):
@@ -213,9 +228,11 @@ class Checker:
 
     def _is_held(self, case: Case, reply: Checked | Died, again: Sequence[Case]) -> bool:
         """True also where tolerances do not matter."""
+        if self.base is not None and isinstance(reply, Checked) and not reply.ok and _base_check(case).missed:
+            return self._given[case.key][2]
         if self.base is None or isinstance(reply, Died) or not (reply.ok or reply.kind == "wrong"):
             return True
-        theirs, given = _base_check(case), self._given[case.key]
+        theirs, given = _base_check(case), self._given[case.key][:2]
         if (theirs.rtol, theirs.atol) == (None, None):
             late = case.sides["base"].reason == LATE or any(case is one for one in again)
             return given != (None, None) or not late
@@ -314,7 +331,8 @@ def _found(
     if case.device == "cuda":
         side.profile = Profile(metrics={"peak_memory": opened.memory})
     peak = max(told.peak, opened.peak)
-    probe = Probe(opened.seconds, told.settings or opened.settings, opened.footprint, peak, clocks=opened.clocks)
+    probe = Probe(opened.seconds, told.settings or opened.settings, opened.footprint, peak, clocks=opened.clocks,
+                  room=opened.room, most_sets=opened.sets or MOST_SETS)  # fmt: skip
     versus = side.versus is not None and not side.versus.wrong and name == "head"
     if versus:
         probe = replace(probe, versus="cold" if case.device == "cuda" else "graph")

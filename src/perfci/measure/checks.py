@@ -253,3 +253,13 @@ def unredrawn(cases: Sequence[Case]) -> list[str]:
     if not why:
         return []
     return [f"inputs were not redrawn in place while checking, which would find a memo of results: {listed(why)}"]
+
+
+def missed(cases: Sequence[Case]) -> list[str]:
+    """Return a note on calls of scripts that are compared with nothing, as base misses their reference."""
+    found = [f"{case.id} ({case.sides['base'].check.missed})" for case in cases if "base" in case.sides
+             and case.sides["base"].check.missed]  # fmt: skip
+    if not found:
+        return []
+    told = "results were only held to be finite where base itself misses the reference that a script is to have: "
+    return [told + listed(found, 5)]

@@ -14,8 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from perfci.measure.budget import Budget
-from perfci.measure.cases import Found, mains, merge, redeclared, require_some, subjects
-from perfci.measure.checks import check_all, settle_all, unredrawn
+from perfci.measure.cases import Found, ended, mains, merge, redeclared, require_some, subjects
+from perfci.measure.checks import check_all, missed, settle_all, unredrawn
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.discovery import discover
@@ -160,8 +160,9 @@ class Measurement:
         return _Settled(cases, plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0)))
 
     def _tell_idle(self, place: Place, settled: _Settled) -> None:
-        """Find limits that ask nothing, or less than base's. Raises UsageError."""
+        """Find scripts that fail, and limits that ask nothing, or less than base's. Raises UsageError."""
         cases, limits = settled.cases, place.limits
+        cases.idle += ended(cases.found)
         if settled.plan.judged:
             cases.idle += [] if self.request.what.head_judges else redeclared(cases.all, cases.found, limits)
             cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
@@ -266,7 +267,8 @@ class Measurement:
 
     def _end(self, run: _Run) -> None:
         measured, results = run.cases.measured, run.results
-        results.notes += [*unredrawn(measured), *launch_gap_notes(measured, run.plan), *run.watch.notes()]
+        results.notes += [*missed(measured), *unredrawn(measured)]
+        results.notes += [*launch_gap_notes(measured, run.plan), *run.watch.notes()]
         results.moments = run.watch.moments
         with self.costs.phase("snapshot", whole=True):
             require_untouched(run.place)
@@ -352,6 +354,7 @@ class Measurement:
             if "cuda" in place.benches and plan.observed:
                 notes += find_profilers(place, plan, request.how, request.where.out).unanswerable(plan)
             asked = criteria(place.limits, seen, known.kernels, purpose="reference")
+            notes += ended(found)
             return Listing(cases, plan, [one for one in asked if one.kind == "creep"], place.facts, broken, notes)
 
 

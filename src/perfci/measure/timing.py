@@ -56,6 +56,9 @@ class Probe:
     """The GPU's SM clock in words."""
     versus: Literal["", "graph", "cold"] = ""
     """How its alternative can be timed."""
+    room: int = 0
+    """Bytes of memory that one more set takes, with what it makes besides its inputs."""
+    most_sets: int = MOST_SETS
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,11 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
             raise Refused(f"timing mode {asked}: {because}")
         if asked == "auto":
             said.because = because
+    sets, most = _sets(probes, gpu) if mode == "rotating" else 1, min(probe.most_sets for probe in probes.values())
+    if sets > most and asked == "auto":
+        mode = said.mode = "cold"
+        said.because = f"each of {sets} input sets would be a run of its script"
+    sets = min(sets, most)
     said.alternating = _must_alternate(probes, gpu, mode)
     alternating, schedule = said.alternating is not None, SCHEDULES[mode]
     if mode == "cold":
@@ -135,7 +143,6 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
         slowest = max(probe.seconds for probe in probes.values())
         samples = _clamp(schedule.block_time / slowest, 1, schedule.samples)
         return Setup(mode, 1, samples, schedule.placements, schedule.blocks, alternating=alternating), said
-    sets = rotation_sets(max(probe.footprint for probe in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
     times = [probe.graph_seconds or probe.seconds for probe in probes.values()]
     walks = _clamp(REPLAY / (min(times) * sets), 1, max(1, MOST_EXECUTIONS // sets))
     executions = sets * walks
@@ -190,8 +197,12 @@ def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> 
 
 
 def _needed(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> float:
-    sets = rotation_sets(max(p.footprint for p in probes.values()), gpu.l2_bytes) if mode == "rotating" else 1
-    return sum(probe.peak + (sets - 1) * probe.footprint + CONTEXT for probe in probes.values())
+    sets = min(_sets(probes, gpu), *(p.most_sets for p in probes.values())) if mode == "rotating" else 1
+    return sum(p.peak + (sets - 1) * max(p.footprint, p.room) + CONTEXT for p in probes.values())
+
+
+def _sets(probes: Mapping[Side, Probe], gpu: GpuFacts) -> int:
+    return rotation_sets(max(probe.footprint for probe in probes.values()), gpu.l2_bytes)
 
 
 def _clamp(value: float, low: int, high: int) -> int:

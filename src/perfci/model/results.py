@@ -75,6 +75,8 @@ class Check(Document):
     """Projections of the reference's values: equal if base's and head's agree."""
     unredrawn: str = ""
     """Why inputs were not redrawn in place; empty also without a reference."""
+    missed: str = ""
+    """How base's call of a script misses the script's own reference, with which nothing is compared then."""
 
 
 class Versus(Document):

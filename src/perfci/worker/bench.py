@@ -368,6 +368,11 @@ class Prepared:
     """Set the case up once more: with the same values, or (True) with those of a draw that nothing else has."""
 
     @property
+    def scripted(self) -> bool:
+        """Tell whether a benchmark script made it."""
+        return isinstance(self.fn, Held)
+
+    @property
     def raw(self) -> Callable[[], Any]:
         """What is timed, as the suite made it."""
         return self.fn.fn if isinstance(self.fn, Held) else self.fn

@@ -84,7 +84,7 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
                 continue
             found["files"].append({"file": file, "error": None})
             kernels.append(kernel)
-            calls = {"names": kernel.names, "stable": kernel.stable, "calls": kernel.calls}
+            calls = {"names": kernel.names, "stable": kernel.stable, "calls": kernel.calls, "ended": kernel.ended}
             listed.append(dict(one, listed=calls))
     return listed
 
@@ -235,16 +235,17 @@ def inside(path: str | Path, folders: Sequence[str | Path]) -> bool:
     return any(whole.startswith(os.path.join(folder, "")) for folder in folders)
 
 
-def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> list[tuple[str, str]]:
+def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str], cache: str = "") -> list[tuple[str, str]]:
     """Return imported modules that should be this side's and are not, as (name, file), sorted.
 
     Their top-level name is provided by the tree at `root` (or `root/src`, or an entry of sys.path inside it) or `site`,
     but they came from elsewhere; or they lie below `forbidden_roots` (the user's checkout, the other side). The
-    interpreter's packages and perfci are allowed.
+    interpreter's packages, perfci and what the side compiled into its `cache`, as Triton does, are allowed.
     """
     own = (os.path.realpath(root), os.path.realpath(site))
     library = tuple(os.path.realpath(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib"))
-    packages = tuple(os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
+    packages = [os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
+    allowed = (*packages, os.path.realpath(cache)) if cache else tuple(packages)
     forbidden = tuple(map(os.path.realpath, forbidden_roots))
     regular, namespaces = _provided([Path(folder) for folder in own])
     found = []
@@ -257,7 +258,7 @@ def foreign_modules(root: str, site: str, forbidden_roots: Sequence[str]) -> lis
         # A folder without __init__.py provides a name only if nothing else does: `packaging/` holding a
         # script does not clash with the package of that name.
         claimed = top in regular or (top in namespaces and _is_namespace(top))
-        if claimed or any(_below(folder, forbidden) and not _below(folder, packages) for folder in spread):
+        if claimed or any(_below(folder, forbidden) and not _below(folder, allowed) for folder in spread):
             found.append((name, file))
     return sorted(found)
 

@@ -26,6 +26,7 @@ from .imports.asked import AskingFinder
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .proof.steps import prove
 from .scripts.held import Stuck, leave_all
+from .scripts.reached import device_bytes
 from .scripts.script import ScriptKernel
 from .work.driver import OpaqueWork
 from .work.images import Images
@@ -35,6 +36,8 @@ SETS_APART = 256
 """Between the numbers of two placements' first sets: at least `MOST_SETS` of measure/timing.py."""
 CHECKED_SHARE = 0.02
 """Of the GPU's memory, up to which freed memory is kept where several check at once."""
+SCRIPT_SETS = 16
+"""Input sets at most of a script's call: each is a run of the script."""
 SMALL, POOL = 512, 1 << 14
 """Bytes of pymalloc's largest block, and of a pool of blocks of one size (Objects/obmalloc.c)."""
 TEXT_LIMIT = 400
@@ -154,16 +157,21 @@ class Server:
             if message is None or message["op"] == "bye":
                 return
             try:
-                if not self.prepared:
-                    leave_all()
                 reply = getattr(self, "do_" + message["op"])(message)
             except Exception as error:
                 traceback.print_exc()
-                reply = {
-                    "error": {"kind": "exception", "text": described(error)},
-                    "poisoned": self.poisoned() or isinstance(error, Stuck),
-                }
+                reply = {"error": {"kind": "exception", "text": described(error)}, "poisoned": self.poisoned()}
+                reply["poisoned"] |= isinstance(error, Stuck) or not self._left()
             self.channel.send(reply)
+
+    def _left(self) -> bool:
+        """End the scripts of a case that failed. Return False where one does not end."""
+        self.prepared, self.sampler = [], None
+        try:
+            leave_all()
+        except Stuck:
+            return False
+        return True
 
     def enter_side(self) -> None:
         """Take the side's folder, path and threads."""
@@ -179,6 +187,11 @@ class Server:
             rig()
             tuners.watch()
         guard.trust()  # before the suite can put anything in the place of what times and checks
+
+    @property
+    def cache(self) -> str:
+        """Where extensions lie that the suite compiles as it is imported: beside the side's site, if not set."""
+        return str(self.setup.get("cache") or os.path.join(os.path.dirname(self.setup["site"]), "cache"))
 
     def poisoned(self) -> bool:
         """Tell whether the CUDA context no longer works."""
@@ -259,7 +272,7 @@ class Server:
             "files": found["files"],
             "scripts": scripts,
             "cases": cases,
-            "foreign": discover.foreign_modules(root, site, message["forbidden"]),
+            "foreign": discover.foreign_modules(root, site, message["forbidden"], self.cache),
             "modules": discover.repo_modules(root, site),
         }
 
@@ -272,9 +285,13 @@ class Server:
             sys.meta_path.remove(self.asked)
         return discover.scripts(root, entries, found)
 
+    def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
+        kernel = self.kernels[message["kernel"]]
+        return kernel.alone() if message.get("missed") and isinstance(kernel, ScriptKernel) else kernel
+
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check one case."""
-        kernel = self.kernels[message["kernel"]]
+        kernel = self._kernel(message)
         device, params = message["device"], message["params"]
         tuners.begin()
         _forget_peak(device)
@@ -288,7 +305,11 @@ class Server:
                 self.fuzzed.add(name)
                 sets.append(fuzzed)
         given = message.get("rtol"), message.get("atol")
-        found = check.check_case(kernel, sets, device, message["seed"], given)
+        try:
+            found = check.check_case(kernel, sets, device, message["seed"], given)
+        finally:
+            if isinstance(kernel, ScriptKernel):
+                kernel.results.clear()
         found.update(peak=_peak(device), tuner=None, settings={})
         if device == "cuda":
             found.update(tuner=tuners.told(), settings=rig().settings())
@@ -334,11 +355,15 @@ class Server:
         made = self.prepared[0].bench
         # Before a kernel changes its inputs.
         said = {"digest": made.inputs_digest(), "work": made.declared_work(), "dtype": made.main_dtype()}
-        said.update(footprint=max(made.device_bytes(), allocated(device) - before), peak=_peak(device))
+        room = max(made.device_bytes(), allocated(device) - before)
+        said.update(footprint=room, room=room, sets=None, peak=_peak(device))
+        if self.prepared[0].scripted and device == "cuda":
+            said.update(footprint=device_bytes(self.prepared[0].raw), sets=SCRIPT_SETS)
         self._sample(message)
         said["seconds"] = self.seconds = self._within(self.sampler.estimate)
         said["elsewhere"] = self._within(self.sampler.elsewhere, said["seconds"])
-        said["memory"] = made.device_bytes() + transient(device, self.prepared[0].fn)
+        inputs = said["footprint"] if self.prepared[0].scripted else made.device_bytes()
+        said["memory"] = inputs + transient(device, self.prepared[0].fn)
         said.update(settings=self.sampler.settings(), clocks=self.sampler.clocks)
         return dict(said, tuner=tuners.told(known) if device == "cuda" else None)
 
@@ -364,7 +389,7 @@ class Server:
         return self.prepared[0].within(call, *args)
 
     def _draw(self, message: dict[str, Any]) -> None:
-        kernel, device, seed = self.kernels[message["kernel"]], message["device"], message["seed"]
+        kernel, device, seed = self._kernel(message), message["device"], message["seed"]
         first = message["placement"] * SETS_APART
         for number in range(first, first + message["sets"]):
             self.prepared.append(bench.prepare(kernel, message["params"], device, seed, number, False))
@@ -425,7 +450,7 @@ class Server:
 
         `window`: the profiler records these alone. `path`: torch's own profiler writes its trace there.
         """
-        kernel, device, window = self.kernels[message["kernel"]], message["device"], message["window"]
+        kernel, device, window = self._kernel(message), message["device"], message["window"]
         cuda = device == "cuda"
         one = bench.prepare(kernel, message["params"], device, message["seed"], 0, False)
         try:
@@ -454,11 +479,9 @@ class Server:
         """
         if self.images is None:
             return {"refused": self.unreadable}
-        kernel = self.kernels[message["kernel"]]
+        kernel = self._kernel(message)
         made: list[Any] = []
-        # Extensions that the suite compiles as it is imported lie in the side's cache, beside its site.
-        cache = self.setup.get("cache") or os.path.join(os.path.dirname(self.setup["site"]), "cache")
-        own = [self.setup["tree"], self.setup["site"], cache]
+        own = [self.setup["tree"], self.setup["site"], self.cache]
         try:
             record = Record(self.images, Path(message["folder"]), own)
             draws = message["draws"]

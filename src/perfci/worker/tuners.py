@@ -47,6 +47,8 @@ _ever = ""
 """A trace of the open case whose choice later cases of this process may share."""
 _earlier = ""
 """Such a trace of an earlier case."""
+_tuned: dict[tuple[Any, ...], dict[Any, Any]] = {}
+"""A script's kernel, configurations and key → what was chosen."""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
 """Ids of tuner and configuration → kernel and configuration, by first use."""
 MOST_CHOICES, MOST_PARAMETERS, LONGEST = 32, 32, 80
@@ -99,6 +101,7 @@ def find() -> None:
     @functools.wraps(run)
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
         global _here, _inside
+        _share(self)
         name = getattr(getattr(self, "base_fn", None), "__name__", "a kernel")
         if len(self.configs) > 1:
             _here = _here or f"Triton's autotuner chooses for {name[:80]}"
@@ -115,6 +118,14 @@ def find() -> None:
         return made
 
     tuner.run = noted
+
+
+def _share(tuner: Any) -> None:
+    """Each run of a script makes tuners of its own, for kernels that the process has tuned."""
+    code = getattr(getattr(tuner, "base_fn", None), "__code__", None)
+    if code is not None and tuner.base_fn.__module__ == "__main__":
+        what = code.co_filename, code, str(tuner.configs), str(getattr(tuner, "keys", None))
+        tuner.cache = _tuned.setdefault(what, tuner.cache)
 
 
 def begin() -> None:

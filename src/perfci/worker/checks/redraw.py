@@ -100,7 +100,7 @@ class Redraw:
         self._tensors.clear()
         self._changes.clear()
         self._seen.clear()
-        for made in (self.own, self.other):
+        for made in (self.other, self.own):  # the last first: their scripts stand in one another
             made.bench.release()
 
     # ---------------------------------------------------------------- pairing
@@ -109,11 +109,13 @@ class Redraw:
         kind = type(own)
         if own is other:
             return _Images(target, target)
-        if type(other) is not kind:
+        if not _alike(type(other), kind):
             raise Unpaired(f"it keeps a {kind.__name__} in one draw and a {type(other).__name__} in another")
         if kind in ATOMS or kind in (range, slice, frozenset) or names_something(kind):
             return self._pair_atoms(target, own, other)
-        if type(target) is not kind:
+        if issubclass(kind, type) and _alike(own, other):
+            return _Images(target, target)
+        if not _alike(type(target), kind):
             raise Unpaired(f"its calls put a {type(target).__name__} in the place of a {kind.__name__}")
         if id(target) in self._seen:
             _, seen_own, seen_other = self._seen[id(target)]
@@ -260,7 +262,9 @@ class Redraw:
             self._changes.append((functools.partial(_refill, target), _Images(own, other)))
 
     def _pair_functions(self, target: Any, own: Any, other: Any) -> None:
-        if not target.__code__ is own.__code__ is other.__code__:
+        scripted = own.__globals__.get("__name__") == "__main__"  # which each run compiles anew
+        codes = [one.__code__ for one in (target, own, other)]
+        if not (codes[0] is codes[1] is codes[2] or (scripted and codes[0] == codes[1] == codes[2])):
             raise Unpaired("it makes functions of its own in each set-up")
         compiled = "_torchdynamo_orig_callable"
         if compiled in vars(own):  # what torch.compile has made: its caches hold code
@@ -271,8 +275,7 @@ class Redraw:
         for name in ("__defaults__", "__kwdefaults__"):
             self._put(functools.partial(setattr, target, name), *(getattr(one, name) for one in (target, own, other)))
         self._pair_dicts(*(vars(one) for one in (target, own, other)))
-        if own.__globals__ is not other.__globals__ and own.__globals__.get("__name__") == "__main__":
-            # Each run of a script has names of its own.
+        if own.__globals__ is not other.__globals__ and scripted:
             self._pair_names(_names(own.__code__), target.__globals__, own.__globals__, other.__globals__)
 
     def _pair_names(self, names: set[str], target: Any, own: Any, other: Any) -> None:
@@ -289,13 +292,13 @@ class Redraw:
             return
         if hasattr(own, "__dict__"):
             self._pair_dicts(*(vars(one) for one in (target, own, other)))
-        for slot in slots(kind):
-            self._put(functools.partial(slot.__set__, target), *(slot_of(slot, one) for one in (target, own, other)))
+        for some in zip(*(slots(type(one)) for one in (target, own, other))):
+            self._put(functools.partial(some[0].__set__, target), *map(slot_of, some, (target, own, other)))
 
     def _pair_saved(self, target: Any, own: Any, other: Any) -> None:
         try:
             graphs = [nodes(one) for one in (target, own, other)]
-            if len({tuple(map(type, graph)) for graph in graphs}) > 1:
+            if len({tuple(map(_maker, graph)) for graph in graphs}) > 1:
                 raise Unpaired("it keeps a graph of autograd that depends on the values that it draws")
             new = [trio for trio in zip(*graphs) if id(trio[0]) not in self._seen]
             self._seen.update((id(trio[0]), trio) for trio in new)  # first: what a node keeps may lead back here
@@ -357,7 +360,7 @@ def set_up(target: Prepared) -> Redraw:
         other = target.again(True)
         return Redraw(target, own, other)
     except Exception as error:
-        for made in filter(None, (own, other)):
+        for made in filter(None, (other, own)):
             made.bench.release()
         if out_of_memory(error):
             raise Unpaired(NO_ROOM) from None
@@ -387,6 +390,18 @@ def _copy(target: Any, source: Any) -> None:
     # in inference mode has none, and can be written only in it.
     with torch.inference_mode() if target.is_inference() else torch.no_grad():
         (target if target.is_inference() else target.data).copy_(source)
+
+
+def _alike(one: type, two: type) -> bool:
+    """Tell whether two classes are one: each run of a script makes its own."""
+    script = one.__module__ == two.__module__ == "__main__"
+    return one is two or (script and one.__qualname__ == two.__qualname__)
+
+
+def _maker(node: Any) -> Any:
+    """Return what tells nodes of autograd apart: of a function that a script defines, its name."""
+    made: Any = getattr(type(node), "_forward_cls", None)
+    return made.__qualname__ if getattr(made, "__module__", "") == "__main__" else type(node)
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -41,8 +41,12 @@ class Held:
         self._thread = threading.Thread(target=self._run, args=(script,), daemon=True)
         self._thread.start()
         self._reached.wait()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # whose traceback keeps this frame
         _live.append(self)
 
     def _run(self, script: Callable[[Held], None]) -> None:
@@ -52,7 +56,7 @@ class Held:
             else:
                 with sys.modules["torch"].cuda.stream(self._stream):
                     script(self)
-            self._error = self._error or Gone("its script ends without this call")
+            self._error = Gone("its script ends without this call")
         except Left:
             pass
         except SystemExit as error:
@@ -66,7 +70,7 @@ class Held:
         """Wait in the script's timer, calling what is asked for. Raises Left in the end."""
         self.fn = fn
         if self._stream is not None:
-            self._stream.synchronize()  # what executes on another one finds its inputs filled
+            sys.modules["torch"].cuda.synchronize()  # what executes on another stream finds its inputs filled
         self._reached.set()
         while (job := self._jobs.get()) is not None:
             job()
@@ -74,27 +78,26 @@ class Held:
         raise Left
 
     def __call__(self) -> Any:
-        """Call the function."""
-        return self.fn() if threading.current_thread() is self._thread else self.within(self.fn)
+        """Call the function, on the caller's stream."""
+        if threading.current_thread() is self._thread:
+            return self.fn()
+        if self._stream is None:
+            return self.within(self.fn)
+        return self.within(_on_stream, sys.modules["torch"].cuda.current_stream(), self.fn)
 
     def within(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Call anything on the script's thread, on the caller's stream. Raises what it raises."""
+        """Call anything on the script's thread, on the stream that is current there. Raises what it raises."""
         if threading.current_thread() is self._thread:
             return call(*args, **named)
         if self.left:
             raise RuntimeError("the case is closed")
-        stream = sys.modules["torch"].cuda.current_stream() if self._stream is not None else None
         returned: list[Any] = []
         raised: list[BaseException] = []
         done = threading.Event()
 
         def job() -> None:
             try:
-                if stream is None:
-                    returned.append(call(*args, **named))
-                else:
-                    with sys.modules["torch"].cuda.stream(stream):
-                        returned.append(call(*args, **named))
+                returned.append(call(*args, **named))
             except BaseException as error:
                 raised.append(error)
             finally:
@@ -130,6 +133,11 @@ def leave_all() -> None:
             stuck.append(error)
     if stuck:
         raise stuck[0]
+
+
+def _on_stream(stream: Any, fn: Callable[[], Any]) -> Any:
+    with sys.modules["torch"].cuda.stream(stream):
+        return fn()
 
 
 def _nothing() -> None:

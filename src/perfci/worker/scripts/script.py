@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import builtins
+import contextlib
 import functools
 import io
 import os
@@ -13,22 +14,26 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional
 
 from ..bench import Bench
+from ..checks.compare import leaves
+from ..checks.plain import Refused, is_array, is_number, plain
 from ..declare import CaseSpec, Kernel, Params, Variant, case_id
 from .calls import FUNCTION, Counter, Scalar, Words, same, scalar, stable, telling, words_of
 from .held import Gone, Held, Left
-from .timers import here, replace
+from .timers import exchange, here
 
 RISING, FALLING = (1e-3, 1e-6), (2.7e-3, -1e-7)
 """Seconds that a timer returns first, and by which later times are longer; the second of the runs that list a script's
 calls has falling ones: what picks the fastest picks another one."""
 MOST = 10_000
 """Calls of a script."""
+SEEDS = 2**32
+"""Seeds below, as numpy takes them."""
 
 
 class Unlisted(ValueError):
@@ -60,13 +65,6 @@ class Script:
         return name if not name[:1].isdigit() else f"_{name}"
 
 
-@functools.lru_cache(maxsize=None)
-def _compiled(path: str) -> Any:
-    """Once, so that functions of one place have one code in all runs."""
-    with open(path, "rb") as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
-
-
 def _take_path(folder: str) -> None:
     """Put a script's folder first, and forget modules of others' folders that have one of their name here."""
     if sys.path[0] != folder:
@@ -84,8 +82,8 @@ _folders: set[str] = set()
 class Run(abc.ABC):
     """One run of a script on this thread. See `timers.Running`."""
 
-    def __init__(self, script: Script, tree: str, shift: int = 0) -> None:
-        self.script, self.tree, self.shift = script, tree, shift
+    def __init__(self, script: Script, tree: str) -> None:
+        self.script, self.tree = script, tree
         self.driver: Optional[Words] = None
 
     def go(self) -> None:
@@ -97,7 +95,9 @@ class Run(abc.ABC):
         _take_path(os.path.dirname(path))
         here.running, here.within = self, True
         try:
-            exec(_compiled(path), main.__dict__)
+            with open(path, "rb") as file:
+                # Anew: what compiles functions keeps the names that they found by their code.
+                exec(compile(file.read(), path, "exec", dont_inherit=True), main.__dict__)
         finally:
             here.running, here.within = None, False
             sys.modules["__main__"] = before
@@ -111,6 +111,10 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """See `timers.Running`."""
+
+    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
+        """See `timers.Running`."""
+        return function(seed)
 
     def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
         """See `timers.Running`."""
@@ -149,9 +153,12 @@ class Listing(Run):
 class Reaching(Run):
     """A run to the call with the parameters `wanted`, which `held` keeps open."""
 
-    def __init__(self, kernel: ScriptKernel, shift: int, wanted: Params, held: Held) -> None:
-        super().__init__(kernel.script, kernel.tree, shift)
+    def __init__(self, kernel: ScriptKernel, bench: Bench, wanted: Params, held: Held) -> None:
+        super().__init__(kernel.script, kernel.tree)
         self.kernel, self.wanted, self.held = kernel, wanted, held
+        self.seed = bench.seed_everything
+        self.shift = bench._integer("seeds")
+        self.seeds: dict[str, Callable[[], Any]] = {}
         self.counter = Counter(kernel.names)
         self.count = 0
         self.found: Words = {}
@@ -169,7 +176,29 @@ class Reaching(Run):
             finally:
                 here.running = self
         self.count += 1
+        self._seed_again()
         return RISING[0] + RISING[1] * self.count
+
+    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
+        """See `Run`."""
+        self.seeds.pop(name, None)
+        self.seeds[name] = functools.partial(function, (seed + self.shift) % SEEDS)
+        return self.seeds[name]()
+
+    def _seed_again(self) -> None:
+        """What follows draws as behind the last seed: calls of one shape have the same inputs, wherever they stand."""
+        running, here.running = here.running, None  # these seeds are none of the script's
+        try:
+            self.seed()
+            for seed in self.seeds.values():
+                seed()
+        finally:
+            here.running = running
+
+    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """See `Run`."""
+        self._seed_again()
+        return super().driven(words, call)
 
     def asked_for(self) -> bool:
         """See `Run`."""
@@ -178,19 +207,34 @@ class Reaching(Run):
 
 
 class Expected:
-    """The result of a script's call, of a run of its own each time: nothing of it stands while the case executes."""
+    """The result of a script's call, of a run of its own: nothing of it stands while the case executes."""
 
-    def __init__(self, run: Callable[[], Held]) -> None:
-        self.run = run
+    def __init__(self, run: Callable[[], Held], known: dict[str, Any], key: str) -> None:
+        """`known`: results by `key`, of which two are kept."""
+        self.run, self.known, self.key = run, known, key
         self.drawn = _nothing_drawn
 
     def __call__(self) -> Any:
-        """Return the result."""
-        held = self.run()
-        try:
-            return held()
-        finally:
-            held.leave()
+        """Return the result. Raises ValueError where it holds no number."""
+        if self.key not in self.known:
+            held = self.run()
+            try:
+                result = held()
+            finally:
+                held.leave()
+            with contextlib.suppress(Refused):  # which comparing will say
+                if not any(is_array(leaf) or is_number(leaf) for _, leaf in leaves(plain(result), ())):
+                    raise ValueError(NOTHING)
+            while len(self.known) > 1:
+                del self.known[next(iter(self.known))]
+            self.known[self.key] = result
+        return self.known[self.key]
+
+
+NOTHING = (
+    "reference: the call that says what is right has no result: what it times returns neither tensor nor number, and "
+    "names no `grad_to_none`"
+)
 
 
 def _nothing_drawn() -> None:
@@ -208,6 +252,14 @@ class ScriptKernel(Kernel):
         self.script, self.tree, self.names, self.calls = script, tree, names, calls
         self.stable = stable
         """Names whose values are compared with base's, of one call."""
+        self.ended = ""
+        """What ended the script behind its calls, if not itself."""
+        self.results: dict[str, Any] = {}
+        """Of the reference, while one case is checked."""
+
+    def alone(self) -> ScriptKernel:
+        """Return these calls without a reference."""
+        return ScriptKernel(replace(self.script, reference={}), self.tree, self.names, self.stable, self.calls)
 
     def cases(self, device: str) -> list[CaseSpec]:
         """See `Kernel`."""
@@ -222,8 +274,11 @@ class ScriptKernel(Kernel):
         if not any(same(wanted, call) for call in self.calls):
             raise Gone(f"reference: the script makes no call {case_id(self.name, wanted)}")
         if not same(wanted, params):
-            reference = Expected(lambda: self._held(bench, wanted)[0])
+            key = f"{bench._seed} {sorted(wanted.items())}"
+            reference = Expected(lambda: self._held(bench, wanted)[0], self.results, key)
             bench.reference(reference, self.script.rtol, self.script.atol)
+            if bench._poison:  # when it is checked: before anything of the case stands
+                reference()
         held, found = self._held(bench, params)
         bench._held.append(held)
         alike = sum(all(call.get(name) == params.get(name) for name in self.names) for call in self.calls)
@@ -241,7 +296,7 @@ class ScriptKernel(Kernel):
         runs: list[Reaching] = []
 
         def go(held: Held) -> None:
-            runs.append(Reaching(self, bench._integer("seeds"), wanted, held))
+            runs.append(Reaching(self, bench, wanted, held))
             runs[0].go()
 
         return Held(go, stream), runs[0].found
@@ -251,22 +306,24 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
     """Return a script's kernel. `listed`: `names`, `stable` and `calls` of an earlier process; None lists them. Raises
     Unlisted."""
     try:
-        replace(script.timers)
+        exchange(script.timers)
         if not isinstance(builtins.open, Copies):
             builtins.open = io.open = Copies(tree)
         if listed is None:
-            first, second = (_listed(script, tree, times) for times in (RISING, FALLING))
+            (first, ended), (second, _) = (_listed(script, tree, times) for times in (RISING, FALLING))
             known = stable(first, second)
             names = telling(first, known, script.base.get(script.file, {}).get("names", ()))
             counter = Counter(names)
             listed = {"names": names, "stable": known, "calls": [counter.name(words) for words in first]}
+            listed["ended"] = ended
             for name in (*script.select, *script.reference):
                 if name not in names:
                     count = len(listed["calls"])
                     raise Unlisted(f"{name!r} tells none of its {count} calls apart: {_known(names)} does")
     except ValueError as error:
         raise Unlisted(str(error)) from None
-    kernel = ScriptKernel(script, tree, **listed)
+    kernel = ScriptKernel(script, tree, listed["names"], listed["stable"], listed["calls"])
+    kernel.ended = listed["ended"]
     cases = kernel.cases(script.device)
     if not cases:
         count, some = len(kernel.calls), kernel.calls[0]
@@ -283,8 +340,8 @@ def _known(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _listed(script: Script, tree: str, times: tuple[float, float]) -> list[Words]:
-    """Return the words of each call. What fails behind the last call costs nothing."""
+def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list[Words], str]:
+    """Return the words of each call, and what failed behind them, or empty."""
     run = Listing(script, tree, times)
     raised: list[BaseException] = []
 
@@ -297,11 +354,13 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> list[Words
     thread = threading.Thread(target=go)  # which has no loop, stream or mode of ours
     thread.start()
     thread.join()
+    failed = bool(raised) and not (isinstance(raised[0], SystemExit) and not raised[0].code)
+    ended = explained(raised[0]) if failed else ""
     if not run.calls:
-        if raised and not (isinstance(raised[0], SystemExit) and not raised[0].code):
-            raise Unlisted(f"fails before its first call of a timer: {explained(raised[0])}")
+        if failed:
+            raise Unlisted(f"fails before its first call of a timer: {ended}")
         raise Unlisted("calls no timer that perfci knows: name its own under `timers:`")
-    return run.calls
+    return run.calls, ended
 
 
 def explained(error: BaseException) -> str:

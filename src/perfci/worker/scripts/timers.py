@@ -34,14 +34,13 @@ SEEDING = (
     "random.seed",
     "numpy.random.seed",
 )
-SEEDS = 2**32
 
 
 class Running(Protocol):
     """A script that runs."""
 
-    shift: int
-    """Added to each seed that the script sets, so that each draw has others."""
+    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
+        """Seed a generator, by another number in each draw."""
 
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """Take what a timer is to time, and return made-up seconds. `frame`: the caller's."""
@@ -61,7 +60,7 @@ here = _Here()
 _replaced: dict[str, Any] = {}
 
 
-def replace(own: Mapping[str, str]) -> None:
+def exchange(own: Mapping[str, str]) -> None:
     """Put ours in the place of timers, of seeding functions and drivers, wherever modules hold them; in that of modules
     that are not imported yet, once they are.
 
@@ -96,7 +95,7 @@ def _replace_in(module: str) -> None:
 def _exchange(path: str, parameter: Optional[str]) -> None:
     """`parameter`: of a timer; None for what seeds."""
     owner, found = _resolved(path)
-    ours = _seeding(found) if parameter is None else _timer(found, parameter, path)
+    ours = _seeding(path, found) if parameter is None else _timer(found, parameter, path)
     setattr(owner, _name(path), ours)
     _replaced[path] = found
     for module in list(sys.modules.values()):
@@ -185,9 +184,11 @@ def _timer(timer: Any, parameter: str, path: str) -> Any:
 
 
 def _without_grads(tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
+    """Return the gradients where nothing is returned: they are what a backward pass computes."""
     for tensor in tensors:
         tensor.grad = None
-    return call()
+    result = call()
+    return [tensor.grad for tensor in tensors] if result is None else result
 
 
 def _like(path: str, given: Mapping[str, Any], milliseconds: float) -> Any:
@@ -208,33 +209,52 @@ def _tunes(frame: Optional[FrameType]) -> bool:
     return False
 
 
-def _seeding(function: Any) -> Any:
+def _seeding(path: str, function: Any) -> Any:
     @functools.wraps(function)
     def seeded(seed: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if here.running is not None and type(seed) is int:
-            seed = (seed + here.running.shift) % SEEDS
-        return function(seed, *args, **kwargs)
+        if here.running is None or type(seed) is not int:
+            return function(seed, *args, **kwargs)
+        return here.running.seeded(path, seed, functools.partial(_seeded, function, args, kwargs))
 
     return seeded
 
 
+def _seeded(function: Any, args: Any, kwargs: Any, seed: int) -> Any:
+    return function(seed, *args, **kwargs)
+
+
 def _driver(run: Any) -> Any:
     @functools.wraps(run)
-    def driven(mark: Any, *args: Any, **kwargs: Any) -> Any:
+    def driven(
+        mark: Any, show_plots: Any = 0, print_data: Any = 0, save_path: Any = "", return_df: Any = 0, **more: Any
+    ) -> Any:
         if here.running is None:
-            return run(mark, *args, **kwargs)
+            return run(mark, show_plots, print_data, save_path, return_df, **more)
         several = isinstance(mark.benchmarks, (list, tuple))
-        for plot in mark.benchmarks if several else [mark.benchmarks]:
-            names = list(plot.x_names)
-            for x in plot.x_vals:
-                values = list(x) if isinstance(x, (list, tuple)) else [x] * len(names)
-                for line in plot.line_vals:
-                    given = {**dict(zip(names, values)), plot.line_arg: line, **plot.args}
-                    words = {"plot": plot.plot_name, plot.line_arg: line, **dict(zip(names, values)), **plot.args}
-                    here.running.driven(words, functools.partial(mark.fn, **given))
-        return None
+        plots = [_driven(mark.fn, plot, more) for plot in (mark.benchmarks if several else [mark.benchmarks])]
+        if not return_df:
+            return None
+        frame = importlib.import_module("pandas").DataFrame
+        frames = [frame(rows, columns=columns) for rows, columns in plots]
+        return frames if several else frames[0]
 
     return driven
+
+
+def _driven(fn: Any, plot: Any, more: Mapping[str, Any]) -> tuple[list[list[Any]], list[str]]:
+    """Return the rows and columns of a plot's table."""
+    names, rows = list(plot.x_names), []
+    for x in plot.x_vals:
+        values = list(x) if isinstance(x, (list, tuple)) else [x] * len(names)
+        row = list(values)
+        for line in plot.line_vals:
+            given = {**dict(zip(names, values)), plot.line_arg: line, **plot.args, **more}
+            words = {"plot": plot.plot_name, plot.line_arg: line, **dict(zip(names, values)), **plot.args, **more}
+            assert here.running is not None
+            told = here.running.driven(words, functools.partial(fn, **given))
+            row.append(told[0] if isinstance(told, (list, tuple)) else told)
+        rows.append(row)
+    return rows, [*names, *plot.line_names]
 
 
 def _statement(method: Any) -> Any:
@@ -250,8 +270,9 @@ def _statement(method: Any) -> Any:
             call, code = eval, compile(task.stmt, "<statement>", "eval", dont_inherit=True)
         except SyntaxError:
             call, code = exec, compile(task.stmt, "<statement>", "exec", dont_inherit=True)
-        seconds = here.running.called(functools.partial(call, code, scope), sys._getframe(1))
-        measured = importlib.import_module(f"{TIMER}.utils.common").Measurement
-        return measured(number_per_run=1, raw_times=[seconds], task_spec=task)
+        common = importlib.import_module(f"{TIMER}.utils.common")
+        with common.set_torch_threads(task.num_threads):
+            seconds = here.running.called(functools.partial(call, code, scope), sys._getframe(1))
+        return common.Measurement(number_per_run=1, raw_times=[seconds], task_spec=task)
 
     return timed
