@@ -22,7 +22,7 @@ from perfci.worker.checks.check import check_case, verify
 from perfci.worker.scripts import timers
 from perfci.worker.scripts.calls import Counter, stable, telling
 from perfci.worker.scripts.held import Gone, Held, leave_all
-from perfci.worker.scripts.script import Script, ScriptKernel, Unlisted, kernel_of
+from perfci.worker.scripts.script import Script, ScriptKernel, Unlisted, Unsupported, kernel_of
 
 VALUES = st.one_of(st.integers(-2, 2), st.sampled_from(["a", "b"]), st.booleans())
 WORDS = st.lists(st.dictionaries(st.sampled_from(["n", "dtype", "mode", "in"]), VALUES, max_size=4), max_size=12)
@@ -365,11 +365,19 @@ def test_a_case_that_fails_leaves_no_thread(tmp_path: Path, triton: None) -> Non
     assert threading.active_count() == before
 
 
+def test_what_lacks_a_gpu_is_skipped_in_its_words(tmp_path: Path, triton: None) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(Unsupported, match="there is no GPU: RuntimeError: needs one"):
+        kernel_of(script(tmp_path, "raise RuntimeError('needs one')", device="cuda"), str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("print('nothing')", "calls no timer that perfci knows"),
-        ("import sys; sys.exit('requires a GPU')", "fails before its first call of a timer: requires a GPU"),
+        ("import sys; sys.exit('requires SM100')", "^requires SM100$"),
+        ("import sys; sys.exit(3)", "fails before its first call of a timer: it ends with 3"),
         ("1 / 0", "fails before its first call of a timer: ZeroDivisionError: division by zero"),
         ("from triton.testing import do_bench\ndo_bench(3)", "passes a int to its timer"),
         (

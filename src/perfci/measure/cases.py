@@ -136,6 +136,8 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
     broken = [failure for one in found.values() for failure in one.files]
     if broken:
         raise UsageError(f"{broken[0].file}: does not import: {broken[0].reason.text}: no case is left")
+    if skipped := ended(found):
+        raise UsageError(skipped[0])
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
 
 
@@ -163,14 +165,16 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 
 def ended(found: Mapping[Side, Found]) -> list[str]:
-    """Return a note for each benchmark script that fails behind some of its calls."""
+    """Return a note for each benchmark script that has no case here, or fails behind some of its calls."""
     told = {one["file"]: (name, one["listed"]) for name, side in found.items() for one in side.scripts}
-    return [
-        f"{file}: fails in {name} behind call {len(listed['calls'])} of its timer, so that no more calls are cases: "
-        f"{listed['ended']}"
-        for file, (name, listed) in told.items()
-        if listed["ended"]
-    ]
+    notes = []
+    for file, (name, known) in told.items():
+        if known["skipped"]:
+            notes.append(f"{file}: skipped: no call of its timer is a case here: {known['skipped']}")
+        elif known["ended"]:
+            behind = f"fails in {name} behind call {len(known['calls'])} of its timer"
+            notes.append(f"{file}: {behind}, so that no more calls are cases: {known['ended']}")
+    return notes
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:

@@ -228,7 +228,7 @@ class Checker:
 
     def _is_held(self, case: Case, reply: Checked | Died, again: Sequence[Case]) -> bool:
         """True also where tolerances do not matter."""
-        if self.base is not None and isinstance(reply, Checked) and not reply.ok and _base_check(case).missed:
+        if self.base is not None and isinstance(reply, Checked) and _base_check(case).missed:
             return self._given[case.key][2]
         if self.base is None or isinstance(reply, Died) or not (reply.ok or reply.kind == "wrong"):
             return True

@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 from .declare import Kernel, collecting
 from .scripts.held import Left
-from .scripts.script import Script, Unlisted, kernel_of
+from .scripts.script import Script, Unlisted, Unsupported, kernel_of
 
 TEXT_LIMIT = 400
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
@@ -26,6 +26,8 @@ NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main
 MOST_PACKAGES = 5000
 NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
+NO_CALLS: dict[str, Any] = {"names": [], "stable": [], "calls": [], "ended": "", "skipped": ""}
+"""Of a script: see `kernel_of`; `skipped` says why there are none here."""
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 """They may lie below the standard library."""
 
@@ -68,8 +70,14 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
         for file in matched:
             one = dict(entry, file=file)
             known = one.pop("listed", None)
+            if known is not None and known["skipped"]:
+                listed.append(dict(one, listed=known))
+                continue
             try:
                 kernel = kernel_of(Script(**one), str(top), known)
+            except Unsupported as error:
+                listed.append(dict(one, listed={**NO_CALLS, "skipped": str(error)[:TEXT_LIMIT]}))
+                continue
             except Unlisted as error:
                 found["files"].append(_failure(file, str(error)))
                 continue
@@ -85,7 +93,7 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
             found["files"].append({"file": file, "error": None})
             kernels.append(kernel)
             calls = {"names": kernel.names, "stable": kernel.stable, "calls": kernel.calls, "ended": kernel.ended}
-            listed.append(dict(one, listed=calls))
+            listed.append(dict(one, listed={**NO_CALLS, **calls}))
     return listed
 
 

@@ -1,5 +1,6 @@
 """Benchmark scripts as they are, on the CPU by real processes: what they pass to a timer is a case."""
 
+import sys
 from textwrap import dedent
 
 import pytest
@@ -172,3 +173,40 @@ def test_slower_wrong_and_gone_are_found_in_scripts_of_any_shape(project: Repo) 
 def test_calls_are_named_by_what_tells_them_apart(project: Repo) -> None:
     listed = project.perfci("list")
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES, listed.out + listed.err
+
+
+OWN = """
+import random, sys
+from bench.timers import measure
+import ops
+
+for provider in ("ours", "plain"):
+    weight = random.random()  # each provider's own
+    measure((lambda: ops.total((1.0, weight), 100)) if provider == "ours" else (lambda: sum((2.0, weight))))
+sys.exit("no room for more")
+"""
+
+
+@pytest.mark.slow
+def test_nothing_is_compared_with_a_reference_that_base_misses(project: Repo) -> None:
+    policy = POLICY.split("  - script: [benchmarks/registered.py", maxsplit=1)[0].replace("[100, 200]", "[100]")
+    policy = policy.replace("PYTHON", sys.executable).replace("listed.py", "own.py")
+    project.write("perfci.yaml", policy + "limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    project.write("benchmarks/own.py", OWN)
+    project.commit()
+    project.write("ops.py", OPS.replace("return sum(values)", "return sum(values) + 1"))
+    run = project.perfci("compare", "--base", "HEAD", "--budget", "60s")
+    assert run.classes() == {"own/provider=ours": "unchanged"}, run.out + run.err
+    notes = " ".join(run.report["notes"])
+    assert "results were only held to be finite where base itself misses the reference" in notes
+    assert "own/provider=ours (at provider=ours: result is" in notes
+    assert "benchmarks/own.py: fails in head behind call 2 of its timer, so that no more calls are cases" in notes
+    assert "no room for more" in notes
+
+
+def test_a_script_that_is_not_for_this_machine_is_skipped_in_its_words(project: Repo) -> None:
+    project.write("benchmarks/calls.py", "import sys\nsys.exit('requires SM100')\n")  # c*.py
+    listed = project.perfci("list")
+    assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES
+    assert "benchmarks/calls.py: skipped: no call of its timer is a case here: requires SM100" in listed.err
+    assert listed.code == 0

@@ -40,6 +40,10 @@ class Unlisted(ValueError):
     """Why a script's calls are not cases, as one line."""
 
 
+class Unsupported(Unlisted):
+    """Why a script has no case here, in its own words."""
+
+
 @dataclass(frozen=True)
 class Script:
     """How a policy names one."""
@@ -320,6 +324,8 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
                 if name not in names:
                     count = len(listed["calls"])
                     raise Unlisted(f"{name!r} tells none of its {count} calls apart: {_known(names)} does")
+    except Unlisted:
+        raise
     except ValueError as error:
         raise Unlisted(str(error)) from None
     kernel = ScriptKernel(script, tree, listed["names"], listed["stable"], listed["calls"])
@@ -357,10 +363,19 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list
     failed = bool(raised) and not (isinstance(raised[0], SystemExit) and not raised[0].code)
     ended = explained(raised[0]) if failed else ""
     if not run.calls:
+        if failed and isinstance(raised[0], SystemExit) and isinstance(raised[0].code, str):
+            raise Unsupported(ended)
+        if failed and script.device == "cuda" and not _has_gpu():
+            raise Unsupported(f"there is no GPU: {ended}")
         if failed:
             raise Unlisted(f"fails before its first call of a timer: {ended}")
         raise Unlisted("calls no timer that perfci knows: name its own under `timers:`")
     return run.calls, ended
+
+
+def _has_gpu() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_available())
 
 
 def explained(error: BaseException) -> str:
