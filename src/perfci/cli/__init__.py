@@ -74,9 +74,10 @@ OF_MACHINE = (
     "did, PERFCI_CACHE=FOLDER and PERFCI_KEEP=base keep builds."
 )
 """Behind the options of verbs that measure."""
+EXAMPLE = "kernels/example.py"
 FIRST_FILES = {
     "perfci.yaml": "perfci.yaml",
-    "kernels/example.py": "example.py",
+    EXAMPLE: "example.py",
     ".github/workflows/perf.yml": "perf.yml",
 }
 SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflows/perf-nightly.yml"
@@ -92,7 +93,12 @@ def init(
     ] = False,
     nightly: Annotated[bool, typer.Option("--nightly", help=f"Write {NIGHTLY}, and nothing else.")] = False,
 ) -> None:
-    """Write a policy, a first case and a workflow into a repository; or what a cluster is given, or the nightly."""
+    """Write a policy, a first case and a workflow into a repository; or what a cluster is given, or the nightly.
+
+    Benchmark scripts of Triton's, torch's and flashinfer's timers are the first cases where there are some.
+    """
+    from perfci.cli.proposal import propose
+    from perfci.model.text import count
     from perfci.sources.git import Repository, lacks_a_name
 
     if not where.is_dir():
@@ -106,13 +112,18 @@ def init(
         return
     if (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is there already: edit it, or remove it first")
+    found = propose(where, [] if repo is None else repo.files())
     for name, template in FIRST_FILES.items():
         path = where / name
+        if name == EXAMPLE and found.scripts:
+            continue
         if path.exists():
             typer.echo(f"kept   {name}")
             continue
-        _write_template(path, template)
+        _write_template(path, template, found.policy if name == "perfci.yaml" else None)
         typer.echo(f"wrote  {name}")
+    for line in found.said:
+        typer.echo(f"note   {line}")
     first = "git init && " if repo is None else ""
     typer.echo("")
     if lacks_a_name(where):
@@ -124,7 +135,13 @@ def init(
         f"Now: `{first}git add -A && git commit -m 'Add perfci'`, then `perfci compare --base HEAD --measure-all` "
         "measures the tree against itself."
     )
-    typer.echo("Change kernels/example.py, and `perfci compare --base HEAD` judges your change.")
+    if found.scripts:
+        typer.echo(
+            f"{count(len(found.scripts), 'benchmark script')}: `perfci list` shows their calls, which are the cases; "
+            "what to leave of them, and what says that they are right, is told at the policy's head."
+        )
+    else:
+        typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
 
 
 def _write_beside(where: Path, names: list[str]) -> None:
@@ -149,14 +166,15 @@ def _write_beside(where: Path, names: list[str]) -> None:
         typer.echo(f"\nNow: see what to change in {KUBERNETES}, and apply it step by step, as its head says.")
 
 
-def _write_template(path: Path, template: str) -> None:
+def _write_template(path: Path, template: str, text: str | None = None) -> None:
+    """`text`: in place of the template's."""
     from perfci.system.files import write_atomic
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot be made ({error.strerror})") from None
-    write_atomic(path, (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8"))
+    write_atomic(path, text or (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8"))
 
 
 @app.command()

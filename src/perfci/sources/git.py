@@ -180,6 +180,11 @@ class Repository:
         """Run git at the top of the working tree."""
         return run_git(args, cwd=self.root, stdin=stdin, allow=allow, config=config)
 
+    def files(self) -> list[str]:
+        """Return the paths of files that git has, or would take."""
+        listed = _output(self.git("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
+        return sorted({path for path in listed.split("\0") if path})
+
     def head_commit(self) -> Commit | None:
         """Return the commit checked out, named after its branch; None without a commit."""
         done = self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", allow=(0, 1))

@@ -18,7 +18,7 @@ from typing import Any, Optional
 
 from .declare import Kernel, collecting
 from .scripts.held import Left
-from .scripts.script import Script, Unlisted, Unsupported, kernel_of
+from .scripts.script import NoCalls, Script, Unlisted, Unsupported, kernel_of
 
 TEXT_LIMIT = 400
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
@@ -75,10 +75,11 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
                 continue
             try:
                 kernel = kernel_of(Script(**one), str(top), known)
-            except Unsupported as error:
-                listed.append(dict(one, listed={**NO_CALLS, "skipped": str(error)[:TEXT_LIMIT]}))
-                continue
             except Unlisted as error:
+                # A folder's scripts have modules beside them, which its glob matches, too.
+                if isinstance(error, Unsupported) or (isinstance(error, NoCalls) and file != entry["file"]):
+                    listed.append(dict(one, listed={**NO_CALLS, "skipped": str(error)[:TEXT_LIMIT]}))
+                    continue
                 found["files"].append(_failure(file, str(error)))
                 continue
             except (Exception, SystemExit, Left) as error:

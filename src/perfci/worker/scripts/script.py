@@ -44,6 +44,10 @@ class Unsupported(Unlisted):
     """Why a script has no case here, in its own words."""
 
 
+class NoCalls(Unlisted):
+    """A script calls no timer."""
+
+
 @dataclass(frozen=True)
 class Script:
     """How a policy names one."""
@@ -369,7 +373,7 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list
             raise Unsupported(f"there is no GPU: {ended}")
         if failed:
             raise Unlisted(f"fails before its first call of a timer: {ended}")
-        raise Unlisted("calls no timer that perfci knows: name its own under `timers:`")
+        raise NoCalls("calls no timer that perfci knows: name its own under `timers:`")
     return run.calls, ended
 
 

@@ -1,0 +1,206 @@
+"""A first policy for a repository's own benchmark scripts, which are read and not run."""
+
+import ast
+import importlib.metadata
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from perfci.model.text import listed
+from perfci.worker.discover import normalized
+from perfci.worker.scripts.timers import KNOWN, TIMER
+
+TIMERS = {*(path.rpartition(".")[2] for path in KNOWN), "perf_report"}
+OWN_TIMERS = re.compile(r"\belapsed_time\(|\bperf_counter(_ns)?\(|\bproton\.")
+"""What a script calls that times by itself."""
+LARGEST = 2**20
+"""Bytes of a file that is read."""
+MOST = 6
+"""Globs of a proposal, which has ten lines at most."""
+POLICY = """\
+# What perfci measures here, and what must hold. `perfci list` shows what tells the calls of the scripts' timers apart.
+# Below a script, `select: {{provider: ours}}` leaves some, and `reference: {{call: {{provider: torch}}, rtol: 1.0e-3}}`
+# names those whose result is right (docs/scripts.md).
+version: 1
+{}
+limits: [{{cases: "*", metric: time, regression: 3%}}]
+"""
+COMPILED = re.compile(r"\b(CUDAExtension|CppExtension|Extension|cythonize|CMakeExtension)\(")
+VERSION = re.compile(r"""\bversion\(["']([\w.-]+)["']\)""")
+BACKENDS = ("scikit_build_core", "mesonpy", "maturin", "nanobind")
+"""Beginnings of build backends that compile."""
+
+
+@dataclass
+class Proposal:
+    """Lines of `perfci.yaml`, and what is to be said of them."""
+
+    scripts: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def policy(self) -> str | None:
+        """Return the text of `perfci.yaml`; None without scripts."""
+        return POLICY.format("\n".join(self.lines)) if self.scripts else None
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    times: bool
+    """It calls a known timer."""
+    runs: bool
+    """It does something when it is run."""
+    tests: bool
+    imports: frozenset[str]
+    """Last names of what it imports."""
+    own: bool
+    """It times by itself."""
+    versions: frozenset[str]
+    """Packages whose installed version it asks for."""
+
+    @property
+    def folder(self) -> str:
+        """Return the folder's path."""
+        return str(PurePosixPath(self.path).parent)
+
+
+def propose(root: Path, files: Sequence[str]) -> Proposal:
+    """Return what makes the calls of benchmark scripts cases. `files`: relative to `root`; others are not looked at."""
+    made = Proposal()
+    read = list(_read(root, files))
+    helpers: dict[str, set[str]] = defaultdict(set)
+    for one in read:
+        if one.times and not one.runs:
+            helpers[one.folder].add(PurePosixPath(one.path).stem)
+    tests: list[str] = []
+    themselves: list[str] = []
+    for one in read:
+        indirect = any(one.imports & names for folder, names in helpers.items() if _near(one.folder, folder))
+        bench = "bench" in one.path.lower()
+        if one.tests and (one.times or indirect):
+            tests.append(one.path)
+        elif one.runs and bench and (one.times or indirect):
+            made.scripts.append(one.path)
+        elif one.runs and bench and one.own:
+            themselves.append(one.path)
+    if tests:
+        made.said.append(f"left out, as pytest runs them: {listed(tests, 5)}")
+    if themselves:
+        made.said.append(f"left out, as they time by themselves: {listed(themselves, 5)}: see `timers:`")
+    if made.scripts:
+        globs = list(_globs(made.scripts))
+        if len(globs) > MOST:
+            made.said.append(f"left out {listed(globs[MOST:], 5)}: add what matters")
+            globs = globs[:MOST]
+        made.lines = ["suite:", *(f"  - script: {glob}" for glob in globs)]
+        made.lines += _build(root, read, made.said)
+    return made
+
+
+def _near(folder: str, helper: str) -> bool:
+    return folder == helper or folder.startswith(f"{helper}/") or "bench" in helper.lower()
+
+
+def _read(root: Path, files: Sequence[str]) -> Iterator[_File]:
+    for name in sorted(files):
+        path = root / name
+        if not name.endswith(".py") or path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST:
+            continue
+        text = path.read_bytes()
+        if b"bench" not in (name.encode() + text).lower() and b"perf_report" not in text:
+            continue
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            continue
+        imports = frozenset(_imports(tree))
+        names = {node.attr if isinstance(node, ast.Attribute) else node.id for node in ast.walk(tree)
+                 if isinstance(node, ast.Attribute | ast.Name)}  # fmt: skip
+        times = bool(TIMERS & names) or (TIMER.rpartition(".")[2] in imports and "Timer" in names)
+        stem = PurePosixPath(name).stem
+        tests = (stem.startswith("test_") or stem.endswith("_test")) and any(_is_test(node) for node in ast.walk(tree))
+        plain = text.decode(errors="replace")
+        own, versions = OWN_TIMERS.search(plain) is not None, frozenset(map(normalized, VERSION.findall(plain)))
+        yield _File(name, times, any(map(_does, tree.body)), tests, imports, own, versions)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield (node.module or "").rpartition(".")[2]
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.rpartition(".")[2] for alias in node.names)
+
+
+def _is_test(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+
+
+def _does(node: ast.stmt) -> bool:
+    """Tell whether a statement of a module does more than define."""
+    if isinstance(node, ast.If):
+        test = ast.unparse(node.test)
+        return "TYPE_CHECKING" not in test and any(_does(inner) for inner in (*node.body, *node.orelse))
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call)
+    return isinstance(node, ast.For | ast.While | ast.With)
+
+
+def _globs(scripts: Sequence[str]) -> Iterator[str]:
+    """Yield a glob for the scripts of each folder; modules that it matches besides call no timer, and are skipped."""
+    folders: dict[str, list[str]] = defaultdict(list)
+    for script in scripts:
+        folders[str(PurePosixPath(script).parent)].append(PurePosixPath(script).name)
+    for folder, names in sorted(folders.items()):
+        glob = f"{_common(names)}*.py" if len(names) > 1 else names[0]
+        yield glob if folder == "." else f"{folder}/{glob}"
+
+
+def _common(names: Sequence[str]) -> str:
+    shortest, longest = min(names), max(names)
+    same = 0
+    while same < len(shortest) and shortest[same] == longest[same]:
+        same += 1
+    return shortest[:same].removesuffix(".py")
+
+
+def _build(root: Path, read: Sequence[_File], said: list[str]) -> list[str]:
+    """Return `path:` and `build:` where the project needs them, and say what is missing for that here."""
+    lines = []
+    if any((root / "python").glob("*/__init__.py")):
+        lines.append("path: [., python]")
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        project = {}
+    except (OSError, ValueError) as error:
+        said.append(f"pyproject.toml: {str(error).splitlines()[0]}: write `build:` yourself, if it needs one")
+        return lines
+    system = project.get("build-system", {})
+    backend = str(system.get("build-backend", ""))
+    setup = root / "setup.py"
+    compiles = setup.is_file() and COMPILED.search(setup.read_text(encoding="utf-8", errors="replace")) is not None
+    name = project.get("project", {}).get("name")
+    if backend.startswith(BACKENDS) or compiles:
+        lines.append('build: pip install --no-deps --no-build-isolation --target "$PERFCI_SITE" .')
+        missing = [one for one in system.get("requires", ["setuptools"]) if not _is_installed(str(one))]
+        if missing:
+            said.append(f"build: needs {listed(missing, 8)} here, beside what the scripts import")
+    elif name and any(normalized(str(name)) in one.versions for one in read):
+        lines.append('build: pip install --no-deps --target "$PERFCI_SITE" .')
+        said.append(f"build: a script asks for the installed version of {name}")
+    return lines
+
+
+def _is_installed(requirement: str) -> bool:
+    name = re.match(r"[\w.-]+", requirement)
+    try:
+        return name is not None and bool(importlib.metadata.version(name[0]))
+    except importlib.metadata.PackageNotFoundError:
+        return False

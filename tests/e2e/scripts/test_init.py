@@ -1,0 +1,50 @@
+"""`perfci init` in a repository that has benchmark scripts: their calls are the first cases."""
+
+from perfci.model.policy_text import parse_policy
+from tests.e2e.conftest import Repo
+
+DIRECT = "from triton.testing import do_bench\nfor n in (1, 2):\n    do_bench(lambda: n)\n"
+HELPER = "import triton\n\ndef run(fn):\n    return triton.testing.do_bench(fn)\n"
+THROUGH = "from helper import run\n\nif __name__ == '__main__':\n    run(lambda: 1)\n"
+OWN = "import torch\nprint('bench', torch.cuda.Event().elapsed_time(torch.cuda.Event()))\n"
+TESTED = "from benchmarks.helper import run\n\ndef test_speed():\n    run(lambda: 1)\n"
+LIBRARY = "from triton.testing import do_bench\n\nif True:\n    print('library code')\n\ndef tune(fn):\n    return do_bench(fn)\n"
+
+
+def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
+    for name, text in {
+        "benchmarks/bench_direct.py": DIRECT, "benchmarks/bench_through.py": THROUGH, "benchmarks/helper.py": HELPER,
+        "benchmarks/events.py": OWN, "benchmarks/test_perf.py": TESTED, "lib/tuned.py": LIBRARY,
+        "benchmarks/broken.py": "bench = (", "more/benchmark.py": DIRECT,
+    }.items():  # fmt: skip
+        repo.write(name, text)
+    (repo.root / "perfci.yaml").unlink(missing_ok=True)
+    run = repo.perfci("init")
+    assert run.code == 0, run.err
+    policy = (repo.root / "perfci.yaml").read_text()
+    assert len(policy.splitlines()) <= 10
+    parse_policy(policy)
+    assert "  - script: benchmarks/bench_*.py\n  - script: more/benchmark.py\nlimits:" in policy
+    assert not (repo.root / "kernels/example.py").exists()
+    lines = run.out.splitlines()
+    assert "note   left out, as pytest runs them: benchmarks/test_perf.py" in lines
+    assert "note   left out, as they time by themselves: benchmarks/events.py: see `timers:`" in lines
+    assert lines[-1].startswith("3 benchmark scripts: `perfci list` shows their calls")
+
+
+def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
+    repo.write("bench/bench_it.py", "from importlib.metadata import version\nversion('my-lib')\n" + DIRECT)
+    repo.write("pyproject.toml", "[project]\nname = 'my_lib'\n")
+    (repo.root / "perfci.yaml").unlink(missing_ok=True)
+    run = repo.perfci("init")
+    assert 'build: pip install --no-deps --target "$PERFCI_SITE" .' in (repo.root / "perfci.yaml").read_text()
+    assert "note   build: a script asks for the installed version of my_lib" in run.out
+    (repo.root / "perfci.yaml").unlink()
+    repo.write("setup.py", "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('x', [])\n")
+    repo.write("pyproject.toml", "[build-system]\nrequires = ['setuptools-that-nobody-has>=1']\n")
+    run = repo.perfci("init")
+    assert "--no-build-isolation" in (repo.root / "perfci.yaml").read_text()
+    assert "note   build: needs setuptools-that-nobody-has>=1 here" in run.out
+    (repo.root / "perfci.yaml").unlink()
+    repo.write("pyproject.toml", "[project\n")
+    assert "note   pyproject.toml: " in repo.perfci("init").out
