@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -30,7 +30,9 @@ class Checked(Document):
     rtol: float | dict[str, float] | None
     atol: float | dict[str, float] | None
     sketch: Items[float]
+    result: Items[float]
     unredrawn: str
+    missed: Literal["", "first", "later"]
     versus: Versus | None
     peak: int
     """Bytes of device memory."""
@@ -163,4 +165,4 @@ def case_fields(case: Case, name: Side) -> dict[str, Any]:
     """Return the fields that name a case to a worker."""
     side, base = case.sides[name], case.sides.get("base")
     fields = {"kernel": case.kernel, "params": side.params, "device": case.device}
-    return {**fields, "missed": True} if base is not None and base.check.missed else fields
+    return {**fields, "missed": base.check.miss} if base is not None and base.check.miss else fields

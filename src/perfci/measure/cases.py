@@ -166,15 +166,16 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 def ended(found: Mapping[Side, Found]) -> list[str]:
     """Return a note for each benchmark script that has no case here, or fails behind some of its calls."""
-    told = {one["file"]: (name, one["listed"]) for name, side in found.items() for one in side.scripts}
-    notes = []
-    for file, (name, known) in told.items():
-        if known["skipped"]:
-            notes.append(f"{file}: skipped: no call of its timer is a case here: {known['skipped']}")
-        elif known["ended"]:
-            behind = f"fails in {name} behind call {len(known['calls'])} of its timer"
-            notes.append(f"{file}: {behind}, so that no more calls are cases: {known['ended']}")
-    return notes
+    notes: dict[str, list[str]] = {}
+    for name, side in found.items():
+        for one in side.scripts:
+            file, known = one["file"], one["listed"]
+            if known["skipped"]:
+                notes.setdefault(f"{file}: skipped: it has no case here: {known['skipped']}", []).append(name)
+            elif known["ended"]:
+                text = f"{file}: fails behind call {len(known['calls'])} of its timer, so that no more calls are cases"
+                notes.setdefault(f"{text}: {known['ended']}", []).append(name)
+    return [f"{text} ({' and '.join(names)})" for text, names in notes.items()]
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:

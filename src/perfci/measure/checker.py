@@ -160,14 +160,15 @@ class Checker:
             return False
         if isinstance(reply, Checked):
             if self._misses(case, reply):
-                case.sides[self.name].check.missed = reply.text[:400]
+                check = case.sides[self.name].check
+                check.missed, check.miss = reply.text[:400], reply.missed
                 return self.repeat(case, beside=beside)
             if not reply.ok:
                 case.sides[self.name].status = "failed"  # `settle` says why; head is not held to its tolerances
             case.sides[self.name].check = Check(
                 shapes=reply.shapes, compared=reply.compared, worst=_finite(reply.worst),
                 rtol=reply.rtol, atol=reply.atol, sketch=reply.sketch, unredrawn=reply.unredrawn[:400],
-                missed=case.sides[self.name].check.missed,
+                missed=case.sides[self.name].check.missed, miss=case.sides[self.name].check.miss, result=reply.result,
             )  # fmt: skip
         self._unsettled.append((case, reply))
         return True

@@ -261,5 +261,5 @@ def missed(cases: Sequence[Case]) -> list[str]:
              and case.sides["base"].check.missed]  # fmt: skip
     if not found:
         return []
-    told = "results were only held to be finite where base itself misses the reference that a script is to have: "
+    told = "scripts whose reference base itself misses, with which results are not compared, or only the first: "
     return [told + listed(found, 5)]

@@ -131,7 +131,8 @@ def _gpu(asked: TimingMode, probes: Mapping[Side, Probe], gpu: GpuFacts) -> tupl
             raise Refused(f"timing mode {asked}: {because}")
         if asked == "auto":
             said.because = because
-    sets, most = _sets(probes, gpu) if mode == "rotating" else 1, min(probe.most_sets for probe in probes.values())
+    sets = _sets(probes, gpu) if mode == "rotating" else 1
+    most = min(_most_sets(probe, gpu) for probe in probes.values())
     if sets > most and asked == "auto":
         mode = said.mode = "cold"
         said.because = f"each of {sets} input sets would be a run of its script"
@@ -197,8 +198,16 @@ def _must_alternate(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> 
 
 
 def _needed(probes: Mapping[Side, Probe], gpu: GpuFacts, mode: Mode) -> float:
-    sets = min(_sets(probes, gpu), *(p.most_sets for p in probes.values())) if mode == "rotating" else 1
+    sets = min(_sets(probes, gpu), *(_most_sets(p, gpu) for p in probes.values())) if mode == "rotating" else 1
     return sum(p.peak + (sets - 1) * max(p.footprint, p.room) + CONTEXT for p in probes.values())
+
+
+def _most_sets(probe: Probe, gpu: GpuFacts) -> int:
+    """Of a script: as many as fit, each with all that a run makes."""
+    if probe.room <= probe.footprint:
+        return probe.most_sets
+    free = MEMORY_SHARE * gpu.memory_bytes - CONTEXT - probe.peak
+    return max(1, min(probe.most_sets, 1 + int(max(0.0, free) // probe.room)))
 
 
 def _sets(probes: Mapping[Side, Probe], gpu: GpuFacts) -> int:

@@ -21,6 +21,9 @@ from perfci.model.timing import Setting
 SKETCH_TOLERANCE = 1e-6
 """Relative to the largest projection: far above float64's rounding, far below any change that matters."""
 
+RESULT_TOLERANCE = 1e-2
+"""Likewise, of results that nothing says to be right: above the rounding of half-precision types."""
+
 _TEXT = 60
 _SAMPLERS = frozenset({"timer", "allocator"})
 """Settings of perfci's own, not of libraries."""
@@ -86,15 +89,19 @@ def _sketches(base: list[float], head: list[float]) -> list[str]:
         return []
     if not base or not head:
         return [_both("a reference", "given" if base else "not given", "given" if head else "not given")]
+    return _apart("the reference's result", base, head, SKETCH_TOLERANCE)
+
+
+def _apart(what: str, base: list[float], head: list[float], tolerance: float) -> list[str]:
     if len(base) != len(head):
-        return [_both("the length of the reference's sketch", len(base), len(head))]
+        return [_both(f"the length of {what}'s sketch", len(base), len(head))]
     if not all(map(math.isfinite, base + head)):
-        return ["the reference's sketch holds values that are not finite"]
+        return [f"the sketch of {what} holds values that are not finite"]
     largest = max(abs(v) for v in base + head)
     at = max(range(len(base)), key=lambda i: abs(base[i] - head[i]))
-    if abs(base[at] - head[at]) <= SKETCH_TOLERANCE * largest:
+    if abs(base[at] - head[at]) <= tolerance * largest:
         return []
-    return [_both("the reference's result", f"{base[at]:.7g}", f"{head[at]:.7g}")]
+    return [_both(what, f"{base[at]:.7g}", f"{head[at]:.7g}")]
 
 
 def differences(base: CaseSide, head: CaseSide, environments: Environments | None = None) -> list[str]:
@@ -154,4 +161,6 @@ def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
         if mine != theirs:
             found.append(_both(name, mine, theirs))
     other = alternatives(base, head)
+    if base.check.result and head.check.result:
+        found += _apart("the result", base.check.result, head.check.result, RESULT_TOLERANCE)
     return [*found, *_sketches(base.check.sketch, head.check.sketch), *([other] if other else [])]

@@ -73,10 +73,14 @@ class Check(Document):
     atol: float | dict[str, float] | None = None
     sketch: list[float] = Field(default_factory=list)
     """Projections of the reference's values: equal if base's and head's agree."""
+    result: list[float] = Field(default_factory=list)
+    """Projections of the result of a script's call that has no reference."""
     unredrawn: str = ""
     """Why inputs were not redrawn in place; empty also without a reference."""
     missed: str = ""
-    """How base's call of a script misses the script's own reference, with which nothing is compared then."""
+    """How base's call of a script misses the script's own reference."""
+    miss: Literal["", "first", "later"] = ""
+    """Which of its executions: where it is the first nothing is compared, else only that of the first."""
 
 
 class Versus(Document):

@@ -165,11 +165,12 @@ class Server:
             self.channel.send(reply)
 
     def _left(self) -> bool:
-        """End the scripts of a case that failed. Return False where one does not end."""
+        """End the scripts of a case that failed. Return False where one does not, or the device no longer answers."""
         self.prepared, self.sampler = [], None
         try:
             leave_all()
-        except Stuck:
+        except Exception:  # whatever CUDA raises: the run takes a new worker
+            traceback.print_exc()
             return False
         return True
 
@@ -286,8 +287,15 @@ class Server:
         return discover.scripts(root, entries, found)
 
     def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
-        kernel = self.kernels[message["kernel"]]
-        return kernel.alone() if message.get("missed") and isinstance(kernel, ScriptKernel) else kernel
+        kernel, missed = self.kernels[message["kernel"]], message.get("missed")
+        if isinstance(kernel, ScriptKernel) and (missed == "first" or (missed and message["op"] != "check")):
+            return kernel.alone()
+        return kernel
+
+    def _forget_results(self) -> None:
+        for kernel in self.kernels.values():
+            if isinstance(kernel, ScriptKernel):
+                kernel.results.clear()
 
     def do_check(self, message: dict[str, Any]) -> dict[str, Any]:
         """Check one case."""
@@ -306,10 +314,11 @@ class Server:
                 sets.append(fuzzed)
         given = message.get("rtol"), message.get("atol")
         try:
-            found = check.check_case(kernel, sets, device, message["seed"], given)
+            found = check.check_case(
+                kernel, sets, device, message["seed"], given, once=message.get("missed") == "later"
+            )
         finally:
-            if isinstance(kernel, ScriptKernel):
-                kernel.results.clear()
+            self._forget_results()
         found.update(peak=_peak(device), tuner=None, settings={})
         if device == "cuda":
             found.update(tuner=tuners.told(), settings=rig().settings())
@@ -358,7 +367,7 @@ class Server:
         room = max(made.device_bytes(), allocated(device) - before)
         said.update(footprint=room, room=room, sets=None, peak=_peak(device))
         if self.prepared[0].scripted and device == "cuda":
-            said.update(footprint=device_bytes(self.prepared[0].raw), sets=SCRIPT_SETS)
+            said.update(footprint=device_bytes(self.prepared[0].raw) or room, sets=SCRIPT_SETS)
         self._sample(message)
         said["seconds"] = self.seconds = self._within(self.sampler.estimate)
         said["elsewhere"] = self._within(self.sampler.elsewhere, said["seconds"])
@@ -527,6 +536,7 @@ class Server:
             while self.prepared:
                 self.prepared.pop().bench.release()
             self.sampler = None
+            self._forget_results()
             gc.collect()
             give_back()
         replaced = guard.tampered()

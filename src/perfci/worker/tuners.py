@@ -15,6 +15,7 @@ import functools
 import os
 import re
 import sys
+import weakref
 from typing import Any, Callable, Optional
 
 from .maps import pieces
@@ -47,6 +48,7 @@ _ever = ""
 """A trace of the open case whose choice later cases of this process may share."""
 _earlier = ""
 """Such a trace of an earlier case."""
+_shared: weakref.WeakSet[Any] = weakref.WeakSet()
 _tuned: dict[tuple[Any, ...], dict[Any, Any]] = {}
 """A script's kernel, configurations and key → what was chosen."""
 _chosen: dict[tuple[int, int], tuple[str, Any]] = {}
@@ -123,8 +125,11 @@ def find() -> None:
 def _share(tuner: Any) -> None:
     """Each run of a script makes tuners of its own, for kernels that the process has tuned."""
     code = getattr(getattr(tuner, "base_fn", None), "__code__", None)
-    if code is not None and tuner.base_fn.__module__ == "__main__":
-        what = code.co_filename, code, str(tuner.configs), str(getattr(tuner, "keys", None))
+    if code is None or tuner.base_fn.__module__ != "__main__" or tuner in _shared:
+        return
+    _shared.add(tuner)
+    if not any(getattr(config, "pre_hook", None) for config in tuner.configs):  # which has names of its run
+        what = code.co_filename, code, tuple(map(str, tuner.configs)), str(getattr(tuner, "keys", None))
         tuner.cache = _tuned.setdefault(what, tuner.cache)
 
 

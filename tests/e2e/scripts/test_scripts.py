@@ -156,7 +156,8 @@ CASES = {
 @pytest.mark.slow
 def test_slower_wrong_and_gone_are_found_in_scripts_of_any_shape(project: Repo) -> None:
     slow = OPS.replace('"registered": 4_000', '"registered": 40_000').replace('"caught": 4_000', '"caught": 40_000')
-    wrong = slow.replace("return sum(values)", "return sum(values) + (spin == 4_001)")
+    wrong = slow.replace("return sum(values)", "return sum(values) + (spin == 4_001) + (spin == 4_002)")
+    wrong = wrong.replace('"classed": 4_000', '"classed": 4_002')
     project.write("ops.py", wrong.replace('"listed": 4_000', '"listed": 4_001'))
     classed = SCRIPTS["classed"].replace('in ("float", "int")', 'in ("float",)')
     project.write("benchmarks/classed.py", dedent(classed))
@@ -167,6 +168,10 @@ def test_slower_wrong_and_gone_are_found_in_scripts_of_any_shape(project: Repo) 
         "listed/size=100/provider=ours", "listed/size=200/provider=ours",
     }  # fmt: skip
     assert run.classes()["classed/dtype=int"] == "missing"
+    [told] = [
+        row["reason"] for row in run.report["rows"] if (row["case"], row["class"]) == ("classed/dtype=float", "changed")
+    ]
+    assert "the result is 10 in base, 11 in head" in told
     assert "results.csv" not in project.git("status", "--short")
 
 
@@ -196,17 +201,20 @@ def test_nothing_is_compared_with_a_reference_that_base_misses(project: Repo) ->
     project.commit()
     project.write("ops.py", OPS.replace("return sum(values)", "return sum(values) + 1"))
     run = project.perfci("compare", "--base", "HEAD", "--budget", "60s")
-    assert run.classes() == {"own/provider=ours": "unchanged"}, run.out + run.err
+    assert [row["class"] for row in run.report["rows"]] == ["changed", "unchanged"], run.out + run.err
+    assert "the result is" in run.report["rows"][0]["reason"]  # other than base's: nothing says which is right
     notes = " ".join(run.report["notes"])
-    assert "results were only held to be finite where base itself misses the reference" in notes
+    assert "scripts whose reference base itself misses" in notes
     assert "own/provider=ours (at provider=ours: result is" in notes
-    assert "benchmarks/own.py: fails in head behind call 2 of its timer, so that no more calls are cases" in notes
-    assert "no room for more" in notes
+    assert (
+        "benchmarks/own.py: fails behind call 2 of its timer, so that no more calls are cases: no room for more"
+        in notes
+    )
 
 
 def test_a_script_that_is_not_for_this_machine_is_skipped_in_its_words(project: Repo) -> None:
     project.write("benchmarks/calls.py", "import sys\nsys.exit('requires SM100')\n")  # c*.py
     listed = project.perfci("list")
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES
-    assert "benchmarks/calls.py: skipped: no call of its timer is a case here: requires SM100" in listed.err
+    assert "benchmarks/calls.py: skipped: it has no case here: requires SM100 (head)" in listed.err
     assert listed.code == 0

@@ -41,16 +41,20 @@ def check_case(
     device: str,
     seed: int,
     given: Given = NONE,
+    *,
+    once: bool = False,
 ) -> dict[str, Any]:
     """Check one case at every set of parameters, the case's own first. Raises what the kernel or its reference raises.
 
     Each set is built twice from one seed: for the sizes of its results, and, with memory poisoned, for the execution
     that counts. At the case's own set the result is then overwritten and the kernel runs once more, and again with
-    inputs redrawn in place. `given` replaces what the own set declares, wherever a set declares the same.
+    inputs redrawn in place, but not with `once`. `given` replaces what the own set declares, wherever a set declares
+    the same.
 
     Returns `ok`; `kind` ("wrong", "nan", "invalid") and `text` of the first failure, which ends the check; `shapes`,
     the sets checked; `compared`, how many had a reference; `worst`; and of the own set `rtol`, `atol`, `sketch`,
-    `unredrawn` (why not) and `versus`: `Versus.told` with why it is `wrong`.
+    `unredrawn` (why not), `result` (a sketch, of a script without a reference), `missed` (which execution failed: the
+    "first" or a "later" one) and `versus`: `Versus.told` with why it is `wrong`.
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -62,7 +66,9 @@ def check_case(
         "rtol": None,
         "atol": None,
         "sketch": [],
+        "result": [],
         "unredrawn": "",
+        "missed": "",
         "versus": None,
     }
     replaced = tampered()
@@ -84,14 +90,19 @@ def check_case(
         expected = _expected(prepared)
         out = _executed(prepared, sizes)
         outcome = _outcome(prepared, out, expected, base)
+        result["missed"] = "" if outcome.ok else "first"
         if own and reference and outcome.ok:
             result["sketch"] = sketch(expected)
-            again = _again(prepared, out, sizes, base)
-            if again.ok:
-                again, result["unredrawn"] = _redrawn(prepared, partial(_executed, prepared, sizes), base)
-            else:
+            again = Outcome(True) if once else _again(prepared, out, sizes, base)
+            if not again.ok:
                 again = _because(again, carried(prepared, _right(sizes, base)))
+            elif not once:
+                again, result["unredrawn"] = _redrawn(prepared, out, partial(_executed, prepared, sizes), base)
             outcome = outcome if again.ok else again
+            result["missed"] = "" if again.ok else "later"
+        elif own and outcome.ok and prepared.scripted:
+            with builtin_torch(), contextlib.suppress(Refused):  # what cannot be read is not compared with base's
+                result["result"] = sketch(out)
         del out
         if own and outcome.ok and prepared.bench.declared_versus() is not None:
             result["versus"] = _alternative(prepared.again(False), sizes, base)
@@ -154,7 +165,7 @@ def verify(prepared: Prepared, given: Given = NONE, *, redraw: bool = True) -> O
         return _because(outcome, unbounded(prepared))
     if not redraw:
         return outcome
-    found, _ = _redrawn(prepared, partial(_executed, prepared, sizes), given)
+    found, _ = _redrawn(prepared, out, partial(_executed, prepared, sizes), given)
     return outcome if found.ok else found
 
 
@@ -164,7 +175,7 @@ def verify_redrawn_replay(prepared: Prepared, out: Any, replay: Callable[[], Any
     The graph has state outside of the GPU as captured: if that follows from the draw, the function is called instead.
     """
     execute = partial(_executed, prepared, _sizes(out, prepared))
-    return _redrawn(prepared, execute, given, partial(_replayed, prepared, out, replay))[0]
+    return _redrawn(prepared, out, execute, given, partial(_replayed, prepared, out, replay))[0]
 
 
 def verify_replay(prepared: Prepared, out: Any, replay: Callable[[], Any], given: Given = NONE) -> Outcome:
@@ -204,11 +215,12 @@ def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: 
             spoiled = spoil(out, prepared.bench)
     prepared.synchronize()
     expected = _expected(prepared)
-    known = _put_back(prepared) if prepared.scripted else True
+    known = not prepared.scripted or _put_back(prepared)
+    _spoil_again(prepared, out, expected, given)
     new = execute()
     outcome = _outcome(prepared, new, expected, given)
-    if not known and not strict:
-        return Outcome(True)  # what it had written over what it reads, it may fill with NaN
+    if not outcome.ok and not known:
+        return _anew(prepared, expected, given)  # it may have written over what it reads
     if outcome.ok or not spoiled:
         return outcome
     with builtin_torch():
@@ -237,11 +249,27 @@ def _put_back(prepared: Prepared) -> bool:
     return True
 
 
+def _spoil_again(prepared: Prepared, out: Any, expected: Any, given: Given) -> None:
+    """A script may keep a result beside its inputs, which are put back: what is returned must be computed."""
+    if prepared.scripted and prepared.bench.declared_reference() and _outcome(prepared, out, expected, given).ok:
+        with builtin_torch():
+            spoil(out, prepared.bench)
+        prepared.synchronize()
+
+
+def _anew(prepared: Prepared, expected: Any, given: Given) -> Outcome:
+    fresh = prepared.again(False)
+    try:
+        return _outcome(fresh, _executed(fresh, []), expected, given)
+    finally:
+        fresh.bench.release()
+
+
 def _redrawn(
-    prepared: Prepared, execute: Callable[[], Any], given: Given, replay: Optional[Callable[[], Any]] = None
+    prepared: Prepared, out: Any, execute: Callable[[], Any], given: Given, replay: Optional[Callable[[], Any]] = None
 ) -> tuple[Outcome, str]:
     """Execute with inputs redrawn; `replay` instead, if it reads all of them from the GPU. Return also why none
-    were."""
+    were. `out`: what was returned last."""
     if prepared.bench.declared_reference() is None:
         return Outcome(True), ""
     with _memory_apart(prepared):
@@ -253,7 +281,7 @@ def _redrawn(
             if not redraw.changes:
                 return Outcome(True), "its inputs are the same in every draw"
             run = replay if replay is not None and redraw.on_device else execute
-            return _with_other_values(prepared, redraw, run, given), ""
+            return _with_other_values(prepared, redraw, out, run, given), ""
         except Exception as error:
             if not out_of_memory(error):
                 raise
@@ -262,10 +290,13 @@ def _redrawn(
             redraw.release()
 
 
-def _with_other_values(prepared: Prepared, redraw: Redraw, execute: Callable[[], Any], given: Given) -> Outcome:
+def _with_other_values(
+    prepared: Prepared, redraw: Redraw, out: Any, execute: Callable[[], Any], given: Given
+) -> Outcome:
     wanted = _expected(redraw.other)
     redraw.apply(other=True)
     prepared.synchronize()
+    _spoil_again(prepared, out, wanted, given)
     if _outcome(prepared, execute(), wanted, given).ok:
         return Outcome(True)
     # A kernel may carry over state that does not follow from the draw, as one that accumulates does. Then its reference
@@ -327,7 +358,7 @@ def _expected(prepared: Prepared) -> Any:
     prepared.bench.fields = field_names(found)  # before it becomes a plain tuple
     with builtin_torch():
         try:
-            return _copied(plain(found))
+            return copied(plain(found))
         except Refused:
             return found  # which comparing will say
 
@@ -341,13 +372,14 @@ def _outcome(prepared: Prepared, out: Any, expected: Any, given: Given) -> Outco
     return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found
 
 
-def _copied(ref: Any) -> Any:
+def copied(ref: Any) -> Any:
+    """Return a plain value in memory of its own."""
     if is_tensor(ref):
-        return ref.clone()
+        return ref.detach().clone()
     if type(ref) is dict:
-        return {key: _copied(value) for key, value in ref.items()}
+        return {key: copied(value) for key, value in ref.items()}
     if is_sequence(ref):
-        return [_copied(value) for value in ref]
+        return [copied(value) for value in ref]
     if is_array(ref):
         return ref[...].copy()
     if type(ref) in (array.array, bytearray):

@@ -21,6 +21,12 @@ def content(cell: Any) -> Any:
         return _EMPTY
 
 
+def names_of(code: types.CodeType) -> set[str]:
+    """Return the names that a function, or one within it, looks up in its module."""
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return set(code.co_names).union(*map(names_of, inner))
+
+
 def names_something(kind: type) -> bool:
     """Tell whether objects of this kind are names of torch's, such as dtypes."""
     return kind.__module__ == "torch" and kind.__name__ in ("dtype", "device", "layout", "memory_format", "Size")

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 from ..bench import Bench, Prepared
-from .kinds import content, has_no_state, is_python_class, names_something, slot_of, slots
+from .kinds import content, has_no_state, is_python_class, names_of, names_something, slot_of, slots
 from .plain import ATOMS, MAPPINGS, bits, is_ndarray, is_tensor, out_of_memory
 from .saved import OpaqueGraph, kept, nodes
 
@@ -113,8 +113,10 @@ class Redraw:
             raise Unpaired(f"it keeps a {kind.__name__} in one draw and a {type(other).__name__} in another")
         if kind in ATOMS or kind in (range, slice, frozenset) or names_something(kind):
             return self._pair_atoms(target, own, other)
-        if issubclass(kind, type) and _alike(own, other):
+        if kind is types.CodeType and own == other:
             return _Images(target, target)
+        if issubclass(kind, type) and _alike(own, other):
+            return self._pair_classes(target, own, other)
         if not _alike(type(target), kind):
             raise Unpaired(f"its calls put a {type(target).__name__} in the place of a {kind.__name__}")
         if id(target) in self._seen:
@@ -276,12 +278,21 @@ class Redraw:
             self._put(functools.partial(setattr, target, name), *(getattr(one, name) for one in (target, own, other)))
         self._pair_dicts(*(vars(one) for one in (target, own, other)))
         if own.__globals__ is not other.__globals__ and scripted:
-            self._pair_names(_names(own.__code__), target.__globals__, own.__globals__, other.__globals__)
+            self._pair_names(names_of(own.__code__), target.__globals__, own.__globals__, other.__globals__)
+
+    def _pair_classes(self, target: Any, own: Any, other: Any) -> _Images:
+        """Of a script, whose runs define each its own."""
+        if id(target) not in self._seen:
+            self._seen[id(target)] = (target, own, other)
+            for name in vars(own).keys() & vars(other).keys() & vars(target).keys():
+                if not name.startswith("__") and (is_tensor(vars(own)[name]) or type(vars(own)[name]) in ATOMS):
+                    self._require_same(self._pair(*(vars(one)[name] for one in (target, own, other))), "class")
+        return _Images(target, target)
 
     def _pair_names(self, names: set[str], target: Any, own: Any, other: Any) -> None:
         for name in sorted(names & target.keys() & own.keys() & other.keys()):
-            code = isinstance(own[name], (type, types.ModuleType)) or type(own[name]).__module__.startswith("triton.")
-            if not code:
+            code = type(own[name]).__module__.startswith(("triton.runtime.", "triton.language."))
+            if not code and not isinstance(own[name], types.ModuleType):
                 self._put(functools.partial(target.__setitem__, name), target[name], own[name], other[name])
 
     def _pair_instances(self, kind: type, target: Any, own: Any, other: Any) -> None:
@@ -394,20 +405,16 @@ def _copy(target: Any, source: Any) -> None:
 
 def _alike(one: type, two: type) -> bool:
     """Tell whether two classes are one: each run of a script makes its own."""
-    script = one.__module__ == two.__module__ == "__main__"
-    return one is two or (script and one.__qualname__ == two.__qualname__)
+    if one is two:
+        return True
+    script = getattr(one, "__module__", "") == getattr(two, "__module__", "") == "__main__"
+    return script and one.__qualname__ == two.__qualname__
 
 
 def _maker(node: Any) -> Any:
     """Return what tells nodes of autograd apart: of a function that a script defines, its name."""
     made: Any = getattr(type(node), "_forward_cls", None)
     return made.__qualname__ if getattr(made, "__module__", "") == "__main__" else type(node)
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Return the names that a function, or one within it, looks up in its module."""
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def _equal(one: Any, two: Any) -> bool:

@@ -115,10 +115,12 @@ class Held:
             self.left = True
             _live.remove(self)
             self.fn = _nothing
-            if self._stream is not None:
-                sys.modules["torch"].cuda.synchronize()  # before its memory serves another
-            self._jobs.put(None)
-            self._thread.join(LEAVING)
+            try:
+                if self._stream is not None:
+                    sys.modules["torch"].cuda.synchronize()  # before its memory serves another
+            finally:
+                self._jobs.put(None)
+                self._thread.join(LEAVING)
             if self._thread.is_alive():
                 raise Stuck("its script goes on where its timer ended it")
 

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from ..checks.kinds import content, slot_of, slots
+from ..checks.kinds import content, names_of, slot_of, slots
 from ..checks.plain import ATOMS, is_tensor
 from ..checks.saved import OpaqueGraph, kept, nodes
 
@@ -30,7 +30,8 @@ def device_bytes(fn: Callable[[], Any]) -> int:
             with contextlib.suppress(RuntimeError, NotImplementedError):  # of a layout without one memory
                 storage = one.untyped_storage()
                 sizes[storage.data_ptr()] = storage.nbytes()
-        todo += _parts(one)
+        with contextlib.suppress(Exception):  # whatever attributes of the code under test raise
+            todo += list(_parts(one))
     return sum(sizes.values())
 
 
@@ -44,7 +45,9 @@ def _parts(one: Any) -> Iterator[Any]:
         yield from one.__defaults__ or ()
         yield from (one.__kwdefaults__ or {}).values()
         if one.__globals__.get("__name__") == "__main__":
-            yield from (one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__)
+            yield from (one.__globals__[name] for name in names_of(one.__code__) if name in one.__globals__)
+    elif isinstance(one, types.BuiltinMethodType):
+        yield one.__self__
     elif isinstance(one, types.MethodType):
         yield from (one.__self__, one.__func__)
     elif isinstance(one, functools.partial):

@@ -20,6 +20,7 @@ from types import FrameType, ModuleType
 from typing import Any, Callable, Optional
 
 from ..bench import Bench
+from ..checks.check import copied
 from ..checks.compare import leaves
 from ..checks.plain import Refused, is_array, is_number, plain
 from ..declare import CaseSpec, Kernel, Params, Variant, case_id
@@ -99,7 +100,8 @@ class Run(abc.ABC):
         path = os.path.join(self.tree, self.script.file)
         main = ModuleType("__main__")
         main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
-        before, sys.modules["__main__"], sys.argv = sys.modules["__main__"], main, [path, *self.script.args]
+        before = sys.modules["__main__"], sys.argv, sys.path[:]
+        sys.modules["__main__"], sys.argv = main, [path, *self.script.args]
         _take_path(os.path.dirname(path))
         here.running, here.within = self, True
         try:
@@ -108,7 +110,7 @@ class Run(abc.ABC):
                 exec(compile(file.read(), path, "exec", dont_inherit=True), main.__dict__)
         finally:
             here.running, here.within = None, False
-            sys.modules["__main__"] = before
+            sys.modules["__main__"], sys.argv, sys.path[:] = before
             main.__dict__.clear()  # its inputs, of which functions and this keep each other
 
     def words(self, frame: FrameType) -> Words:
@@ -228,9 +230,11 @@ class Expected:
             held = self.run()
             try:
                 result = held()
+                with contextlib.suppress(Refused):  # which comparing will say
+                    result = copied(plain(result))
             finally:
                 held.leave()
-            with contextlib.suppress(Refused):  # which comparing will say
+            with contextlib.suppress(Refused):
                 if not any(is_array(leaf) or is_number(leaf) for _, leaf in leaves(plain(result), ())):
                     raise ValueError(NOTHING)
             while len(self.known) > 1:

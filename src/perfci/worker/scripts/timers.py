@@ -184,11 +184,12 @@ def _timer(timer: Any, parameter: str, path: str) -> Any:
 
 
 def _without_grads(tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
-    """Return the gradients where nothing is returned: they are what a backward pass computes."""
+    """Return the gradients, too, where there are any: they are what a backward pass computes."""
     for tensor in tensors:
         tensor.grad = None
     result = call()
-    return [tensor.grad for tensor in tensors] if result is None else result
+    grads = [tensor.grad for tensor in tensors]
+    return result if all(grad is None for grad in grads) else [result, *grads]
 
 
 def _like(path: str, given: Mapping[str, Any], milliseconds: float) -> Any:
@@ -211,16 +212,16 @@ def _tunes(frame: Optional[FrameType]) -> bool:
 
 def _seeding(path: str, function: Any) -> Any:
     @functools.wraps(function)
-    def seeded(seed: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def seeded(*args: Any, **kwargs: Any) -> Any:
+        name = next((name for name in ("seed", "a") if name in kwargs), None)
+        seed = kwargs[name] if name is not None else args[0] if args else None
         if here.running is None or type(seed) is not int:
-            return function(seed, *args, **kwargs)
-        return here.running.seeded(path, seed, functools.partial(_seeded, function, args, kwargs))
+            return function(*args, **kwargs)
+        if name is None:
+            return here.running.seeded(path, seed, lambda other: function(other, *args[1:], **kwargs))
+        return here.running.seeded(path, seed, lambda other: function(*args, **{**kwargs, name: other}))
 
     return seeded
-
-
-def _seeded(function: Any, args: Any, kwargs: Any, seed: int) -> Any:
-    return function(seed, *args, **kwargs)
 
 
 def _driver(run: Any) -> Any:
