@@ -23,6 +23,7 @@ from perfci.worker.checks.check import check_case, verify
 from perfci.worker.scripts import timers
 from perfci.worker.scripts.calls import Counter, stable, telling
 from perfci.worker.scripts.held import Gone, Held, leave_all
+from perfci.worker.scripts.reached import device_bytes
 from perfci.worker.scripts.script import Script, ScriptKernel, Unlisted, Unsupported, kernel_of
 
 VALUES = st.one_of(st.integers(-2, 2), st.sampled_from(["a", "b"]), st.booleans())
@@ -644,3 +645,14 @@ def test_a_script_leaves_paths_and_arguments_as_they_were(tmp_path: Path, triton
     kernel.fn(made)
     made.release()
     assert (sys.path, sys.argv) == before
+
+
+def test_memory_is_counted_that_a_call_can_reach() -> None:
+    x, weight, unused = (torch.zeros(256, requires_grad=True) for _ in range(3))
+    y = (x * weight).exp()  # keeps x, weight and its own result
+    layer = torch.nn.Linear(16, 16, bias=False)
+    assert unused.numel() and device_bytes(lambda: x, "cpu") == 1024
+    assert device_bytes(lambda: y.sum().backward(), "cpu") == 3 * 1024
+    assert device_bytes(lambda: [layer(one) for one in (x, x)], "cpu") == 2 * 1024
+    assert device_bytes(x.sum, "cpu") == device_bytes(lambda: (x.view(16, 16), x), "cpu") == 1024
+    assert device_bytes(lambda: x) == 0

@@ -16,8 +16,8 @@ MOST = 50_000
 """Objects to look at."""
 
 
-def device_bytes(fn: Callable[[], Any]) -> int:
-    """Return the bytes of CUDA tensors' memory, what backward passes keep included."""
+def device_bytes(fn: Callable[[], Any], device: str = "cuda") -> int:
+    """Return the bytes of the memory of a device's tensors, what backward passes keep included."""
     sizes: dict[int, int] = {}
     seen: dict[int, Any] = {}
     todo: list[Any] = [fn]
@@ -26,12 +26,12 @@ def device_bytes(fn: Callable[[], Any]) -> int:
         if type(one) in ATOMS or id(one) in seen:
             continue
         seen[id(one)] = one  # kept alive, so that no id is reused
-        if is_tensor(one) and one.device.type == "cuda":
-            with contextlib.suppress(RuntimeError, NotImplementedError):  # of a layout without one memory
+        if is_tensor(one) and one.device.type == device:
+            with contextlib.suppress(RuntimeError):  # as torch raises for a layout without one memory, such as sparse
                 storage = one.untyped_storage()
                 sizes[storage.data_ptr()] = storage.nbytes()
         with contextlib.suppress(Exception):  # whatever attributes of the code under test raise
-            todo += list(_parts(one))
+            todo.extend(_parts(one))
     return sum(sizes.values())
 
 
