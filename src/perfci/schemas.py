@@ -24,9 +24,10 @@ from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
 from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
-from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy, _as_list, _as_values
+from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy
 from perfci.model.report import Report
 from perfci.model.results import Results
+from perfci.model.suite import as_list, as_values
 from perfci.model.units import pattern
 
 _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization"]]] = {
@@ -70,7 +71,7 @@ class _Generator(GenerateJsonSchema):
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         inner = super().function_before_schema(schema)
-        if self.mode == "validation" and schema["function"]["function"] in (_as_list, _as_values):
+        if self.mode == "validation" and schema["function"]["function"] in (as_list, as_values):
             return {"anyOf": [inner["items"], inner]}
         return inner
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfci.model.base import UsageError
+from perfci.model.base import Loc, UsageError
 from perfci.model.limits import mistake
 from perfci.model.plan import Declared
-from perfci.model.policy import KEY, Loc, spelled
+from perfci.model.policy import KEY, spelled
 from perfci.model.policy_text import parse_policy
 
 GOOD: dict[str, Any] = {

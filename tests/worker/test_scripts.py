@@ -23,8 +23,9 @@ from perfci.worker.checks.check import check_case, verify
 from perfci.worker.scripts import timers
 from perfci.worker.scripts.calls import Counter, stable, telling
 from perfci.worker.scripts.held import Gone, Held, leave_all
+from perfci.worker.scripts.kernel import ScriptKernel, kernel_of
 from perfci.worker.scripts.reached import device_bytes
-from perfci.worker.scripts.script import Script, ScriptKernel, Unlisted, Unsupported, kernel_of
+from perfci.worker.scripts.script import Script, Unlisted, Unsupported
 
 VALUES = st.one_of(st.integers(-2, 2), st.sampled_from(["a", "b"]), st.booleans())
 WORDS = st.lists(st.dictionaries(st.sampled_from(["n", "dtype", "mode", "in"]), VALUES, max_size=4), max_size=12)
@@ -287,7 +288,7 @@ def test_what_the_reference_switches_on_does_not_stand_while_the_case_executes(t
 
 
 def question(tmp_path: Path, text: str, name: str, base: ScriptKernel | None = None) -> tuple[ScriptKernel, str]:
-    listed = {} if base is None else {name: {"names": base.names, "stable": base.stable}}
+    listed = {} if base is None else {name: base.listed}
     kernel = kernel_of(script(tmp_path, text, name, base=listed), str(tmp_path))
     made = Bench("cpu", 0, 0)
     kernel.fn(made, **kernel.cases("cpu")[-1].params)
@@ -537,7 +538,9 @@ def test_what_a_driver_is_run_with_reaches_its_calls(tmp_path: Path, triton: Non
 
 def test_calls_behind_a_failure_are_told(tmp_path: Path, triton: None) -> None:
     text = "from triton.testing import do_bench\nfor n in (1, 2):\n    do_bench(lambda: n)\n    assert n < 1, 'one'"
-    assert kernel_of(script(tmp_path, text), str(tmp_path)).ended == "AssertionError: one"
+    assert kernel_of(script(tmp_path, text), str(tmp_path)).listed["ended"] == (
+        "fails behind call 1 of its timer, so that no more calls are cases: AssertionError: one"
+    )
 
 
 def test_each_run_of_a_script_has_code_of_its_own(tmp_path: Path, triton: None) -> None:

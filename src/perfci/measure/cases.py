@@ -173,8 +173,7 @@ def ended(found: Mapping[Side, Found]) -> list[str]:
             if known["skipped"]:
                 notes.setdefault(f"{file}: skipped: it has no case here: {known['skipped']}", []).append(name)
             elif known["ended"]:
-                text = f"{file}: fails behind call {len(known['calls'])} of its timer, so that no more calls are cases"
-                notes.setdefault(f"{text}: {known['ended']}", []).append(name)
+                notes.setdefault(f"{file}: {known['ended']}", []).append(name)
     return [f"{text} ({' and '.join(names)})" for text, names in notes.items()]
 
 

@@ -15,6 +15,9 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
+Loc = tuple[int | str, ...]
+"""Leads to a value: `("limits", 0, "min")`."""
+
 
 class Document(BaseModel):
     """An unknown field is an error. `schemas` makes descriptions of the fields' docstrings."""
@@ -25,6 +28,14 @@ class Document(BaseModel):
         allow_inf_nan=True,
         ser_json_inf_nan="strings",
     )
+
+
+class Mistake(ValueError):
+    """A wrong value; `loc` leads to it from the checked one."""
+
+    def __init__(self, text: str, *loc: int | str) -> None:
+        super().__init__(text)
+        self.loc: Loc = loc
 
 
 class PerfciError(Exception):

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from perfci.model.base import DeviceKind, UsageError, matches
+from perfci.model.base import DeviceKind, Loc, Mistake, UsageError, matches
 from perfci.model.criteria import Criterion, LimitSource, Purpose, against, asked, asked_in
 from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.plan import Declared
-from perfci.model.policy import Limit, Loc, Mistake, Policy, own_limit
+from perfci.model.policy import Limit, Policy, own_limit
 from perfci.model.text import did_you_mean, listed
 
 DEFAULT_LIMITS: tuple[Limit, ...] = (

@@ -8,17 +8,16 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     PrivateAttr,
-    Tag,
     ValidationError,
     WithJsonSchema,
     model_validator,
 )
 
-from perfci.model.base import DeviceKind, Document, matches
+from perfci.model.base import DeviceKind, Document, Loc, Mistake, matches
 from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Direction, Metric, of_ncu, resolve, unknown
+from perfci.model.suite import InsidePath, Script, SuiteEntry, as_list, as_values
 from perfci.model.text import compiled, did_you_mean
 from perfci.model.timing import TimingMode
 from perfci.model.units import (
@@ -39,39 +38,15 @@ from perfci.model.units import (
 )
 
 _KINDS: tuple[str, ...] = get_args(DeviceKind)
-Loc = tuple[int | str, ...]
-"""Leads to a value: `("limits", 0, "min")`."""
 COMPARED_FILES = 300
 """As many as GitHub names in a comparison (its documentation, "Compare two commits")."""
 KEY = "[key]"
 """Behind a field whose name is wrong, as pydantic writes it."""
 
 
-class Mistake(ValueError):
-    """A wrong value; `loc` leads to it from the checked one."""
-
-    def __init__(self, text: str, *loc: int | str) -> None:
-        super().__init__(text)
-        self.loc: Loc = loc
-
-
 def spelled(loc: Loc) -> str:
     """Return `limits[0].min`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-def _as_values(value: Any) -> Any:
-    return value if isinstance(value, list) or value is None else [value]
-
-
-def _inside(path: str) -> str:
-    if path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise ValueError(f"{path!r} must be a path inside the repository")
-    return path
 
 
 def _regex(text: str) -> str:
@@ -102,13 +77,7 @@ def _outcomes(names: list[str]) -> list[str]:
     return sorted(set(names))
 
 
-Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
-InsidePath = Annotated[
-    str,
-    Field(min_length=1),
-    AfterValidator(_inside),
-    WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"^(?![/~])(?!(.*/)?\.\.(/|$))"}),
-]
+Patterns = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list), Field(min_length=1)]
 DevicePatterns = Annotated[Patterns, AfterValidator(_devices)]
 Quantity = Annotated[
     float | str,
@@ -121,7 +90,7 @@ Regex = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_rege
 Outcome = Literal["broken", "missing", "undecided"]
 """What can come of a limit besides that it holds. `broken`: of a case, that it fails. `missing`: the case or the metric
 is gone from head, or cannot be measured. `undecided`: there is no answer."""
-FailOn = Annotated[list[Outcome], BeforeValidator(_as_list), AfterValidator(_outcomes)]
+FailOn = Annotated[list[Outcome], BeforeValidator(as_list), AfterValidator(_outcomes)]
 FAIL_ON: tuple[Outcome, ...] = ("broken", "missing")
 When = Literal["on_change", "always", "never"]
 Traced = Literal["osrt", "memory"]
@@ -233,7 +202,7 @@ class Command(Document):
     benchmarking tool reports, or a table: `csv` or `jsonl`, printed, or written to `$PERFCI_CSV` or `$PERFCI_JSONL`.
     perfci adds the tool's own option to the end of the line, such as `--benchmark-json="$PERFCI_PYTEST_BENCHMARK"`,
     where the line does not name that variable itself."""
-    case: Annotated[list[Column], BeforeValidator(_as_list)] = Field(default_factory=list)
+    case: Annotated[list[Column], BeforeValidator(as_list)] = Field(default_factory=list)
     """Columns of the table that tell its rows apart: `N=1024` for each, below the command's name."""
     value: Column | None = None
     """The table's column with the number of a row."""
@@ -253,7 +222,7 @@ class Command(Document):
     start and end. The whole process by default."""
     skip: int = Field(0, ge=0, le=10**6)
     """So many first executions of `range` are left out in each process: the warm-up."""
-    trace: Annotated[list[Traced], BeforeValidator(_as_list)] = Field(default_factory=list)
+    trace: Annotated[list[Traced], BeforeValidator(as_list)] = Field(default_factory=list)
     """Events that its timeline holds besides: calls of the OS runtime (`osrt`), and how much device memory is allocated
     when (`memory`). Both slow it down."""
 
@@ -332,67 +301,18 @@ class History(Document):
     among the tags that main contains."""
 
 
-Word = str | int | float | bool
-"""A value that tells a script's calls apart."""
-
-
-class ScriptReference(Document):
-    """The call of the same script that says what a case's result must be."""
-
-    call: dict[str, Word] = Field(min_length=1)
-    """Name → value: it differs from the case's in these alone, as in `{provider: torch}`."""
-    rtol: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """As of `bench.reference`."""
-    atol: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """As of `bench.reference`."""
-
-
-class Script(Document):
-    """Benchmark scripts as they are: what they pass to a timer is a case."""
-
-    script: Annotated[list[InsidePath], BeforeValidator(_as_list), Field(min_length=1)]
-    """Globs of Python files that are run as programs."""
-    args: Annotated[list[str | int | float], BeforeValidator(_as_list)] = Field(default_factory=list)
-    """Their arguments."""
-    device: DeviceKind = "cuda"
-    """The device that they use."""
-    select: dict[str, Annotated[list[Word], BeforeValidator(_as_values)]] = Field(default_factory=dict)
-    """Name → values of the calls that are cases; by default all."""
-    reference: ScriptReference | None = None
-    """What says that a result is right; without it, results are only held to be finite."""
-    timers: dict[str, str] = Field(default_factory=dict)
-    """The project's own timers, besides those of triton, torch and flashinfer: `package.module.function` → the
-    parameter that it calls."""
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return what a worker takes, for each glob."""
-        asked = self.reference or ScriptReference.model_construct(call={})
-        shared: dict[str, Any] = {name: getattr(self, name) for name in ("device", "select", "timers")}
-        shared["args"] = [str(one) for one in self.args]
-        shared.update(reference=asked.call, rtol=asked.rtol, atol=asked.atol)
-        return [{"file": glob, **shared} for glob in self.script]
-
-
-ENTRIES = ("<glob>", "<script>")
-"""Kinds of a suite's entries, which are part of no place in a policy."""
-SuiteEntry = Annotated[
-    Annotated[InsidePath, Tag(ENTRIES[0])] | Annotated[Script, Tag(ENTRIES[1])],
-    Discriminator(lambda entry: ENTRIES[isinstance(entry, dict | Script)]),
-]
-
-
 class Policy(Document):
     """`perfci.yaml`: which cases there are, how they are built, and what must hold."""
 
     version: Literal[1]
     """The format of this file."""
-    suite: Annotated[list[SuiteEntry], BeforeValidator(_as_values)] = Field(default_factory=list)
+    suite: Annotated[list[SuiteEntry], BeforeValidator(as_values)] = Field(default_factory=list)
     """Globs of Python files that declare kernels, and benchmark scripts."""
     commands: Annotated[list[Command], AfterValidator(_unique)] = Field(default_factory=list)
     """Cases that are processes of their own."""
-    build: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)
+    build: Annotated[list[str], BeforeValidator(as_list)] = Field(default_factory=list)
     """Shell lines run in each side's tree; what they install into `$PERFCI_SITE` comes first on the path."""
-    path: Annotated[list[InsidePath], BeforeValidator(_as_list)] = Field(default_factory=lambda: [".", "src"])
+    path: Annotated[list[InsidePath], BeforeValidator(as_list)] = Field(default_factory=lambda: [".", "src"])
     """Folders of the tree that Python imports from, after `$PERFCI_SITE`."""
     python: str | None = None
     """The interpreter of the code under test."""
@@ -434,9 +354,7 @@ class Policy(Document):
     """Metrics that commands report themselves."""
     limits: list[Limit] = Field(default_factory=list)
     """The limits that must hold."""
-    ignore: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list)] = Field(
-        default_factory=list
-    )
+    ignore: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(as_list)] = Field(default_factory=list)
     """Globs on paths, such as `docs/*` or `*.md`: in CI a change to nothing but these passes without being measured,
     where base says so."""
     history: History = Field(default_factory=History)

@@ -7,8 +7,9 @@ from typing import Annotated, Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from perfci.model.base import UsageError
-from perfci.model.policy import ENTRIES, KEY, Loc, Mistake, Policy, line_of, spelled
+from perfci.model.base import Loc, Mistake, UsageError
+from perfci.model.policy import KEY, Policy, line_of, spelled
+from perfci.model.suite import ENTRIES
 from perfci.model.text import count, did_you_mean, one_line
 
 FILE = "perfci.yaml"

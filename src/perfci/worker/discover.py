@@ -18,7 +18,8 @@ from typing import Any, Optional
 
 from .declare import Kernel, collecting
 from .scripts.held import Left
-from .scripts.script import NoCalls, Script, Unlisted, Unsupported, kernel_of
+from .scripts.kernel import kernel_of
+from .scripts.script import NoCalls, Script, Unlisted, Unsupported
 
 TEXT_LIMIT = 400
 NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main__", __name__.split(".", 1)[0]})
@@ -26,8 +27,8 @@ NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main
 MOST_PACKAGES = 5000
 NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
-NO_CALLS: dict[str, Any] = {"names": [], "stable": [], "calls": [], "ended": "", "skipped": ""}
-"""Of a script: see `kernel_of`; `skipped` says why there are none here."""
+NO_CALLS: dict[str, Any] = {"names": [], "stable": [], "calls": [], "lines": [], "ended": "", "skipped": ""}
+"""Of a script: see `listing`; `skipped` says why there are none here."""
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 """They may lie below the standard library."""
 
@@ -93,8 +94,7 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
                 continue
             found["files"].append({"file": file, "error": None})
             kernels.append(kernel)
-            calls = {"names": kernel.names, "stable": kernel.stable, "calls": kernel.calls, "ended": kernel.ended}
-            listed.append(dict(one, listed={**NO_CALLS, **calls}))
+            listed.append(dict(one, listed={**NO_CALLS, **kernel.listed}))
     return listed
 
 

@@ -26,8 +26,8 @@ from .imports.asked import AskingFinder
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .proof.steps import prove
 from .scripts.held import Stuck, leave_all
+from .scripts.kernel import ScriptKernel
 from .scripts.reached import device_bytes
-from .scripts.script import ScriptKernel
 from .work.driver import OpaqueWork
 from .work.images import Images
 from .work.record import Record, displace_heap

@@ -8,26 +8,31 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Union
+from typing import Any, Callable, Optional, Union
+
+from ..checks.plain import is_array
 
 Scalar = Union[str, int, float, bool]
 Words = dict[str, Scalar]
 LONGEST = 80
 """Characters of text that can tell calls apart."""
+MOST_PARTS = 8
+"""Of a shape, or of what a function takes."""
 FUNCTION, ORDINAL = "in", "nth"
 """Words of a call besides its variables': the function that calls, and which of equal calls it is."""
 
 
 def words_of(frame: FrameType, folder: str) -> Words:
     """Return the scalars that stand in the frames of code below `folder`, from a timer's caller outwards: of one name
-    the innermost.
+    the innermost; behind them all, shapes.
 
     Fields of dataclasses and named tuples count as their own names. Paths and text in several lines are left out.
     """
     words: Words = {FUNCTION: frame.f_code.co_name}
-    for outer in _frames(frame):
-        if outer.f_code.co_filename.startswith(folder):
-            for name, value in _variables(outer):
+    own = [outer for outer in _frames(frame) if outer.f_code.co_filename.startswith(folder)]
+    for told in (scalar, shape):
+        for outer in own:
+            for name, value in _variables(outer, told):
                 words.setdefault(name, value)
     return words
 
@@ -38,15 +43,15 @@ def _frames(frame: Any) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _variables(frame: FrameType) -> Iterator[tuple[str, Scalar]]:
+def _variables(frame: FrameType, told: Callable[[Any], Optional[Scalar]]) -> Iterator[tuple[str, Scalar]]:
     for name, value in list(frame.f_locals.items()):
         if name.startswith("_") or name in (FUNCTION, ORDINAL):
             continue
         fields = _fields(value)
         for field, own in fields.items() if fields is not None else [(name, value)]:
-            told = scalar(own)
-            if told is not None:
-                yield field, told
+            text = told(own)
+            if text is not None:
+                yield field, text
 
 
 def _fields(value: Any) -> Any:
@@ -68,6 +73,28 @@ def scalar(value: Any) -> Any:
         plain = len(value) <= LONGEST and value.isprintable() and not os.path.isabs(value)
         return value if plain else None
     return value if type(value) in (int, bool) else None
+
+
+def shape(value: Any) -> Optional[str]:
+    """Return `64x128` of a tensor or of whole numbers, and `64x128,64` of what a function takes, or None."""
+    text = _dims(value)
+    several = isinstance(value, (tuple, list)) and len(value) <= MOST_PARTS
+    if several and any(is_array(part) for part in value):
+        text = ",".join(_dims(part) or str(scalar(part)) for part in value)
+    return text if text is not None and len(text) <= LONGEST else None
+
+
+def _dims(value: Any) -> Optional[str]:
+    if is_array(value):
+        return "x".join(map(str, value.shape)) or "scalar"
+    whole = isinstance(value, (tuple, list)) and 0 < len(value) <= MOST_PARTS
+    return "x".join(map(str, value)) if whole and all(type(part) is int for part in value) else None
+
+
+def word(value: Any) -> Optional[Scalar]:
+    """Return what tells a value from others, or None."""
+    told = scalar(value)
+    return told if told is not None else shape(value)
 
 
 def stable(first: Sequence[Words], second: Sequence[Words]) -> list[str]:

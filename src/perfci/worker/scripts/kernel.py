@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import abc
 import builtins
 import contextlib
-import functools
 import io
-import os
-import re
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType, ModuleType
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from ..bench import Bench
@@ -24,196 +16,15 @@ from ..checks.check import copied
 from ..checks.compare import leaves
 from ..checks.plain import Refused, is_array, is_number, plain
 from ..declare import CaseSpec, Kernel, Params, Variant, case_id
-from .calls import FUNCTION, Counter, Scalar, Words, same, scalar, stable, telling, words_of
-from .held import Gone, Held, Left
-from .timers import exchange, here
+from .calls import FUNCTION, ORDINAL, Counter, Scalar, Words, same, stable, telling
+from .copies import Copies
+from .held import Gone, Held
+from .runs import FALLING, RISING, Listing, Reaching
+from .script import Line, NoCalls, Script, Unlisted, Unsupported
+from .timers import exchange
 
-RISING, FALLING = (1e-3, 1e-6), (2.7e-3, -1e-7)
-"""Seconds that a timer returns first, and by which later times are longer; the second of the runs that list a script's
-calls has falling ones: what picks the fastest picks another one."""
-MOST = 10_000
-"""Calls of a script."""
-SEEDS = 2**32
-"""Seeds below, as numpy takes them."""
-
-
-class Unlisted(ValueError):
-    """Why a script's calls are not cases, as one line."""
-
-
-class Unsupported(Unlisted):
-    """Why a script has no case here, in its own words."""
-
-
-class NoCalls(Unlisted):
-    """A script calls no timer."""
-
-
-@dataclass(frozen=True)
-class Script:
-    """How a policy names one."""
-
-    file: str
-    """Relative to the tree."""
-    args: Sequence[str]
-    device: str
-    select: Mapping[str, Sequence[Scalar]]
-    """Name → values of the calls that are cases; all, where it is empty."""
-    reference: Mapping[str, Scalar]
-    """Name → value: the call that differs in these alone says what is right."""
-    rtol: float
-    atol: float
-    timers: Mapping[str, str]
-    base: Mapping[str, Any] = field(default_factory=dict)
-    """File → `names` and `stable` of base's entry."""
-
-    @property
-    def kernel(self) -> str:
-        """Return the kernel's name."""
-        name = re.sub(r"\W", "_", Path(self.file).stem)
-        return name if not name[:1].isdigit() else f"_{name}"
-
-
-def _take_path(folder: str) -> None:
-    """Put a script's folder first, and forget modules of others' folders that have one of their name here."""
-    if sys.path[0] != folder:
-        sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
-    for name, module in list(sys.modules.items()):
-        own = os.path.dirname(getattr(module, "__file__", None) or "")
-        if own in _folders and own != folder and os.path.exists(os.path.join(folder, f"{name}.py")):
-            del sys.modules[name]
-    _folders.add(folder)
-
-
-_folders: set[str] = set()
-
-
-class Run(abc.ABC):
-    """One run of a script on this thread. See `timers.Running`."""
-
-    def __init__(self, script: Script, tree: str) -> None:
-        self.script, self.tree = script, tree
-        self.driver: Optional[Words] = None
-
-    def go(self) -> None:
-        """Execute the script, as `python FILE ARGS` does. Raises what it raises."""
-        path = os.path.join(self.tree, self.script.file)
-        main = ModuleType("__main__")
-        main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
-        before = sys.modules["__main__"], sys.argv, sys.path[:]
-        sys.modules["__main__"], sys.argv = main, [path, *self.script.args]
-        _take_path(os.path.dirname(path))
-        here.running, here.within = self, True
-        try:
-            with open(path, "rb") as file:
-                # Anew: what compiles functions keeps the names that they found by their code.
-                exec(compile(file.read(), path, "exec", dont_inherit=True), main.__dict__)
-        finally:
-            here.running, here.within = None, False
-            sys.modules["__main__"], sys.argv, sys.path[:] = before
-            main.__dict__.clear()  # its inputs, of which functions and this keep each other
-
-    def words(self, frame: FrameType) -> Words:
-        """Return a call's words: its driver's where there is one."""
-        own = words_of(frame, os.path.join(self.tree, ""))
-        return own if self.driver is None else {**self.driver, "in": own["in"]}
-
-    @abc.abstractmethod
-    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
-        """See `timers.Running`."""
-
-    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
-        """See `timers.Running`."""
-        return function(seed)
-
-    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-        """See `timers.Running`."""
-        told = {name: scalar(value) for name, value in words.items()}
-        self.driver = {name: value for name, value in told.items() if value is not None}
-        try:
-            if self.asked_for():
-                return call()
-            return None
-        finally:
-            self.driver = None
-
-    def asked_for(self) -> bool:
-        """Tell whether the driver's combination may make the call."""
-        return True
-
-
-class Listing(Run):
-    """A run that notes all calls, and makes none."""
-
-    def __init__(self, script: Script, tree: str, times: tuple[float, float]) -> None:
-        super().__init__(script, tree)
-        self.times = times
-        self.calls: list[Words] = []
-
-    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
-        """See `timers.Running`."""
-        if not callable(fn):
-            raise TypeError(f"it passes a {type(fn).__name__} to its timer, where that takes a function")
-        if len(self.calls) == MOST:
-            raise RuntimeError(f"it makes more than {MOST} calls of its timer")
-        self.calls.append(self.words(frame))
-        return self.times[0] + self.times[1] * len(self.calls)
-
-
-class Reaching(Run):
-    """A run to the call with the parameters `wanted`, which `held` keeps open."""
-
-    def __init__(self, kernel: ScriptKernel, bench: Bench, wanted: Params, held: Held) -> None:
-        super().__init__(kernel.script, kernel.tree)
-        self.kernel, self.wanted, self.held = kernel, wanted, held
-        self.seed = bench.seed_everything
-        self.shift = bench._integer("seeds")
-        self.seeds: dict[str, Callable[[], Any]] = {}
-        self.counter = Counter(kernel.names)
-        self.count = 0
-        self.found: Words = {}
-
-    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
-        """See `timers.Running`."""
-        if self.held.left:
-            raise Left
-        words = self.words(frame)
-        if same(self.counter.name(words), self.wanted):
-            self.found = words
-            here.running = None  # what it executes has its own timers
-            try:
-                self.held.hold(fn)
-            finally:
-                here.running = self
-        self.count += 1
-        self._seed_again()
-        return RISING[0] + RISING[1] * self.count
-
-    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
-        """See `Run`."""
-        self.seeds.pop(name, None)
-        self.seeds[name] = functools.partial(function, (seed + self.shift) % SEEDS)
-        return self.seeds[name]()
-
-    def _seed_again(self) -> None:
-        """What follows draws as behind the last seed: calls of one shape have the same inputs, wherever they stand."""
-        running, here.running = here.running, None  # these seeds are none of the script's
-        try:
-            self.seed()
-            for seed in self.seeds.values():
-                seed()
-        finally:
-            here.running = running
-
-    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-        """See `Run`."""
-        self._seed_again()
-        return super().driven(words, call)
-
-    def asked_for(self) -> bool:
-        """See `Run`."""
-        named = {name: value for name, value in (self.driver or {}).items() if name in self.kernel.names}
-        return all(name in self.wanted and same({name: self.wanted[name]}, {name: named[name]}) for name in named)
+MOST_TOLD = 3
+"""Ends of runs, and places of each."""
 
 
 class Expected:
@@ -256,22 +67,20 @@ def _nothing_drawn() -> None:
 class ScriptKernel(Kernel):
     """The calls of a script's timers."""
 
-    def __init__(
-        self, script: Script, tree: str, names: Sequence[str], stable: Sequence[str], calls: Sequence[Params]
-    ) -> None:
+    def __init__(self, script: Script, tree: str, listed: Mapping[str, Any]) -> None:
+        """`listed`: see `listing`. Raises Unlisted."""
         devices = {script.device: Variant({}, {})}
         super().__init__(script.kernel, self.build, devices, file=script.file, line=1, suite=script.file)
-        self.script, self.tree, self.names, self.calls = script, tree, names, calls
-        self.stable = stable
-        """Names whose values are compared with base's, of one call."""
-        self.ended = ""
-        """What ended the script behind its calls, if not itself."""
+        self.script, self.tree, self.listed = script, tree, listed
+        self.names: Sequence[str] = listed["names"]
+        self.calls: Sequence[Params] = listed["calls"]
+        self.lines = script.lines(tree)
         self.results: dict[str, Any] = {}
         """Of the reference, while one case is checked."""
 
     def alone(self) -> ScriptKernel:
         """Return these calls without a reference."""
-        return ScriptKernel(replace(self.script, reference={}), self.tree, self.names, self.stable, self.calls)
+        return ScriptKernel(replace(self.script, reference={}), self.tree, self.listed)
 
     def cases(self, device: str) -> list[CaseSpec]:
         """See `Kernel`."""
@@ -282,7 +91,7 @@ class ScriptKernel(Kernel):
 
     def build(self, bench: Bench, /, **params: Any) -> Held:
         """Run the script to a case's call."""
-        wanted = {**params, **self.script.reference}
+        wanted = first_left_out({**params, **self.script.reference})
         if not any(same(wanted, call) for call in self.calls):
             raise Gone(f"reference: the script makes no call {case_id(self.name, wanted)}")
         if not same(wanted, params):
@@ -294,7 +103,7 @@ class ScriptKernel(Kernel):
         held, found = self._held(bench, params)
         bench._held.append(held)
         alike = sum(all(call.get(name) == params.get(name) for name in self.names) for call in self.calls)
-        asked = self.script.base.get(self.script.file, {}).get("stable", self.stable)
+        asked = self.script.base.get(self.script.file, self.listed)["stable"]
         bench._question = repr([alike, *((name, found.get(name)) for name in asked if name != FUNCTION)])
         return held
 
@@ -306,38 +115,31 @@ class ScriptKernel(Kernel):
             stream = rig().stream
         bench.seed_everything()  # for each of them the same
         runs: list[Reaching] = []
+        line = next(self.lines[at] for at, call in zip(self.listed["lines"], self.calls) if same(wanted, call))
 
         def go(held: Held) -> None:
-            runs.append(Reaching(self, bench, wanted, held))
+            runs.append(Reaching(self.script, self.tree, line, self.names, wanted, bench, held))
             runs[0].go()
 
         return Held(go, stream), runs[0].found
 
 
+def first_left_out(params: Params) -> Params:
+    """Return parameters as names have them: of equal calls the first has no ordinal."""
+    return {name: value for name, value in params.items() if (name, value) != (ORDINAL, 1)}
+
+
 def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = None) -> ScriptKernel:
-    """Return a script's kernel. `listed`: `names`, `stable` and `calls` of an earlier process; None lists them. Raises
-    Unlisted."""
+    """Return a script's kernel. `listed`: of an earlier process; None lists its calls. Raises Unlisted."""
     try:
         exchange(script.timers)
         if not isinstance(builtins.open, Copies):
             builtins.open = io.open = Copies(tree)
-        if listed is None:
-            (first, ended), (second, _) = (_listed(script, tree, times) for times in (RISING, FALLING))
-            known = stable(first, second)
-            names = telling(first, known, script.base.get(script.file, {}).get("names", ()))
-            counter = Counter(names)
-            listed = {"names": names, "stable": known, "calls": [counter.name(words) for words in first]}
-            listed["ended"] = ended
-            for name in (*script.select, *script.reference):
-                if name not in names:
-                    count = len(listed["calls"])
-                    raise Unlisted(f"{name!r} tells none of its {count} calls apart: {_known(names)} does")
+        kernel = ScriptKernel(script, tree, listing(script, tree) if listed is None else listed)
     except Unlisted:
         raise
     except ValueError as error:
         raise Unlisted(str(error)) from None
-    kernel = ScriptKernel(script, tree, listed["names"], listed["stable"], listed["calls"])
-    kernel.ended = listed["ended"]
     cases = kernel.cases(script.device)
     if not cases:
         count, some = len(kernel.calls), kernel.calls[0]
@@ -350,13 +152,62 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
     return kernel
 
 
+def listing(script: Script, tree: str) -> dict[str, Any]:
+    """Return what a script's calls are.
+
+    `names` tell them apart; `stable` are those whose values are compared with base's, of one call; `calls` have the
+    parameters, and `lines` the number of the run, of each; `ended` says what ended runs, if not themselves. Raises
+    Unlisted, and ValueError where calls depend on times.
+    """
+    (first, lines, ended), (second, _, _) = (_listed(script, tree, times) for times in (RISING, FALLING))
+    known = stable(first, second)
+    names = telling(first, known, script.base.get(script.file, {}).get("names", ()))
+    for name in (*script.select, *script.reference):
+        if name not in (*names, ORDINAL):
+            raise Unlisted(f"{name!r} tells none of its {len(first)} calls apart: {_known(names)} does")
+    # Ordinals are those of a line's run, in which a call is reached.
+    counters = [Counter(names) for _ in script.lines(tree)]
+    calls = [counters[line].name(words) for words, line in zip(first, lines)]
+    return {"names": names, "stable": known, "calls": calls, "lines": lines, "ended": ended}
+
+
 def _known(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list[Words], str]:
-    """Return the words of each call, and what failed behind them, or empty."""
-    run = Listing(script, tree, times)
+def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list[Words], list[int], str]:
+    """Return the words and the line of each call, and what failed behind them, or empty."""
+    calls: list[Words] = []
+    lines: list[int] = []
+    failures: list[tuple[str, BaseException]] = []
+    for index, line in enumerate(script.lines(tree)):
+        failures += _failures(Listing(script, tree, line, times, calls))
+        lines += [index] * (len(calls) - len(lines))
+    if not failures and not calls:
+        raise NoCalls("calls no timer that perfci knows: name its own under `timers:`")
+    texts = [explained(error) for _, error in failures]
+    if not calls:
+        if all(_skips(error) for _, error in failures):
+            raise Unsupported(texts[0])
+        if script.device == "cuda" and not _has_gpu():
+            raise Unsupported(f"there is no GPU: {texts[0]}")
+        raise Unlisted(f"fails before its first call of a timer: {texts[0]}")
+    if not failures:
+        return calls, lines, ""
+    if not (script.tests or script.each):
+        return calls, lines, f"fails behind call {len(calls)} of its timer, so that no more calls are cases: {texts[0]}"
+    told: dict[str, list[str]] = {}
+    for (where, _), text in zip(failures, texts):
+        told.setdefault(text, []).append(where)
+    ends = [f"{_some(places)} ({text})" for text, places in told.items()]
+    return calls, lines, f"where these ended, only calls before that are cases: {_some(ends)}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:MOST_TOLD]) + (f" and {len(texts) - MOST_TOLD} more" if len(texts) > MOST_TOLD else "")
+
+
+def _failures(run: Listing) -> list[tuple[str, BaseException]]:
     raised: list[BaseException] = []
 
     def go() -> None:
@@ -368,17 +219,16 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list
     thread = threading.Thread(target=go)  # which has no loop, stream or mode of ours
     thread.start()
     thread.join()
-    failed = bool(raised) and not (isinstance(raised[0], SystemExit) and not raised[0].code)
-    ended = explained(raised[0]) if failed else ""
-    if not run.calls:
-        if failed and isinstance(raised[0], SystemExit) and isinstance(raised[0].code, str):
-            raise Unsupported(ended)
-        if failed and script.device == "cuda" and not _has_gpu():
-            raise Unsupported(f"there is no GPU: {ended}")
-        if failed:
-            raise Unlisted(f"fails before its first call of a timer: {ended}")
-        raise NoCalls("calls no timer that perfci knows: name its own under `timers:`")
-    return run.calls, ended
+    failed = [error for error in raised if not (isinstance(error, SystemExit) and not error.code)]
+    return [*run.failures, *((_place(run.script, run.line), error) for error in failed)]
+
+
+def _place(script: Script, line: Line) -> str:
+    return f"{script.each}:{line.number}" if script.each else script.file
+
+
+def _skips(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and isinstance(error.code, str)
 
 
 def _has_gpu() -> bool:
@@ -395,27 +245,5 @@ def explained(error: BaseException) -> str:
 
 
 def _selected(params: Params, select: Mapping[str, Sequence[Scalar]]) -> bool:
-    return all(any(str(params.get(name)) == str(value) for value in values) for name, values in select.items())
-
-
-class Copies:
-    """Writes of a script into the tree go into copies elsewhere."""
-
-    def __init__(self, tree: str) -> None:
-        self.tree = os.path.join(os.path.realpath(tree), "")
-        self.folder = tempfile.mkdtemp(prefix="perfci-written-")
-        self.open = builtins.open
-
-    def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """Open a file, as `open` does."""
-        if here.within and isinstance(file, (str, os.PathLike)):
-            path = os.path.realpath(os.fspath(file))
-            if path.startswith(self.tree):
-                copy = os.path.join(self.folder, path[len(self.tree) :])
-                if set(mode) & set("wax+"):
-                    os.makedirs(os.path.dirname(copy), exist_ok=True)
-                    if os.path.exists(path) and not os.path.exists(copy):
-                        shutil.copy(path, copy)
-                if os.path.exists(copy):
-                    file = copy
-        return self.open(file, mode, *args, **kwargs)
+    first = {ORDINAL: 1, **params}
+    return all(any(str(first.get(name)) == str(value) for value in values) for name, values in select.items())

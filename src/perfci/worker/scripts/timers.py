@@ -26,7 +26,7 @@ LISTING = "flashinfer."
 """Timers that return the time of each execution."""
 TUNERS = ("triton.runtime.autotuner", "torch._inductor")
 """Modules that time to choose: theirs are no cases."""
-MARK, TIMER = "triton.testing", "torch.utils.benchmark"
+MARK, TIMER, FIXTURE = "triton.testing", "torch.utils.benchmark", "pytest_benchmark.fixture"
 SEEDING = (
     "torch.manual_seed",
     "torch.cuda.manual_seed",
@@ -73,7 +73,7 @@ def exchange(own: Mapping[str, str]) -> None:
             except (ImportError, AttributeError) as error:
                 raise ValueError(f"timers: {path}: {' '.join(str(error).split())[:400]}") from None
     if not any(isinstance(finder, _Later) for finder in sys.meta_path):
-        modules = {MARK, TIMER, *(path.rpartition(".")[0] for path in (*KNOWN, *SEEDING))}
+        modules = {MARK, TIMER, FIXTURE, *(path.rpartition(".")[0] for path in (*KNOWN, *SEEDING))}
         for module in modules & sys.modules.keys():
             _replace_in(module)
         sys.meta_path.insert(0, _Later(modules - sys.modules.keys()))
@@ -90,6 +90,9 @@ def _replace_in(module: str) -> None:
         timer = sys.modules[module].Timer
         for name in ("timeit", "blocked_autorange", "adaptive_autorange"):
             setattr(timer, name, _statement(getattr(timer, name)))
+    elif module == FIXTURE:
+        fixture = sys.modules[module].BenchmarkFixture
+        fixture.__call__, fixture.pedantic = _fixture(fixture.__call__), _pedantic(fixture.pedantic)
 
 
 def _exchange(path: str, parameter: Optional[str]) -> None:
@@ -277,3 +280,35 @@ def _statement(method: Any) -> Any:
         return common.Measurement(number_per_run=1, raw_times=[seconds], task_spec=task)
 
     return timed
+
+
+def _fixture(method: Any) -> Any:
+    @functools.wraps(method)
+    def timed(fixture: Any, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if here.running is None:
+            return method(fixture, fn, *args, **kwargs)
+        return _once(fixture, functools.partial(fn, *args, **kwargs), sys._getframe(1))
+
+    return timed
+
+
+def _pedantic(method: Any) -> Any:
+    @functools.wraps(method)
+    def timed(fixture: Any, target: Callable[..., Any], args: Any = (), kwargs: Any = None, **more: Any) -> Any:
+        if here.running is None:
+            return method(fixture, target, args, kwargs, **more)
+        if more.get("teardown") is not None:
+            raise RuntimeError("it has a teardown= behind each execution, which none of a case has")
+        made = more["setup"]() if more.get("setup") is not None else None
+        args, kwargs = made if made is not None else (args, kwargs)
+        return _once(fixture, functools.partial(target, *args, **(kwargs or {})), sys._getframe(1))
+
+    return timed
+
+
+def _once(fixture: Any, call: Callable[[], Any], frame: FrameType) -> Any:
+    """Return a result, of which tests assert things."""
+    assert here.running is not None
+    fixture._mode = "perfci"  # else it warns that it was not used
+    here.running.called(call, frame)
+    return call()

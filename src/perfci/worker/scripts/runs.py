@@ -1,0 +1,209 @@
+"""Runs of a benchmark script: one that lists its calls, and those to one of them."""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import functools
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType, ModuleType
+from typing import Any, Callable, Optional
+
+from ..bench import Bench
+from ..declare import Params
+from .calls import FUNCTION, Counter, Words, same, scalar, words_of
+from .held import Held, Left
+from .script import Line, Script
+from .tests import run_tests
+from .timers import here
+
+RISING, FALLING = (1e-3, 1e-6), (2.7e-3, -1e-7)
+"""Seconds that a timer returns first, and by which later times are longer; the second of the runs that list a script's
+calls has falling ones: what picks the fastest picks another one."""
+MOST = 10_000
+"""Calls of a script."""
+SEEDS = 2**32
+"""Seeds below, as numpy takes them."""
+
+
+def _take_path(folder: str) -> None:
+    """Put a script's folder first, and forget modules of others' folders that have one of their name here."""
+    if sys.path[0] != folder:
+        sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+    for name, module in list(sys.modules.items()):
+        own = os.path.dirname(getattr(module, "__file__", None) or "")
+        if own in _folders and own != folder and os.path.exists(os.path.join(folder, f"{name}.py")):
+            del sys.modules[name]
+    _folders.add(folder)
+
+
+_folders: set[str] = set()
+
+
+def _execute(path: str) -> None:
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main
+    try:
+        with open(path, "rb") as file:
+            # Anew: what compiles functions keeps the names that they found by their code.
+            exec(compile(file.read(), path, "exec", dont_inherit=True), main.__dict__)
+    finally:
+        main.__dict__.clear()  # its inputs, of which functions and this keep each other
+
+
+class Run(abc.ABC):
+    """One run of a script on this thread. See `timers.Running`."""
+
+    def __init__(self, script: Script, tree: str, line: Line) -> None:
+        self.script, self.tree, self.line = script, tree, line
+        self.driver: Optional[Words] = None
+        self.test: Words = {}
+        self.failures: list[tuple[str, BaseException]] = []
+        """Of tests. See `tests.Tested`."""
+        self.heard: Optional[io.StringIO] = None
+
+    def go(self) -> None:
+        """Execute the script, as `python FILE ARGS` does, or its tests. Raises what it raises."""
+        path = os.path.join(self.tree, self.script.file)
+        before = sys.modules["__main__"], sys.argv, sys.path[:]
+        sys.argv = [path, *self.line.args]
+        here.running, here.within = self, True
+        try:
+            if self.script.tests:
+                run_tests(self, path, self.line.args, self.heard)
+            else:
+                _take_path(os.path.dirname(path))
+                _execute(path)
+        finally:
+            here.running, here.within = None, False
+            sys.modules["__main__"], sys.argv, sys.path[:] = before
+
+    def words(self, frame: FrameType) -> Words:
+        """Return a call's words: its arguments' and its test's first; with a driver no variables."""
+        own = words_of(frame, os.path.join(self.tree, ""))
+        told: Words = {**self.line.words, **self.test}
+        if self.driver is not None:
+            return {**told, **self.driver, FUNCTION: own[FUNCTION]}
+        return {**told, **{name: value for name, value in own.items() if name not in told}}
+
+    @abc.abstractmethod
+    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
+        """See `timers.Running`."""
+
+    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
+        """See `timers.Running`."""
+        return function(seed)
+
+    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """See `timers.Running`."""
+        told = {name: scalar(value) for name, value in words.items()}
+        self.driver = {name: value for name, value in told.items() if value is not None}
+        try:
+            return call() if self.asked_for(self.driver) else None
+        finally:
+            self.driver = None
+
+    def tested(self, words: Words, call: Callable[[], Any]) -> None:
+        """See `tests.Tested`."""
+        self.test = words
+        try:
+            call()
+        finally:
+            self.test = {}
+
+    def asked_for(self, words: Words) -> bool:
+        """Tell whether what a driver or a test is called with may make the call."""
+        return True
+
+
+class Listing(Run):
+    """A run that notes all calls, and makes none."""
+
+    def __init__(self, script: Script, tree: str, line: Line, times: tuple[float, float], calls: list[Words]) -> None:
+        """`calls`: of the lines before, which it adds to."""
+        super().__init__(script, tree, line)
+        self.times, self.calls = times, calls
+        self.heard = io.StringIO()
+
+    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
+        """See `timers.Running`."""
+        if not callable(fn):
+            raise TypeError(f"it passes a {type(fn).__name__} to its timer, where that takes a function")
+        if len(self.calls) == MOST:
+            raise RuntimeError(f"it makes more than {MOST} calls of its timer")
+        self.calls.append(self.words(frame))
+        return self.times[0] + self.times[1] * len(self.calls)
+
+
+class Reaching(Run):
+    """A run to the call with the parameters `wanted`, which `held` keeps open."""
+
+    def __init__(
+        self, script: Script, tree: str, line: Line, names: Sequence[str], wanted: Params, bench: Bench, held: Held
+    ) -> None:
+        """`names`: those that tell the script's calls apart."""
+        super().__init__(script, tree, line)
+        self.names, self.wanted, self.held = names, wanted, held
+        self.seed = bench.seed_everything
+        self.shift = bench._integer("seeds")
+        self.seeds: dict[str, Callable[[], Any]] = {}
+        self.counter = Counter(names)
+        self.count = 0
+        self.found: Words = {}
+
+    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
+        """See `timers.Running`."""
+        if self.held.left:
+            raise Left
+        words = self.words(frame)
+        if same(self.counter.name(words), self.wanted):
+            self.found = words
+            here.running = None  # what it executes has its own timers
+            try:
+                self.held.hold(fn)
+            finally:
+                here.running = self
+        self.count += 1
+        self._seed_again()
+        return RISING[0] + RISING[1] * self.count
+
+    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
+        """See `Run`."""
+        self.seeds.pop(name, None)
+        self.seeds[name] = functools.partial(function, (seed + self.shift) % SEEDS)
+        return self.seeds[name]()
+
+    def _seed_again(self) -> None:
+        """What follows draws as behind the last seed: calls of one shape have the same inputs, wherever they stand."""
+        running, here.running = here.running, None  # these seeds are none of the script's
+        try:
+            self.seed()
+            for seed in self.seeds.values():
+                seed()
+        finally:
+            here.running = running
+
+    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+        """See `Run`."""
+        self._seed_again()
+        return super().driven(words, call)
+
+    def tested(self, words: Words, call: Callable[[], Any]) -> None:
+        """See `Run`."""
+        self._seed_again()
+        super().tested(words, call)
+
+    def asked_for(self, words: Words) -> bool:
+        """See `Run`."""
+        named = {name: value for name, value in words.items() if name in self.names}
+        return all(name in self.wanted and same({name: self.wanted[name]}, {name: named[name]}) for name in named)
+
+    def go(self) -> None:
+        """See `Run`."""
+        super().go()
+        if self.failures and not self.held.left:
+            raise self.failures[0][1]

@@ -1,0 +1,114 @@
+"""A benchmark script as a policy names it, and the runs that it asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .calls import Scalar, Words
+
+
+class Unlisted(ValueError):
+    """Why a script's calls are not cases, as one line."""
+
+
+class Unsupported(Unlisted):
+    """Why a script has no case here, in its own words."""
+
+
+class NoCalls(Unlisted):
+    """A script calls no timer."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """The arguments of one run."""
+
+    args: Sequence[str]
+    words: Words
+    """What they say, where a script is run with several lines."""
+    number: int = 0
+    """In the file that holds it."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """How a policy names one."""
+
+    file: str
+    """Relative to the tree."""
+    args: Sequence[str]
+    device: str
+    select: Mapping[str, Sequence[Scalar]]
+    """Name → values of the calls that are cases; all, where it is empty."""
+    reference: Mapping[str, Scalar]
+    """Name → value: the call that differs in these alone says what is right."""
+    rtol: float
+    atol: float
+    timers: Mapping[str, str]
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """File → `names` and `stable` of base's entry."""
+    each: str = ""
+    """The file of the tree whose lines are arguments of a run each."""
+    tests: bool = False
+    """pytest runs it."""
+
+    @property
+    def kernel(self) -> str:
+        """Return the kernel's name."""
+        name = re.sub(r"\W", "_", Path(self.file).stem)
+        return name if not name[:1].isdigit() else f"_{name}"
+
+    def lines(self, tree: str) -> list[Line]:
+        """Return the arguments of each run. Raises Unlisted."""
+        if not self.each:
+            return [Line(self.args, {})]
+        try:
+            with open(os.path.join(tree, self.each), encoding="utf-8") as file:
+                texts = list(file)
+        except (OSError, ValueError) as error:
+            raise Unlisted(f"each: {self.each}: {' '.join(str(error).split())}") from None
+        lines: list[Line] = []
+        for number, text in enumerate(texts, 1):
+            try:
+                own = shlex.split(text, comments=True)
+            except ValueError as error:
+                raise Unlisted(f"each: {self.each}:{number}: {error}") from None
+            if own:
+                lines.append(Line([*self.args, *own], said(own), number))
+        if not lines:
+            raise Unlisted(f"each: {self.each}: holds no line of arguments")
+        return lines
+
+
+OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
+
+
+def said(args: Sequence[str]) -> Words:
+    """Return what arguments say: option → its value, several joined by spaces, True without one; others as `args`."""
+    values: dict[str, list[str]] = {}
+    name = "args"
+    for arg in args:
+        option, equals, value = arg.partition("=")
+        if OPTION.fullmatch(option):
+            name = option.lstrip("-").replace("-", "_")
+            values.setdefault(name, []).extend([value] if equals else [])
+        else:
+            values.setdefault(name, []).append(arg)
+    return {name: _value(" ".join(own)) if own else True for name, own in values.items()}
+
+
+def _value(text: str) -> Scalar:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if str(number) == text:
+            return number
+    return text

@@ -1,0 +1,133 @@
+"""Benchmarks that pytest runs, and scripts with a list of arguments, on the CPU by real processes."""
+
+import sys
+from textwrap import dedent
+
+import pytest
+
+from tests.e2e.conftest import Repo
+from tests.e2e.scripts.test_scripts import OPS, TIMERS
+
+CONFTEST = """
+    import pytest
+
+    def pytest_addoption(parser):
+        parser.addoption("--level", choices=["core", "all"], default="all")
+
+    @pytest.fixture
+    def sizes(request):
+        return [10] if request.config.getoption("--level") == "core" else [10, 20, 30]
+"""
+TESTS = """
+    import pytest
+    import ops
+    from bench.timers import Bench
+    from ops import total
+
+    def by_sum(values):
+        return sum(values)
+
+    class Sums(Bench):
+        def run(self, sizes, operation=None):
+            for size in sizes:
+                values = list(range(size))
+                try:
+                    with ops.use("registered"):
+                        seconds = self.latency(lambda: (operation or ops.registered)(values))
+                except Exception as error:
+                    pytest.fail(str(error))
+                assert seconds > 0
+
+    @pytest.mark.parametrize("kind, operation", [("plain", by_sum), ("ours", None)])
+    def test_sums(kind, operation, sizes):
+        Sums(kind).run(sizes, operation)
+
+    class TestFixture:
+        @pytest.mark.parametrize("size", [5, 6])
+        def test_fixture(self, benchmark, size):
+            assert benchmark(total, [1] * size) == size
+            assert benchmark.stats["mean"] > 0
+
+        def test_rounds(self, benchmark):
+            benchmark.pedantic(total, setup=lambda: (([1, 2],), {"spin": 5_000}), rounds=5)
+
+    def test_newer_hardware():
+        pytest.skip("requires SM100")
+"""
+SWEEP = """
+    import argparse
+    from bench.timers import measure
+    from ops import total
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--routine", required=True)
+    parser.add_argument("--n", type=int, required=True)
+    parser.add_argument("--fast", action="store_true")
+    args = parser.parse_args()
+    if args.routine == "next":
+        raise SystemExit("requires SM100")
+    measure(lambda: total(range(args.n), 2_000 if args.fast else 4_000))
+"""
+LIST = """\
+## two sums
+--routine sum --n 10
+--routine sum --n 20 --fast   # quicker
+
+--routine next --n 10
+"""
+POLICY = """
+version: 1
+python: PYTHON
+suite:
+  - pytest: benchmarks/test_*.py
+    args: [--level, core]
+    device: cpu
+    timers: {bench.timers.Bench.latency: call}
+  - script: benchmarks/sweep.py
+    each: benchmarks/list.txt
+    device: cpu
+    timers: {bench.timers.measure: fn}
+limits: [{cases: "*", metric: time, regression: 50%}]
+"""
+CASES = {
+    "test_norms/test=test_sums/kind=plain/size=10", "test_norms/test=test_sums/kind=ours/size=10",
+    "test_norms/test=TestFixture.test_fixture/size=5", "test_norms/test=TestFixture.test_fixture/size=6",
+    "test_norms/test=TestFixture.test_rounds", "sweep/n=10", "sweep/n=20",
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(repo: Repo) -> Repo:
+    repo.write("perfci.yaml", POLICY.replace("PYTHON", sys.executable))
+    repo.write("bench/__init__.py", "")
+    repo.write("bench/timers.py", TIMERS)
+    repo.write("ops.py", OPS)
+    for name, text in (("conftest", CONFTEST), ("test_norms", TESTS), ("sweep", SWEEP)):
+        repo.write(f"benchmarks/{name}.py", dedent(text))
+    repo.write("benchmarks/list.txt", LIST)
+    repo.commit()
+    return repo
+
+
+def test_tests_and_lines_of_arguments_name_the_calls(project: Repo) -> None:
+    listed = project.perfci("list")
+    assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES, listed.out + listed.err
+    assert "benchmarks/list.txt:5 (requires SM100)" in listed.err
+    assert "test_newer_hardware (requires SM100)" in listed.err
+    assert "test_fixture[5], test_fixture[6] (TypeError" in listed.err
+    assert listed.code == 0
+
+
+@pytest.mark.slow
+def test_slower_wrong_and_gone_are_found_in_tests_and_lines(project: Repo) -> None:
+    slow = OPS.replace('"registered": 4_000', '"registered": 40_000')
+    project.write("ops.py", slow.replace("return sum(values)", "return sum(values) + (spin == 5_000)"))
+    project.write("benchmarks/list.txt", LIST.replace("--routine sum --n 10\n", ""))
+    run = project.perfci("compare", "--base", "HEAD")
+    failing = {row["case"]: row["class"] for row in run.report["rows"] if row["effect"] == "fail"}
+    assert failing == {"test_norms/test=test_sums/kind=ours/size=10": "regression", "sweep/n=10": "missing"}, (
+        run.out + run.err
+    )
+    changed = {row["case"]: row["reason"] for row in run.report["rows"] if row["class"] == "changed"}
+    assert "the result is 3 in base, 4 in head" in changed.pop("test_norms/test=TestFixture.test_rounds")
+    assert not changed
