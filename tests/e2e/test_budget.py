@@ -96,3 +96,37 @@ def test_checks_count_and_a_case_that_they_do_not_reach_is_not_timed(repo: Repo)
     case = run.results["cases"][0]
     assert {side["reason"]["text"] for side in case["sides"].values()} == {"the budget ended before it was checked"}
     never_green(run)
+
+
+BUILT = """
+    import os, subprocess
+    import perfci
+
+    @perfci.kernel(devices=["cpu"])
+    def built(bench):
+        made = os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "made")
+        if not os.path.exists(made):
+            subprocess.run([{program!r}], check=True)
+            os.makedirs(os.path.dirname(made), exist_ok=True)
+            open(made, "w").close()
+        return lambda: sum(range(2_000))
+"""
+
+
+@pytest.mark.parametrize("program", ["ninja", "sleeper"])
+@pytest.mark.slow
+def test_a_case_may_compile_for_longer_than_a_step_may_take(repo: Repo, tmp_path: Path, program: str) -> None:
+    path = tmp_path / program
+    path.write_text("#!/bin/sh\nfor _ in 1 2 3 4 5 6 7; do sleep 1; done\n")
+    path.chmod(0o755)
+    repo.policy("timeout: 3s\nlimits: [{cases: '*', metric: time, regression: 50%}]\n")
+    repo.write("kernels/built.py", BUILT.format(program=str(path)))
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--measure-all", "--budget", "60s")
+    if program == "ninja":
+        assert run.classes() == {"built": "unchanged"}, run.out + run.err
+        assert run.err.count("building what cases compile") == 1
+        assert run.code == 0
+    else:
+        assert "no answer within 3 s" in run.reasons()["built"]
+        assert run.code == 3

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from perfci.system.builds import NONE, Builds
+
 PROFILING_SHARE = 0.2
 """Share that profilers may take."""
 OVERRUN_SHARE = 0.2
@@ -12,9 +14,14 @@ OVERRUN_SHARE = 0.2
 class Budget:
     """Seconds for checks, pairs and profilers, once base and head are built."""
 
-    def __init__(self, seconds: float, began: float) -> None:
-        """`began`: monotonic clock."""
-        self.seconds, self.end = seconds, began + seconds
+    def __init__(self, seconds: float, began: float, builds: Builds = NONE) -> None:
+        """`began`: monotonic clock. `builds`: of cases, which do not count."""
+        self.seconds, self._end, self._builds = seconds, began + seconds, builds
+
+    @property
+    def end(self) -> float:
+        """On the monotonic clock."""
+        return self._end + self._builds.seconds
 
     @property
     def left(self) -> float:
@@ -30,7 +37,7 @@ class Budget:
         """Call `wait` without counting its seconds."""
         begun = time.monotonic()
         wait()
-        self.end += time.monotonic() - begun
+        self._end += time.monotonic() - begun
 
     def profiling(self, needed: bool) -> float:
         """Return profilers' seconds from here on: a fifth of the budget; where limits have them `needed`, all that is

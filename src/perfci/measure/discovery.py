@@ -11,6 +11,7 @@ from perfci.measure.prepare import SideWork, copy_cache, put_back_cache
 from perfci.measure.sides.imports import Imports
 from perfci.model.base import DeviceKind, Side
 from perfci.model.results import FileFailure
+from perfci.system.builds import TOLD_AFTER
 from perfci.system.child import Died
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Worker
@@ -68,7 +69,8 @@ def _load(
 
 
 def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting) -> None:
-    """Drops what cases leave in the side's caches, which would make processes of base and head differ."""
+    """Drops what cases leave in the side's caches, which would make processes of base and head differ: but for what a
+    compiler took long for, which both would build once more."""
     before = side.folder / "before"
     try:
         copy_cache(side, before, bench.parent.account)
@@ -76,11 +78,18 @@ def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceK
         with disk_errors("removed", before):
             remove_tree(before)
         return
+    builds, compiled = bench.parent.builds, False
+    counted = builds.seconds
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)
         worker.answer(TRYING + bench.timeout, scouting.tell)
+        compiled = builds.seconds - counted > TOLD_AFTER
     worker.close()
-    put_back_cache(side, before)
+    if compiled:
+        with disk_errors("removed", before):
+            remove_tree(before)
+    else:
+        put_back_cache(side, before)
 
 
 def _load_one_by_one(bench: Bench, side: SideWork) -> Found:

@@ -35,6 +35,7 @@ from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.policy import Policy
 from perfci.model.text import escaped, listed
 from perfci.sources.environment import HOMES
+from perfci.system.builds import Builds
 from perfci.system.child import Arena, Died
 from perfci.system.facts import driver_version, free_memory, host_facts
 from perfci.system.files import disk_error, make_scratch, sweep_scratch, write_atomic
@@ -174,6 +175,7 @@ def open_place(request: Request, progress: Progress, stack: ExitStack, costs: Co
     logs, scratch = request.where.out / "logs", parent.scratch
     forbidden = [str(sources.root), *(str(side.folder) for side in sides.values())]
     progress.stage("starting the workers")
+    parent.builds = Builds(limits.build_timeout, progress.note)
     with costs.phase("start"):
         parent.preload()
     with costs.phase("machine"):

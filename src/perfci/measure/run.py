@@ -157,7 +157,8 @@ class Measurement:
         planned = self.request.planned
         plan = make_plan(self.request, place, cases.subjects(), cases.known) if planned is None else planned.plan
         plan.budget = self.request.how.budget or plan.budget
-        return _Settled(cases, plan, Budget(plan.budget, place.built + self.costs.so_far().get("wait", 0.0)))
+        began = place.built + self.costs.so_far().get("wait", 0.0)
+        return _Settled(cases, plan, Budget(plan.budget, began, place.parent.builds))
 
     def _tell_idle(self, place: Place, settled: _Settled) -> None:
         """Find scripts that fail, and limits that ask nothing, or less than base's. Raises UsageError."""

@@ -337,9 +337,9 @@ class Policy(Document):
     budget: Duration = Field(default="15m")  # type: ignore[assignment]  # validated like a written value
     """Time for all that follows the builds: checks, pairs and profilers; what is undecided then is inconclusive."""
     timeout: Duration = Field(default="60s")  # type: ignore[assignment]
-    """For one step of one case; a case that takes longer has failed."""
+    """For one step of one case, without compilers that it starts; a case that takes longer has failed."""
     build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]
-    """For the build of one side."""
+    """For the build of one side, and for all that cases compile themselves, which the budget does not count."""
     memory: Size | None = None
     """Host memory that one worker may use; by default what is free, shared out over the workers that live together."""
     seed: int = Field(0, ge=0, lt=2**63)

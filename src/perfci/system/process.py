@@ -58,7 +58,7 @@ class Stem(Starter):
     ) -> None:
         """`refused`: modules not to be imported; `others`: the other sides' arenas. Raises Died."""
         super().__init__(parent.address, parent.listener, parent.numbers, parent.memory_limit)
-        self.parent = parent
+        self.parent, self.builds = parent, parent.builds
         self.ident, self.pid, self.control = parent.forked(
             "stem",
             arena,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
 from pydantic import ValidationError
 
 from perfci.model.base import Document, MachineError
 from perfci.model.results import Reason
+from perfci.system.builds import NONE, Builds, below, memory_of
 from perfci.system.child import Arena, Died, Exit, Under
 from perfci.system.files import disk_errors
 from perfci.worker.channel import Channel, Garbage
@@ -27,22 +27,6 @@ START_TIMEOUT = 120.0
 POLL = 0.25
 """Seconds."""
 D = TypeVar("D", bound=Document)
-
-
-def memory_of(pid: int) -> int:
-    """Return the resident bytes of a process and all below it."""
-    try:
-        top = psutil.Process(pid)
-        return sum(_rss(process) for process in [top, *top.children(recursive=True)])
-    except psutil.NoSuchProcess:
-        return 0
-
-
-def _rss(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
 
 
 def _peer(sock: socket.socket) -> int | None:
@@ -89,6 +73,8 @@ class Starter:
     """The common parent, or a stem."""
 
     control: Channel
+    builds: Builds = NONE
+    """Of cases, which do not count for time-outs of workers."""
 
     def __init__(self, address: str, listener: socket.socket, numbers: Iterator[int], memory_limit: int | None) -> None:
         """`address`: of `listener`; `memory_limit`: bytes for each process."""
@@ -267,10 +253,15 @@ class Wait:
         """`watch`: returns a reason to end it."""
         self.starter, self.ident, self.pid, self.channel, self.watch = starter, ident, pid, channel, watch
         self.timeout, self.deadline = timeout, time.monotonic() + timeout
-        self.next_poll = time.monotonic() + POLL
-        """When its memory is read next."""
+        self.polled = time.monotonic()
+        """When its processes were last looked at."""
         self.died: Died | None = None
         """Why it was killed."""
+
+    @property
+    def next_poll(self) -> float:
+        """When its processes are looked at next."""
+        return self.polled + POLL
 
     def is_over(self) -> bool:
         """Tell whether it has ended, was killed, or its answer is already read from the socket."""
@@ -279,13 +270,16 @@ class Wait:
 
     def limit(self, now: float) -> None:
         """Kill it past time or memory, or for a reason of `watch`."""
+        if now < min(self.next_poll, self.deadline):
+            return None
+        limit, builds = self.starter.memory_limit, self.starter.builds
+        processes = below(self.pid) if limit or builds.left > 0 else []
+        if self.channel is not None:
+            self.deadline += builds.heed(processes, self.polled, now)
+        self.polled = now
         if now >= self.deadline:
             return self._kill(Reason(kind="timeout", text=f"no answer within {self.timeout:g} s"))
-        if now < self.next_poll:
-            return None
-        self.next_poll = now + POLL
-        limit = self.starter.memory_limit
-        if limit and (used := memory_of(self.pid)) > limit:
+        if limit and (used := memory_of(processes)) > limit:
             text = f"used {used / 2**30:.1f} GiB of memory, more than the {limit / 2**30:.1f} GiB allowed"
             return self._kill(Reason(kind="memory", text=text))
         if self.watch is not None and (reason := self.watch()) is not None:
@@ -359,12 +353,12 @@ class Worker:
     ) -> dict[str, Any]:
         """Return the answer to `begin`. Raises Died. `asked` gets module and state of each import that a scout asks
         for. `waited`: a wait that is over."""
-        end = time.monotonic() + timeout
+        waited = waited or self.wait(timeout)
         try:
             while True:
-                wait_first([waited or self.wait(timeout)]).require()
+                wait_first([waited]).require()
                 reply = self.channel.receive(timeout=timeout)
-                if time.monotonic() > end:
+                if time.monotonic() > waited.deadline:
                     raise TimeoutError
                 if asked is None or reply is None or "asked" not in reply:
                     break
