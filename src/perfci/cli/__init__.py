@@ -95,7 +95,8 @@ def init(
 ) -> None:
     """Write a policy, a first case and a workflow into a repository; or what a cluster is given, or the nightly.
 
-    Benchmark scripts of Triton's, torch's and flashinfer's timers are the first cases where there are some.
+    Benchmarks that call timers of Triton, torch, flashinfer or pytest-benchmark are the first cases where there are
+    some.
     """
     from perfci.cli.proposal import propose
     from perfci.model.text import count
@@ -137,7 +138,7 @@ def init(
     )
     if found.scripts:
         typer.echo(
-            f"{count(len(found.scripts), 'benchmark script')}: `perfci list` shows their calls, which are the cases; "
+            f"{count(len(found.scripts), 'benchmark file')}: `perfci list` shows their calls, which are the cases; "
             "what to leave of them, and what says that they are right, is told at the policy's head."
         )
     else:

@@ -5,7 +5,7 @@ import importlib.metadata
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +16,9 @@ from perfci.worker.scripts.timers import KNOWN, TIMER
 TIMERS = {*(path.rpartition(".")[2] for path in KNOWN), "perf_report"}
 OWN_TIMERS = re.compile(r"\belapsed_time\(|\bperf_counter(_ns)?\(|\bproton\.")
 """What a script calls that times by itself."""
+FIXTURE = "benchmark"
+"""Of pytest-benchmark."""
+GPU = re.compile(r"cuda|gpu|device|triton", re.IGNORECASE)
 LARGEST = 2**20
 """Bytes of a file that is read."""
 MOST = 6
@@ -39,6 +42,7 @@ class Proposal:
     """Lines of `perfci.yaml`, and what is to be said of them."""
 
     scripts: list[str] = field(default_factory=list)
+    """Files, of pytest's, too."""
     lines: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -60,6 +64,8 @@ class _File:
     """Last names of what it imports."""
     own: bool
     """It times by itself."""
+    gpu: bool
+    """It speaks of a device."""
     versions: frozenset[str]
     """Packages whose installed version it asks for."""
 
@@ -81,24 +87,22 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     themselves: list[str] = []
     for one in read:
         indirect = any(one.imports & names for folder, names in helpers.items() if _near(one.folder, folder))
-        bench = "bench" in one.path.lower()
-        if one.tests and (one.times or indirect):
-            tests.append(one.path)
+        bench = any(word in one.path.lower() for word in ("bench", "perf"))
+        if one.tests:
+            tests += [one.path] * (bench and (one.times or indirect))
         elif one.runs and bench and (one.times or indirect):
             made.scripts.append(one.path)
         elif one.runs and bench and one.own:
             themselves.append(one.path)
-    if tests:
-        made.said.append(f"left out, as pytest runs them: {listed(tests, 5)}")
     if themselves:
         made.said.append(f"left out, as they time by themselves: {listed(themselves, 5)}: see `timers:`")
-    if made.scripts:
-        globs = list(_globs(made.scripts))
-        if len(globs) > MOST:
-            made.said.append(f"left out {listed(globs[MOST:], 5)}: add what matters")
-            globs = globs[:MOST]
-        made.lines = ["suite:", *(f"  - script: {glob}" for glob in globs)]
-        made.lines += _build(root, read, made.said)
+    on_gpu = {one.path for one in read if one.gpu}
+    entries = [*_entries("script", made.scripts, on_gpu), *_entries("pytest", tests, on_gpu)]
+    made.scripts += tests
+    if len(entries) > MOST:
+        made.said.append(f"left out {listed(entries[MOST:], 5)}: add what matters")
+    if entries:
+        made.lines = ["suite:", *(f"  - {entry}" for entry in entries[:MOST]), *_build(root, read, made.said)]
     return made
 
 
@@ -123,10 +127,15 @@ def _read(root: Path, files: Sequence[str]) -> Iterator[_File]:
                  if isinstance(node, ast.Attribute | ast.Name)}  # fmt: skip
         times = bool(TIMERS & names) or (TIMER.rpartition(".")[2] in imports and "Timer" in names)
         stem = PurePosixPath(name).stem
-        tests = (stem.startswith("test_") or stem.endswith("_test")) and any(_is_test(node) for node in ast.walk(tree))
+        functions = [
+            node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
+        ]
+        tests = (stem.startswith("test_") or stem.endswith("_test")) and bool(functions)
+        times = times or (tests and any(arg.arg == FIXTURE for node in functions for arg in node.args.args))
         plain = text.decode(errors="replace")
         own, versions = OWN_TIMERS.search(plain) is not None, frozenset(map(normalized, VERSION.findall(plain)))
-        yield _File(name, times, any(map(_does, tree.body)), tests, imports, own, versions)
+        gpu = GPU.search(plain) is not None
+        yield _File(name, times, any(map(_does, tree.body)), tests, imports, own, gpu, versions)
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
@@ -136,10 +145,6 @@ def _imports(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name.rpartition(".")[2] for alias in node.names)
-
-
-def _is_test(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name.startswith("test")
 
 
 def _does(node: ast.stmt) -> bool:
@@ -152,14 +157,20 @@ def _does(node: ast.stmt) -> bool:
     return isinstance(node, ast.For | ast.While | ast.With)
 
 
-def _globs(scripts: Sequence[str]) -> Iterator[str]:
-    """Yield a glob for the scripts of each folder; modules that it matches besides call no timer, and are skipped."""
+def _entries(key: str, files: Sequence[str], on_gpu: Collection[str]) -> Iterator[str]:
+    for glob, matched in _globs(files):
+        yield f"{key}: {glob}" if any(file in on_gpu for file in matched) else f"{{{key}: {glob}, device: cpu}}"
+
+
+def _globs(scripts: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield a glob for the files of each folder; what it matches besides calls no timer, and is skipped."""
     folders: dict[str, list[str]] = defaultdict(list)
     for script in scripts:
         folders[str(PurePosixPath(script).parent)].append(PurePosixPath(script).name)
     for folder, names in sorted(folders.items()):
         glob = f"{_common(names)}*.py" if len(names) > 1 else names[0]
-        yield glob if folder == "." else f"{folder}/{glob}"
+        paths = [name if folder == "." else f"{folder}/{name}" for name in (glob, *names)]
+        yield paths[0], paths[1:]
 
 
 def _common(names: Sequence[str]) -> str:

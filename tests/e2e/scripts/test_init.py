@@ -7,6 +7,7 @@ DIRECT = "from triton.testing import do_bench\nfor n in (1, 2):\n    do_bench(la
 HELPER = "import triton\n\ndef run(fn):\n    return triton.testing.do_bench(fn)\n"
 THROUGH = "from helper import run\n\nif __name__ == '__main__':\n    run(lambda: 1)\n"
 OWN = "import torch\nprint('bench', torch.cuda.Event().elapsed_time(torch.cuda.Event()))\n"
+FIXTURE = "def test_sum(benchmark):\n    benchmark(sum, [1, 2])\n"
 TESTED = "from benchmarks.helper import run\n\ndef test_speed():\n    run(lambda: 1)\n"
 LIBRARY = "from triton.testing import do_bench\n\nif True:\n    print('library code')\n\ndef tune(fn):\n    return do_bench(fn)\n"
 
@@ -15,7 +16,8 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
     for name, text in {
         "benchmarks/bench_direct.py": DIRECT, "benchmarks/bench_through.py": THROUGH, "benchmarks/helper.py": HELPER,
         "benchmarks/events.py": OWN, "benchmarks/test_perf.py": TESTED, "lib/tuned.py": LIBRARY,
-        "benchmarks/broken.py": "bench = (", "more/benchmark.py": DIRECT,
+        "benchmarks/broken.py": "bench = (", "more/benchmark.py": DIRECT, "tests/test_bench.py": FIXTURE,
+        "tests/test_right.py": "def test_bench():\n    assert True\n",
     }.items():  # fmt: skip
         repo.write(name, text)
     (repo.root / "perfci.yaml").unlink(missing_ok=True)
@@ -24,12 +26,14 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
     policy = (repo.root / "perfci.yaml").read_text()
     assert len(policy.splitlines()) <= 10
     parse_policy(policy)
-    assert "  - script: benchmarks/bench_*.py\n  - script: more/benchmark.py\nlimits:" in policy
+    assert policy.partition("suite:\n")[2].startswith(
+        "  - script: benchmarks/bench_*.py\n  - script: more/benchmark.py\n"
+        "  - {pytest: benchmarks/test_perf.py, device: cpu}\n  - {pytest: tests/test_bench.py, device: cpu}\nlimits:"
+    )
     assert not (repo.root / "kernels/example.py").exists()
     lines = run.out.splitlines()
-    assert "note   left out, as pytest runs them: benchmarks/test_perf.py" in lines
     assert "note   left out, as they time by themselves: benchmarks/events.py: see `timers:`" in lines
-    assert lines[-1].startswith("3 benchmark scripts: `perfci list` shows their calls")
+    assert lines[-1].startswith("5 benchmark files: `perfci list` shows their calls")
 
 
 def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
