@@ -387,7 +387,7 @@ def test_what_lacks_a_gpu_is_skipped_in_its_words(tmp_path: Path, triton: None) 
         ("from triton.testing import do_bench\ndo_bench(3)", "passes a int to its timer"),
         (
             "from triton.testing import do_bench\nif do_bench(lambda: 1) > 2: do_bench(lambda: 2)",
-            "makes 1 calls of its timer, and 2 where that returns other times: it picks by time",
+            "makes 1 calls of its timer, and 2 in a second run, where that returns other times: it picks by time",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
         for line in listing.notes:
             typer.echo(f"perfci: {line}", err=True)
         for line in broken:
-            typer.echo(f"perfci: does not import: {line}", err=True)
+            typer.echo(f"perfci: {line}", err=True)
     raise typer.Exit(3 if broken else 0)
 
 

@@ -8,7 +8,7 @@ from perfci.judge.status import ANSWERED, Context, base_failed_later, because, f
 from perfci.judge.words import change_words
 from perfci.model.criteria import Purpose
 from perfci.model.report import CLASSES, Class, Effect, Row, Verdict
-from perfci.model.results import Case, Results
+from perfci.model.results import UNREAD, Case, Results
 from perfci.model.text import count, one_line
 from perfci.model.units import SPEED, show_budget
 
@@ -45,7 +45,7 @@ def headline(
     short = [case for case in cases if starved.unreached(context, case)]
     if failed := next((row for row in worst if row.effect == "fail"), None):
         failing = [row for row in worst if row.effect == "fail"]
-        changed = context.compared and failed.failure != "import"
+        changed = context.compared and failed.failure not in UNREAD
         sentence = _worst_of(failing) + (_SINCE.get(context.purpose, "") if changed else "")
         todo = _advice(rows, "fail", short, on_main=on_main)
         return Headline("fail", sentence, todo, needs_review=changed and context.purpose == "change")
@@ -153,7 +153,7 @@ def row_words(row: Row) -> str:
             return f"{where}: {what} is missing in head"
         case "missing":
             return f"{where} is missing in head"
-        case "failed" if row.failure == "import":
+        case "failed" if row.failure in UNREAD:
             return f"{_named(row.file or row.case)} {one_line(row.reason)}"
         case "failed" | "changed" | "invalid" | "clock":
             return f"{where}: {one_line(row.reason)}"
@@ -177,7 +177,7 @@ def _more(n: int) -> str:
 
 def _worst_of(rows: list[Row]) -> str:
     """And how many other cases there are. `rows`: one per case, worst first."""
-    one_file = [row for row in rows if rows[0].failure == "import" and row.file == rows[0].file]
+    one_file = [row for row in rows if rows[0].failure in UNREAD and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
 

@@ -16,7 +16,7 @@ from perfci.model.metrics import CustomMetric, known_metric
 from perfci.model.plan import Looks
 from perfci.model.policy import FAIL_ON, Outcome
 from perfci.model.report import CLASSES, UNANSWERED, Class, Effect, Row
-from perfci.model.results import Case, CaseSide, Results
+from perfci.model.results import UNREAD, Case, CaseSide, Results
 from perfci.model.text import one_line
 from perfci.stats.series import metrics, side_values
 from perfci.stats.walsh import Array, hodges_lehmann
@@ -181,7 +181,7 @@ def state(case: Case, side: Side) -> CaseSide:
     """
     found = case.sides.get(side, CaseSide(status="absent"))
     kind = found.reason.kind if found.reason else None
-    if found.status == "absent" and kind in ("import", "build"):
+    if found.status == "absent" and kind in (*UNREAD, "build"):
         return found.model_copy(update={"status": "failed"})
     if found.status == "skipped" and kind == "budget":
         return found.model_copy(update={"status": "ok"})
@@ -207,7 +207,7 @@ def _gone(context: Context, case: Case) -> Effect:
 
 
 def _fails(side: CaseSide) -> str:
-    return "does not import" if side.reason is not None and side.reason.kind == "import" else "fails"
+    return "fails" if side.reason is None else UNREAD.get(side.reason.kind, "fails")
 
 
 def _alone(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
@@ -291,7 +291,7 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
         if state(case, name).status == "failed"
         for side in case.sides.values()
     }
-    failed = {(failure.file, failure.side): failure.reason for failure in results.files}
+    failed = {(failure.file, failure.side): failure for failure in results.files}
     device: DeviceKind = min(results.plan.devices, default="cpu")
     rows: list[Row] = []
     both: list[Row] = []
@@ -302,9 +302,10 @@ def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]
         where = f" in {' and in '.join(sides)}" if context.compared else ""
         class_: Class = "failed" if "head" in sides else "invalid"
         effect = context.effect_if_failed() if class_ == "failed" else context.effect_if_unanswered()
-        reason = f"does not import{where}: {one_line(failed[file, sides[-1]].text, 400)}"
+        failure = failed[file, sides[-1]]
+        reason = f"{UNREAD[failure.why]}{where}: {one_line(failure.reason.text, 400)}"
         said = {**about_id(file, device), **judged(class_, effect, reason), "file": file}
-        said["failure"] = "import" if class_ == "failed" else None
+        said["failure"] = failure.why if class_ == "failed" else None
         rows.append(Row(**said, metric="", unit="", kind="presence"))
         if sides == list(SIDES):
             both.append(rows[-1])

@@ -12,7 +12,7 @@ from perfci.model.limits import Subject, matched, nearest
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy
 from perfci.model.policy_text import FILE
-from perfci.model.results import Case, CaseSide, FileFailure, Reason, reports
+from perfci.model.results import UNREAD, Case, CaseSide, FileFailure, Reason, reports
 from perfci.model.text import listed
 from perfci.model.timing import TimingMode
 from perfci.system.starter import Worker
@@ -67,12 +67,17 @@ def load(
     for case in reply["cases"]:
         found.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:
-        if file["file"] not in programs and (file["error"] is None or file["error"]["kind"] != "absent"):
+        kind = file["error"] and file["error"]["kind"]
+        if file["file"] not in programs and kind in (None, "import"):
             found.suite.append(file["file"])
-        if file["error"] and (file["error"]["kind"], side.name) == ("absent", "base"):
+        if (kind, side.name) == ("absent", "base"):
             continue  # a suite that base does not have yet: its cases are new
-        if file["error"]:
-            reason = Reason(kind="import", text=file["error"]["text"][:1000], log=f"logs/{side.name}.log")
+        if kind is not None:
+            reason = Reason(
+                kind="import" if kind == "absent" else kind,
+                text=file["error"]["text"][:1000],
+                log=f"logs/{side.name}.log",
+            )
             found.files.append(FileFailure(side=side.name, file=file["file"], reason=reason))
             found.broken.add(file["file"])
     return found
@@ -135,7 +140,7 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
         return
     broken = [failure for one in found.values() for failure in one.files]
     if broken:
-        raise UsageError(f"{broken[0].file}: does not import: {broken[0].reason.text}: no case is left")
+        raise UsageError(f"{broken[0].file}: {UNREAD[broken[0].why]}: {broken[0].reason.text}: no case is left")
     if skipped := ended(found):
         raise UsageError(skipped[0])
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
@@ -165,15 +170,15 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 
 def ended(found: Mapping[Side, Found]) -> list[str]:
-    """Return a note for each benchmark script that has no case here, or fails behind some of its calls."""
+    """Return notes on benchmark scripts that have no case here, fail behind some of their calls, or lack references."""
     notes: dict[str, list[str]] = {}
     for name, side in found.items():
         for one in side.scripts:
             file, known = one["file"], one["listed"]
             if known["skipped"]:
                 notes.setdefault(f"{file}: skipped: it has no case here: {known['skipped']}", []).append(name)
-            elif known["ended"]:
-                notes.setdefault(f"{file}: {known['ended']}", []).append(name)
+            for text in filter(None, (known["ended"], known["alone"])):
+                notes.setdefault(f"{file}: {text}", []).append(name)
     return [f"{text} ({' and '.join(names)})" for text, names in notes.items()]
 
 

@@ -35,7 +35,7 @@ from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, criteria, looser, told
 from perfci.model.plan import Declared, Plan
-from perfci.model.results import Case, Reason, ReasonKind, Results
+from perfci.model.results import UNREAD, Case, Reason, ReasonKind, Results
 from perfci.system.lease import Lease
 
 
@@ -349,7 +349,7 @@ class Measurement:
             seen = subjects(cases, found, place.facts.devices)
             request = self.request.but(mode="compare")
             plan = make_plan(request, place, seen, known)
-            broken = [f"{f.file}: {f.reason.text}" for one in found.values() for f in one.files]
+            broken = [f"{UNREAD[f.why]}: {f.file}: {f.reason.text}" for one in found.values() for f in one.files]
             notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.criteria)]
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.observed:

@@ -18,6 +18,7 @@ ReasonKind = Literal[
     "skipped",  # by the benchmark itself
     "device",  # the device that it needs is not here
     "import",  # the suite file does not import
+    "script",  # the calls of a benchmark script are no cases
     "build",  # the side did not build
     "exception",  # the case raised
     "crash",  # killed by a signal
@@ -32,6 +33,10 @@ ReasonKind = Literal[
     "interrupt",  # by a person or the machine, and --resume goes on with it
     "policy",  # base's limits are wrong, and head fixes them
 ]
+
+
+UNREAD: dict[ReasonKind, str] = {"import": "does not import", "script": "has no case"}
+"""What is said of a file that gives no cases."""
 
 
 class Reason(Document):
@@ -292,11 +297,16 @@ class SideCode(Document):
 
 
 class FileFailure(Document):
-    """A suite file that could not be imported in one side."""
+    """A suite file that could not be imported in one side, or a benchmark script without cases."""
 
     side: Side
     file: str
     reason: Reason
+
+    @property
+    def why(self) -> ReasonKind:
+        """Return the key of `UNREAD`; a file that ends its process does not import."""
+        return self.reason.kind if self.reason.kind in UNREAD else "import"
 
 
 class Moment(Document):

@@ -27,7 +27,15 @@ NEVER_FOREIGN = frozenset({"perfci", "setup", "conftest", "__main__", "__mp_main
 MOST_PACKAGES = 5000
 NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
-NO_CALLS: dict[str, Any] = {"names": [], "stable": [], "calls": [], "lines": [], "ended": "", "skipped": ""}
+NO_CALLS: dict[str, Any] = {
+    "names": [],
+    "stable": [],
+    "calls": [],
+    "lines": [],
+    "ended": "",
+    "alone": "",
+    "skipped": "",
+}
 """Of a script: see `listing`; `skipped` says why there are none here."""
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 """They may lie below the standard library."""
@@ -81,16 +89,16 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
                 if isinstance(error, Unsupported) or (isinstance(error, NoCalls) and file != entry["file"]):
                     listed.append(dict(one, listed={**NO_CALLS, "skipped": str(error)[:TEXT_LIMIT]}))
                     continue
-                found["files"].append(_failure(file, str(error)))
+                found["files"].append(_failure(file, str(error), "script"))
                 continue
             except (Exception, SystemExit, Left) as error:
                 traceback.print_exc()
-                found["files"].append(_failure(file, _explained(error, top)))
+                found["files"].append(_failure(file, _explained(error, top), "script"))
                 continue
             twin = next((other for other in kernels if other.name == kernel.name), None)
             if twin is not None:
                 told = f"its cases would be named as those of {twin.file}, {kernel.name!r}: rename one of them"
-                found["files"].append(_failure(file, told))
+                found["files"].append(_failure(file, told, "script"))
                 continue
             found["files"].append({"file": file, "error": None})
             kernels.append(kernel)

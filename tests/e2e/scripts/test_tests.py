@@ -9,7 +9,16 @@ from tests.e2e.conftest import Repo
 from tests.e2e.scripts.test_scripts import OPS, TIMERS
 
 CONFTEST = """
+    import random
     import pytest
+    from bench.timers import Bench
+
+    def pytest_collection_modifyitems(items):
+        random.SystemRandom().shuffle(items)
+
+    @pytest.fixture(scope="session")
+    def baseline():
+        return Bench("baseline").latency(lambda: "not a case")
 
     def pytest_addoption(parser):
         parser.addoption("--level", choices=["core", "all"], default="all")
@@ -51,6 +60,15 @@ TESTS = """
         def test_rounds(self, benchmark):
             benchmark.pedantic(total, setup=lambda: (([1, 2],), {"spin": 5_000}), rounds=5)
 
+    @pytest.mark.parametrize("config", [{"m": 3}, {"m": 4}])
+    @pytest.mark.parametrize("nth", [7])
+    def test_shared(config, nth, baseline):
+        Bench("shared").latency(lambda: total([nth] * config["m"]))
+
+    @pytest.mark.parametrize("file", [__file__])
+    def test_shared_again(file, baseline):
+        Bench("shared").latency(lambda: total([1] * 9))
+
     def test_newer_hardware():
         pytest.skip("requires SM100")
 """
@@ -68,10 +86,16 @@ SWEEP = """
         raise SystemExit("requires SM100")
     measure(lambda: total(range(args.n), 2_000 if args.fast else 4_000))
 """
+INI = """
+[pytest]
+addopts = -n 2 --dist loadfile --lf
+timeout = 1
+"""
 LIST = """\
 ## two sums
 --routine sum --n 10
---routine sum --n 20 --fast   # quicker
+--routine sum --n 20 --fast   # quicker, "so to say
+--routine sum --fast --n 20
 
 --routine next --n 10
 """
@@ -93,6 +117,8 @@ CASES = {
     "test_norms/test=test_sums/kind=plain/size=10", "test_norms/test=test_sums/kind=ours/size=10",
     "test_norms/test=TestFixture.test_fixture/size=5", "test_norms/test=TestFixture.test_fixture/size=6",
     "test_norms/test=TestFixture.test_rounds", "sweep/n=10", "sweep/n=20",
+    "test_norms/test=test_shared/config=__m___3_", "test_norms/test=test_shared/config=__m___4_",
+    "test_norms/test=test_shared_again",
 }  # fmt: skip
 
 
@@ -105,6 +131,7 @@ def project(repo: Repo) -> Repo:
     for name, text in (("conftest", CONFTEST), ("test_norms", TESTS), ("sweep", SWEEP)):
         repo.write(f"benchmarks/{name}.py", dedent(text))
     repo.write("benchmarks/list.txt", LIST)
+    repo.write("pytest.ini", INI)
     repo.commit()
     return repo
 
@@ -112,7 +139,7 @@ def project(repo: Repo) -> Repo:
 def test_tests_and_lines_of_arguments_name_the_calls(project: Repo) -> None:
     listed = project.perfci("list")
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES, listed.out + listed.err
-    assert "benchmarks/list.txt:5 (requires SM100)" in listed.err
+    assert "benchmarks/list.txt:6 (requires SM100)" in listed.err
     assert "test_newer_hardware (requires SM100)" in listed.err
     assert "test_fixture[5], test_fixture[6] (TypeError" in listed.err
     assert listed.code == 0

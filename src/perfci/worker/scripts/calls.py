@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -18,6 +20,8 @@ LONGEST = 80
 """Characters of text that can tell calls apart."""
 MOST_PARTS = 8
 """Of a shape, or of what a function takes."""
+ADDRESS = re.compile(r" at 0x[0-9a-f]+|/")
+"""Of objects, and paths: other in each process."""
 FUNCTION, ORDINAL = "in", "nth"
 """Words of a call besides its variables': the function that calls, and which of equal calls it is."""
 
@@ -48,6 +52,8 @@ def _variables(frame: FrameType, told: Callable[[Any], Optional[Scalar]]) -> Ite
         if name.startswith("_") or name in (FUNCTION, ORDINAL):
             continue
         fields = _fields(value)
+        if fields is None and frame.f_code.co_name != "<module>":  # whose dicts are a library's settings as well
+            fields = _items(value)
         for field, own in fields.items() if fields is not None else [(name, value)]:
             text = told(own)
             if text is not None:
@@ -60,6 +66,17 @@ def _fields(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     return None
+
+
+def _items(value: Any) -> Any:
+    if type(value) is dict and 0 < len(value) <= MOST_PARTS and all(type(key) is str for key in value):
+        return {key: part for key, part in value.items() if key.isidentifier() and free(key) == key}
+    return None
+
+
+def free(name: str, *taken: str) -> str:
+    """Return a name that stands for nothing else."""
+    return f"{name}_" if name in (FUNCTION, ORDINAL, *taken) else name
 
 
 def scalar(value: Any) -> Any:
@@ -78,9 +95,8 @@ def scalar(value: Any) -> Any:
 def shape(value: Any) -> Optional[str]:
     """Return `64x128` of a tensor or of whole numbers, and `64x128,64` of what a function takes, or None."""
     text = _dims(value)
-    several = isinstance(value, (tuple, list)) and len(value) <= MOST_PARTS
-    if several and any(is_array(part) for part in value):
-        text = ",".join(_dims(part) or str(scalar(part)) for part in value)
+    if text is None and isinstance(value, (tuple, list)) and _has_array(value):
+        text = ",".join(_part(part) for part in value)
     return text if text is not None and len(text) <= LONGEST else None
 
 
@@ -91,10 +107,35 @@ def _dims(value: Any) -> Optional[str]:
     return "x".join(map(str, value)) if whole and all(type(part) is int for part in value) else None
 
 
-def word(value: Any) -> Optional[Scalar]:
-    """Return what tells a value from others, or None."""
-    told = scalar(value)
-    return told if told is not None else shape(value)
+def _has_array(value: Any) -> bool:
+    several = isinstance(value, (tuple, list)) and len(value) <= MOST_PARTS
+    return is_array(value) or (several and any(_has_array(part) for part in value))
+
+
+def _part(value: Any) -> str:
+    own = _dims(value)
+    if own is None and isinstance(value, (tuple, list)):
+        return f"({','.join(_part(part) for part in value[:MOST_PARTS])})"
+    return own if own is not None else str(scalar(value))
+
+
+def label(value: Any) -> Optional[Scalar]:
+    """Return a word for a test's parameter, which is the same in every process, or None."""
+    told: Optional[Scalar] = scalar(value)
+    told = told if told is not None else shape(value)
+    if told is not None:
+        return told
+    if isinstance(value, (str, os.PathLike)):
+        text = os.path.basename(os.fspath(value)) if os.path.isabs(value) else str(value)
+    elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        text = value.__qualname__
+    else:
+        text = repr(value)
+        if ADDRESS.search(text):
+            return None
+    if len(text) > LONGEST or not text.isprintable():
+        text = f"{text[:20]}_{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:12]}"
+    return text
 
 
 def stable(first: Sequence[Words], second: Sequence[Words]) -> list[str]:
@@ -104,7 +145,8 @@ def stable(first: Sequence[Words], second: Sequence[Words]) -> list[str]:
     """
     if len(first) != len(second):
         raise ValueError(
-            f"makes {len(first)} calls of its timer, and {len(second)} where that returns other times: it picks by time"
+            f"makes {len(first)} calls of its timer, and {len(second)} in a second run, where that returns other "
+            "times: it picks by time, or keeps what it did"
         )
     names = dict.fromkeys(name for words in first for name in words)
     return [name for name in names if all(_key(a, [name]) == _key(b, [name]) for a, b in zip(first, second))]

@@ -89,12 +89,14 @@ class ScriptKernel(Kernel):
         made = [case for case in self.calls if _selected(case, self.script.select)]
         return [CaseSpec(case_id(self.name, one), self.name, one, device, self.file, self.line) for one in made]
 
+    def has(self, wanted: Params) -> bool:
+        """Tell whether the script makes a call."""
+        return any(same(wanted, call) for call in self.calls)
+
     def build(self, bench: Bench, /, **params: Any) -> Held:
         """Run the script to a case's call."""
         wanted = first_left_out({**params, **self.script.reference})
-        if not any(same(wanted, call) for call in self.calls):
-            raise Gone(f"reference: the script makes no call {case_id(self.name, wanted)}")
-        if not same(wanted, params):
+        if not same(wanted, params) and self.has(wanted):
             key = f"{bench._seed} {sorted(wanted.items())}"
             reference = Expected(lambda: self._held(bench, wanted)[0], self.results, key)
             bench.reference(reference, self.script.rtol, self.script.atol)
@@ -115,10 +117,12 @@ class ScriptKernel(Kernel):
             stream = rig().stream
         bench.seed_everything()  # for each of them the same
         runs: list[Reaching] = []
-        line = next(self.lines[at] for at, call in zip(self.listed["lines"], self.calls) if same(wanted, call))
+        lines = [self.lines[at] for at, call in zip(self.listed["lines"], self.calls) if same(wanted, call)]
+        if not lines:
+            raise Gone(f"the script makes no call {case_id(self.name, wanted)}")
 
         def go(held: Held) -> None:
-            runs.append(Reaching(self.script, self.tree, line, self.names, wanted, bench, held))
+            runs.append(Reaching(self.script, self.tree, lines[0], self.names, wanted, bench, held))
             runs[0].go()
 
         return Held(go, stream), runs[0].found
@@ -141,6 +145,7 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
     except ValueError as error:
         raise Unlisted(str(error)) from None
     cases = kernel.cases(script.device)
+    kernel.listed = {**kernel.listed, "alone": _without_reference(kernel, cases)}
     if not cases:
         count, some = len(kernel.calls), kernel.calls[0]
         raise Unlisted(f"select: it leaves none of the {count} calls: write values such as {some}")
@@ -150,6 +155,24 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
             raise Unlisted(f"{seen[case.id]} and {case.params} make the same id {case.id!r}: change one value")
         seen[case.id] = case.params
     return kernel
+
+
+def _without_reference(kernel: ScriptKernel, cases: Sequence[CaseSpec]) -> str:
+    """Return which cases have none where others have theirs. Raises Unlisted where none has, or where it is not known
+    which of several is a case's."""
+    asked = kernel.script.reference
+    if not asked or not cases:
+        return ""
+    wanted = [first_left_out({**case.params, **asked}) for case in cases]
+    lacking = [case.id for case, params in zip(cases, wanted) if not kernel.has(params)]
+    if len(lacking) == len(cases):
+        raise Unlisted(f"reference: it makes no call {case_id(kernel.name, wanted[0])}")
+    if ORDINAL in asked and any(call.get(ORDINAL, 1) > 2 for call in kernel.calls):
+        raise Unlisted(
+            f"reference: {ORDINAL} tells which is right of two calls alike, and here are more: select by what tells "
+            "them apart, or leave `reference:` out"
+        )
+    return f"no call is the reference of {_some(lacking)}, which are compared with base" if lacking else ""
 
 
 def listing(script: Script, tree: str) -> dict[str, Any]:
@@ -179,48 +202,46 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list
     """Return the words and the line of each call, and what failed behind them, or empty."""
     calls: list[Words] = []
     lines: list[int] = []
-    failures: list[tuple[str, BaseException]] = []
+    ends: list[tuple[str, BaseException]] = []
     for index, line in enumerate(script.lines(tree)):
-        failures += _failures(Listing(script, tree, line, times, calls))
+        ends += _ends(Listing(script, tree, line, times, calls))
         lines += [index] * (len(calls) - len(lines))
-    if not failures and not calls:
-        raise NoCalls("calls no timer that perfci knows: name its own under `timers:`")
-    texts = [explained(error) for _, error in failures]
+    if not ends and not calls:
+        raise NoCalls("calls no timer that perfci knows in this process: name its own under `timers:`")
+    texts = [explained(error) for _, error in ends]
     if not calls:
-        if all(_skips(error) for _, error in failures):
+        if all(_skips(error) for _, error in ends):
             raise Unsupported(texts[0])
         if script.device == "cuda" and not _has_gpu():
             raise Unsupported(f"there is no GPU: {texts[0]}")
         raise Unlisted(f"fails before its first call of a timer: {texts[0]}")
-    if not failures:
+    if not ends:
         return calls, lines, ""
     if not (script.tests or script.each):
         return calls, lines, f"fails behind call {len(calls)} of its timer, so that no more calls are cases: {texts[0]}"
-    told: dict[str, list[str]] = {}
-    for (where, _), text in zip(failures, texts):
-        told.setdefault(text, []).append(where)
-    ends = [f"{_some(places)} ({text})" for text, places in told.items()]
-    return calls, lines, f"where these ended, only calls before that are cases: {_some(ends)}"
+    places: dict[str, list[str]] = {}
+    for (where, _), text in zip(ends, texts):
+        places.setdefault(text, []).append(where)
+    told = _some([f"{_some(named)} ({text})" for text, named in places.items()])
+    return calls, lines, f"where these ended, only calls before that are cases: {told}"
 
 
 def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:MOST_TOLD]) + (f" and {len(texts) - MOST_TOLD} more" if len(texts) > MOST_TOLD else "")
 
 
-def _failures(run: Listing) -> list[tuple[str, BaseException]]:
-    raised: list[BaseException] = []
-
+def _ends(run: Listing) -> list[tuple[str, BaseException]]:
     def go() -> None:
         try:
             run.go()
         except BaseException as error:
-            raised.append(error)
+            if not isinstance(error, SystemExit) or error.code:
+                run.ended(_place(run.script, run.line), error)
 
     thread = threading.Thread(target=go)  # which has no loop, stream or mode of ours
     thread.start()
     thread.join()
-    failed = [error for error in raised if not (isinstance(error, SystemExit) and not error.code)]
-    return [*run.failures, *((_place(run.script, run.line), error) for error in failed)]
+    return run.ends
 
 
 def _place(script: Script, line: Line) -> str:

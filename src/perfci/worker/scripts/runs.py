@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import abc
 import builtins
+import contextlib
 import functools
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional
 
 from ..bench import Bench
 from ..declare import Params
-from .calls import FUNCTION, Counter, Words, same, scalar, words_of
+from .calls import FUNCTION, Counter, Words, free, same, scalar, words_of
 from .held import Held, Left
 from .script import Line, Script
 from .tests import run_tests
@@ -29,9 +30,9 @@ SEEDS = 2**32
 """Seeds below, as numpy takes them."""
 
 
-def _take_path(folder: str) -> None:
-    """Put a script's folder first, and forget modules of others' folders that have one of their name here."""
-    if sys.path[0] != folder:
+def _take_path(folder: str, first: bool) -> None:
+    """Forget modules of others' folders that have one of their name here, and put a script's folder `first`."""
+    if first and sys.path[0] != folder:
         sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
     for name, module in list(sys.modules.items()):
         own = os.path.dirname(getattr(module, "__file__", None) or "")
@@ -62,8 +63,8 @@ class Run(abc.ABC):
         self.script, self.tree, self.line = script, tree, line
         self.driver: Optional[Words] = None
         self.test: Words = {}
-        self.failures: list[tuple[str, BaseException]] = []
-        """Of tests. See `tests.Tested`."""
+        self.cases = not script.tests
+        """Calls of timers are cases now."""
         self.heard: Optional[io.StringIO] = None
 
     def go(self) -> None:
@@ -73,10 +74,10 @@ class Run(abc.ABC):
         sys.argv = [path, *self.line.args]
         here.running, here.within = self, True
         try:
+            _take_path(os.path.dirname(path), not self.script.tests)
             if self.script.tests:
                 run_tests(self, path, self.line.args, self.heard)
             else:
-                _take_path(os.path.dirname(path))
                 _execute(path)
         finally:
             here.running, here.within = None, False
@@ -100,7 +101,7 @@ class Run(abc.ABC):
 
     def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
         """See `timers.Running`."""
-        told = {name: scalar(value) for name, value in words.items()}
+        told = {free(name): scalar(value) for name, value in words.items()}
         self.driver = {name: value for name, value in told.items() if value is not None}
         try:
             return call() if self.asked_for(self.driver) else None
@@ -115,6 +116,19 @@ class Run(abc.ABC):
         finally:
             self.test = {}
 
+    @contextlib.contextmanager
+    def calling(self, cases: bool) -> Iterator[None]:
+        """See `tests.Tested`."""
+        before, self.cases = self.cases, cases
+        try:
+            yield
+        finally:
+            self.cases = before
+
+    @abc.abstractmethod
+    def ended(self, where: str, error: BaseException) -> None:
+        """See `tests.Tested`."""
+
     def asked_for(self, words: Words) -> bool:
         """Tell whether what a driver or a test is called with may make the call."""
         return True
@@ -128,15 +142,24 @@ class Listing(Run):
         super().__init__(script, tree, line)
         self.times, self.calls = times, calls
         self.heard = io.StringIO()
+        self.ends: list[tuple[str, BaseException]] = []
+        """Place → what ended the script or a test there."""
 
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """See `timers.Running`."""
+        if not self.cases:
+            return self.times[0]
         if not callable(fn):
             raise TypeError(f"it passes a {type(fn).__name__} to its timer, where that takes a function")
         if len(self.calls) == MOST:
             raise RuntimeError(f"it makes more than {MOST} calls of its timer")
         self.calls.append(self.words(frame))
         return self.times[0] + self.times[1] * len(self.calls)
+
+    def ended(self, where: str, error: BaseException) -> None:
+        """See `tests.Tested`."""
+        error.__traceback__ = error.__context__ = error.__cause__ = None  # which keep all that stood in its frames
+        self.ends.append((where, error))
 
 
 class Reaching(Run):
@@ -154,11 +177,14 @@ class Reaching(Run):
         self.counter = Counter(names)
         self.count = 0
         self.found: Words = {}
+        self.error: Optional[BaseException] = None
 
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """See `timers.Running`."""
         if self.held.left:
             raise Left
+        if not self.cases:
+            return RISING[0]
         words = self.words(frame)
         if same(self.counter.name(words), self.wanted):
             self.found = words
@@ -202,8 +228,12 @@ class Reaching(Run):
         named = {name: value for name, value in words.items() if name in self.names}
         return all(name in self.wanted and same({name: self.wanted[name]}, {name: named[name]}) for name in named)
 
+    def ended(self, where: str, error: BaseException) -> None:
+        """See `tests.Tested`."""
+        self.error = self.error or error
+
     def go(self) -> None:
         """See `Run`."""
         super().go()
-        if self.failures and not self.held.left:
-            raise self.failures[0][1]
+        if self.error is not None and not self.held.left:
+            raise self.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .calls import Scalar, Words
+from .calls import Scalar, Words, free
 
 
 class Unlisted(ValueError):
@@ -69,34 +70,46 @@ class Script:
         if not self.each:
             return [Line(self.args, {})]
         try:
-            with open(os.path.join(tree, self.each), encoding="utf-8") as file:
-                texts = list(file)
+            with open(os.path.join(tree, self.each), encoding="utf-8-sig") as file:
+                texts = file.read().splitlines()
         except (OSError, ValueError) as error:
             raise Unlisted(f"each: {self.each}: {' '.join(str(error).split())}") from None
         lines: list[Line] = []
         for number, text in enumerate(texts, 1):
             try:
-                own = shlex.split(text, comments=True)
+                own = _arguments(text)
             except ValueError as error:
                 raise Unlisted(f"each: {self.each}:{number}: {error}") from None
-            if own:
-                lines.append(Line([*self.args, *own], said(own), number))
+            words = said(own)
+            if own and all(words != line.words for line in lines):
+                lines.append(Line([*self.args, *own], words, number))
         if not lines:
             raise Unlisted(f"each: {self.each}: holds no line of arguments")
         return lines
 
 
+def _arguments(text: str) -> list[str]:
+    """Return a line's words, as a shell has them, without a comment. Raises ValueError."""
+    for mark in re.finditer(r"(?:^|\s)#", text):
+        with contextlib.suppress(ValueError):  # within quotes
+            return shlex.split(text[: mark.start()])
+    return shlex.split(text)
+
+
 OPTION = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
+REST = "args"
+
+
 def said(args: Sequence[str]) -> Words:
-    """Return what arguments say: option → its value, several joined by spaces, True without one; others as `args`."""
+    """Return what arguments say: option → its value, several joined by spaces, True without one; others under REST."""
     values: dict[str, list[str]] = {}
-    name = "args"
+    name = REST
     for arg in args:
         option, equals, value = arg.partition("=")
         if OPTION.fullmatch(option):
-            name = option.lstrip("-").replace("-", "_")
+            name = free(option.lstrip("-").replace("-", "_"))
             values.setdefault(name, []).extend([value] if equals else [])
         else:
             values.setdefault(name, []).append(arg)

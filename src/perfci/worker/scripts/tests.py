@@ -6,53 +6,97 @@ import contextlib
 import functools
 import gc
 import importlib
+import importlib.util
 import io
+import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Protocol
 
-from .calls import Words, word
+from .calls import Words, free, label
 from .held import Left
 
 OPTIONS = (
-    "--capture=no", "--assert=plain", "--tb=no", "-q", "-p", "no:cacheprovider", "-p", "no:faulthandler",
-    "-p", "no:threadexception", "-p", "no:unraisableexception", "-p", "no:warnings", "-p", "no:xdist",
+    "--capture=no", "--assert=plain", "--tb=no", "-q", "-p", "no:faulthandler", "-p", "no:threadexception",
+    "-p", "no:unraisableexception", "-p", "no:warnings", "-p", "no:randomly", "-p", "no:random_order",
 )  # fmt: skip
-"""Of pytest: what patches the process, or belongs to its main thread, is left out, for a test stands while its case is
-measured."""
+"""Of pytest: what patches the process, belongs to its main thread, or draws an order is left out, for a test stands
+while its case is measured."""
+PLUGINS = {"xdist": ["-n0"], "pytest_cov": ["--no-cov"], "pytest_rerunfailures": ["--reruns=0"]}
+"""Plugin, whose options a project may set → what has it do nothing."""
+NO_TESTS = 5
+"""Status of pytest where none is selected."""
 
 
 class Tested(Protocol):
     """A run whose tests pytest runs."""
 
-    failures: list[tuple[str, BaseException]]
-    """Test → what ended it; SystemExit with pytest's words where it was skipped."""
-
     def asked_for(self, words: Words) -> bool:
         """Tell whether a test may make the call."""
 
     def tested(self, words: Words, call: Callable[[], Any]) -> None:
-        """Call a test, which `words` tell from others."""
+        """Call a test with its fixtures, which `words` tell from others."""
+
+    def calling(self, cases: bool) -> Any:
+        """Return a context manager: within it calls of timers are `cases`, or not, such as those of fixtures, which
+        several tests share."""
+
+    def ended(self, where: str, error: BaseException) -> None:
+        """Hear what ended a test: SystemExit with pytest's words where it was skipped."""
 
 
 def run_tests(run: Tested, path: str, args: Sequence[str], heard: Optional[io.StringIO] = None) -> None:
     """Run a file's tests within this process. `heard`: takes what it prints as an error. Raises RuntimeError where
-    pytest runs none."""
+    pytest cannot run them."""
     try:
         pytest = importlib.import_module("pytest")
     except ImportError:
         raise RuntimeError("pytest is not installed beside what it runs") from None
+    options = [*OPTIONS]
+    options += [option for name, own in PLUGINS.items() if importlib.util.find_spec(name) for option in own]
+    _forget(os.path.dirname(path), (path, *args))
     try:
-        with contextlib.redirect_stderr(heard) if heard is not None else contextlib.nullcontext():
-            code = pytest.main([*OPTIONS, *args, path], plugins=[_Plugin(pytest, run)])
+        aside = contextlib.nullcontext() if heard is None else contextlib.redirect_stderr(heard)
+        with tempfile.TemporaryDirectory() as cache, aside:
+            options += ["-o", f"cache_dir={cache}"]
+            code = pytest.main([*options, *args, path], plugins=[_plugin(pytest, run)])
     finally:
         # pytest keeps the last failure for debuggers, and with it all that stood in its frames.
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             sys.__dict__.pop(name, None)
         gc.collect()
-    if not run.failures and code not in (0, 1):
-        words = " ".join(heard.getvalue().split()) if heard is not None else ""
-        raise RuntimeError(f"pytest has no test of it to run: {words or f'it ends with {int(code)}'}")
+    if code not in (0, 1, NO_TESTS):
+        words = _error(heard.getvalue()) if heard is not None else ""
+        raise RuntimeError(f"pytest cannot run its tests: {words or f'it ends with {int(code)}'}")
+
+
+_last: list[Any] = []
+
+
+def _forget(folder: str, what: tuple[str, ...]) -> None:
+    """Forget the modules beside other tests, or beside these with other arguments: they keep what those were."""
+    if _last and _last[0] != what:
+        for name, module in list(sys.modules.items()):
+            own = os.path.dirname(getattr(module, "__file__", None) or "")
+            if own and own in (folder, os.path.dirname(_last[0][0])):
+                del sys.modules[name]
+    _last[:] = [what]
+
+
+def _error(text: str) -> str:
+    """Return what pytest marks as an exception's words, or all."""
+    lines = [line.strip() for line in text.splitlines()]
+    marked = [line[1:].strip() for line in lines if line.startswith("E ")]
+    return " ".join(marked or lines).strip()
+
+
+def _plugin(pytest: Any, run: Tested) -> Any:
+    for hook in (_Plugin.pytest_runtest_call, _Plugin.pytest_fixture_setup):
+        pytest.hookimpl(hookwrapper=True)(hook)
+    pytest.hookimpl(tryfirst=True)(_Plugin.pytest_runtestloop)
+    pytest.hookimpl(tryfirst=True, optionalhook=True)(_Plugin.pytest_timeout_set_timer)
+    return _Plugin(pytest, run)
 
 
 class _Plugin:
@@ -60,11 +104,10 @@ class _Plugin:
 
     def __init__(self, pytest: Any, run: Tested) -> None:
         self.pytest, self.run = pytest, run
-        pytest.hookimpl(tryfirst=True)(_Plugin.pytest_runtestloop)
 
     def pytest_runtestloop(self, session: Any) -> bool:
-        """See pytest's hook."""
-        items = [(item, words_of_test(item)) for item in session.items]
+        """Run the tests in the order of their text, whatever else sorts them."""
+        items = [(item, words_of_test(item)) for item in sorted(session.items, key=_place)]
         items = [(item, words) for item, words in items if self.run.asked_for(words)]
         following = [item for item, _ in items[1:]]
         for (item, words), after in zip(items, [*following, None]):
@@ -72,32 +115,54 @@ class _Plugin:
             self.run.tested(words, functools.partial(protocol, item=item, nextitem=after))
         return True
 
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Take calls for cases."""
+        with self.run.calling(True):
+            yield
+
+    def pytest_fixture_setup(self) -> Iterator[None]:
+        """Take none."""
+        with self.run.calling(False):
+            yield
+
+    def pytest_timeout_set_timer(self) -> bool:
+        """Set none, which would end the process: a test takes as long as its case is measured."""
+        return True
+
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
-        """See pytest's hook."""
+        """Hear what ends a test."""
         if call.excinfo is not None and not isinstance(call.excinfo.value, Left):
             error = call.excinfo.value
             skips = isinstance(error, (self.pytest.skip.Exception, self.pytest.xfail.Exception))
-            self.run.failures.append((item.name, SystemExit(str(error)) if skips else error))
+            self.run.ended(item.name, SystemExit(str(error)) if skips else error)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """See pytest's hook."""
+        """Hear what keeps a file's tests from being found."""
         if report.failed:
-            words = [line for line in report.longreprtext.splitlines() if line.strip()]
-            self.run.failures.append(("", RuntimeError(words[-1].removeprefix("E ").strip() if words else "fails")))
+            self.run.ended(report.nodeid, RuntimeError(_error(report.longreprtext)))
         elif report.skipped:
-            self.run.failures.append(("", SystemExit(str(report.longrepr[2]).removeprefix("Skipped: "))))
+            self.run.ended(report.nodeid, SystemExit(str(report.longrepr[2]).removeprefix("Skipped: ")))
+
+
+def _place(item: Any) -> tuple[Any, ...]:
+    asked = getattr(item, "callspec", None)
+    return (
+        *(str(part) for part in item.location[:1]),
+        item.location[1] or 0,
+        *(asked.indices.values() if asked else ()),
+    )
 
 
 def words_of_test(item: Any) -> Words:
-    """Return what tells a test of pytest's from others: its name, and the parameters that are words; the id of them all
-    where some are not."""
+    """Return what tells a test of pytest's from others: its name and parameters; the id of them all where one has no
+    word."""
     owner = getattr(item, "cls", None)
     name = getattr(item, "originalname", None) or item.name
     words: Words = {"test": name if owner is None else f"{owner.__name__}.{name}"}
     asked = getattr(item, "callspec", None)
     if asked is not None:
-        told = {name: word(value) for name, value in asked.params.items()}
+        told = {free(name, *words): label(value) for name, value in asked.params.items()}
         words.update((name, value) for name, value in told.items() if value is not None)
         if None in told.values():
-            words["id"] = asked.id
+            words["id"] = asked.id[-80:]
     return words
