@@ -171,15 +171,17 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
 
 def ended(found: Mapping[Side, Found]) -> list[str]:
     """Return notes on benchmark scripts that have no case here, fail behind some of their calls, or lack references."""
-    notes: dict[str, list[str]] = {}
+    sides: dict[tuple[str, str], list[str]] = {}
     for name, side in found.items():
         for one in side.scripts:
-            file, known = one["file"], one["listed"]
-            if known["skipped"]:
-                notes.setdefault(f"{file}: skipped: it has no case here: {known['skipped']}", []).append(name)
-            for text in filter(None, (known["ended"], known["alone"])):
-                notes.setdefault(f"{file}: {text}", []).append(name)
-    return [f"{text} ({' and '.join(names)})" for text, names in notes.items()]
+            known = one["listed"]
+            skipped = known["skipped"] and f"skipped: it has no case here: {known['skipped']}"
+            for text in filter(None, (skipped, known["ended"], known["alone"])):
+                sides.setdefault((text, one["file"]), []).append(name)
+    files: dict[tuple[str, str], list[str]] = {}
+    for (text, file), names in sides.items():
+        files.setdefault((text, " and ".join(names)), []).append(file)
+    return [f"{listed(alike, 5)}: {text} ({names})" for (text, names), alike in files.items()]
 
 
 def _own(described: dict[str, Any], policy: Policy) -> list[Any]:

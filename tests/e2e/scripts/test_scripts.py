@@ -214,7 +214,20 @@ def test_nothing_is_compared_with_a_reference_that_base_misses(project: Repo) ->
 
 def test_a_script_that_is_not_for_this_machine_is_skipped_in_its_words(project: Repo) -> None:
     project.write("benchmarks/calls.py", "import sys\nsys.exit('requires SM100')\n")  # c*.py
+    project.write("benchmarks/cuts.py", "import nothing_of_this_name\n")
+    project.write("benchmarks/cut_too.py", "import nothing_of_this_name\n")
     listed = project.perfci("list")
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES
     assert "benchmarks/calls.py: skipped: it has no case here: requires SM100 (head)" in listed.err
+    assert (
+        "benchmarks/cut_too.py, benchmarks/cuts.py: skipped: it has no case here: fails before its first "
+        in listed.err
+    )
     assert listed.code == 0
+    project.git("stash", "--include-untracked")
+    project.write("benchmarks/caught.py", "import nothing_of_this_name\n")
+    run = project.perfci("compare", "caught", "--base", "HEAD")
+    assert run.code == 1
+    assert (
+        "`benchmarks/caught.py` has no case in head: fails before its first call of a timer" in run.report["sentence"]
+    )

@@ -20,7 +20,7 @@ from .calls import FUNCTION, ORDINAL, Counter, Scalar, Words, same, stable, tell
 from .copies import Copies
 from .held import Gone, Held
 from .runs import FALLING, RISING, Listing, Reaching
-from .script import Line, NoCalls, Script, Unlisted, Unsupported
+from .script import Line, Script, Unlisted, Unsupported
 from .timers import exchange
 
 MOST_TOLD = 3
@@ -207,7 +207,7 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list
         ends += _ends(Listing(script, tree, line, times, calls))
         lines += [index] * (len(calls) - len(lines))
     if not ends and not calls:
-        raise NoCalls("calls no timer that perfci knows in this process: name its own under `timers:`")
+        raise Unlisted("calls no timer that perfci knows in this process: name its own under `timers:`")
     texts = [explained(error) for _, error in ends]
     if not calls:
         if all(_skips(error) for _, error in ends):

@@ -22,10 +22,6 @@ class Unsupported(Unlisted):
     """Why a script has no case here, in its own words."""
 
 
-class NoCalls(Unlisted):
-    """A script calls no timer."""
-
-
 @dataclass(frozen=True)
 class Line:
     """The arguments of one run."""
