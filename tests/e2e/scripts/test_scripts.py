@@ -220,8 +220,7 @@ def test_a_script_that_is_not_for_this_machine_is_skipped_in_its_words(project: 
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES
     assert "benchmarks/calls.py: skipped: it has no case here: requires SM100 (head)" in listed.err
     assert (
-        "benchmarks/cut_too.py, benchmarks/cuts.py: skipped: it has no case here: fails before its first "
-        in listed.err
+        "benchmarks/cut_too.py, benchmarks/cuts.py: skipped: it has no case here: fails before its first " in listed.err
     )
     assert listed.code == 0
     project.git("stash", "--include-untracked")

@@ -139,9 +139,9 @@ def project(repo: Repo) -> Repo:
 def test_tests_and_lines_of_arguments_name_the_calls(project: Repo) -> None:
     listed = project.perfci("list")
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES, listed.out + listed.err
-    assert "benchmarks/list.txt:6 (requires SM100)" in listed.err
-    assert "test_newer_hardware (requires SM100)" in listed.err
-    assert "test_fixture[5], test_fixture[6] (TypeError" in listed.err
+    assert "benchmarks/list.txt:6: skipped: requires SM100" in listed.err
+    assert "test_newer_hardware: skipped: requires SM100" in listed.err
+    assert "test_fixture[5], test_fixture[6]: fails, so that only calls before that are cases: TypeError" in listed.err
     assert listed.code == 0
 
 

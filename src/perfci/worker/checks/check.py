@@ -366,7 +366,7 @@ def _expected(prepared: Prepared) -> Any:
 def _outcome(prepared: Prepared, out: Any, expected: Any, given: Given) -> Outcome:
     reference = prepared.bench.declared_reference()
     if reference is None:
-        found = finite(out)
+        found = finite(out, whatever=prepared.scripted)  # what a benchmark returns was not written to be compared
     else:
         found = compare(out, expected, reference.rtol, reference.atol, given, prepared.bench.fields)
     return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found

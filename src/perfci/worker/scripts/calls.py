@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import hashlib
 import math
 import os
@@ -20,10 +21,15 @@ LONGEST = 80
 """Characters of text that can tell calls apart."""
 MOST_PARTS = 8
 """Of a shape, or of what a function takes."""
-ADDRESS = re.compile(r" at 0x[0-9a-f]+|/")
+ADDRESS = re.compile(r""" at 0x[0-9a-f]+|(?<=['"])/""")
 """Of objects, and paths: other in each process."""
 FUNCTION, ORDINAL = "in", "nth"
 """Words of a call besides its variables': the function that calls, and which of equal calls it is."""
+
+
+def line_of(frame: FrameType, file: str) -> int:
+    """Return the line of a file at which a call stands, from a timer's caller outwards; 1 where it is in none."""
+    return next((outer.f_lineno for outer in _frames(frame) if outer.f_code.co_filename == file), 1)
 
 
 def words_of(frame: FrameType, folder: str) -> Words:
@@ -125,7 +131,9 @@ def label(value: Any) -> Optional[Scalar]:
     told = told if told is not None else shape(value)
     if told is not None:
         return told
-    if isinstance(value, (str, os.PathLike)):
+    if isinstance(value, enum.Enum):
+        text = f"{type(value).__name__}.{value.name}"
+    elif isinstance(value, (str, os.PathLike)):
         text = os.path.basename(os.fspath(value)) if os.path.isabs(value) else str(value)
     elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         text = value.__qualname__

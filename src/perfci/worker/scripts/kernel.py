@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import fnmatch
 import io
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional
 
 from ..bench import Bench
@@ -19,8 +20,9 @@ from ..declare import CaseSpec, Kernel, Params, Variant, case_id
 from .calls import FUNCTION, ORDINAL, Counter, Scalar, Words, same, stable, telling
 from .copies import Copies
 from .held import Gone, Held
-from .runs import FALLING, RISING, Listing, Reaching
-from .script import Line, Script, Unlisted, Unsupported
+from .runs import FALLING, RISING, End, Listing, Reaching
+from .script import Script, Unlisted, Unsupported
+from .tests import TEST
 from .timers import exchange
 
 MOST_TOLD = 3
@@ -86,8 +88,11 @@ class ScriptKernel(Kernel):
         """See `Kernel`."""
         if device != self.script.device:
             return []
-        made = [case for case in self.calls if _selected(case, self.script.select)]
-        return [CaseSpec(case_id(self.name, one), self.name, one, device, self.file, self.line) for one in made]
+        return [
+            CaseSpec(case_id(self.name, call), self.name, call, device, self.file, place)
+            for call, place in zip(self.calls, self.listed["places"])
+            if _selected(call, self.script.select)
+        ]
 
     def has(self, wanted: Params) -> bool:
         """Tell whether the script makes a call."""
@@ -179,77 +184,95 @@ def listing(script: Script, tree: str) -> dict[str, Any]:
     """Return what a script's calls are.
 
     `names` tell them apart; `stable` are those whose values are compared with base's, of one call; `calls` have the
-    parameters, and `lines` the number of the run, of each; `ended` says what ended runs, if not themselves. Raises
-    Unlisted, and ValueError where calls depend on times.
+    parameters, `lines` the number of the run, and `places` the line of the file, of each; `ended` says what ended runs,
+    if not themselves. Raises Unlisted, and ValueError where calls depend on times.
     """
-    (first, lines, ended), (second, _, _) = (_listed(script, tree, times) for times in (RISING, FALLING))
-    known = stable(first, second)
-    names = telling(first, known, script.base.get(script.file, {}).get("names", ()))
+    found, second = (_listed(script, tree, times) for times in (RISING, FALLING))
+    first = found.calls
+    known = stable(first, second.calls)
+    always = [TEST] if script.tests else []  # else a second test of a file would rename the first one's cases
+    names = telling(first, known, [*script.base.get(script.file, {}).get("names", always)])
     for name in (*script.select, *script.reference):
         if name not in (*names, ORDINAL):
             raise Unlisted(f"{name!r} tells none of its {len(first)} calls apart: {_known(names)} does")
     # Ordinals are those of a line's run, in which a call is reached.
     counters = [Counter(names) for _ in script.lines(tree)]
-    calls = [counters[line].name(words) for words, line in zip(first, lines)]
-    return {"names": names, "stable": known, "calls": calls, "lines": lines, "ended": ended}
+    calls = [counters[line].name(words) for words, line in zip(first, found.lines)]
+    ended = _ended(script, found)
+    return {
+        "names": names, "stable": known, "calls": calls, "lines": found.lines, "places": found.places, "ended": ended,
+    }  # fmt: skip
 
 
 def _known(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def _listed(script: Script, tree: str, times: tuple[float, float]) -> tuple[list[Words], list[int], str]:
-    """Return the words and the line of each call, and what failed behind them, or empty."""
-    calls: list[Words] = []
-    lines: list[int] = []
-    ends: list[tuple[str, BaseException]] = []
+@dataclass
+class _Listed:
+    """The calls of all runs of a script."""
+
+    calls: list[Words] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
+
+
+def _listed(script: Script, tree: str, times: tuple[float, float]) -> _Listed:
+    """Raises Unlisted where there are no calls."""
+    found = _Listed()
     for index, line in enumerate(script.lines(tree)):
-        ends += _ends(Listing(script, tree, line, times, calls))
-        lines += [index] * (len(calls) - len(lines))
-    if not ends and not calls:
+        run = Listing(script, tree, line, times, found.calls)
+        _run(run)
+        found.ends += run.ends
+        found.places += run.places
+        found.lines += [index] * len(run.places)
+    if found.calls:
+        return found
+    if not found.ends:
         raise Unlisted("calls no timer that perfci knows in this process: name its own under `timers:`")
-    texts = [explained(error) for _, error in ends]
-    if not calls:
-        if all(_skips(error) for _, error in ends):
-            raise Unsupported(texts[0])
-        if script.device == "cuda" and not _has_gpu():
-            raise Unsupported(f"there is no GPU: {texts[0]}")
-        raise Unlisted(f"fails before its first call of a timer: {texts[0]}")
-    if not ends:
-        return calls, lines, ""
-    if not (script.tests or script.each):
-        return calls, lines, f"fails behind call {len(calls)} of its timer, so that no more calls are cases: {texts[0]}"
-    places: dict[str, list[str]] = {}
-    for (where, _), text in zip(ends, texts):
-        places.setdefault(text, []).append(where)
-    told = _some([f"{_some(named)} ({text})" for text, named in places.items()])
-    return calls, lines, f"where these ended, only calls before that are cases: {told}"
+    text = found.ends[0].text
+    if all(end.skipped for end in found.ends):
+        raise Unsupported(text)
+    if script.device == "cuda" and not _has_gpu():
+        raise Unsupported(f"there is no GPU: {text}")
+    raise Unlisted(f"fails before its first call of a timer: {text}")
 
 
-def _some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:MOST_TOLD]) + (f" and {len(texts) - MOST_TOLD} more" if len(texts) > MOST_TOLD else "")
-
-
-def _ends(run: Listing) -> list[tuple[str, BaseException]]:
+def _run(run: Listing) -> None:
     def go() -> None:
         try:
             run.go()
         except BaseException as error:
             if not isinstance(error, SystemExit) or error.code:
-                run.ended(_place(run.script, run.line), error)
+                script = run.script
+                run.ended(f"{script.each}:{run.line.number}" if script.each else script.file, error)
 
     thread = threading.Thread(target=go)  # which has no loop, stream or mode of ours
     thread.start()
     thread.join()
-    return run.ends
 
 
-def _place(script: Script, line: Line) -> str:
-    return f"{script.each}:{line.number}" if script.each else script.file
+def _ended(script: Script, found: _Listed) -> str:
+    """Return what ended runs, and from which on calls are no cases, or empty."""
+    if not found.ends:
+        return ""
+    if not (script.tests or script.each):
+        text = found.ends[0].text
+        return f"fails behind call {len(found.calls)} of its timer, so that no more calls are cases: {text}"
+    told = []
+    for skipped, words in ((False, "fails, so that only calls before that are cases"), (True, "skipped")):
+        places: dict[str, list[str]] = {}
+        for end in found.ends:
+            if end.skipped == skipped:
+                places.setdefault(end.text, []).append(end.where)
+        told += [f"{_some(where)}: {words}: {text}" for text, where in places.items()]
+    return _some(told, "; ")
 
 
-def _skips(error: BaseException) -> bool:
-    return isinstance(error, SystemExit) and isinstance(error.code, str)
+def _some(texts: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(texts) - MOST_TOLD} more" if len(texts) > MOST_TOLD else ""
+    return between.join(texts[:MOST_TOLD]) + more
 
 
 def _has_gpu() -> bool:
@@ -257,14 +280,9 @@ def _has_gpu() -> bool:
     return torch is not None and bool(torch.cuda.is_available())
 
 
-def explained(error: BaseException) -> str:
-    """Return an exception in one short line, as a script tells it."""
-    text = " ".join(str(error).split())[:400]
-    if isinstance(error, SystemExit):
-        return f"it ends with {text}" if text.isdecimal() else text
-    return f"{type(error).__name__}: {text}".rstrip(": ")
-
-
 def _selected(params: Params, select: Mapping[str, Sequence[Scalar]]) -> bool:
-    first = {ORDINAL: 1, **params}
-    return all(any(str(first.get(name)) == str(value) for value in values) for name, values in select.items())
+    texts = {name: str(value) for name, value in {ORDINAL: 1, **params}.items()}
+    return all(
+        any(str(value) == texts.get(name) or fnmatch.fnmatchcase(texts.get(name, ""), str(value)) for value in values)
+        for name, values in select.items()
+    )

@@ -10,12 +10,13 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional
 
 from ..bench import Bench
 from ..declare import Params
-from .calls import FUNCTION, Counter, Words, free, same, scalar, words_of
+from .calls import FUNCTION, Counter, Words, free, line_of, same, scalar, words_of
 from .held import Held, Left
 from .script import Line, Script
 from .tests import run_tests
@@ -141,9 +142,10 @@ class Listing(Run):
         """`calls`: of the lines before, which it adds to."""
         super().__init__(script, tree, line)
         self.times, self.calls = times, calls
+        self.places: list[int] = []
+        """The line of each of its calls."""
         self.heard = io.StringIO()
-        self.ends: list[tuple[str, BaseException]] = []
-        """Place → what ended the script or a test there."""
+        self.ends: list[End] = []
 
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """See `timers.Running`."""
@@ -154,12 +156,32 @@ class Listing(Run):
         if len(self.calls) == MOST:
             raise RuntimeError(f"it makes more than {MOST} calls of its timer")
         self.calls.append(self.words(frame))
+        self.places.append(line_of(frame, os.path.join(self.tree, self.script.file)))
         return self.times[0] + self.times[1] * len(self.calls)
 
     def ended(self, where: str, error: BaseException) -> None:
         """See `tests.Tested`."""
-        error.__traceback__ = error.__context__ = error.__cause__ = None  # which keep all that stood in its frames
-        self.ends.append((where, error))
+        skipped = isinstance(error, SystemExit) and isinstance(error.code, str)
+        # No exception is kept, nor what stood in its frames.
+        self.ends.append(End(where, explained(error).replace(os.path.join(self.tree, ""), ""), skipped))
+
+
+@dataclass(frozen=True)
+class End:
+    """What ended a script or a test."""
+
+    where: str
+    text: str
+    skipped: bool
+    """It was not to run here, in its own words."""
+
+
+def explained(error: BaseException) -> str:
+    """Return an exception in one short line, as a script tells it."""
+    text = " ".join(str(error).split())[:400]
+    if isinstance(error, SystemExit):
+        return f"it ends with {text}" if text.isdecimal() else text
+    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 class Reaching(Run):

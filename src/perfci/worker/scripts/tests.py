@@ -25,6 +25,8 @@ OPTIONS = (
 while its case is measured."""
 PLUGINS = {"xdist": ["-n0"], "pytest_cov": ["--no-cov"], "pytest_rerunfailures": ["--reruns=0"]}
 """Plugin, whose options a project may set → what has it do nothing."""
+TEST = "test"
+"""The word of a test's name."""
 NO_TESTS = 5
 """Status of pytest where none is selected."""
 
@@ -52,7 +54,7 @@ def run_tests(run: Tested, path: str, args: Sequence[str], heard: Optional[io.St
     try:
         pytest = importlib.import_module("pytest")
     except ImportError:
-        raise RuntimeError("pytest is not installed beside what it runs") from None
+        raise RuntimeError(f"{sys.executable} has no pytest: install it there") from None
     options = [*OPTIONS]
     options += [option for name, own in PLUGINS.items() if importlib.util.find_spec(name) for option in own]
     _forget(os.path.dirname(path), (path, *args))
@@ -104,6 +106,12 @@ class _Plugin:
 
     def __init__(self, pytest: Any, run: Tested) -> None:
         self.pytest, self.run = pytest, run
+
+    def pytest_sessionstart(self, session: Any) -> None:
+        """Leave pytest's own report unwritten: it calls a test failed that perfci leaves."""
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter._tw._file = io.StringIO()
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Run the tests in the order of their text, whatever else sorts them."""
@@ -158,7 +166,7 @@ def words_of_test(item: Any) -> Words:
     word."""
     owner = getattr(item, "cls", None)
     name = getattr(item, "originalname", None) or item.name
-    words: Words = {"test": name if owner is None else f"{owner.__name__}.{name}"}
+    words: Words = {TEST: name if owner is None else f"{owner.__name__}.{name}"}
     asked = getattr(item, "callspec", None)
     if asked is not None:
         told = {free(name, *words): label(value) for name, value in asked.params.items()}
