@@ -1,6 +1,6 @@
 """Layer 6: the command line. Parses, calls, sets the exit code, nothing else.
 
-Each verb calls a module beside this; options.py describes the options.
+Each verb calls a module beside this.
 """
 
 import io
@@ -35,7 +35,7 @@ class Verbs(TyperGroup):
         return super().parse_args(ctx, args or ["--help"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of verbs; long ones go over two lines."""
+        """Write the list of verbs, long ones over two lines."""
         verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         shown = [(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb and not verb.hidden]
         with formatter.section("Commands"):
@@ -75,10 +75,11 @@ OF_MACHINE = (
 )
 """Behind the options of verbs that measure."""
 EXAMPLE = "kernels/example.py"
+WORKFLOW = ".github/workflows/perf.yml"
 FIRST_FILES = {
     "perfci.yaml": "perfci.yaml",
     EXAMPLE: "example.py",
-    ".github/workflows/perf.yml": "perf.yml",
+    WORKFLOW: "perf.yml",
 }
 SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflows/perf-nightly.yml"
 """Files that it writes on demand, beside a policy."""
@@ -122,6 +123,8 @@ def init(
             typer.echo(f"kept   {name}")
             continue
         _write_template(path, template, found.policy if name == "perfci.yaml" else None)
+        if found.scripts and found.cpu and name == WORKFLOW:
+            path.write_text(_on_cpu(path.read_text(encoding="utf-8")), encoding="utf-8")
         typer.echo(f"wrote  {name}")
     for line in found.said:
         typer.echo(f"note   {line}")
@@ -138,15 +141,27 @@ def init(
     )
     if found.scripts:
         typer.echo(
-            f"{count(len(found.scripts), 'benchmark file')}: `perfci list` shows their calls, which are the cases; "
-            "what to leave of them, and what says that they are right, is told at the policy's head."
+            f"{count(len(found.scripts), 'benchmark file')}: `perfci list` shows the calls of their timers, the cases; "
+            "how to keep some of them, and to say which results are right, stands at the head of perfci.yaml. "
+            "Change your code, and `perfci compare --base HEAD 'NAME/*'` judges the change by the cases of that name."
         )
     else:
         typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
 
 
+def _on_cpu(workflow: str) -> str:
+    """Return a workflow for benchmarks that need no GPU."""
+    lines = {
+        "runs-on: [self-hosted, gpu]": "runs-on: [self-hosted] # where nothing else runs",
+        "device: cuda # a runner that has lost its GPU fails": "device: cpu",
+        "device: cuda # as above": "device: cpu",
+    }
+    for gpu, cpu in lines.items():
+        workflow = workflow.replace(gpu, cpu)
+    return workflow
+
+
 def _write_beside(where: Path, names: list[str]) -> None:
-    """None where one of them is there."""
     if not (where / "perfci.yaml").exists():
         raise UsageError(f"{where / 'perfci.yaml'}: is missing: `perfci init` writes one")
     for name in names:
@@ -168,7 +183,6 @@ def _write_beside(where: Path, names: list[str]) -> None:
 
 
 def _write_template(path: Path, template: str, text: str | None = None) -> None:
-    """`text`: in place of the template's."""
     from perfci.system.files import write_atomic
 
     try:
@@ -572,7 +586,7 @@ def publish(here: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=T
 
 
 def main() -> None:
-    """Entry point: every error is one line on stderr, and the exit code tells its kind."""
+    """Entry point: every error is one line on stderr and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # `µ` on a terminal that knows only ASCII
@@ -583,7 +597,6 @@ def main() -> None:
 
 
 def _called(words: list[str]) -> int:
-    """Return the verb's exit code."""
     command: Any = typer.main.get_command(app)
     if "_PERFCI_COMPLETE" in os.environ:  # the shell's Tab
         command.main(words, "perfci")

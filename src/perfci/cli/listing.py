@@ -1,4 +1,4 @@
-"""`perfci list`: cases and limits; with `--plan` what a comparison takes and can show."""
+"""`perfci list`: cases and limits; with `--plan` what comparing takes and shows."""
 
 import json as jsonlib
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from perfci.measure.run import Measurement
 from perfci.model.criteria import Criterion
 from perfci.model.policy_text import FILE
 from perfci.model.results import Case
+from perfci.model.text import count
 from perfci.model.units import limit_percent, noise_percent
 from perfci.system.users import keep_outputs
 
@@ -25,7 +26,7 @@ _PLANS = ("case", "limit", "can show", "pairs", "time", "outlook")
 
 
 def list_cases(*, plan: bool, json: bool, **asked: Any) -> None:
-    """Print the working tree's cases with their limits, or what comparing them takes and can show.
+    """Print cases with limits, or what comparing them takes and can show.
 
     Ends with 3 where a suite file does not import.
     """
@@ -119,7 +120,10 @@ def _totals(expected: Forecast) -> list[str]:
         whole = _minutes(expected.seconds + expected.beside)
         total = f"{mark}{whole}: {pairs} of pairs, {_minutes(expected.beside)} of builds, checks and the like"
     late = sum(case.outlook == "budget" for case in expected.cases)
+    unknown = sum(case.outlook == "unknown" for case in expected.cases)
     verdict = f"{late} of {len(expected.cases)} cases stay inconclusive" if late else "fits"
+    if unknown and not late:
+        verdict = f"how many pairs {count(unknown, 'case')} will take is not known: `perfci calibrate` finds out"
     return [
         "",
         f"An unchanged tree takes {total}.",
@@ -132,7 +136,6 @@ def _minutes(seconds: float) -> str:
 
 
 def _print(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Tab-separated lines without a terminal."""
     console = Console()
     if not console.is_terminal:
         for line in lines if titles is _CASES else [titles, *lines]:

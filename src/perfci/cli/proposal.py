@@ -1,4 +1,4 @@
-"""A first policy for a repository's own benchmark scripts, which are read and not run."""
+"""A first policy for a repository's benchmark scripts, which are not run."""
 
 import ast
 import importlib.metadata
@@ -24,12 +24,12 @@ LARGEST = 2**20
 MOST = 6
 """Globs of a proposal, which has ten lines at most."""
 POLICY = """\
-# What perfci measures here, and what must hold. `perfci list` shows what tells the calls of the scripts' timers apart.
-# Below a script, `select: {{provider: ours}}` leaves some, and `reference: {{call: {{provider: torch}}, rtol: 1.0e-3}}`
-# names those whose result is right (docs/scripts.md).
+# What perfci measures here, and what must hold. `perfci list` shows the calls of the benchmarks' timers: the cases.
+# In an entry of the suite, `select: {{provider: ours}}` keeps some of them, by words of their names, and
+# `reference: {{call: {{provider: torch}}, rtol: 1.0e-3}}` says which calls' results are right (docs/scripts.md).
 version: 1
 {}
-limits: [{{cases: "*", metric: time, regression: 3%}}]
+limits: [{{cases: "*", metric: time, regression: {}}}]
 """
 COMPILED = re.compile(r"\b(CUDAExtension|CppExtension|Extension|cythonize|CMakeExtension)\(")
 VERSION = re.compile(r"""\bversion\(["']([\w.-]+)["']\)""")
@@ -45,11 +45,13 @@ class Proposal:
     """Files, of pytest's, too."""
     lines: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    cpu: bool = False
+    """None of them speaks of a GPU."""
 
     @property
     def policy(self) -> str | None:
         """Return the text of `perfci.yaml`; None without scripts."""
-        return POLICY.format("\n".join(self.lines)) if self.scripts else None
+        return POLICY.format("\n".join(self.lines), "10%" if self.cpu else "3%") if self.scripts else None
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,11 @@ class _File:
 
     @property
     def folder(self) -> str:
-        """Return the folder's path."""
         return str(PurePosixPath(self.path).parent)
 
 
 def propose(root: Path, files: Sequence[str]) -> Proposal:
-    """Return what makes the calls of benchmark scripts cases. `files`: relative to `root`; others are not looked at."""
+    """Return what makes calls of benchmark scripts cases. `files`: relative to `root`."""
     made = Proposal()
     read = list(_read(root, files))
     helpers: dict[str, set[str]] = defaultdict(set)
@@ -97,6 +98,7 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     if themselves:
         made.said.append(f"left out, as they time by themselves: {listed(themselves, 5)}: see `timers:`")
     on_gpu = {one.path for one in read if one.gpu}
+    made.cpu = on_gpu.isdisjoint([*made.scripts, *tests])
     entries = [*_entries("script", made.scripts, on_gpu), *_entries("pytest", tests, on_gpu)]
     made.scripts += tests
     if len(entries) > MOST:
@@ -148,7 +150,6 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _does(node: ast.stmt) -> bool:
-    """Tell whether a statement of a module does more than define."""
     if isinstance(node, ast.If):
         test = ast.unparse(node.test)
         return "TYPE_CHECKING" not in test and any(_does(inner) for inner in (*node.body, *node.orelse))
@@ -182,7 +183,6 @@ def _common(names: Sequence[str]) -> str:
 
 
 def _build(root: Path, read: Sequence[_File], said: list[str]) -> list[str]:
-    """Return `path:` and `build:` where the project needs them, and say what is missing for that here."""
     lines = []
     if any((root / "python").glob("*/__init__.py")):
         lines.append("path: [., python]")

@@ -74,7 +74,7 @@ def load(
             continue  # a suite that base does not have yet: its cases are new
         if kind is not None:
             reason = Reason(
-                kind="import" if kind == "absent" else kind,
+                kind="script" if kind == "absent" else kind,
                 text=file["error"]["text"][:1000],
                 log=f"logs/{side.name}.log",
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from types import UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -160,8 +160,8 @@ def _level(loc: Loc) -> type[BaseModel]:
 def _last(annotation: Any) -> Any:
     """What a list or mapping holds; of a union the last."""
     inside = next(reversed(get_args(annotation)), None)
-    while get_origin(inside) is not None and (get_origin(inside) is Annotated or isinstance(inside, UnionType)):
-        inside = get_args(inside)[0] if get_origin(inside) is Annotated else get_args(inside)[-1]
+    while (origin := get_origin(inside)) in (Annotated, Union, UnionType):
+        inside = get_args(inside)[0 if origin is Annotated else -1]
     return inside
 
 

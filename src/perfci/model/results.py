@@ -18,7 +18,7 @@ ReasonKind = Literal[
     "skipped",  # by the benchmark itself
     "device",  # the device that it needs is not here
     "import",  # the suite file does not import
-    "script",  # the calls of a benchmark script are no cases
+    "script",  # a file or a glob of the suite has no case here
     "build",  # the side did not build
     "exception",  # the case raised
     "crash",  # killed by a signal

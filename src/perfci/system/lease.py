@@ -45,7 +45,7 @@ class Lease:
             if left <= 0:
                 raise MachineError(
                     f"{escaped(self.device_key)}: another perfci{self._holder()} still measures on it after "
-                    f"{self.wait:g} s: wait for it to end, or choose another device"
+                    f"{self.wait:g} s: wait for it to end (PERFCI_WAIT=30m waits longer), or choose another device"
                 )
             if not told:
                 told = True

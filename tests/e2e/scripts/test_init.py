@@ -33,7 +33,8 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
     assert not (repo.root / "kernels/example.py").exists()
     lines = run.out.splitlines()
     assert "note   left out, as they time by themselves: benchmarks/events.py: see `timers:`" in lines
-    assert lines[-1].startswith("5 benchmark files: `perfci list` shows their calls")
+    assert "runs-on: [self-hosted, gpu]" in (repo.root / ".github/workflows/perf.yml").read_text()
+    assert lines[-1].startswith("5 benchmark files: `perfci list` shows the calls")
 
 
 def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
@@ -52,3 +53,16 @@ def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
     (repo.root / "perfci.yaml").unlink()
     repo.write("pyproject.toml", "[project\n")
     assert "note   pyproject.toml: " in repo.perfci("init").out
+
+
+def test_benchmarks_without_a_gpu_get_a_policy_and_a_workflow_without_one(repo: Repo) -> None:
+    repo.write("tests/test_bench.py", FIXTURE)
+    (repo.root / "perfci.yaml").unlink(missing_ok=True)
+    run = repo.perfci("init")
+    assert run.code == 0, run.err
+    policy = parse_policy((repo.root / "perfci.yaml").read_text())
+    assert policy.limits[0].regression == 0.1
+    workflow = (repo.root / ".github/workflows/perf.yml").read_text()
+    assert "cuda" not in workflow
+    assert "gpu" not in workflow
+    assert workflow.count("device: cpu") == 2
