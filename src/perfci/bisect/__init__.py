@@ -1,1 +1,1 @@
-"""Find the commit that changed a metric: comparisons in turns, and what follows from their answers."""
+"""Find the commit that changed a metric."""

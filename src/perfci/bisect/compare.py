@@ -90,7 +90,7 @@ class Comparisons:
         """None until something was measured."""
         path = self.out / JOURNAL
         self.resumed = path.exists() and not asked.restart and self._load(path, identity)
-        """True where an unfinished bisect is gone on with."""
+        """An unfinished bisect is gone on with."""
         if not self.resumed:
             _put_away(self.out)
         self._file = Appender(path)
@@ -123,7 +123,7 @@ class Comparisons:
         return True
 
     def ask(self, asked: Trial) -> BisectStep:
-        """Return the answer, from the journal where it is there. Raises PerfciError, KeyboardInterrupt."""
+        """Return the answer, from the journal if there. Raises PerfciError, KeyboardInterrupt."""
         if not self.knows(asked):
             one = self._told(asked) or self._measured(asked)
             self.known[_key(asked)] = one
@@ -143,8 +143,6 @@ class Comparisons:
         self._file.close()
 
     def _told(self, asked: Trial) -> BisectStep | None:
-        """Where nothing needs to be measured for it."""
-
         def answer(answer: Answer, reason: str) -> BisectStep:
             return BisectStep(purpose=asked.purpose, base=asked.base, head=asked.head, answer=answer, reason=reason)
 
@@ -241,7 +239,6 @@ def _about(results: Results) -> About:
 
 
 def _larger_budget(results: Results) -> float | None:
-    """Where this one ended before an answer; None where time is no help."""
     ended = any(case.stopped == "budget" for case in results.cases)
     return max(MORE_BUDGET * results.plan.budget, results.budget_needed) if ended else None
 

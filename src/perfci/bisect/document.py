@@ -1,4 +1,4 @@
-"""The document of a bisect: the ranges that it searched, and every comparison."""
+"""The document of a bisect: ranges, and every comparison."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The bisect, from two names of commits to a document."""
+"""The bisect, from names of commits to a document."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ LOG = ANSWERS[2]
 
 
 Tell = Callable[[BisectStep, CommitFacts, bool], None]
-"""Say what became of a comparison, with the facts of its head; True where it was known."""
+"""Say what became of a comparison; True where it was known."""
 
 
 def bisect(asked: Bisecting, measure: Measure, note: Callable[[str], None], tell: Tell) -> Bisect:

@@ -1,4 +1,4 @@
-"""The search: what is asked, and what follows. It measures nothing.
+"""The search. It measures nothing.
 
 The ends are compared first. A step then asks whether at least half of their change is there, from the good end to a
 candidate that git chooses. The chance of a wrong step is shared out over all candidates. The commit that the steps name
@@ -92,14 +92,13 @@ def _log(one: BisectStep) -> float:
 
 
 def _half_width(one: BisectStep) -> float:
-    """0 without an interval."""
     if one.interval is None or one.interval.low <= 0:
         return 0.0
     return (math.log(one.interval.high) - math.log(one.interval.low)) / 2
 
 
 def rest(found: Range, history: GitHistory) -> Iterator[tuple[str, str]]:
-    """Yield the ranges in which what a commit that is accused leaves of the change may lie."""
+    """Yield the ranges in which an accused commit leaves something of the change."""
     if found.ending == "found" and found.several and found.named is not None:
         commit = found.named.commit
         for parent in history.parents(commit):
@@ -112,7 +111,7 @@ def rest(found: Range, history: GitHistory) -> Iterator[tuple[str, str]]:
 def search_all(
     history: GitHistory, ask: Callable[[Trial], BisectStep], good: str, bad: str, metric: str, *, deeper: bool
 ) -> list[Range]:
-    """Search a range, and with `deeper` what each accused commit leaves. Raises what `ask` raises."""
+    """Search a range, with `deeper` what accused commits leave, too. Raises what `ask` raises."""
     found: list[Range] = []
     waiting = [(good, bad)]
     while waiting:

@@ -1,4 +1,4 @@
-"""git's own bisect, in a repository of its own: the checkout and a bisect by hand stay as they are."""
+"""git's bisect, in a repository of its own, which leaves the checkout alone."""
 
 import os
 import re
@@ -115,7 +115,7 @@ class GitHistory:
 
     @contextmanager
     def walk(self, good: str, bad: str) -> Iterator[Walk]:
-        """Begin a walk; its log is kept when it ends."""
+        """Begin a walk; its log is kept."""
         steps = Walk(self.repo, self.scratch / f"{len(self.logs)}.git", good, bad, first_parent=self.first_parent)
         self.logs.append("")
         try:

@@ -1,4 +1,4 @@
-"""A bisect for people: on a terminal, in a log, and as Markdown."""
+"""A bisect for people: on a terminal, in a log, as Markdown."""
 
 from collections.abc import Sequence
 
@@ -77,7 +77,7 @@ def told(one: BisectStep, head: CommitFacts) -> str:
 
 
 def print_bisect(found: Bisect, console: Console) -> None:
-    """Print each range with its steps, and what came of those before the last."""
+    """Print each range, with its steps at the end."""
     rich = console.is_terminal
     put(console, visible(_about(found)), "dim")
     for one in found.ranges:
@@ -94,7 +94,7 @@ def print_bisect(found: Bisect, console: Console) -> None:
 
 
 def print_answer(found: Bisect, console: Console) -> None:
-    """Print which commits are accused, or that none is."""
+    """Print which commits are accused, if any."""
     put(console, visible(found.sentence), "bold")
 
 

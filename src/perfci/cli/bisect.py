@@ -1,4 +1,4 @@
-"""`perfci bisect`: find the commit, write and tell it, exit."""
+"""`perfci bisect`."""
 
 import signal
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ FILES = (*ANSWERS, f"{COMPARISONS}/")
 def find_commit(
     good: str, bad: str, *, metric: str, limit: str | None, search: Mapping[str, Any], json: bool, **asked: Any
 ) -> None:
-    """Do one whole bisect. Ends the process with its exit code. `search`: fields of `Bisecting`."""
+    """Do a bisect. Ends the process with its exit code. `search`: fields of `Bisecting`."""
     request = read_request("compare", keeps=True, **asked)
     where, out, cache = request.where.repository, request.where.out, request.where.cache
     request = request.but(out=out / FOLDER, keep="base" if cache else None)
@@ -65,7 +65,6 @@ def find_commit(
 
 
 def _measure(console: Console, outputs: Outputs, request: Request) -> Results:
-    """With a report unless it is a step."""
     out, question = request.where.out, request.what.question
     with Teller(console, brief=True) as teller:
         measurement = Measurement(request, teller)

@@ -1,4 +1,4 @@
-"""`perfci ci`: one job of GitHub Actions, from its event to its exit code."""
+"""`perfci ci`: one job of GitHub Actions."""
 
 import json
 import os
@@ -55,7 +55,6 @@ class JobAnswer:
     summary: str
     """Markdown."""
     failing: int = 0
-    """Cases that fail the gate."""
     annotations: list[str] = field(default_factory=list)
     out: Path | None = None
     artifact: str = ""
@@ -67,7 +66,7 @@ class JobAnswer:
 
 
 def run_job() -> None:
-    """Do the whole job. Ends the process with its exit code."""
+    """Do the job. Ends the process with its exit code."""
     env = without_secrets()
     files = workflow.Files(env)
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())  # one stream: the runner mixes two in any order
@@ -117,7 +116,7 @@ def sift_reports(folder: Path) -> None:
 
 
 def without_secrets() -> dict[str, str]:
-    """Return the environment, whose runner's part is then hidden from processes that it starts.
+    """Return the environment, its runner's part then hidden from its processes.
 
     With a secret in it the process first starts itself anew without: /proc shows what a process was started with. So it
     does where Python could import from the checkout.
@@ -134,7 +133,7 @@ def without_secrets() -> dict[str, str]:
 
 
 def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` without secrets; for untrusted code without any variable whose value resembles one."""
+    """Return `env` without secrets; for untrusted code without any value resembling one."""
     try:
         trusted = event.load(env).trusted
     except UsageError:
@@ -148,8 +147,6 @@ def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is known before anything of the change runs."""
-
     env: Mapping[str, str]
     settings: Settings
     context: event.Context
@@ -168,7 +165,6 @@ def gate(env: Mapping[str, str]) -> JobAnswer:
 
 
 def _read(env: Mapping[str, str]) -> _Job:
-    """Unless it must not measure."""
     settings, context = read_settings(env), event.load(env)
     if context.privileged:
         raise UsageError(
@@ -193,7 +189,6 @@ def _read(env: Mapping[str, str]) -> _Job:
 
 
 def _decide(job: _Job) -> JobAnswer | Request:
-    """The answer where nothing is to be measured."""
     settings, context, repo, shard = job.settings, job.context, job.repo, job.shard
     if shard is not None and (stands := _stands(shard, job.env)) is not None:
         return stands
@@ -231,7 +226,6 @@ def _do(job: _Job, request: Request) -> JobAnswer:
 
 
 def _base_of(plan: SharedPlan) -> str:
-    """For `find_base`."""
     if plan.what.pull_request:
         return ""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", plan.base or ""):
@@ -258,7 +252,6 @@ def _stands(shard: Shard, env: Mapping[str, str]) -> JobAnswer | None:
 
 
 def _handed_over(shard: Shard, env: Mapping[str, str]) -> list[Results]:
-    """Unreadable ones are left to who publishes."""
     if not env.get("PERFCI_EARLIER"):
         return []
     folder, handed = Path(env["PERFCI_EARLIER"]), []
@@ -288,7 +281,6 @@ def _plan(shards: int, job: _Job, request: Request) -> JobAnswer:
 
 
 def _made(out: Path) -> Path:
-    """Without an earlier job's results."""
     with disk_errors("written", out):
         out.mkdir(exist_ok=True)
         for name in ("results.json", UNMEASURED):
@@ -297,7 +289,6 @@ def _made(out: Path) -> Path:
 
 
 def _reports(out: Path, temporary: Path) -> Path | None:
-    """Away from what is uploaded as it is."""
     reports = collect(out, temporary)
     for line in reports.left:
         typer.echo(f"perfci: raw: not handed on: {line}")
@@ -332,7 +323,6 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Ba
 
 
 def _words(settings: Settings, request: Request) -> list[str]:
-    """For a container."""
     what, how = request.what, request.how
     words = how.command[2:]
     words += [f"--base={what.base}"] if what.base else []
@@ -342,7 +332,6 @@ def _words(settings: Settings, request: Request) -> list[str]:
 
 
 def _command(settings: Settings, compares: bool) -> list[str]:
-    """For a clone; the run adds the base."""
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]
@@ -368,7 +357,6 @@ def _answer(outcome: Finished, settings: Settings, context: event.Context, out: 
 
 
 def _fit(file: Path) -> list[str]:
-    """Returns an annotation where none will take them."""
     with disk_errors("read", file):
         content = file.read_bytes()
     try:

@@ -1,4 +1,4 @@
-"""Measuring in a container of perfci's image: `perfci docker VERB …`, and a job with an image in `container:`."""
+"""Measuring in a container: `perfci docker VERB …`, and a job with an image in `container:`."""
 
 import os
 import signal

@@ -22,7 +22,7 @@ from perfci.system.files import disk_error, remove_tree
 
 
 def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, offline: bool) -> None:
-    """Check the machine, print the findings, end with 0 or 3. Raises UsageError for a missing folder."""
+    """Check the machine; end with 0 or 3. Raises UsageError for a missing folder."""
     if not where.is_dir():
         raise UsageError(f"--repo {escaped(where)}: is no folder")
     root, policy, lines = _policy(where.resolve())
@@ -53,7 +53,6 @@ def examine_machine(*, where: Path, out: Path, python: str | None, json: bool, o
 
 
 def _policy(where: Path) -> tuple[Path, Policy, list[Finding]]:
-    """With what is wrong with it."""
     root, policy = where, Policy(version=1, suite=["*.py"])
     try:
         repo = Repository.find(where)

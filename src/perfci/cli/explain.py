@@ -20,7 +20,7 @@ _SHOWN = 60
 
 
 def explain_cases(cases: list[str], *, json: bool, **asked: Any) -> None:
-    """Record and compare the work of cases. Ends the process: 0 where it is the same in all, else 1."""
+    """Compare the work of cases. Ends the process: 0 where it is the same in all, else 1."""
     request = read_request("compare", cases=cases, device=None, **asked)
     with Teller(Console(stderr=True)) as teller, keep_outputs(request.where.out, request.where.repository) as outputs:
         found = explain_work(request, teller)

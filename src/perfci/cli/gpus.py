@@ -26,7 +26,7 @@ from perfci.system.users import find_account, keep_outputs
 
 
 def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
-    """Compare on the GPUs of `--gpus`. Ends the process with the exit code."""
+    """Compare on the GPUs of `--gpus`."""
     if asked.get("prepare"):
         measure_and_report("compare", **asked)  # which builds, and needs no GPU
     refuse_keep("a run on several GPUs")
@@ -42,7 +42,7 @@ def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
 
 
 def compare_on(members: list[Member], request: Request) -> NoReturn:
-    """Compare, judge, write and tell. Ends the process with the exit code."""
+    """Compare, judge, write and tell."""
     signal.signal(signal.SIGTERM, interrupt)
     out = request.where.out
     if (out / FOLDER / "shard-1" / JOURNAL).exists():
@@ -73,7 +73,7 @@ def compare_on(members: list[Member], request: Request) -> NoReturn:
 
 
 def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
-    """Raise UsageError where a case does not run on GPUs."""
+    """Raise UsageError where a case runs on no GPU."""
     if all(one.gpu for one in members) and set(plan.plan.devices) != {"cuda"}:
         raise UsageError(
             "--gpus: the policy measures on the CPU, whose cores are shared here: give --device cuda, and compare "

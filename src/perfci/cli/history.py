@@ -1,4 +1,4 @@
-"""`perfci history`: the verbs of the history. Each names its options here and loads what it needs when it is called."""
+"""`perfci history`: its verbs. Each loads what it needs when it is called."""
 
 import os
 import re

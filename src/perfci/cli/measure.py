@@ -1,4 +1,4 @@
-"""`perfci run`, `perfci compare` and `perfci calibrate`: measure, judge or conclude, render, exit."""
+"""`perfci run`, `perfci compare` and `perfci calibrate`."""
 
 import os
 import shlex
@@ -46,7 +46,6 @@ class Finished:
 
     report: Report
     problem: PerfciError | KeyboardInterrupt | None
-    """The error that ended it early."""
     files: Sequence[str] = ()
     """Shown to people."""
 
@@ -75,7 +74,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 
 
 def tell_measured(request: Request) -> NoReturn:
-    """Measure, judge, write and tell. Ends the process."""
+    """Measure, judge, write and tell."""
     outcome = measure(request, Console(stderr=True))
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
@@ -163,7 +162,7 @@ def interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **asked: Any) -> Request:
-    """Return the request of a command line, with defaults for what a verb does not ask.
+    """Return the request of a command line.
 
     `keeps`: kept builds. Raises UsageError for what typer cannot check.
     """
@@ -190,7 +189,7 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
 
 
 def read_machine(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a request that variables of this machine tell. Raises UsageError."""
+    """Return the fields of a request that variables tell. Raises UsageError."""
     fields: dict[str, Any] = {}
     if wait := variables.get(WAIT):
         fields["wait"] = duration(WAIT, wait)
@@ -217,7 +216,7 @@ def read_kept(variables: Mapping[str, str], mode: str, *, pull_request: bool) ->
 
 
 def refuse_keep(who: str) -> None:
-    """Raise UsageError where a build is to be kept of a run that keeps none."""
+    """Raise UsageError where a run that keeps no build is to keep one."""
     if os.environ.get(KEEP):
         raise UsageError(f"{KEEP}: {who} keeps no build: leave it out")
 
@@ -238,7 +237,6 @@ def environments(mode: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_side(values: Sequence[str]) -> dict[str, list[str]]:
-    """By their prefix, `base:` or none."""
     sides: dict[str, list[str]] = {}
     for value in values:
         prefix = "base:" if value.startswith("base:") else ""

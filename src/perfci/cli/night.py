@@ -1,4 +1,4 @@
-"""`perfci history plan` and `perfci history measure`: a night's comparisons, each with its own report."""
+"""`perfci history plan` and `perfci history measure`: a night's comparisons."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,14 +43,14 @@ class Comparison(NamedTuple):
 
 
 def tell_plan(store: str, where: Path) -> NoReturn:
-    """Print a night's plan as one line of JSON. Ends the process with 0."""
+    """Print a night's plan as one line of JSON."""
     plan = read_night(_repository(where), store)
     typer.echo(plan.model_dump_json())
     raise typer.Exit(0)
 
 
 def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> NoReturn:
-    """Make a night's comparisons. Ends the process with the worst exit code."""
+    """Make a night's comparisons. Ends with the worst exit code."""
     if (store is None) == (plan_file is None):
         raise UsageError("--store and --plan: give one: the store itself, or what `perfci history plan` says of it")
     where, out = folders(asked["where"], asked.pop("out"))
@@ -91,13 +91,12 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
 
 
 def _require_ours(out: Path) -> None:
-    """Raise UsageError where a folder that a night begins anew is somebody else's."""
+    """Raise UsageError where a folder of the night is somebody else's."""
     if not (out / NIGHT).is_file() and (found := [name for name in _FOLDERS if os.path.lexists(out / name)]):
         raise UsageError(f"--out {out}: holds {found[0]}, which is of no night: name another folder, or a new one")
 
 
 def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
-    """For a comparison by itself."""
     valued = [(name, asked.get(name)) for name in ("budget", "python")]
     words = [word for device in asked.get("device") or [] for word in ("--device", device)]
     words += [word for name, value in valued if value for word in (f"--{name}", str(value))]
@@ -157,7 +156,7 @@ def read_night(repo: Repository, store: str) -> NightPlan:
 
 
 def read_measured(folder: Path) -> tuple[NightPlan, dict[str, Path]]:
-    """Return a night's plan, and the folders of its comparisons that have a report. Raises UsageError."""
+    """Return a night's plan, and its comparisons' folders with a report. Raises UsageError."""
     made_by = "`perfci history measure` makes this folder"
     plan = read_document(folder / NIGHT, NightPlan, _LARGEST, "plan of a night", made_by)
     found = {name: folder / name for name in _FOLDERS if (folder / name / "report.json").is_file()}
@@ -167,7 +166,6 @@ def read_measured(folder: Path) -> tuple[NightPlan, dict[str, Path]]:
 
 
 def _read_plan(file: Path, repo: Repository) -> NightPlan:
-    """And one of another commit."""
     shown, made_by = f"--plan {file}", "`perfci history plan` makes one"
     plan = read_document(file, NightPlan, _LARGEST, "plan of a night", made_by, shown)
     head = repo.commit("HEAD").sha
@@ -184,7 +182,6 @@ def _repository(where: Path) -> Repository:
 
 
 def _named(repo: Repository, reference: Reference) -> str:
-    """Its name where it still means the commit."""
     try:
         return reference.name if repo.commit(reference.name).sha == reference.commit.sha else reference.commit.sha
     except UsageError:

@@ -17,7 +17,6 @@ OUT = Path("perfci-out")
 
 
 def _known(incomplete: str) -> list[str]:
-    """Return the last run's cases that begin so, and a glob for each kernel's, for the shell's Tab."""
     import json
 
     from perfci.system.bounded import Unread, regular
@@ -137,7 +136,7 @@ Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def taking(*groups: type) -> Callable[[Verb], Verb]:
-    """Give a verb the options of `groups`, in order, behind its own, as keywords in its `**asked`."""
+    """Give a verb the options of `groups`, behind its own, as keywords in its `**asked`."""
 
     def decorate(verb: Verb) -> Verb:
         own = inspect.signature(verb)

@@ -55,8 +55,8 @@ def write_all(
 ) -> list[str]:
     """Write results (if given) and the report into `out`. Raises MachineError.
 
-    `measured`: results that are written already, and the folder of what was recorded beside them. Returns those of
-    FILES that belong to these results.
+    `measured`: written results, and the folder of records beside them. Returns those of FILES that belong to these
+    results.
     """
     if results is not None:
         write_atomic(out / "results.json", results.model_dump_json(indent=1) + "\n")
@@ -138,7 +138,6 @@ def _samples(pair: Pair, found: Any) -> dict[Side, list[list[float]]]:
 
 
 def _numbers(found: Any) -> bool:
-    """Non-empty lists of finite numbers."""
     return isinstance(found, list) and all(
         isinstance(one, list) and one and all(isinstance(n, float | int) and math.isfinite(n) for n in one)
         for one in found

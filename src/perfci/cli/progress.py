@@ -104,7 +104,6 @@ class Teller:
 
 
 def _about(seconds: float) -> str:
-    """`40 s`, `2 min 30 s`."""
     step = next((step for below, step in _STEPS if seconds < below), 60)
     whole = max(1, round(seconds / step)) * step
     return f"{whole} s" if whole < 60 else duration(whole)

@@ -1,4 +1,4 @@
-"""`perfci publish`: judge a workflow run, and say so on GitHub."""
+"""`perfci publish`: judge a workflow run on GitHub."""
 
 import json
 import os
@@ -24,7 +24,7 @@ _PACKAGES = {"github": "PyGithub"}
 
 
 def publish_run(here: Path | None = None) -> None:
-    """Do one whole publication. Ends the process with the verdict's exit code.
+    """Publish. Ends the process with the verdict's exit code.
 
     `here`: the folder in which this job measured, for the comment alone; then ends with 0, or 3 where that fails.
     """
@@ -73,7 +73,7 @@ def publish_run(here: Path | None = None) -> None:
 
 
 def not_installed(verb: str, error: ModuleNotFoundError) -> UsageError:
-    """Return the error that names a verb's missing package. Raises `error` for perfci's own modules."""
+    """Return the error on a missing package. Raises `error` for perfci's own modules."""
     if (error.name or "perfci").partition(".")[0] == "perfci":
         raise error
     name = _PACKAGES.get(error.name or "", error.name)
@@ -113,6 +113,5 @@ def log_line(text: str) -> str:
 
 
 def _action(env: Mapping[str, str]) -> str:
-    """Such as `labeled`, or empty."""
     action = json.loads(Path(env["GITHUB_EVENT_PATH"]).read_bytes()).get("action")
     return action if isinstance(action, str) else ""

@@ -1,4 +1,4 @@
-"""`perfci report` and `perfci import`: judge and render files, perfci's own or another tool's."""
+"""`perfci report` and `perfci import`: judge and render files."""
 
 import glob
 import re
@@ -34,7 +34,7 @@ def judge_files(
     out: Path | None,
     json: bool,
 ) -> NoReturn:
-    """Judge `results` (a file, or its folder). Ends the process.
+    """Judge `results`, a file or its folder.
 
     `costs`: say where the time went instead.
     """
@@ -53,7 +53,7 @@ def judge_files(
 
 
 def judged(measured: Results, policy: Path | None, *, strict: bool) -> Report:
-    """Return the report, by the limits of `policy` where given. Raises UsageError."""
+    """Return the report by `policy`'s limits, if given. Raises UsageError."""
     if policy is None:
         return judge(measured, strict=strict)
     return judge_by(_read_policy(policy), measured, strict=strict, where=str(policy))
@@ -71,7 +71,7 @@ def judge_imported(
     out: Path,
     json: bool,
 ) -> NoReturn:
-    """Judge another tool's files of head, against base's if any. Ends the process.
+    """Judge another tool's files of head, against base's if any.
 
     `head`, `base`: files, folders, patterns.
     """
@@ -97,7 +97,6 @@ def judge_imported(
 
 
 def _items(texts: Sequence[str]) -> dict[str, Work]:
-    """By patterns of ids."""
     found = {}
     for text in texts:
         pattern, _, told = (part.strip() for part in text.rpartition("="))

@@ -1,4 +1,4 @@
-"""`perfci plan`, `perfci compare --shard` and `perfci merge`: a comparison that several machines share."""
+"""`perfci plan`, `perfci compare --shard` and `perfci merge`."""
 
 import os
 import re
@@ -40,7 +40,7 @@ _PLANNED = {
 
 
 def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) -> NoReturn:
-    """Write the plan of a shared comparison. Ends the process with 0."""
+    """Write the plan of a shared comparison."""
     for name, number, most in (("--shards", shards, MOST_SHARDS), ("--models", models, MOST_MODELS)):
         if not 1 <= number <= most:
             raise UsageError(f"{name} {number}: write a number from 1 to {most}")
@@ -72,8 +72,7 @@ def make_plan(shards: int, models: int, out: Path, *, json: bool, **asked: Any) 
 def write_plan(request: Request, shards: int, file: Path) -> SharedPlan | Finished:
     """Plan the comparison of `request` into `file`. Raises PerfciError.
 
-    Where base's policy is at fault there are results without a number, by which who publishes them knows that head
-    fixes it.
+    Where base's policy is at fault there are results without a number, so that a publisher knows that head fixes it.
     """
     signal.signal(signal.SIGTERM, interrupt)
     folder = request.where.out
@@ -110,7 +109,7 @@ def told(plan: SharedPlan) -> list[str]:
 
 
 def measure_shard(text: str, *, out: Path, **asked: Any) -> NoReturn:
-    """Measure a shard of a plan, `FILE:K/N`. Ends the process with its exit code."""
+    """Measure a shard, `FILE:K/N`. Ends with its exit code."""
     for name, written in _PLANNED.items():
         if asked.get(name):
             raise UsageError(f"{written}: a shard does what was planned: leave it out beside --shard")
@@ -160,14 +159,12 @@ class Merged(NamedTuple):
 
     results: Results
     folder: Path
-    """For their report."""
     shards: list[Path]
-    """Their folders."""
 
 
 def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
-    """Return the merged results of folders or files, in `out`; of several device models each in its own folder
-    there. Raises UsageError, MachineError."""
+    """Return merged results, in `out`; of several device models each in its own folder there. Raises UsageError,
+    MachineError."""
     if len(paths) > 4 * MOST_SHARDS:
         raise UsageError(f"merge: {len(paths)} folders: name those of one plan")
     found: list[tuple[str, Results]] = []
@@ -190,7 +187,6 @@ def read_shards(paths: Sequence[Path], out: Path) -> list[Merged]:
 
 
 def _home(results: Results, out: Path, taken: Collection[Path]) -> Path:
-    """`out`, or below it the device model's."""
     if results.part is None or results.part.models == 1:
         return out
     name = re.sub(r"[^A-Za-z0-9]+", "-", model_of(results)).strip("-") or "model"
@@ -218,7 +214,7 @@ def judge_merged(
     out: Path,
     json: bool,
 ) -> NoReturn:
-    """Judge the shards in `paths` as one run; of several device models as a run each. Ends the process."""
+    """Judge the shards in `paths` as one run per device model."""
     merged = read_shards(paths, out)
     if json and len(merged) > 1:
         raise UsageError(f"--json: {len(merged)} models have a report each: leave it out, and read each report.json")

@@ -1,10 +1,10 @@
-"""Layer 5: perfci in containers: what its image starts with, and what starts it."""
+"""Layer 5: perfci in containers."""
 
 import sys
 
 
 def say(line: str) -> None:
-    """Print `line` on stderr as perfci does, unless it is empty."""
+    """Print `line` on stderr as perfci does, unless empty."""
     if line:
         sys.stderr.write(f"perfci: {line}\n")
         sys.stderr.flush()

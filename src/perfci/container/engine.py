@@ -1,4 +1,4 @@
-"""The Docker Engine, by Docker's SDK, imported on demand. Each of its errors becomes one line of perfci's."""
+"""The Docker Engine, by Docker's SDK. Each of its errors becomes one line."""
 
 import importlib
 import shutil
@@ -216,7 +216,7 @@ def unreachable(error: BaseException) -> MachineError:
 
 
 def refusal(text: bytes | str) -> PerfciError:
-    """Return a refusal as an error that says what to do."""
+    """Return a refusal as an error with a remedy."""
     words = escaped(text.decode(errors="replace") if isinstance(text, bytes) else text)
     known = words.lower()
     if "unknown capability" in known:

@@ -66,7 +66,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def default(where: Path) -> list[str]:
-    """Return arguments to compare where there is a base, else for the tree alone. Raises as `settle`."""
+    """Return arguments to compare, without a base for the tree alone. Raises as `settle`."""
     if not os.access(where, os.W_OK):
         raise UsageError(
             f"{where}: cannot be written: mount a folder for the output and name it: "

@@ -1,4 +1,4 @@
-"""The rights of a container: as few as needed, fewer for code that is not trusted. Pure but for `read_host`."""
+"""The rights of a container, fewer for code that is not trusted. Pure but for `read_host`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -73,7 +73,7 @@ def need_of(verb: str, policies: Collection[Policy]) -> Need:
 
 
 def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfmon: bool = True) -> Counting:
-    """Return the lowest rung on which ncu can do what is needed: none, PERFMON, SYS_ADMIN.
+    """Return the lowest sufficient rung: none, PERFMON, SYS_ADMIN.
 
     `asked`: `--counters`, `--no-counters`. `perfmon`: the engine knows it. SYS_ADMIN, close to root on the host, only
     where an option, limit or verb asks for counters.
@@ -94,8 +94,8 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
 
 
 def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
-    """Return the caller's variables for the container, without what would not fit the image, and for code that is
-    not trusted without every likely secret, also one in `pass_env`."""
+    """Return the caller's variables that fit the image; for code that is not trusted no likely secret, not even of
+    `pass_env`."""
     named = set(pass_env)
 
     def fits(name: str) -> bool:
@@ -111,7 +111,7 @@ def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bo
 
 
 def require_no_cover(path: Path, what: str) -> None:
-    """Raise UsageError where mounting the host's `path` at the same place would hide a part of the image."""
+    """Raise UsageError where mounting the host's `path` would hide a part of the image."""
     words = path.parts[1:]
     inner = [tuple(folder.split("/")) for folder in _CLOSED]
     if str(path) in _TAKEN or any(words == one[: len(words)] or one == words[: len(one)] for one in inner):

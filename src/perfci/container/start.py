@@ -1,5 +1,4 @@
-"""`perfci VERB` in containers of its image: it builds with a network and without rights, and measures the other way
-round.
+"""`perfci VERB` in containers: it builds with a network and without rights, and measures the other way round.
 
 The repository is mounted read-only and the output on its own, both at their paths on the host.
 """
@@ -157,7 +156,7 @@ def _counted(engine: Engine, terms: Terms, phase: Phase, volume: str | None, run
 
 
 def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) -> dict[str, Any]:
-    """Return the arguments of Docker's SDK (`containers.create`) for one container of a job. Pure."""
+    """Return the arguments of `containers.create` for one container. Pure."""
     job, where = terms.job, terms.job.request.where
     networked = phase in ("build", "list")
     gpus = None if phase == "build" else terms.gpus
@@ -211,7 +210,7 @@ def arguments(terms: Terms, phase: Phase, volume: str | None, rung: Counting) ->
 
 
 def command(job: Job, phase: Phase, rung: Counting) -> list[str]:
-    """Return arguments for the image's entry point: the caller's words, then those that overrule them."""
+    """Return arguments for the entry point: the caller's words, then those that overrule them."""
     words = list(job.words)
     end = words.index("--") if "--" in words else len(words)
     more = ["--repo", str(job.request.where.repository)]
@@ -261,7 +260,7 @@ def choose_gpus(asked: str, host: Host) -> tuple[str, ...] | None:
 
 
 def default_image(host: Host, gpus: tuple[str, ...] | None) -> str:
-    """Return the newest image that the driver runs. Raises MachineError for a driver too old for any."""
+    """Return the newest image that the driver runs. Raises MachineError."""
     if gpus is None or host.driver is None:
         return f"perfci:{DEFAULT}"
     name = for_driver(host.driver)
@@ -272,7 +271,7 @@ def default_image(host: Host, gpus: tuple[str, ...] | None) -> str:
 
 
 def require_fit(name: str, image: Image, host: Host, gpus: tuple[str, ...] | None) -> None:
-    """Raise UsageError for an image that is not perfci's or of another version, MachineError for an old driver."""
+    """Raise UsageError for a foreign image or another version, MachineError for an old driver."""
     variant = image.env.get(VARIANT)
     if variant is None:
         raise UsageError(f"image {escaped(name)}: holds no perfci: begin it with `FROM perfci:{DEFAULT}`")

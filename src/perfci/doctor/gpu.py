@@ -57,7 +57,7 @@ class Boards:
 
     @property
     def cuda(self) -> int | None:
-        """The newest CUDA that the driver runs, as 13000; None where it is not known."""
+        """The newest CUDA that the driver runs, as 13000."""
         return self.boards[0].cuda if self.boards else None
 
 

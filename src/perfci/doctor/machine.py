@@ -1,4 +1,4 @@
-"""The machine as checks see it: files below a root, programs, and facts that are asked for once."""
+"""The machine as checks see it: files, programs, and facts asked for once."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ PATIENCE = 5.0
 
 
 def asked(function: Callable[[], Fact]) -> "Future[Fact]":
-    """Start `function` in a daemon thread: a hang in a driver does not hold up the end."""
+    """Start `function` in a daemon thread: a driver may hang."""
     answer: Future[Fact] = Future()
 
     def run() -> None:
@@ -68,7 +68,7 @@ class Machine:
         return cast("Fact", self._facts[ask].result())
 
     def read(self, path: str, most: int = 1 << 16) -> str | None:
-        """Return the beginning of an absolute `path`; None where it cannot be read."""
+        """Return the beginning of an absolute `path`, if readable."""
         try:
             with (self.root / path.lstrip("/")).open("rb") as handle:
                 return handle.read(most).decode(errors="replace")
@@ -80,7 +80,7 @@ class Machine:
         return os.path.lexists(self.root / path.lstrip("/"))
 
     def which(self, name: str) -> str | None:
-        """Return the program `name` on the PATH."""
+        """Return `name` on the PATH."""
         return shutil.which(name, path=self.env.get("PATH", os.defpath))
 
     def run(

@@ -1,4 +1,4 @@
-"""Checks of profilers: those that are there, and their permission to count."""
+"""Checks of profilers and their permission to count."""
 
 import csv
 import os
@@ -50,7 +50,7 @@ def nsys(machine: Machine) -> InstalledNsys | Fault:
 
 
 def check_nsys(machine: Machine) -> Iterator[Finding]:
-    """Check what keeps Nsight Systems from working, what it would lose, and see of others."""
+    """Check what keeps Nsight Systems from working, what it would lose or see."""
     tool = machine.known(nsys)
     if isinstance(tool, Fault):
         if nsys_command.candidates(machine.env) or machine.known(boards).boards:
@@ -115,7 +115,7 @@ def _foreign_lock(machine: Machine) -> Path | None:
 
 
 def counting_refused(machine: Machine) -> Fault | None:
-    """Return why counting will be refused, by kernel, the driver's parameter and capabilities."""
+    """Return why counting will be refused, as predicted."""
     fault = ncu_command.may_count(machine.root)
     if fault is None and ncu_command.admin_only(machine.root) and "user" in own_namespaces(machine):
         # The driver asks for the capability in the machine's first user namespace.
@@ -126,7 +126,7 @@ def counting_refused(machine: Machine) -> Fault | None:
 
 
 def permission(machine: Machine) -> tuple[Fault | None, bool]:
-    """Return why counters may not be read, and whether that was tried, not predicted."""
+    """Return why counters may not be read, and whether that was tried."""
     tool = machine.known(ncu)
     if isinstance(tool, Fault) or not machine.known(inside).usable:
         return counting_refused(machine), False
@@ -155,7 +155,7 @@ def _probe(machine: Machine, tool: InstalledNcu, scratch: Path) -> Fault | None:
 
 
 def check_counters(machine: Machine) -> Iterator[Finding]:
-    """Check whether counters may be read: tried, or predicted where that cannot be."""
+    """Check whether counters may be read, by trying where possible."""
     if not machine.known(boards).boards:
         return
     fault, tried = machine.known(permission)
@@ -165,7 +165,7 @@ def check_counters(machine: Machine) -> Iterator[Finding]:
 
 
 def counters(machine: Machine) -> tuple[str, str]:
-    """Return the source of counters, and why there is none, or a doubt about it."""
+    """Return the source of counters, and why there is none, or a doubt."""
     if not machine.known(boards).boards:
         return "", "no GPU"
     tool = machine.known(ncu)
@@ -178,7 +178,7 @@ def counters(machine: Machine) -> tuple[str, str]:
 
 
 def check_code(machine: Machine) -> Iterator[Finding]:
-    """Check for what reads machine code, which tells of tensor cores without counters."""
+    """Check for what reads machine code."""
     if not machine.known(boards).boards or counters(machine)[0]:
         return
     said = machine.run([machine.python, "-c", sass.SEARCH], TOOL_TIME, env=machine.tested, cwd=machine.root)

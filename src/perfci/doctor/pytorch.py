@@ -1,4 +1,4 @@
-"""torch and its packages as the interpreter of the code under test sees them, asked in a process of its own."""
+"""torch as the interpreter of the code under test sees it, in a process of its own."""
 
 import json
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def inside(machine: Machine) -> Inside:
 
 
 def check_torch(machine: Machine) -> Iterator[Finding]:
-    """Check the interpreter, its torch, and whether that can use the GPU."""
+    """Check the interpreter, its torch, and its use of the GPU."""
     seen = machine.known(inside)
     python = seen.get("python")
     if not python:

@@ -70,7 +70,7 @@ def check_git(machine: Machine) -> Iterator[Finding]:
 
 
 def check_token(machine: Machine) -> Iterator[Finding]:
-    """Check for secrets in git's configuration, submodules included: named, never shown."""
+    """Check for secrets in git's configurations: named, never shown."""
     repo, said = machine.known(repository)
     if repo is None:
         if DUBIOUS in said.err:
@@ -111,7 +111,7 @@ def configurations(repo: Repo) -> list[Path]:
 
 
 def included(entries: Sequence[str], file: Path) -> list[Path]:
-    """Return the files that `file` includes, on a condition or without."""
+    """Return the files that `file` includes."""
     named = (entry.partition("\n") for entry in entries)
     return [file.parent / Path(value).expanduser() for key, _, value in named if _INCLUDE.fullmatch(key)]
 

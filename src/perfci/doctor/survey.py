@@ -1,4 +1,4 @@
-"""All checks at once, each in a thread; lines in the order of the checks."""
+"""All checks at once, each in a thread."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -23,7 +23,7 @@ def tiers(machine: Machine) -> list[TierState]:
 
 
 def state(tier: Tier, source: str, why: str) -> TierState:
-    """Return a tier's state from its source, and why there is none, or a doubt about it."""
+    """Return a tier's state; `why`: there is no source, or a doubt."""
     names = [metric.name for metric in CATALOGUE.values() if metric.tier == tier]
     return TierState(tier=tier, given=bool(source), source=source, why=why, metrics=names)
 

@@ -56,7 +56,7 @@ def check_strace(machine: Machine) -> Iterator[Finding]:
 
 
 def check_image(machine: Machine, built: bool = False) -> Iterator[Finding]:
-    """Check in perfci's image that the driver is new enough, and versions are those pinned.
+    """Check an image's driver and pinned versions.
 
     Where it is `built`, what is not fails.
     """

@@ -19,8 +19,7 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
 
     `owns`: the verdicts, one of which must be there to accept. The label counts when someone with write access set it
     after the last push to the head, and after a check had said that this very head does not pass. Times are GitHub's
-    own: the label's from the pull request's events, the push's from the activity of the head's branch; the author
-    chooses commits' dates. Raises ApiError.
+    own: the author chooses commits' dates. Raises ApiError.
     """
     if ACCEPT_LABEL not in {label.name for label in pull.labels}:
         return None, ""
@@ -59,7 +58,6 @@ def _reason(body: str) -> str:
 
 
 def _pushed(pull: PullRequest, api: Api) -> datetime | None:
-    """None where the branch's newest move led elsewhere."""
     head = pull.head
     if head.repo is None:
         return None

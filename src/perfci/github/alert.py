@@ -1,4 +1,4 @@
-"""The one issue of a device's alerts: opened, kept true, closed, and opened again.
+"""The one issue of a device's alerts.
 
 It needs `issues: write` alone. A step may be repeated: it reads the issues again before it writes.
 """
@@ -70,8 +70,8 @@ class Settled:
 def settle(alerts: Alerts, suite: str, repository: str, api: Api) -> Settled:
     """Make the issue of a device say what is known of its alerts; `repository`: its address.
 
-    Ours is an issue that the token's own account wrote and that ends with the marker. The lowest open number stays.
-    What a person closed stays closed until another alert begins. Raises Forbidden, ApiError.
+    Ours is an issue by the token's own account that ends with the marker; the lowest open number stays. What a person
+    closed stays closed until another alert begins. Raises Forbidden, ApiError.
     """
     me = api.call("whose the token is", api.viewer)
     what = f"the issue of {shorten(visible(alerts.name), 100)}"

@@ -123,7 +123,7 @@ class Api:
         return str(answer["data"]["viewer"]["login"])
 
     def download(self, artifact: int, limit: int) -> bytes:
-        """Return the archive of an artifact, which lies elsewhere and is not sent the token.
+        """Return an artifact's archive, which lies elsewhere and is not sent the token.
 
         Raises ApiError for more than `limit` bytes, an unsafe address, and an artifact that is gone.
         """

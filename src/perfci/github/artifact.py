@@ -109,7 +109,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
 
 
 def parse(content: bytes) -> Results:
-    """Parse JSON, held to RFC 8259 and to bounds on all that costs time or space. Raises Unfit."""
+    """Parse JSON, held to RFC 8259 and to bounds on what costs time or space. Raises Unfit."""
     try:
         data = json.loads(
             content.decode("utf-8"),
@@ -157,8 +157,6 @@ def _whole(text: str) -> int:
 
 
 class _Objects:
-    """Makes a document's objects, of a limited number."""
-
     def __init__(self) -> None:
         self.left = MOST_OBJECTS
 
@@ -250,7 +248,6 @@ def _check_bounds(results: Results) -> None:
 
 
 def _check_proofs(results: Results) -> None:
-    """For a proof that perfci would not have made, or that the results contradict."""
     digests = {side.tree for side in results.sides.values()}
     for case in results.cases:
         if case.proof is None or not case.proof.by:
@@ -270,6 +267,5 @@ def _check_proofs(results: Results) -> None:
 
 
 def _has_work(case: Case) -> bool:
-    """Base and head ask the same, and time a graph."""
     captured = all(side.timing is not None and side.timing.mode in GRAPH_MODES for side in case.sides.values())
     return case.device == "cuda" and captured and not differences(case.sides["base"], case.sides["head"])

@@ -1,5 +1,5 @@
-"""The check run on the head, which a branch rule can require. `result.py` decides its conclusion; here are its name
-(`perfci into BRANCH` where no rule asks for it), its annotations, and what is written."""
+"""The check run on the head, which a branch rule can require. `result.py` decides its conclusion; where no rule asks
+for it, it is called `perfci into BRANCH`."""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _OTHERS = re.compile(r"\A<!-- perfci: of others -->.*?<!-- perfci: its own -->\n
 
 
 def name_of(suite: str, into: str = "") -> str:
-    """Return the name for a branch rule; `into`: the branch, where no rule asks."""
+    """Return the name for a branch rule; `into`: the branch where none asks."""
     name = "perfci" if suite == "perfci" else f"perfci ({suite})"
     return f"{name} into {shorten(visible(into), _LONGEST_BRANCH, middle=True)}" if into else name
 
@@ -45,8 +45,8 @@ def name_of(suite: str, into: str = "") -> str:
 def unasked(base: str, api: Api) -> str:
     """Return `base` where no rule asks for its checks, else empty. Raises ApiError.
 
-    A rule asks for a commit's check, whatever that was proposed for. So a verdict for a branch that anybody may loosen
-    must not bear the name that another's rule asks for: no event might come to take it back in time.
+    A rule asks for a commit's check, whatever that was proposed for: a verdict for a branch that anybody may loosen
+    must not bear the name that another's rule asks for.
     """
     if not base:
         return ""
@@ -101,7 +101,7 @@ class Checks:
         return str(check.html_url), self.conclude()
 
     def conclude(self) -> list[str]:
-        """Conclude all checks, asked for by a rule or not. Return notes for people."""
+        """Conclude all checks. Return notes for people."""
         return [note for into in dict.fromkeys(("", self._into)) for note in self._conclude(into)]
 
     def _conclude(self, into: str) -> list[str]:

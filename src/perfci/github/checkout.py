@@ -1,4 +1,4 @@
-"""Is the checkout fit to be measured, and does it hold the base? All this runs before code under test does."""
+"""Is the checkout fit to be measured, with its base? All this runs before code under test does."""
 
 import os
 from dataclasses import dataclass

@@ -147,7 +147,7 @@ class Context:
     merge_sha: str | None
     """GitHub's merge commit of the pull request's head and base, which actions/checkout takes."""
     trusted: bool
-    """The code's authors may write to the repository; False for forks and where unknown."""
+    """The code's authors may write to the repository; False where unknown."""
     privileged: bool
     """The event carries the base repository's rights: a pull request's code must not run."""
     default: str = ""

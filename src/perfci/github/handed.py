@@ -1,4 +1,4 @@
-"""Gathers each job's measurements, and those of a plan that several shared as one.
+"""Gathers each job's measurements; a shared plan's as one.
 
 Shards are merged before judging: the error rates, and so the verdict, are the whole plan's.
 """
@@ -47,7 +47,7 @@ class Gathered(NamedTuple):
 
 
 def gather(source: Source, inputs: Publishing, api: Api) -> Gathered:
-    """Read what a run's jobs measured, and confirm that it was this change."""
+    """Read what a run's jobs measured, and confirm it."""
     handed, missing = list[Handed](), list[str]()
     idle, planned, unconfirmed, began = 0, 0, "", time.monotonic()
     of = change(source, api) if source.artifacts else None

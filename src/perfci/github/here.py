@@ -27,7 +27,7 @@ _RIGHTS = "give the job `permissions: {contents: read, pull-requests: write}`"
 def write_comment(
     context: Context, folder: Path, artifacts: Sequence[Artifact], inputs: Publishing, api: Api
 ) -> sticky.Posted | None:
-    """Write what this job left in `folder` into its pull request's one comment; None without a pull request.
+    """Write what `folder` holds into the pull request's one comment; None without a pull request.
 
     Raises UsageError where the code is not known to be the repository's own, ApiError.
     """

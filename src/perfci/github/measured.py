@@ -1,4 +1,4 @@
-"""Was this change measured, against its base, and all of it? By GitHub's own history.
+"""Was all of this change measured, against its base? By GitHub's own history.
 
 The measuring workflow may be the change's own: it may have named another base, fewer cases, another device.
 """
@@ -47,7 +47,7 @@ class Change:
 def confirm(results: Results, change: Change, inputs: Publishing, api: Api) -> str:
     """Raise Unfit unless `change` was measured, against the base that it leaves.
 
-    Returns why a measured merge may differ from GitHub's; empty where it does not.
+    Returns why a measured merge may differ from GitHub's, or empty.
     """
     commit = _commit(results, "head")
     if commit is None:
@@ -149,7 +149,6 @@ def tip(branch: str, api: Api) -> str | None:
 
 
 def _commit(results: Results, side: Side) -> str | None:
-    """If it is a whole hash."""
     code = results.sides.get(side)
     return code.commit if code is not None and code.commit and _SHA.fullmatch(code.commit) else None
 

@@ -57,7 +57,7 @@ class Published:
     notes: list[str] = field(default_factory=list)
     """What could not be done. The verdict stands."""
     waiting: str = ""
-    """Why nothing was published: another run is to measure, or measures now."""
+    """Why nothing was published: another run measures."""
     stale: bool = False
     """Nothing was published, and existing checks may not hold any more."""
     unread: str = ""
@@ -92,11 +92,8 @@ class Published:
 
 @dataclass(frozen=True)
 class _Faulty:
-    """Base's policy, or its limit, that nothing can be judged by."""
-
     problem: UsageError
     declared: Declared = field(default_factory=lambda: Declared(whole=False))
-    """As far as the measurements tell."""
 
 
 def publish(
@@ -105,7 +102,7 @@ def publish(
     """Judge what the run of `context` measured, and say so on GitHub.
 
     `action`: the event's, such as `labeled`; `history`: opens the one there is. Raises ApiError where the run or base's
-    policy cannot be read; later errors are named in the outcome.
+    policy cannot be read; later errors are in the outcome.
     """
     outcome = Published(
         Publication(suite=inputs.suite, origin=context.origin), waiting=_waiting(context.origin, action)
@@ -137,7 +134,6 @@ def publish(
 
 
 def _waiting(origin: Origin, action: str) -> str:
-    """Why an event brings nothing to publish, or empty."""
     if action in _BEGUN:
         return "the run has only begun"
     if origin.event == "pull_request_target" and action in _MOVED:
@@ -184,7 +180,6 @@ def _tell(
 
 
 def _judge(source: Source, publication: Publication, inputs: Publishing, api: Api) -> _Faulty | None:
-    """Returns what is wrong with base's policy."""
     if source.doubt:
         publication.missing.append(source.doubt)
         return None
@@ -243,7 +238,7 @@ def worth_telling(publication: Publication, when: When) -> bool:
 def _policy(source: Source, api: Api) -> tuple[Policy | None, str]:
     """None where base has none yet.
 
-    Without a pull request that of the default branch: nobody has reviewed another, and a rule may take the check.
+    Without a pull request the default branch's: nobody has reviewed another.
     """
     sha, branch = source.origin.head_sha, source.base or source.default
     if branch:
@@ -270,7 +265,6 @@ def _content(sha: str, api: Api) -> bytes:
 
 
 def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
-    """Empty where head's policy fixes base's."""
     sha = source.origin.head_sha
     where = f"{short(sha)}:{FILE}"
     try:
@@ -287,7 +281,6 @@ def _unsound(source: Source, faulty: _Faulty, api: Api) -> str:
 def _read(
     source: Source, policy: Policy | None, where: str, into: Publication, inputs: Publishing, api: Api
 ) -> _Faulty | None:
-    """Returns what is wrong with base's policy."""
     gathered = gather(source, inputs, api)
     into.missing += gathered.missing
     faults = [_judged(handed, policy, where, source.origin, into) for handed in gathered.handed]
@@ -315,7 +308,6 @@ def _read(
 
 
 def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, into: Publication) -> _Faulty | None:
-    """Returns what is wrong with base's policy."""
     results, faulty = handed.results, None
     declared = results.plan.declared or Declared(whole=False)
     try:
@@ -352,7 +344,6 @@ def _hear(source: Source, into: Publication, joined: int, inputs: Publishing, ap
 
 
 def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
-    """By the policy that counts and GitHub's list of files, or empty."""
     if policy is None or not policy.ignore:
         return ""
     files = changed_files(source, api)
@@ -365,7 +356,6 @@ def _ignored(source: Source, policy: Policy | None, api: Api) -> str:
 
 
 def _without_own_commits(source: Source, api: Api) -> str:
-    """By GitHub's history: base has every commit of head's. Else empty."""
     base = brings_nothing(source, api)
     return (
         f"{named(short(source.origin.head_sha))} has no commit of its own, {named(base)} holds them all" if base else ""

@@ -1,6 +1,6 @@
 """The profilers' own reports on their way into an artifact.
 
-Code under test can write there too: a report is any ordinary file of such a name.
+Code under test can write there too.
 """
 
 import re
@@ -34,7 +34,7 @@ class Reports(NamedTuple):
 
 
 def clear(out: Path) -> None:
-    """Remove the reports in a run's folder, which is uploaded and must never hold them.
+    """Remove the reports in a run's folder, which is uploaded.
 
     Raises UsageError for a link, MachineError where the disk refuses.
     """
@@ -46,7 +46,7 @@ def clear(out: Path) -> None:
 
 
 def collect(out: Path, temporary: Path) -> Reports:
-    """Move the reports of a run out of `out` into a new folder below `temporary`, the smallest first, up to LARGEST.
+    """Move reports out of `out` into a new folder below `temporary`, smallest first, up to LARGEST.
 
     Raises what `clear` raises, which has to stop the upload.
     """

@@ -1,4 +1,4 @@
-"""The results of runs at a commit, and what its checks say by them. Pure: `check.py` applies it.
+"""The results of runs at a commit, and what its checks say. Pure.
 
 Every check of ours on a commit says the worst of the newest results of all that ask for it, and what asks and has no
 result yet passes nothing: a rule asks for a commit's check, whichever pull request it is the head of.
@@ -115,7 +115,6 @@ class Open:
 
     number: int
     base: str
-    """The branch that it goes into."""
 
     @property
     def question(self) -> Question:
@@ -133,11 +132,10 @@ class Decided:
     waits: str
     """What asks and has no result yet; empty with `by`."""
     asking: Mapping[Question, str]
-    """All that ask, for people."""
     newest: Mapping[Question, Result]
 
     def lead(self, result: Result) -> tuple[str, str]:
-        """Return how a check's title begins, and why; both empty where its own run decides."""
+        """Return how a check's title begins, and why; empty where its own run decides."""
         newest = self.newest[result.question]
         if result.age < newest.age:
             return f"Superseded by run {newest.run}, attempt {newest.attempt}", ""
@@ -156,7 +154,7 @@ def conclusion(publication: Publication) -> Conclusion:
     """Return the conclusion of a publication.
 
     Only `success`, `neutral` and `skipped` satisfy a rule that requires the check. A fault is `action_required`: it
-    does not read as a regression. `neutral` is undecided.
+    does not read as a regression.
     """
     code = publication.exit_code
     if code:
@@ -165,7 +163,7 @@ def conclusion(publication: Publication) -> Conclusion:
 
 
 def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[str] = ()) -> Decided | None:
-    """Return what the checks of a commit say; None without a result.
+    """Return what a commit's checks say; None without a result.
 
     `pulls` ask, each for its branch, and merge queues (`queued`: their branches) for their commits: for such a branch
     the queue alone, so that whoever opens a pull request of it can neither pass nor stop it. Without either the

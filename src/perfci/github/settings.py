@@ -159,7 +159,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 class ArtifactName(NamedTuple):
-    """The name of an artifact of measurements: unique in a run, and readable by a publisher.
+    """The name of an artifact of measurements, unique in a run.
 
     `suite--job--shard--attempt`; only the job holds two hyphens in a row.
     """
@@ -181,7 +181,7 @@ class ArtifactName(NamedTuple):
 
 
 def require_one_job(env: Mapping[str, str]) -> None:
-    """Raise UsageError for a job of a matrix: with `publish: here` each would overwrite the one comment."""
+    """Raise UsageError for a matrix: with `publish: here` each job would overwrite the one comment."""
     total = env.get("PERFCI_JOB_TOTAL") or "1"
     if total != "1":
         raise UsageError(

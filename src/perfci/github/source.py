@@ -48,7 +48,7 @@ class Left(NamedTuple):
 
 
 def find(run: WorkflowRun, suite: str, pattern: str, attempt: int, api: Api) -> list[Left]:
-    """Return the newest artifacts of each job of the suite in a run up to `attempt`.
+    """Return the newest artifacts of each job of the suite up to `attempt`.
 
     `pattern`: a glob; empty for the measuring action's names.
     """
@@ -94,7 +94,7 @@ def fetch(remote: RemoteArtifact, origin: Origin, api: Api) -> Results | Unmeasu
 
 
 def links(left: Left, origin: Origin) -> list[Artifact]:
-    """Return links to what a job left; its profilers' reports too, where they are of this run and of no fork.
+    """Return links to what a job left; profilers' reports only of this run and no fork.
 
     A fork's workflow can upload what it likes under that name.
     """
@@ -126,26 +126,23 @@ class Source:
     origin: Origin
     run: WorkflowRun
     pull: PullRequest | None
-    """The open pull request of the run."""
     base: str
     """The branch whose policy counts; empty: the measured commit's own."""
     default: str
-    """The default branch; empty where unknown."""
     artifacts: Sequence[Left] = ()
     queued: PullRequest | None = None
     """The pull request at the end of a merge queue's group."""
     before: str = ""
     """The branch's commit before the run's push; empty where unknown."""
     idle: bool = False
-    """The run was to measure nothing, and no other has measured its head yet."""
+    """The run was to measure nothing, and none has measured its head yet."""
     closed: str = ""
     """Why nothing can be said of a pull request that is not open."""
     doubt: str = ""
-    """Why the measured change is unknown, or empty."""
 
 
 def locate(context: Context, action: str, inputs: Publishing, api: Api) -> Source:
-    """Return the run of `context`, or another of the same head whose measurements it is to publish. Raises ApiError.
+    """Return the run of `context`, or another of its head whose measurements it publishes. Raises ApiError.
 
     `action`: the event's.
     """
@@ -234,8 +231,7 @@ def retargeted(source: Source, api: Api) -> str:
 
 
 def changed_files(source: Source, api: Api) -> list[File] | None:
-    """Return the files that head changes since it left base, as far as GitHub names them; None: not known. Raises
-    ApiError."""
+    """Return the files that head changes since it left base; None: not known. Raises ApiError."""
     base = tip(source.base, api) if source.base else _before(source, api)  # by commit: a tag may have the branch's name
     if not base:
         return None
@@ -255,7 +251,6 @@ def _pull(number: int, api: Api) -> PullRequest:
 
 
 def _full_name(run: WorkflowRun) -> str:
-    """Empty where the fork is gone."""
     return run.head_repository.full_name if run.raw_data.get("head_repository") else ""
 
 
@@ -270,7 +265,6 @@ def _skipped(run: WorkflowRun, inputs: Publishing, api: Api) -> bool:
 def _stored(
     run: WorkflowRun, head: str, pull: PullRequest | None, inputs: Publishing, api: Api
 ) -> tuple[WorkflowRun, list[Left]]:
-    """`run` itself where none left any."""
     of = _head_of(pull) if pull is not None else _full_name(run)
     listed = api.call(
         "runs of the head", lambda: list(islice(api.repository.get_workflow_runs(head_sha=head), MOST_RUNS))
@@ -310,7 +304,6 @@ def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None,
 
 
 def _upstream(source: Source, api: Api) -> tuple[str, str]:
-    """And its name for people; empty where head is compared with none."""
     run, branch = source.run, source.base
     if run.event == "merge_group":
         queue = QUEUE_BRANCH.fullmatch(run.head_branch or "")
@@ -328,7 +321,6 @@ def _upstream(source: Source, api: Api) -> tuple[str, str]:
 
 
 def _before(source: Source, api: Api) -> str:
-    """Empty where unknown, and for a new branch."""
     if source.run.event != "push":
         return ""
     if re.fullmatch(r"[0-9a-f]{40,64}", source.before):

@@ -45,7 +45,7 @@ def open_history(text: str, repository: str, server: str, token: str) -> Store:
 
 
 def moved(publication: Publication) -> list[Moved]:
-    """Return the metrics that the change moves, whatever the limits say, largest first."""
+    """Return the metrics that the change moves, limits aside, largest first."""
     found = {
         Moved(row.case, row.metric, row.device, names.get(row.device, ""), abs(math.log(row.change)))
         for shard in publication.shards

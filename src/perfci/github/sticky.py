@@ -62,7 +62,7 @@ class Posted:
 
 
 def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create: bool, api: Api) -> Posted:
-    """Leave exactly one comment of the suite on the pull request, on the newest run of its head.
+    """Leave one comment of the suite on the pull request, on its head's newest run.
 
     `render` gives a text of at most so many characters. `create`: begin a comment where there is none. The oldest
     stays, so that concurrent publishers agree; each reads again after its write. Raises Forbidden, ApiError.
@@ -78,7 +78,6 @@ def post(pull: PullRequest, marker: Marker, render: Callable[[int], str], create
 
 
 def _round(pull: PullRequest, me: str, marker: Marker, texts: Sequence[str], create: bool, api: Api) -> Posted | None:
-    """None after a write."""
     head = str(api.get(pull.url)["head"]["sha"])
     if head != marker.head:
         return Posted("stale")
@@ -122,7 +121,6 @@ def plain(body: str) -> str:
 
 
 def _write(write: Callable[[str], object], texts: Sequence[str]) -> None:
-    """The first that GitHub does not find too long."""
     for text in texts:
         try:
             write(text)

@@ -1,4 +1,4 @@
-"""Output for the runner: commands on stdout, and the files of GITHUB_OUTPUT and GITHUB_STEP_SUMMARY.
+"""Output for the runner: commands on stdout, outputs and summary in files.
 
 Text from code under test is escaped, and between `quiet` no line of stdout is a command.
 """
@@ -90,7 +90,7 @@ def output_text(values: Mapping[str, str]) -> str:
 
 
 class Files:
-    """The runner's files of this step. Made before code under test runs: what that writes into them is undone."""
+    """The runner's files of this step. What code under test writes into them is undone."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self._paths = {name: Path(env[name]) for name in _POISONED if env.get(name)}
@@ -118,7 +118,7 @@ class Files:
         self._append("GITHUB_OUTPUT", output_text(values))
 
     def summary(self, stages: Iterable[str]) -> bool:
-        """Append the first of `stages` that the runner takes, if any. Raises MachineError."""
+        """Append the first of `stages` that the runner takes. Raises MachineError."""
         room = SUMMARY_BYTES - len(self._held.get("GITHUB_STEP_SUMMARY", b""))
         for text in stages:
             if len(text.encode(errors="replace")) <= room:

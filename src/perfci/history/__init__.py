@@ -1,1 +1,1 @@
-"""The history: comparisons of main, night by night, kept as ratios that were measured side by side."""
+"""The history: comparisons of main, night by night, as ratios measured side by side."""

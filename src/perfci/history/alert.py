@@ -40,7 +40,6 @@ class Alert:
     begun: Instant | Literal[""] = ""
     """The night that confirmed it."""
     ended: Instant | Literal[""] = ""
-    """The night that ended it."""
     told: Instant = ""
     """The newest night with an answer."""
     base: Commit | None = None
@@ -63,11 +62,10 @@ class Alert:
 
 @dataclass(frozen=True)
 class Alerts:
-    """The newest stretch of a device's alerts: from the first until none is left."""
+    """The newest stretch of a device's alerts."""
 
     device: DeviceKind
     name: str
-    """Of the device."""
     open: list[Alert]
     ended: list[Alert]
     once: list[Alert]
@@ -141,7 +139,6 @@ def _ends_of_epochs(device: Device) -> tuple[dict[str, Instant], Instant]:
 
 
 def _count(device: Device, curve: Curve) -> list["_Limit"]:
-    """After all nights, a step's of each epoch by itself."""
     limits: dict[tuple[HeldAgainst, str], _Limit] = {}
     for index, entry in curve.entries.items():
         night = device.heads[index]
@@ -154,8 +151,6 @@ def _count(device: Device, curve: Curve) -> list["_Limit"]:
 
 
 class _Limit:
-    """Nights over and within; those of one epoch make a row."""
-
     def __init__(self, device: DeviceKind, curve: Curve, against: HeldAgainst) -> None:
         self._device, self.curve, self.against = device, curve, against
         self._step = Step(curve.metric)
@@ -169,7 +164,6 @@ class _Limit:
         """All but the last have ended."""
 
     def add(self, night: Head, entry: Entry) -> None:
-        """Count the next night."""
         alert = self.begun[-1] if self.begun and not self.begun[-1].ended else None
         followed = alert is not None or bool(self.once)
         said = say(self.against, self.curve.metric, night, entry, self._step, followed=followed)

@@ -1,4 +1,4 @@
-"""A night of the history: one run on main, as a document that is never changed.
+"""A night: one run on main, as a document that never changes.
 
 A stored value is shown, never judged against.
 """

@@ -4,7 +4,7 @@ Three limits of a metric of a case are followed:
 
 - `reference`: the distance to the reference, of each night.
 
-- `bound`: an absolute limit. So, too.
+- `bound`: an absolute limit. Likewise.
 
 - `last`: a step. Only one night compares main with the commit before it; from the next night on both sides of that
 comparison have the step. What is asked from then on is the distance to the commit before the step, by tonight's ratio
@@ -103,7 +103,6 @@ def say(against: HeldAgainst, metric: str, night: Head, entry: Entry, step: "Ste
 
 
 def _bound(entry: Entry) -> Said:
-    """Of main's value alone: either comparison tells of it."""
     answers = [answer for answer in (entry.last, entry.reference) if answer is not None]
     for answer in answers:
         if answer.class_ == "violation":
@@ -172,7 +171,6 @@ class Step:
             self._to_base = {night.last.sha: Distance(0.0, 0.0, 0.0), night.commit.sha: last}
 
     def _changes(self, night: Head, entry: Entry) -> Iterator[Distance]:
-        """That by the reference first."""
         reference, here = entry.reference, _distance(entry.reference)
         measured = reference is not None and (reference.class_ in TELLS_OF_LIMIT or reference.limit is None)
         if measured and here is not None and self._before is not None:  # the ratio, whatever was asked

@@ -60,7 +60,6 @@ def plan_night(repo: Repository, policy: Policy, nights: Iterable[Night]) -> Nig
 
 
 def _recorded(nights: Iterable[Night]) -> tuple[Commit | None, Reference | None]:
-    """Recorded last; a night without an answer recorded nothing."""
     last: Commit | None = None
     for night in nights:
         if night.error and not any(point.last is not None and point.last.ratio is not None for point in night.points):
@@ -83,7 +82,6 @@ def described(repo: Repository, rev: str) -> Commit:
 
 
 def _reference(repo: Repository, policy: Policy) -> Reference | None:
-    """The policy's, else the highest version among the tags of HEAD's past."""
     named = policy.history.reference
     if named is not None:
         try:

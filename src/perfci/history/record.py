@@ -57,7 +57,7 @@ class NightRun:
 
 
 def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: NightRun, repo: Repository) -> Night:
-    """Return the night of a plan by its `comparisons`, of which some may have no report.
+    """Return the night of a plan; some `comparisons` may have no report.
 
     Raises UsageError for what is no run of the plan, on one machine.
     """
@@ -104,7 +104,6 @@ def night_of(comparisons: Mapping[str, Comparison], plan: NightPlan, asked: Nigh
 
 
 def _epoch(reference: Reference | None, devices: Mapping[DeviceKind, str], environment: Mapping[str, str]) -> str:
-    """Return a digest of what begins an epoch where it changes."""
     facts = ([list(fact) for fact in sorted(facts.items())] for facts in (devices, environment))
     return digest([reference.commit.sha if reference is not None else "", *facts])[:16]
 
@@ -271,13 +270,11 @@ class _Part:
                 self._rows.setdefault((row.case, row.device, row.metric or _WHOLE), []).append(row)
 
     def named(self) -> Iterator[Key]:
-        """Yield all that it speaks of."""
         yield from self._measured
         yield from self._rows
         yield from self._unasked
 
     def compared(self, key: Key) -> Compared | None:
-        """Return the answer of the metric's limits."""
         if not (rows := self._rows.get(key)):
             return _unasked(self._unasked[key]) if key in self._unasked else None
         worst = min(rows, key=lambda row: CLASSES.index(row.class_))
@@ -294,7 +291,6 @@ class _Part:
         )
 
     def value(self, key: Key) -> float | None:
-        """Return the median of head's workers, or what was seen once."""
         found = self._measured.get(key)
         if found is not None and "head" in found.sides:
             value: float | None = found.sides["head"].median
@@ -303,13 +299,11 @@ class _Part:
         return value if value is not None and math.isfinite(value) else None
 
     def unit(self, key: Key) -> str:
-        """Return the metric's unit."""
         if key in self._measured:
             return one_line(self._measured[key].unit, 50)
         return next((one_line(row.unit, 50) for row in self._rows.get(key, []) if row.unit), "")
 
     def timing(self, key: Key) -> str:
-        """Return the timing mode."""
         facts = self._facts.get(key[:2])
         return facts.timing.mode if facts is not None and facts.timing is not None and key in self._measured else ""
 
@@ -323,7 +317,6 @@ class _Part:
 
 
 def _unasked(trail: Trail | None) -> Compared | None:
-    """Of `trail`, or without one of a proof."""
     if trail is None:
         ratio: Ratio | None = Ratio(ratio=1, low=1, high=1, level=1, pairs=0)
     else:
@@ -337,7 +330,6 @@ def _unasked(trail: Trail | None) -> Compared | None:
 
 
 def _ratio(row: Row) -> tuple[Ratio | None, str]:
-    """Head/base of a relative row, else why there is none, as a clause."""
     if row.proved:
         return Ratio(ratio=1, low=1, high=1, level=1, pairs=0), ""
     if row.change is None:

@@ -59,7 +59,7 @@ class Interval(NamedTuple):
 
 
 class NightAnswer(NamedTuple):
-    """An answer as `Compared`, in less memory."""
+    """A `Compared` in less memory."""
 
     class_: Class
     reason: str
@@ -95,7 +95,6 @@ class Curve:
     high: list[float] = field(default_factory=list)
     """Its interval, as log ratios too."""
     error: list[float] = field(default_factory=list)
-    """Its standard error."""
     silent: dict[int, str] = field(default_factory=dict)
     """Night that asked for a ratio to the reference and has none → why."""
     limit: float | None = None
@@ -218,7 +217,7 @@ def choose(devices: Iterable[Device], pattern: str, metric: str, kind_or_name: s
 
 
 def read_ratio(compared: Compared | NightAnswer | None) -> tuple[float, float, float] | str:
-    """Return the log ratio and its interval; as text why none is to be believed."""
+    """Return the log ratio and its interval; as text why there is none."""
     if compared is None:
         return "the reference has no answer"
     if compared.ratio is None:
@@ -232,8 +231,7 @@ def read_ratio(compared: Compared | NightAnswer | None) -> tuple[float, float, f
 
 
 def ratio_or_why(compared: Compared | NightAnswer | None) -> tuple[float, float, float, float] | str:
-    """Return log ratio, interval and standard error, of a normal variable with such an interval; as text why there
-    is none."""
+    """Return log ratio, interval and standard error, as of a normal variable; as text why there is none."""
     distance = read_ratio(compared)
     if isinstance(distance, str):
         return distance

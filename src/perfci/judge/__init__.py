@@ -1,4 +1,4 @@
-"""Layer 3: results to report. Pure: no clock, no machine, the same report for the same results."""
+"""Layer 3: results to report. Pure: the same report for the same results."""
 
 from perfci.judge.judge import judge
 

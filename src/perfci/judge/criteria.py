@@ -55,7 +55,7 @@ def _of_case(context: Context, case: Case, *, comparable: bool, believable: bool
 
 
 def not_asked(context: Context, cases: Iterable[Case]) -> list[str]:
-    """Return a line on each limit that asks cases for what they have none of."""
+    """Return a line on each limit that asks cases for what they lack."""
     of: dict[tuple[str, str], dict[str, None]] = {}
     for case in cases:
         for one in context.criteria.get(case.key, []) if state(case, "head").status == "ok" else ():

@@ -34,7 +34,7 @@ class Headline:
 def headline(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> Headline:
-    """Return the verdict over all rows, with its sentence.
+    """Return the verdict with its sentence.
 
     `rows`: worst first; `files_in_both`: of files that import in neither side.
     """
@@ -86,7 +86,6 @@ def worst_rows(rows: list[Row]) -> list[Row]:
 def _run_error(
     results: Results, context: Context, cases: list[Case], rows: list[Row], files_in_both: list[Row]
 ) -> tuple[str, str] | None:
-    """The sentence of a run that is an error, and what to do."""
     if results.error:
         sentence = f"The measurement failed: {one_line(results.error.text, 400)}"
         return sentence, "Go on with it:" if results.error.kind == "interrupt" else "Fix this and run again:"
@@ -112,8 +111,7 @@ def _run_error(
 
 
 def _base_failure(context: Context, cases: Sequence[Case], rows: Sequence[Row]) -> tuple[str, str] | None:
-    """The sentence of a run in which base failed while it was measured, and what to do; None where another case fails
-    the gate."""
+    """None where another case fails the gate."""
     broke = [case for case in cases if context.compared and base_failed_later(case)]
     own = {(case.id, case.device) for case in broke}
     fails = any(row.effect == "fail" and (row.case, row.device) not in own for row in rows)
@@ -176,7 +174,7 @@ def _more(n: int) -> str:
 
 
 def _worst_of(rows: list[Row]) -> str:
-    """And how many other cases there are. `rows`: one per case, worst first."""
+    """`rows`: one per case, worst first."""
     one_file = [row for row in rows if rows[0].failure in UNREAD and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 
@@ -186,7 +184,6 @@ def _asked(worst: list[Row]) -> int:
 
 
 def _unjudged(results: Results, context: Context, cases: str, todo: str) -> Headline | None:
-    """Of a run that is not to be judged, or compared with nothing."""
     if not results.plan.judged or context.purpose == "seam":
         what = "Measured" if results.plan.judged else "Profiled"
         return Headline("undecided", f"{what}: {cases}, not judged", todo, unjudged=True)
@@ -240,7 +237,7 @@ _ADVICE: dict[Class, str] = {
 
 
 def _advice(rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, on_main: bool = False) -> str:
-    """Of the worst row with this effect. `short`: cases without their first look. `on_main`: the change is on main."""
+    """`short`: cases without their first look."""
     worst = next((row for row in rows if row.effect == effect), None)
     if worst is None:
         return ""

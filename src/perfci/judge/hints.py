@@ -1,4 +1,4 @@
-"""Hints: words by which a case said what it met, and what a suite mostly has there.
+"""Hints: words of a case, and what a suite mostly has there.
 
 A hint rests on words that torch, or the check of a result, really said.
 """
@@ -73,7 +73,7 @@ IMPORTS = Hint(
 
 
 def hinted(reason: str) -> str:
-    """Return a reason in at most LONGEST characters, cut in the middle, with the first hint for it."""
+    """Return a reason in at most LONGEST characters, with the first hint for it."""
     found = next((hint.text for hint in HINTS if hint.seen in reason), None)
     line = one_line(reason, LONGEST if found is None else len(reason))
     return line if found is None else f"{shorten(line, LONGEST - len(found) - 2, middle=True)}: {found}"

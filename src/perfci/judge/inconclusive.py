@@ -69,7 +69,7 @@ def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, 
 
 
 def too_few(n: int, needed: int) -> str:
-    """Return why a bound that base breaks, too, has no answer."""
+    """Return why a bound that base breaks has no answer."""
     return f"{n} of the {needed} pairs that it takes to show that head is worse"
 
 
@@ -90,8 +90,8 @@ def _could_hold(context: Context, case: Case, criterion: Criterion, x: Array) ->
 
 
 def _beyond_the_interval(context: Context, criterion: Criterion, limit: float, worse: Array) -> str:
-    """Say what an answer takes: looks share the error rates, so that each asks more than the interval's level.
-    `worse`: log ratios, positive is worse."""
+    """Looks share the error rates, so that each asks more than the interval's level. `worse`: log ratios, positive is
+    worse."""
     looks, n, r_log = context.looks, worse.size, margin(limit, criterion.better)
     low, high, level = interval(worse, LEVEL)
     if level <= 0 or low <= r_log <= high:

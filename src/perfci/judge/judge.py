@@ -26,7 +26,7 @@ _EXIT: dict[Verdict, Literal[0, 1, 3]] = {"pass": 0, "fail": 1, "undecided": 0, 
 
 
 def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] | None = None) -> Report:
-    """Judge a results document: each planned question answered, and a verdict over all.
+    """Judge a results document.
 
     `strict` lets what has no answer fail the run, wherever what is broken does. `criteria` replace the planned ones;
     where those that pairs decide differ, the report is marked exploratory. The same results give the same report, in
@@ -139,7 +139,7 @@ def _again(results: Results) -> list[str]:
 
 
 def _none_passes_unanswered(rows: list[Row]) -> list[Row]:
-    """Let a case be undecided none of whose limits has an answer, even if they only warn."""
+    """A case none of whose limits has an answer is undecided, even if they only warn."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row.case, row.device), []).append(row)
@@ -163,6 +163,6 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
 
 
 def _profile(case: Case, rows: list[Row], ceilings: Mapping[DeviceKind, Ceilings], *, host: bool) -> CaseProfile:
-    """And write causes into its rows. `host`: list a kernel's case with what the host calls, too."""
+    """`host`: list a kernel's case with what the host calls, too."""
     own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
     return case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel")

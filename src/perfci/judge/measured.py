@@ -23,7 +23,7 @@ from perfci.stats.walsh import Array
 
 
 def measured(context: Context, cases: list[Case]) -> tuple[list[Measured], list[str]]:
-    """Return statistics of every metric, case and side; and a note for each that holds no finite number."""
+    """Return statistics of every metric, case and side; and notes on those without a finite number."""
     found: list[Measured] = []
     notes: list[str] = []
     for case in cases:

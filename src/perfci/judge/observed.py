@@ -1,4 +1,4 @@
-"""Rows of criteria on what was observed once a side, without statistics.
+"""Rows of criteria on what was observed once a side.
 
 A value beside a fault that could have changed it is none.
 """
@@ -28,7 +28,7 @@ TMA = ("gh", "gb")
 
 
 def observed_row(context: Context, case: Case, criterion: Criterion) -> Row:
-    """Return the row of a case that works in head, and for a relative limit is comparable."""
+    """Return the row of a case that works in head, comparable where relative."""
     if case.origin == "command" and (why := _not_of_the_case(case, criterion)):
         return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), f"not judged: {why}")
     if criterion.against == "names":

@@ -26,7 +26,7 @@ def proved_row(case: Case, criterion: Criterion) -> Row | None:
 
 
 def contradicted(case: Case, row: Row) -> Row:
-    """Return the row of an audited case, which fails where it is slower."""
+    """Return the row of an audited case, failing where slower."""
     if case.proof is None or not case.proof.audited or row.class_ != "regression":
         return row
     reason = f"contradicts its proof, by which {case.proof.reason}: {row.reason}; prove: false measures every case"

@@ -78,7 +78,7 @@ class Context:
         return "pass"
 
     def effect_if_unanswered(self, case: Case | None = None) -> Effect:
-        """Return the effect of a row on a case or file itself that withholds an answer."""
+        """Return the effect of a row on a case or file that withholds an answer."""
         asked = self.criteria.get(case.key, ()) if case is not None else ()
         fails = self.strict or "undecided" in self.fail_on or any("undecided" in one.fail_on for one in asked)
         return "fail" if fails else "undecided"
@@ -127,7 +127,7 @@ def because(side: CaseSide) -> str:
 
 
 def about(case: Case) -> dict[str, Any]:
-    """Return a row's fields that name its case: head's, or else base's."""
+    """Return a row's fields that name its case, head's first."""
     declared = next((side for name in ("head", "base") if (side := state(case, name)).file), CaseSide())
     return {
         "case": case.id,
@@ -139,12 +139,12 @@ def about(case: Case) -> dict[str, Any]:
 
 
 def about_id(case: str, device: DeviceKind) -> dict[str, Any]:
-    """Return the same by the id alone."""
+    """Return the same by the id."""
     return {"case": case, "kernel": case.split("/", maxsplit=1)[0], "device": device}
 
 
 def about_criterion(criterion: Criterion) -> dict[str, Any]:
-    """Return a row's fields that name what is asked."""
+    """Return the fields that name a criterion."""
     return {
         "metric": criterion.metric,
         "unit": criterion.unit,
@@ -160,12 +160,12 @@ def judged(class_: Class, effect: Effect, reason: str, **values: float | None) -
 
 
 def criterion_row(case: Case, criterion: Criterion, class_: Class, effect: Effect, reason: str, **values: Any) -> Row:
-    """Return the row that answers a criterion; `values`: its other fields."""
+    """Return the row that answers a criterion."""
     return Row(**{**about(case), **about_criterion(criterion), **judged(class_, effect, reason), **values})
 
 
 def of_case(case: Case, metric: str, unit: str, class_: Class, effect: Effect, reason: str) -> Row:
-    """Return a row on a case itself, with the values of a metric."""
+    """Return a row on a case itself."""
     base, head = (centre(side_values(case, side, metric)) for side in SIDES)
     fields = judged(class_, effect, reason, base=base, head=head)
     why = state(case, "head").reason if class_ == "failed" else None
@@ -202,7 +202,6 @@ def _row(context: Context, case: Case, class_: Class, effect: Effect, reason: st
 
 
 def _gone(context: Context, case: Case) -> Effect:
-    """The worst of its limits, those included that wait for another machine."""
     return min(map(effect_if_missing, context.criteria.get(case.key, [])), key=EFFECTS.index, default="warn")
 
 

@@ -28,7 +28,7 @@ NOISE = 1e-9
 
 
 def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
-    """Return the row of a case that runs in head, and for a relative limit in base."""
+    """Return the row of a case that runs in head, where relative in base."""
     found = answer(case, criterion, context.looks, context.m, ended=True)
     decision = found.decision
     if criterion.metric == "speedup" and (unlike := _unlike(context, case, criterion)) is not None:
@@ -66,7 +66,6 @@ def _decided(context: Context, case: Case, criterion: Criterion, found: Answer) 
 
 
 def _stands(criterion: Criterion, found: Answer) -> bool:
-    """See `beyond_drift`."""
     if found.ratios is None:
         sign = 1 if criterion.beyond == "above" else -1
         already = bool(found.base.size) and criterion.broken_by(hodges_lehmann(found.base))
@@ -262,7 +261,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
-    """A bound that base breaks, too, still binds head, which must not be worse.
+    """A bound that base breaks binds head, which must not be worse.
 
     `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse by more than the relative
     limit, or without one where it is shown to be worse at all, within the bound's own share of α.

@@ -1,4 +1,4 @@
-"""Words that sentences share: directions are spelled out, never left to a sign."""
+"""Words that sentences share: directions are spelled out."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""Layer 2: profilers, in passes of their own, and what follows from what they saw."""
+"""Layer 2: profilers, and what follows from what they saw."""

@@ -53,7 +53,7 @@ def plain_call(name: str) -> str:
 
 
 def call_kind(name: str) -> CallKind:
-    """Return the kind of a function of CUDA's runtime or driver API, without suffix."""
+    """Return the kind of a function of CUDA's APIs, without suffix."""
     return next((kind for kind, pattern in _KINDS if pattern.fullmatch(name)), "other")
 
 

@@ -1,4 +1,4 @@
-"""Layer 4: from the report to what people and their tools read. The same report gives the same bytes."""
+"""Layer 4: from the report to what people and tools read. The same report gives the same bytes."""
 
 from perfci.model.report import Report
 from perfci.render import csv, html, junit, markdown

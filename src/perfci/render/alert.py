@@ -26,7 +26,7 @@ def title(found: Alerts, suite: str) -> str:
 
 
 def render(found: Alerts, repository: str, limit: int = LIMIT) -> str:
-    """Return the issue's text without its hidden marker.
+    """Return the issue's text without its marker.
 
     `limit`: characters, at least 10 000. `repository`: its address.
     """
@@ -50,7 +50,7 @@ def reopening(found: Alerts) -> str:
 
 
 def lines(found: Alerts) -> list[str]:
-    """Return a line for each alert, and limit that is over on one night so far."""
+    """Return a line for each alert, and limit over on one night so far."""
     told = [f"{_plain(one)}, since {_day(one.since)}" for one in found.open]
     told += [f"{_plain(one)}: within again since {_day(one.ended)}" for one in found.ended]
     for one in found.once:
@@ -125,7 +125,7 @@ def _ended(one: Alert) -> Safe:
 
 
 def _commands(rows: Sequence[Alert]) -> list[str]:
-    """In a clone. A step over two limits is compared with the commit before it, which is nearer than the reference."""
+    """A step over two limits is compared with the commit before it, the nearer one."""
     found: list[str] = []
     nearest: dict[tuple[str, str], Alert] = {}
     for one in sorted(rows, key=lambda one: one.against != "last"):
@@ -148,13 +148,11 @@ def _commands(rows: Sequence[Alert]) -> list[str]:
 
 
 def _decided_by_pairs(metric: str) -> bool:
-    """Profilers do not see every pair."""
     known = known_metric(metric)
     return not RANGE.fullmatch(metric) and (known is None or known.tier not in OBSERVED)
 
 
 def _bisect(one: Alert, good: str) -> list[str]:
-    """From a reference on it looks for several commits."""
     several = ["--all"] if one.against == "reference" else []
     metric = [] if one.metric == "time" else ["--metric", one.metric]
     return ["perfci", "bisect", *several, *metric, "--device", one.device, good, one.bad.sha, glob.escape(one.case)]

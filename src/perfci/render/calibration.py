@@ -1,4 +1,4 @@
-"""A calibration for people: on a terminal, in a log, and as Markdown."""
+"""A calibration for people: on a terminal, in a log, as Markdown."""
 
 import math
 import re

@@ -49,17 +49,17 @@ class CheckText:
 
 
 def render(publication: Publication, limit: int = LIMIT) -> str:
-    """Return the comment without its hidden marker; `limit` as of `fit`."""
+    """Return the comment without its marker; `limit` as of `fit`."""
     return fit(_Page(PublicationVerdict(publication), _FOLDED), limit)
 
 
 def render_summary(publication: Publication) -> str:
-    """Return the same for the job's summary, with room for every measured value."""
+    """Return the same for the job's summary, with every measured value."""
     return fit(_Page(PublicationVerdict(publication)), SUMMARY_LIMIT)
 
 
 def render_check(publication: Publication) -> CheckText:
-    """Return the same for a check run, titled with the verdict."""
+    """Return the same for a check run."""
     verdict = PublicationVerdict(publication)
     title = shorten(visible(verdict.sentence.replace("`", "")), TITLE_LIMIT)
     return CheckText(title, fit(_Page(verdict, _FOLDED, titled=False), LIMIT))
@@ -136,9 +136,9 @@ class _Page:
 
 
 def commands(verdict: PublicationVerdict) -> list[str]:
-    """Return shell lines that repeat the comparison of the failing cases in a clone.
+    """Return shell lines that compare the failing cases again in a clone.
 
-    Commits are fetched by hash: that works for forks and merges, and after the branch has moved on.
+    Commits are fetched by hash: that works for forks, merges and moved branches.
     """
     view = (verdict.failing or verdict.shards)[0][1]
     base, head = (_commit(view, side) for side in ("base", "head"))
@@ -159,14 +159,12 @@ def _commit(view: View, side: str) -> str:
 
 
 def _shares(views: Sequence[View], most: int) -> list[int]:
-    """Of those that lead to its verdict: the worst over all jobs."""
     rows = sorted((order(row), job) for job, view in enumerate(views) for row in view.leading)
     shown = [job for _, job in rows[:most]]
     return [shown.count(job) for job in range(len(views))]
 
 
 def _matrix(verdict: PublicationVerdict, most: int) -> Safe:
-    """Cases that moved or have no answer, worst first, a column for each job."""
     jobs = verdict.shards[:_MOST_COLUMNS]
     found: dict[tuple[str, str, str], dict[int, Row]] = {}
     for job, (_, view) in enumerate(jobs):
@@ -201,7 +199,6 @@ def _accepted(publication: Publication) -> Safe:
 
 
 def _standing(one: Standing) -> Safe:
-    """`main was 3.1 % (±0.3) over v1.2 on 18 November 2026 (abc1234)`."""
     points, width = (one.ratio - 1) * 100, (one.high - one.low) / 2 * 100
     digits = 1 if width >= 0.1 or width == 0 else 2
     size = f"{abs(points):.{digits}f}"

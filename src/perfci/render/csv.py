@@ -14,8 +14,7 @@ COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Write a line for each case, by its worst row, device, metric and side; numbers in the metric's unit, in full
-    precision.
+    """Write a line for each case, by its worst row, device, metric and side, in the metric's unit and full precision.
 
     The interval is that of the median over workers; `interval_level` is its exact coverage, 0 for none.
     """

@@ -1,4 +1,4 @@
-"""Where the pages of docs/ of this perfci are to be read."""
+"""Where the pages of docs/ are to be read."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Text from code and tools made harmless for where it lands.
 
-`limit` bounds the length in *visible* characters, cut before escaping, so that no escape is ever torn.
+`limit`: *visible* characters, cut before escaping, so that no escape is torn.
 """
 
 import re
@@ -97,7 +97,7 @@ def code(text: str, limit: int = 160) -> Safe:
 
 
 def name(text: str) -> Safe:
-    """Return an id or path as code that may break behind its slashes.
+    """Return an id or path as code that breaks behind slashes.
 
     No more is copied with it than with code.
     """

@@ -1,4 +1,4 @@
-"""Pages of bounded length: what gives way, in which order, named."""
+"""Pages of bounded length: what gives way, in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -52,14 +52,14 @@ class Page(Protocol):
         """Return the folded sections, those to keep first in front."""
 
     def text(self, most: Most, kept: Sequence[Fold], dropped: Sequence[Fold]) -> str:
-        """Return the page with `kept`, naming what was `dropped`.
+        """Return the page with `kept`, naming the `dropped`.
 
         A kept fold adds its text as it stands; to name fewer as dropped never adds.
         """
 
 
 def fit(page: Page, limit: int) -> str:
-    """Return the page in at most `limit` characters, always whole; what was left out is named.
+    """Return the page in at most `limit` characters; what was left out is named.
 
     Folds go first, from the last on (those that fit after all stay), then what `Most` counts. Raises ValueError for a
     limit under 10 000, and where verdict, counts and commands are longer still: a report's never are, a comment's not
@@ -81,7 +81,6 @@ def fit(page: Page, limit: int) -> str:
 
 
 def _fitting(folds: Sequence[Fold], room: int) -> list[Fold]:
-    """Dropped from the last on, taken back where they fit."""
     kept = list(folds)
     while sum(len(fold.text) for fold in kept) > room:
         kept.pop()

@@ -1,4 +1,4 @@
-"""The history in a terminal: what was recorded, and the last commits of a case."""
+"""The history in a terminal."""
 
 import math
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _answer(answer: NightAnswer | None) -> dict[str, Any] | None:
 
 
 def print_series(series: Sequence[Series], console: Console) -> None:
-    """Print each series, epochs apart: a sparkline of the ratio to the reference, and a row a night."""
+    """Print each series, epochs apart: a sparkline, and a row a night."""
     for number, (device, curve, shown) in enumerate(series):
         if number:
             put(console, Text())
@@ -128,7 +128,6 @@ def _epoch(console: Console, unit: str, nights: Sequence[tuple[Head, Entry]]) ->
 
 
 def _told(answer: NightAnswer | None) -> str:
-    """`+3.10 % (±0.3)`; the class without a ratio, `–` without either."""
     if answer is None:
         return "–"
     if (ratio := answer.ratio) is None:

@@ -72,7 +72,7 @@ def matrix(names: Sequence[str], rows: Sequence[Sequence[tuple[View, Row | None]
 
 
 def environments(shown: Sequence[View], names: Sequence[str]) -> Fold:
-    """Return one section: what is the same in all jobs once, the rest by job."""
+    """Return one section: what all jobs share once, the rest by job."""
     facts: dict[str, dict[str, list[str]]] = {}
     for one, name in zip(shown, names, strict=True):
         for fact, value in one.environment:
@@ -163,7 +163,6 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
 
 
 def _moved(shown: View, row: Row | None) -> Safe:
-    """`❌ +211 % slower`, `✅ -0.1 %`, `🟡 inconclusive`; `–` without a row."""
     if row is None:
         return Safe("–")
     answered = row.class_ not in UNANSWERED and row.change is not None and math.isfinite(row.change)
@@ -172,7 +171,6 @@ def _moved(shown: View, row: Row | None) -> Safe:
 
 
 def _launched(kernel: KernelRow, side: Side) -> Safe:
-    """`2 × · 107 µs`; `–` where there are none."""
     if side not in kernel.count:
         return Safe("–")
     return _amount(f"{words.times(kernel.count[side])} · {show(kernel.seconds[side], 's')}")
@@ -199,7 +197,6 @@ def _why(shown: View, row: Row) -> Safe:
 
 
 def _amount(text: str) -> Safe:
-    """Its interval may go to the next line."""
     return Safe(escape.markdown(text).replace(" ", _NO_BREAK).replace(f"{_NO_BREAK}(", " ("))
 
 

@@ -1,4 +1,4 @@
-"""Tables of a terminal: columns that fit its width, and what stands under a row."""
+"""Tables of a terminal: columns that fit its width."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ class Table:
         return _whole(widths) <= width
 
     def last(self, width: int) -> int:
-        """Return the width that is left to the last column."""
+        """Return the width left to the last column."""
         return width - _whole(self.widths[:-1]) - _GAP
 
     def fitted(self, width: int) -> "Table":
@@ -55,7 +55,7 @@ class Table:
         return replace(self, cells=[[*line[:-1], _cut(line[-1], room)] for line in self.cells])
 
     def lines(self, console: Console) -> Iterable[Text]:
-        """Return the lines: for a terminal within its width, for a log with everything."""
+        """Return the lines: within a terminal's width; for a log everything."""
         return self.drawn(console) if console.is_terminal else self.plain()
 
     def plain(self) -> list[Text]:
@@ -64,7 +64,7 @@ class Table:
         return [Text(_padded(line, self.widths, [False] * len(line))) for line in lines]
 
     def drawn(self, console: Console) -> Iterator[Text]:
-        """Yield lines no wider than the terminal.
+        """Yield lines within the terminal.
 
         An id is broken behind `/`; one with a part that is too wide stands above its row's values.
         """
@@ -117,7 +117,6 @@ def _whole(widths: Sequence[int]) -> int:
 
 
 def _broken(text: str, width: int) -> list[str] | None:
-    """Behind `/` and at spaces; None where a part is wider."""
     lines = [""]
     for piece in _PIECE.findall(text):
         if cell_len((lines[-1] + piece).rstrip()) > width:

@@ -1,4 +1,4 @@
-"""The report for a terminal: a table that fits its width, or plain lines where there is none."""
+"""The report for a terminal, or as plain lines."""
 
 import re
 from collections.abc import Sequence
@@ -65,13 +65,13 @@ def print_costs(report: Report, console: Console) -> None:
 def print_report(report: Report, console: Console, folder: Path = Path()) -> None:
     """Print the verdict, the rows and what is worth knowing beside them. `folder`: of its logs.
 
-    On a terminal tables within its width; elsewhere one line a row, without colour, boxes or cut names.
+    On a terminal tables within its width; elsewhere one line a row.
     """
     _Printer(View(report), console, folder).print()
 
 
 def print_decided(report: Report, console: Console) -> None:
-    """Print a line for each row that pairs have decided.
+    """Print a line for each decided row.
 
     Without class and reason, which later pairs may change.
     """
@@ -221,7 +221,6 @@ class _Printer:
         return Table(head, cells, [_style(row) for row in rows], [self.reason(row, detail) for row in rows])
 
     def line(self, row: Row) -> Text:
-        """Return `✓ adding time 1.02 ms → 1.03 ms · +0.9 % (±0.4) · limit 2 %`."""
         view = self.view
         values = [f"{view.base(row)} → {view.head(row)}" if view.comparing else view.head(row)]
         values += [view.change(row)] if row.change is not None else []
@@ -236,7 +235,6 @@ class _Printer:
         return " · ".join(visible(part) for part in parts if part)
 
     def reason(self, row: Row, detail: _Detail) -> Text | None:
-        """Return why a row is what it is; None where that is no news."""
         why = self.why(row)
         if _quiet(row) or not why:
             return None
@@ -279,7 +277,6 @@ class _Printer:
             self.put(line)
 
     def put(self, text: Text) -> None:
-        """However long where there is no terminal."""
         self.console.print(text, soft_wrap=not self.rich, highlight=False)
 
 
@@ -291,7 +288,6 @@ def _prose(lead: str, sentence: str, style: str = "", space: str = "") -> Text:
 
 
 def _under(text: str, mark: str) -> str:
-    """An interval under its value, the direction under the change."""
     before, found, after = text.partition(mark)
     return f"{before}{found.rstrip()}\n{after}" if mark == ") " and found else f"{before}\n({after}" if found else text
 

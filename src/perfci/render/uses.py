@@ -51,7 +51,7 @@ _TABLES: dict[Use, tuple[str, list[Column]]] = {
 
 
 def tables(profile: CaseProfile) -> Iterator[UseTable]:
-    """Give the tables of a case that have rows."""
+    """Yield the tables of a case."""
     for kind, (title, columns) in _TABLES.items():
         if not (rows := [row for row in profile.uses if row.kind == kind]):
             continue

@@ -1,4 +1,4 @@
-"""The verdict of a publication over all its jobs, as plain text."""
+"""The verdict over all jobs, as plain text."""
 
 from perfci.judge.status import order
 from perfci.model.publication import Publication
@@ -29,7 +29,7 @@ class PublicationVerdict:
 
     @property
     def accepted(self) -> bool:
-        """True where somebody accepted a failure."""
+        """Somebody accepted a failure."""
         failed = any(v.report.exit_code == 1 for v in self.views)
         return self.publication.acceptance is not None and (failed or bool(self.publication.unmeasured))
 

@@ -1,4 +1,4 @@
-"""The words and groups that every rendering shares, in plain text.
+"""What every rendering shares, in plain text.
 
 Numbers come from the Report; only notation is worked out here.
 """
@@ -57,12 +57,12 @@ class View:
 
     @property
     def imported(self) -> bool:
-        """True where the numbers are another tool's."""
+        """The numbers are another tool's."""
         return any(facts.timing is not None and facts.timing.mode == "imported" for facts in self.report.facts)
 
     @cached_property
     def failing(self) -> list[Row]:
-        """Rows that fail the run, or would, were it not observing; worst first."""
+        """Rows that fail the run, or would, were it not observing."""
         return [row for row in self.report.rows if row.effect == "fail"]
 
     @cached_property
@@ -101,7 +101,7 @@ class View:
 
     @staticmethod
     def passed_over(row: Row) -> bool:
-        """Tell whether a row only says that its device is not here."""
+        """Tell whether a row says only that its device is absent."""
         return row.class_ == "skipped" and row.effect == "pass"
 
     @cached_property
@@ -192,7 +192,7 @@ class View:
 
     @staticmethod
     def spread(entry: Measured | None, side: Side) -> str:
-        """Return half of the median's relative interval: `0.1 %`; `–` for too few workers."""
+        """Return half of the median's relative interval: `0.1 %`."""
         stats = entry.sides.get(side) if entry is not None else None
         if stats is None or not stats.level or not stats.median:
             return "–"
@@ -204,7 +204,7 @@ class View:
         return str(entry.sides[side].n) if entry is not None and side in entry.sides else "–"
 
     def log(self, row: Row) -> str:
-        """Return the path of the log that explains a failed row."""
+        """Return the path of a failed row's log."""
         facts = self._facts.get((row.case, row.device))
         if facts is None or row.kind != "presence":
             return ""
@@ -228,7 +228,7 @@ class View:
         return f"{count(len(cases), 'case')} in all" if len(cases) != len(self.report.rows) else ""
 
     def fails(self, name: Class) -> bool:
-        """Tell whether a row of this class fails the run."""
+        """Tell whether this class fails the run."""
         return any(row.class_ == name for row in self.failing)
 
     def commit(self, side: Side) -> str:
@@ -258,7 +258,7 @@ class View:
 
     @cached_property
     def effort(self) -> list[str]:
-        """`16 pairs`, `noise 0.2 %`, `measured for 2 min 40 s`, `3 min 5 s of GPU, 0.18 USD`."""
+        """Such as `16 pairs`, `noise 0.2 %`, `3 min 5 s of GPU, 0.18 USD`."""
         report = self.report
         parts = []
         if report.pairs:
@@ -302,7 +302,6 @@ class View:
 
     @property
     def _cost(self) -> str:
-        """`, 0.18 USD`: of the GPU; empty where the policy names no price."""
         if self.report.gpu_hour is None or "cuda" not in self.kinds:
             return ""
         amount, currency = parse_price(self.report.gpu_hour)
@@ -362,7 +361,7 @@ class View:
 
     @cached_property
     def noisy(self) -> list[CaseFacts]:
-        """Facts of the cases whose noise is known by its parts, noisiest first."""
+        """Facts of cases whose noise is known by parts, noisiest first."""
         known = [(facts.noise.pair, facts) for facts in self.report.facts if facts.noise is not None]
         return [facts for _, facts in sorted(known, key=lambda item: (-item[0], item[1].case, item[1].device))]
 
@@ -407,6 +406,6 @@ def _name(text: str | None) -> str:
 
 
 def by_class(rows: Iterable[Row]) -> str:
-    """Return `2 inconclusive, 1 clock`: what kinds of rows these are."""
+    """Return such as `2 inconclusive, 1 clock`."""
     numbers = Counter(row.class_ for row in rows)
     return ", ".join(class_count(name, numbers[name]) for name in CLASSES if name in numbers)

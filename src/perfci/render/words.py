@@ -15,7 +15,7 @@ UNDECIDED_PAGE = "undecided.md"
 
 
 def help_page(row: Row) -> str:
-    """Return the address of what to do about a row without an answer; empty where none is known."""
+    """Return the page on a row without an answer, or empty."""
     unanswered = row.effect == "undecided" or row.class_ in UNANSWERED
     return link(f"{UNDECIDED_PAGE}#{row.class_}") if unanswered else ""
 
@@ -58,7 +58,7 @@ def relative(low: float, high: float, centre: float) -> str:
 
 
 def moved(row: Row) -> str:
-    """Name the direction in which a value moved; empty where not known."""
+    """Name the direction in which a value moved, if known."""
     if row.change is None or not math.isfinite(row.change) or row.change == 1 or row.class_ == "unchanged":
         return ""
     if row.pairs and (row.interval is None or row.interval.holds(1)):

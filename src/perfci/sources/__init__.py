@@ -1,1 +1,1 @@
-"""Layer 1: where base and head come from: git, snapshots, and the environment of a side."""
+"""Layer 1: where base and head come from."""

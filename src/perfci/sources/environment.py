@@ -131,11 +131,11 @@ def passes(name: str, build: bool) -> bool:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether perfci sets a variable, or keeps it from the sides."""
+    """Tell whether perfci sets a variable, or withholds it."""
     ours = name in _THREADS or name in FOLDERS or name in ("OMP_WAIT_POLICY", "PYTHONUNBUFFERED", "TRITON_HOME")
     return ours or name.startswith("PERFCI_")
 
 
 def is_secret(name: str = "", value: str = "") -> bool:
-    """Tell whether a name or the look of a value suggests a secret."""
+    """Tell whether a name or value suggests a secret."""
     return bool(_SECRET.search(name) or _TOKEN.search(value))

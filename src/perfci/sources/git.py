@@ -194,7 +194,7 @@ class Repository:
         return self._commit(_output(branch) or "HEAD", _output(done))
 
     def commit(self, rev: str) -> Commit:
-        """Return the commit that `rev` names: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
+        """Return the commit of `rev`: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
         sha = self._resolve(rev)
         if sha is None and re.split(r"[~^@:]", rev)[0] not in ("", "HEAD"):
             # A clone in CI often has `main` as `origin/main` only.
@@ -258,7 +258,7 @@ class Repository:
         return rest[: int(words[2])]
 
     def is_dirty(self, exclude: Sequence[Path] = ()) -> bool:
-        """Tell whether the working tree differs from HEAD outside `exclude`; untracked files count."""
+        """Tell whether the tree differs from HEAD outside `exclude`; untracked files count."""
         args = [
             "status",
             "--porcelain",
@@ -322,7 +322,6 @@ def _output(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _refuse_half_a_repository(folder: Path, stderr: bytes) -> None:
-    """Return outside git."""
     text = stderr.decode(errors="replace")
     if "not a git repository (or any" in text:
         return

@@ -50,8 +50,6 @@ class _Store:
 
 
 class _Index:
-    """An index outside the repository, for the files in `dest`."""
-
     def __init__(self, store: _Store, dest: Path, file: Path) -> None:
         self.dest = dest
         self._env = {"GIT_DIR": str(store.git_dir), "GIT_WORK_TREE": str(dest), "GIT_INDEX_FILE": str(file)}
@@ -93,8 +91,8 @@ class Suite(NamedTuple):
 
 
 def snapshot_commit(repo: Repository, sha: str, target: Path, suite: Suite | None = None) -> str:
-    """Write commit `sha` into the empty or new folder `target`, with the files of `suite` in place of its own. Return
-    their digest: equal for a commit and its clean working tree.
+    """Write commit `sha` into the empty or new folder `target`, with `suite`'s files in place of its own. Return their
+    digest: equal for a commit and its clean working tree.
 
     Submodules come from the clone's object stores. One in none of them stays empty where `git submodule update` would
     leave it so. Raises UsageError where a commit or LFS object is missing, or a link stands in place of the suite's
@@ -338,7 +336,6 @@ def _copy(source: Path, dest: Path, executable: bool | None = None) -> bool:
 
 
 def _fill_lfs(store: _Store, index: _Index, paths: Iterable[str], label: str, remedy: str) -> None:
-    """Where attributes say `filter=lfs`, from the clone's LFS store."""
     pointers = {path: pointer for path in paths if (pointer := _lfs_pointer(index.dest / path))}
     if not pointers:
         return

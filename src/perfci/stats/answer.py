@@ -154,7 +154,7 @@ def _drawn(criterion: Criterion, found: Answer, looks: Looks, m: int, drawn: NDA
 def replay(case: Case, criterion: Criterion, looks: Looks, m: int, places: NDArray[np.intp]) -> list[Decision]:
     """Return the decisions at the end of runs drawn from the pairs of `case`, for a relative criterion.
 
-    `places`: the pairs of each run in their order, shape (runs, pairs). The looks before the first one, which ask for
+    `places`: the pairs of each run in their order, shape (runs, pairs). Looks before the first one, which ask for
     samples, are left out.
     """
     ratios = log_ratios(case, criterion.metric, looks.first)
@@ -170,7 +170,7 @@ def precise(case: Case, criterion: Criterion, looks: Looks) -> bool:
 
 
 def pairs_to_decide(criterion: Criterion, found: Answer, looks: Looks, m: int) -> int | None:
-    """Return the pairs in all that would decide, were further ones like those so far; None where none would."""
+    """Return the pairs in all that would decide, further ones being alike; None where none would."""
     decision = _drawn(criterion, found, looks, m, np.arange(looks.pairs[-1]) % len(found.head))
     return None if decision.status == "inconclusive" else decision.n
 
@@ -220,7 +220,7 @@ def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer |
 
 
 def tightest_margin(case: Case, criteria: Iterable[Criterion]) -> float | None:
-    """Return the smallest log ratio that a relative limit asks pairs to find; None without such a limit."""
+    """Return the smallest log ratio that a relative limit asks for; None without one."""
     margins = [
         margin(one.bound, one.better) for one in criteria if one.timed and one.relative and one.case_key == case.key
     ]

@@ -134,8 +134,6 @@ class _Proposed(NamedTuple):
 
 
 class _Scan:
-    """The last answers of all series, right-aligned, and what was proposed."""
-
     def __init__(self, series: int, nights: int) -> None:
         shape = (series, MEMORY)
         self.x = np.full(shape, np.nan)
@@ -311,7 +309,6 @@ class _Scan:
         self.centre[row] = np.median(self.x[row, at:])
 
     def told(self, x: Array, error: Array) -> list[Scanned]:
-        """Return changes with their sizes by all nights, and where series stand."""
         found = []
         for row, proposed in enumerate(self.proposed):
             columns = np.array(self.columns[row], dtype=np.intp)

@@ -135,7 +135,7 @@ _HELP = {
 
 
 def sentence(found: Components) -> str:
-    """Say which component dominates, and what would help."""
+    """Say which component dominates."""
     shares = found.shares()
     total = math.fsum(shares.values())
     if not total > 0:

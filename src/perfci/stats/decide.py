@@ -123,8 +123,8 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     """Decide between regression, improvement, unchanged, and more pairs.
 
     `x`: ln(head/base) per pair, shape (n,), in the order measured, positive is worse. `r_log`: the limit, from
-    `margin`. `m`: number of criteria that share α. `ended`: no more pairs will come; never `continue`. Looks are
-    replayed from the first; the first final status wins. At each look:
+    `margin`. `m`: number of criteria that share α. `ended`: no more pairs will come; never `continue`. The first final
+    status wins. At each look:
 
     - regression: the location is above 0 within the look's share of α/m, and above r/2 at `confirm`;
 
@@ -205,8 +205,6 @@ def _open(values: Array, looks: Looks, *, ended: bool) -> Decision:
 
 
 class _Shown(NamedTuple):
-    """What one look shows."""
-
     final: Decision | None = None
     p_within: float | None = None
     """The p-value of "within the limit", where it is small enough."""
@@ -232,7 +230,7 @@ def _show(used: Averages, look: _Look, r_log: float, confirm: float, *, within: 
 
 
 def _passed(used: Averages, look: _Look, r_log: float, cleared_at: tuple[int | None, float]) -> Decision:
-    """How a case within the limit ends. `cleared_at`: look and p-value of "within the limit"."""
+    """`cleared_at`: look and p-value of "within the limit"."""
     p = used.p_less(-r_log)
     if p <= SEEN:
         return look.decision("improvement", p, used, within=True)

@@ -1,4 +1,4 @@
-"""Log ratios of time at equal SM clock: what the code changed, less what the clock did.
+"""Log ratios of time at equal SM clock.
 
 At the power limit a GPU's clock wanders, and the time of what it computes with it; the time of what waits for
 memory does not follow. How far a case follows is read from its own blocks: the slope b of ln time on ln clock

@@ -33,7 +33,7 @@ def least_seconds(work: Work, ceilings: Ceilings, dtype: str | None = None, *, t
 
 
 def memory_time_of(work: Work, ceilings: Ceilings, assumptions: list[str]) -> float | None:
-    """Return the seconds to move the declared bytes; None without bytes or rate."""
+    """Return the seconds to move the declared bytes, or None."""
     if work.read + work.written <= 0:
         return None
     read, copy = ceilings.read.usable, ceilings.copied.usable

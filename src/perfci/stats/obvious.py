@@ -8,9 +8,9 @@ any other is at least t M with a probability of max(0, 1 - t M / (w + c)) ≤ 1 
 
     P(all y > 0, min y ≥ t max y) ≤ 2^-n (1 - t)^(n-1)
 
-whatever the widths, and with t = min y / max y the right side is a p-value: exact for uniform noise, and smaller still
-the heavier the tails. `benchmarks/looks.py` counts it. Two values that pairs fall between, as where a tuner chooses
-between two kernels in each process, break it: `one_peak` keeps such cases out.
+whatever the widths; with t = min y / max y the right side is a p-value: exact for uniform noise, and smaller still the
+heavier the tails. `benchmarks/looks.py` counts it. Two values that pairs fall between, as where a tuner chooses between
+two kernels in each process, break it: `one_peak` keeps such cases out.
 """
 
 import math
@@ -39,7 +39,7 @@ def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
 
 
 def obvious(x: Array, measured: Array, r_log: float, alpha: float, *, threshold: bool = False) -> Decision | None:
-    """Return the decision that a change is plain within `alpha`, at equal clock and as measured; else None.
+    """Return the decision that a change is plain within `alpha`, at equal clock and as measured.
 
     `x`, `measured`: log ratios of the same pairs, shape (n,), positive is worse. `r_log`: from `margin`; NaN shows
     nothing. `threshold`: that there is no such change may be plain, too: all of the above holds of y = r_log - x.

@@ -47,13 +47,13 @@ def _declared(case: Case, side: Side, derived: PerTime) -> float:
 
 
 def side_values(case: Case, side: Side, metric: str) -> Array:
-    """Return worker values in the order measured, shape (workers,)."""
+    """Return worker values in order, shape (workers,)."""
     found = (value(case, pair, side, metric) for pair in in_order(case))
     return np.array([v for v in found if v is not None], dtype=np.float64)
 
 
 def paired(case: Case, metric: str) -> list[tuple[Pair, float, float]]:
-    """Return the pairs with a value in base and in head, in the order measured."""
+    """Return the pairs with base and head, in the order measured."""
     found = []
     for pair in in_order(case):
         base, head = value(case, pair, "base", metric), value(case, pair, "head", metric)

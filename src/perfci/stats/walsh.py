@@ -115,7 +115,7 @@ def p_less(x: Sequence[float] | Array, c: float) -> float:
 
 
 def hodges_lehmann(x: Sequence[float] | Array) -> float:
-    """Return the median of the Walsh averages: the estimate of location that belongs to the signed-rank test."""
+    """Return the median of the Walsh averages."""
     return Averages(x).hodges_lehmann()
 
 

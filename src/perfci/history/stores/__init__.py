@@ -1,1 +1,1 @@
-"""The places that keep a history: a folder, a branch of a git repository."""
+"""Places of a history: a folder, a branch of a repository."""

@@ -1,4 +1,4 @@
-"""A store of nights: documents that never change, read as the data of strangers.
+"""A store of nights that never change, read as the data of strangers.
 
 A document is named by its start, run and attempt: a listing is in the order of time. Nothing of its content ever names
 a path. What cannot be read is a fault, named and left out; what cannot be reached is an error.
@@ -182,11 +182,9 @@ class Store(ABC):
                     self.fault(listed.name, str(why))
 
     def runs(self) -> Iterator[Night]:
-        """Yield the nights in the order of their start, of each run one attempt: the highest of those with the best
-        answers.
+        """Yield the nights in the order of their start, of each run the last attempt with the best answers.
 
-        Before that only attempts that have others beside them are read. Raises MachineError where the store cannot be
-        reached.
+        Raises MachineError where the store cannot be reached.
         """
         runs: dict[str, list[Listed]] = {}
         for listed in self.names():

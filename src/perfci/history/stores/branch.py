@@ -45,7 +45,7 @@ _PROTOCOLS = "file:git:http:https:ssh"
 
 
 def open_branch(text: str, where: Path, settings: Sequence[tuple[str, str]] = ()) -> "BranchStore":
-    """Return the store `BRANCH` of the repository around `where`, at its origin if any, or `URL#BRANCH`.
+    """Return the store `BRANCH` around `where`, at its origin if any, or `URL#BRANCH`.
 
     `settings`: of git, for such a URL; they may hold a secret. Raises UsageError.
     """
@@ -70,7 +70,6 @@ def open_branch(text: str, where: Path, settings: Sequence[tuple[str, str]] = ()
 
 
 def _absolute(url: str, where: Path) -> str:
-    """A path is seen from `where`."""
     remote = "://" in url or "::" in url or re.match(r"[^/]+:", url)
     return url if remote else str((where / url).resolve())
 
@@ -175,7 +174,6 @@ class BranchStore(Store):
         return bool(self._listed)
 
     def _require_store(self, clone: Path, tip: str) -> None:
-        """Refuse a branch of something else, such as main."""
         entries = [
             line for line in _bounded(["ls-tree", "-z", "--name-only", tip], clone, _LISTING).split(b"\0") if line
         ]
@@ -187,7 +185,6 @@ class BranchStore(Store):
             )
 
     def _push(self, clone: Path, tip: str | None, name: str, content: bytes) -> str:
-        """Return git's words where it was refused."""
         index = clone / "index"
         env = {"GIT_INDEX_FILE": str(index)}
         for who in ("AUTHOR", "COMMITTER"):
@@ -235,7 +232,6 @@ class BranchStore(Store):
             yield clone
 
     def _update(self, clone: Path) -> str | None:
-        """Fetch the branch without its past; return its commit."""
         ref = f"refs/heads/{self.branch}"
         told = self._remote(clone, ["ls-remote", "--", self.url, ref]).stdout.decode(errors="replace").splitlines()
         # It lists what ends so, too, such as a branch `other/refs/heads/history`.

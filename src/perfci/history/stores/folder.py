@@ -18,7 +18,7 @@ _DEEPEST = 3
 
 
 class FolderStore(Store):
-    """Nights below a folder, which need not be there. Links in it are never followed."""
+    """Nights below a folder, if any. Links in it are never followed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))

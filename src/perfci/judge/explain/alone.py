@@ -24,7 +24,7 @@ _LINKS: tuple[CopyKind, ...] = ("host to device", "device to host")
 
 
 def standing(seen: Seen) -> list[Finding]:
-    """Find what stands out on one side, most time that could be given back first."""
+    """Find what stands out on one side, most time first."""
     host: list[Finding] = []
     if seen.trace:
         host = _process(seen.trace) if seen.profile.reports and not seen.trace.within else _host(seen, seen.trace)
@@ -74,7 +74,6 @@ def _process(trace: Trace) -> list[Finding]:
 
 
 def _longest(trace: Trace, kind: CallKind, seconds: float) -> Call | None:
-    """None where they are rare, or the `seconds` lost to them few."""
     calls = calls_of(trace, kind)
     if not (SHARE * trace.wall <= seconds < math.inf and trace.wall > 0 and sum(call.count for call in calls) >= ONCE):
         return None
@@ -82,7 +81,6 @@ def _longest(trace: Trace, kind: CallKind, seconds: float) -> Call | None:
 
 
 def _pageable(trace: Trace) -> list[Finding]:
-    """Copies for which the driver copies on the host first."""
     found = []
     for kind in _LINKS:
         one = copied(trace, kind)
@@ -137,7 +135,7 @@ def _kernel(group: Group) -> list[Finding]:
 
 
 def longest(seen: Seen) -> str:
-    """Return, in a line, where the device time goes."""
+    """Return where the device time goes."""
     if seen.groups and math.isfinite(seen.device) and seen.device > 0:
         group = max(seen.groups.values(), key=lambda one: (one.seconds, one.kernel.key))
         share = percent_of(group.seconds, seen.device)

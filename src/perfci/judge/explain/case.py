@@ -1,4 +1,4 @@
-"""The profile of a case, made ready for the report."""
+"""The profile of a case, for the report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def _profiled(profile: Profile | None) -> bool:
 
 
 def case_profile(case: Case, rows: list[Row], ceilings: Ceilings | None, *, host: bool = False) -> CaseProfile:
-    """Return all that the report says of a case's profile, and write what moved as the cause into rows of timing.
+    """Return what the report says of a case's profile; write what moved as the cause into rows of timing.
 
     `host`: list what the host calls and what is copied.
     """

@@ -1,6 +1,6 @@
 """Why a case changed: sentences from the profiles of base and head.
 
-Every number in a sentence stands in the records or is a sum, share or ratio of theirs.
+Every number is of the records, or a sum, share or ratio.
 """
 
 import math
@@ -52,8 +52,8 @@ def explain(base: Profile, head: Profile, change: float | None = None) -> Explan
     """Explain what moved between `base` and `head`, ranked by how much of the change it accounts for.
 
     `change`: ratio head/base of the measured time; without one the profilers' own times decide. First come findings
-    that account for a tenth of the change, longest first; then those that no time tells; then those that point the
-    other way. There is always a sentence.
+    that account for a tenth of the change; then those that no time tells; then those that point the other way. There is
+    always a sentence.
     """
     ratio = change if change is not None and math.isfinite(change) and change > 0 else None
     traced = usable(base) is not None and usable(head) is not None
@@ -129,7 +129,7 @@ def _unexplained(base: Seen, head: Seen, ratio: float | None) -> list[str]:
 
 
 def _unseen(sides: dict[Side, Profile]) -> list[str]:
-    """Parts that a side lacks; its faults say why. One that no side has and no fault names was not asked for."""
+    """Parts that a side lacks. One that no side has and no fault names was not asked for."""
     said = []
     for part in ("trace", "counters"):
         lacking = [name for name, profile in sides.items() if _lacks(profile, part)]
@@ -150,7 +150,7 @@ def _lacks(profile: Profile, part: Part) -> bool:
 
 
 def _rules(seen: Seen, base: Seen | None = None) -> list[str]:
-    """Of the slowest kernels, most device time saved first; beside a base only rules that say more than there."""
+    """Most device time saved first; beside a base only rules that say more than there."""
     if base is not None and not base.counted:
         return []
     was: dict[tuple[str, str], float] = {}

@@ -1,4 +1,4 @@
-"""Findings in the kernels' machine code where counters are missing.
+"""Findings in machine code where counters are missing.
 
 Only of kernels of which every launch has its code.
 """
@@ -69,7 +69,6 @@ def _tensor(codes: Sequence[KernelCode]) -> dict[str, int]:
 
 
 def _words(tensor: dict[str, int]) -> str:
-    """`10 HMMA`, `16 HGMMA and 4 HMMA`, `no tensor instruction`."""
     return " and ".join(f"{count} {opcode}" for opcode, count in sorted(tensor.items())) or "no tensor instruction"
 
 

@@ -1,4 +1,4 @@
-"""Differences beside the kernels: copies, and what the host calls and waits for."""
+"""Differences beside the kernels: copies, and what the host calls."""
 
 import math
 
@@ -10,7 +10,7 @@ from perfci.model.profile import CopyKind
 
 
 def copies(base: Seen, head: Seen) -> list[Finding]:
-    """Find copies that became pageable or pinned, came or went, or move more or slower."""
+    """Find copies that changed kind, came or went, or move more or slower."""
     if base.trace is None or head.trace is None:
         return []
     found = []
@@ -56,7 +56,7 @@ def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) ->
 
 
 def host(base: Seen, head: Seen) -> list[Finding]:
-    """Find allocations and synchronisations inside the loop, and launches that the device waits for.
+    """Find allocations, synchronisations, and launches that the device waits for.
 
     Nothing of traces by different tools.
     """

@@ -73,7 +73,6 @@ def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | No
 
 
 def _retyped(before: Group, after: Group) -> str:
-    """`works in float32 (was bfloat16)` where types grew or shrank; empty for casts."""
     if not before.types or not after.types or before.types == after.types or after.kernel.family == "cast":
         return ""
     old, now = (sorted(group.types - other.types) for group, other in ((before, after), (after, before)))
@@ -99,7 +98,6 @@ def _configured(use: KernelUse | KernelCounters) -> Configuration:
 
 
 def _configuration(before: Group, after: Group) -> dict[str, str]:
-    """What changed, with its words, of the longest launches that have no equal in the other side."""
     old, new = (Counter(_configured(use) for use in group.uses) for group in (before, after))
     was = next((one for use in before.uses if (one := _configured(use)) in old - new), None)
     now = next((one for use in after.uses if (one := _configured(use)) in new - old), None)
@@ -124,7 +122,6 @@ def _configuration(before: Group, after: Group) -> dict[str, str]:
 
 
 def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
-    """By size; by dimensions where that is the same."""
     old, new = math.prod(before), math.prod(after)
     if old != new:
         return arrow(old, new)
@@ -132,8 +129,6 @@ def _shape(before: tuple[int, int, int], after: tuple[int, int, int]) -> str:
 
 
 def _effects(before: Group, after: Group, spilled: bool) -> dict[str, str]:
-    """`spilled`: told already."""
-
     def both(name: str) -> tuple[float, float] | None:
         return pair(before.value(name), after.value(name))
 

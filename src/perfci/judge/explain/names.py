@@ -18,7 +18,7 @@ _SCOPE = re.compile(r"\b\w+::(?=\w)")
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Name → short name: the function with its telling template argument.
+    """Name → short name.
 
     Different names get different short ones, in one line, not empty or longer than the name, but for a number.
     """
@@ -56,7 +56,6 @@ def _fitting(name: str, form: Callable[[str], str]) -> str:
 
 
 def _labelled(name: str) -> str:
-    """`xmma 128x128x8`, of a name that a library spells out."""
     _, function, arguments = parts(name)
     spelt_out = len(function) > _SPELT_OUT and not arguments.startswith("<") and function not in LAUNCHERS
     label = identify(name).label
@@ -64,7 +63,6 @@ def _labelled(name: str) -> str:
 
 
 def _telling(name: str) -> str:
-    """`vectorized_elementwise_kernel<FillFunctor, float32>`."""
     _, function, arguments = parts(name)
     if function in LAUNCHERS and (spelt := computed(arguments)[0]):
         return shorten(f"{function}<{', '.join([spelt, *identify(name).types])}>", SHORT)
@@ -77,7 +75,6 @@ def _with_arguments(name: str) -> str:
 
 
 def _template(arguments: str) -> str:
-    """Without scopes, casts and parameters."""
     depth = 0
     for at, character in enumerate(arguments):
         if character in "<([{":

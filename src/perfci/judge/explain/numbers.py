@@ -13,7 +13,7 @@ def finite(number: float | None) -> float | None:
 
 
 def number(amount: float, unit: str = "") -> str:
-    """Return a quantity; whole ones without a decimal point."""
+    """Return a quantity, whole ones without decimal point."""
     if not unit and amount == int(amount) and abs(amount) < 1e5:
         return str(int(amount))
     return show(amount, unit)
@@ -49,7 +49,7 @@ def moved(base: float | None, head: float | None, relative: float, least: float 
 
 
 def gain(whole: float, part: float) -> str:
-    """Return ` up to 9×`: how much faster at most without `part` of `whole`; empty for next to nothing.
+    """Return ` up to 9×`: how much faster without `part` of `whole`, or empty.
 
     Amdahl's bound 1 / (1 - part/whole), rounded down.
     """

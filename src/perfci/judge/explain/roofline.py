@@ -1,7 +1,7 @@
-"""The declared work against what this very device does at most, as measured.
+"""The declared work against this very device's measured ceilings.
 
 Williams, Waterman, Patterson 2009, "Roofline: an insightful visual performance model". The ceilings are those that the
-worker measures (`ceilings` of the fingerprint), not those of a data sheet.
+worker measures, not a data sheet's.
 """
 
 import math
@@ -126,7 +126,7 @@ def links(trace: Trace, ceilings: Ceilings | None) -> list[str]:
 
 
 def roof(case: Case, ceilings: Ceilings | None) -> Roof | None:
-    """Return base and head under one roofline: head's, or else base's."""
+    """Return base and head under one roofline, head's if any."""
     found = {name: one for name in SIDES if (one := of_side(case, name, ceilings)) is not None}
     if not found:
         return None

@@ -68,7 +68,7 @@ class Seen:
 
 
 def value(counted: Sequence[KernelCounters], name: str) -> float | None:
-    """Return a counter over kernels; None where one lacks it, or the result is not finite."""
+    """Return a counter over kernels, if finite; None where one lacks it."""
     return combined(name, [(one.values.get(name), one.seconds) for one in counted])
 
 

@@ -63,7 +63,6 @@ def _moved(old: Config, new: Config) -> str:
 
 
 def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
-    """`head BLOCK 64 in 5, BLOCK 128 in 3 of 8`."""
     everything = [dict(config) for configs in counted for config in configs]
     names = {name for config in everything for name in config}
     varying = {name for name in names if len({config.get(name) for config in everything}) > 1}

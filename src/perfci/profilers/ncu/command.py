@@ -98,8 +98,8 @@ def cuda_major(ncu_version: str) -> int:
 def unfit_driver(driver_cuda: str, ncu_version: str) -> Fault | None:
     """Return why ncu will refuse the driver, where that is known.
 
-    `driver_cuda`: of cuDriverGetVersion (`13.0`), never torch's. Seen in the field: ncu's CUDA major must not exceed
-    the driver's; a newer minor works.
+    `driver_cuda`: of cuDriverGetVersion (`13.0`), never torch's. Seen: ncu's CUDA major must not exceed the driver's; a
+    newer minor works.
     """
     major, driver = cuda_major(ncu_version), version_numbers(driver_cuda)
     if not driver or major <= driver[0]:
@@ -274,8 +274,8 @@ Words of ncu 2022.3 to 2026.3: documentation, binaries, users' reports."""
 def classify(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None:
     """Return what went wrong with a run of ncu; None is no proof of a result.
 
-    `exit_code`: None or negative where a signal ended it. `log_text`: ncu's log, and what it and the program printed,
-    which counts only where ncu knows no reason of a failure.
+    `exit_code`: None or negative where a signal ended it. `log_text`: ncu's log and all output, which counts only where
+    ncu knows no reason.
     """
     found = _told(exit_code, log_text, timed_out)
     if found is None or found.kind not in ("empty", "crash"):
@@ -298,7 +298,6 @@ def refused(log_text: str, names: Sequence[str]) -> dict[str, str]:
 
 
 def _messages(log_text: str) -> tuple[list[str], list[str]]:
-    """Return ncu's errors and warnings, and the same without marks."""
     told = [line for line in log_text.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
     return told, [line.removeprefix("==ERROR==").removeprefix("==WARNING==").strip() for line in told]
 
@@ -338,6 +337,5 @@ def _told(exit_code: int | None, log_text: str, timed_out: bool) -> Fault | None
 
 
 def _detail(lines: Sequence[str], at: int) -> str:
-    """ncu's line, and those after it where it announces a list."""
     more = [line for line in lines[at + 1 : at + 6] if line] if "following" in lines[at] else []
     return " ".join([lines[at], *more])[:500]

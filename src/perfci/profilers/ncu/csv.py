@@ -84,7 +84,6 @@ class _Page:
 
     @property
     def mark(self) -> str:
-        """The decimal mark; empty where unknown."""
         points, commas = self._marks["."], self._marks[","]
         return "." if points > _CLEARLY * commas else "," if commas > _CLEARLY * points else ""
 
@@ -125,8 +124,8 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
     """Read `metrics` of a page, which may have ncu's own lines around it.
 
     A fault tells of a file that ends within a row, and of launches left out between others; missing last launches
-    cannot be seen. A launch that stands twice counts once. ncu writes numbers in its user's locale: whether `3,456` has
-    decimals must show in the page's other numbers, else it is no number.
+    cannot be seen. ncu writes numbers in its user's locale: whether `3,456` has decimals must show in the page's other
+    numbers, else it is no number.
     """
     again = "ncu --import REPORT --page raw --csv --print-units base"
     faults: list[Fault] = []
@@ -167,7 +166,6 @@ def read(path: Path, name: str, metrics: Sequence[str] = METRICS) -> Content:
 
 
 def _left_out(page: _Page) -> str:
-    """Return what the numbers of launches, which begin at 0, say is missing."""
     if page.clashes:
         return f"{page.clashes} rows are of a launch with the number of another"
     numbers = {int(one) for one in page.launches if one.isascii() and one.isdigit() and len(one) < 10}
@@ -208,7 +206,6 @@ def _number(cell: str) -> str:
 
 
 def _sure_mark(number: str) -> str:
-    """Return the only mark that decimals of this number can have; empty for either or none."""
     if number.isdigit():
         return ""
     if _SURE.fullmatch(number):
@@ -217,7 +214,7 @@ def _sure_mark(number: str) -> str:
 
 
 def _parse(cell: str, mark: str) -> float | None:
-    """None for `n/a`, `nan`, `inf`, anything else, and what may mean two numbers."""
+    """None for no number, and what may mean two."""
     text = _number(cell)
     mark = mark or _sure_mark(text)
     if not mark and not text.isdigit():

@@ -66,7 +66,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
 def read(path: Path, version: str, module: Module, metrics: Sequence[str] = METRICS) -> Content | None:
     """Read `metrics` of a report. None where `ncu_report` cannot be imported.
 
-    It is native code, which a damaged report may crash, hang or take over: call it in a process of its own.
+    It is native code, which a damaged report may take over: call it in a process of its own.
     """
     launches: list[Launch] = []
     dropped = 0
@@ -157,7 +157,6 @@ _OPTIMIZATION = 2
 
 
 def _rule(told: Mapping[str, Any]) -> Rule | None:
-    """None without a message, and for one that says that all is well."""
     message, estimate = told.get("rule_message"), told.get("speedup_estimation") or {}
     if not isinstance(message, Mapping) or message.get("type", 0) < _OPTIMIZATION or not message.get("message"):
         return None

@@ -32,7 +32,7 @@ set or a section."""
 
 @dataclass(frozen=True)
 class Ncu(Profiler[Counters]):
-    """Nsight Compute around a worker, one start for a side's cases; or around a command."""
+    """Nsight Compute around a worker, one start for a side's cases, or a command."""
 
     installed: InstalledNcu
     request: ProfilerRequest
@@ -42,7 +42,6 @@ class Ncu(Profiler[Counters]):
     sections: tuple[str, ...]
     seconds: float
     full: bool = False
-    """ncu's full set is collected besides."""
     further: bool = False
     """Sections may hold more of the table than was asked for."""
     whole: bool = False
@@ -63,7 +62,7 @@ class Ncu(Profiler[Counters]):
 
     @classmethod
     def find(cls, request: ProfilerRequest) -> "Ncu | Fault":
-        """Return the first ncu that runs, fits the driver and may count on a GPU; or why not."""
+        """Return the first ncu that fits the driver and may count on a GPU; or why not."""
         found = may_count() or ncu_command.find(request.driver_cuda)
         if isinstance(found, Fault):
             return found

@@ -1,7 +1,6 @@
 """Reads what ncu counted: a report (`.ncu-rep`), or the raw page as CSV, which has two decimals and no rules.
 
-An absent, infinite or negative value is a fault. Kernels that were never written show where `most` is reached, and by
-comparison with a trace.
+An absent, infinite or negative value is a fault. Missing kernels show where `most` is reached, and beside a trace.
 """
 
 import math
@@ -185,7 +184,6 @@ def _absent(name: str, chip: str, *, asked: bool) -> Fault:
 
 
 def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
-    """Return quantities of at least one launch: where others lack them is told."""
     return tuple(
         name
         for name in chips.COUNTED
@@ -194,14 +192,13 @@ def _told(launches: Sequence[Launch], chip: str) -> tuple[str, ...]:
 
 
 def _source(launch: Launch, name: str, chip: str) -> NcuSum | None:
-    """Return the source that a launch holds, else the first."""
     known = chips.sources(name, chip)
     held = (one for one in known if all(metric in launch.values for metric in one.metrics))
     return next(held, next(iter(known), None))
 
 
 def _value(launch: Launch, name: str, chip: str) -> float | None:
-    """Return a quantity in perfci's unit; None where a part is absent, or the sum more than it can be."""
+    """None where a part is absent, or the sum more than it can be."""
     source, counter = _source(launch, name, chip), chips.counted(name)
     total = 0.0
     for metric, factor in source.metrics.items() if source else ():
@@ -223,7 +220,6 @@ def _launch(launches: Sequence[Launch], number: int) -> str:
 
 
 def _group(members: Sequence[tuple[Launch, Mapping[str, float | None]]]) -> KernelCounters:
-    """What one launch lacks, the group lacks."""
     first, names = members[0]
     values = {name: combined(name, [(held[name], _seconds(launch)) for launch, held in members]) for name in names}
     assert first.grid is not None and first.block is not None
@@ -239,7 +235,6 @@ def _group(members: Sequence[tuple[Launch, Mapping[str, float | None]]]) -> Kern
 
 
 def _ordered(rules: Iterable[Rule]) -> list[Rule]:
-    """Return each finding once, with its largest estimate, largest first; the others in ncu's order."""
     best: dict[str, Rule] = {}
     for rule in rules:
         known = best.get(rule.name)

@@ -189,7 +189,7 @@ _CLEAR: tuple[tuple[str, FaultKind, str], ...] = (
 def classify(
     code: int | None, log: str, output: Path, *, signal: int | None = None, timed_out: bool = False
 ) -> Fault | None:
-    """Return what is wrong after a run of nsys that should have written `output`.
+    """Return what is wrong after a run of nsys that writes `output`.
 
     `code`: None where `signal` ended it; nsys hands on the program's status, 128 + n for signal n. A failed run that
     left an output recorded less than the whole case.

@@ -1,6 +1,6 @@
 """Events of an nsys export, joined: the calls and device work of each execution.
 
-Joins and sorts live on disk, so that memory does not grow with the trace.
+Joins and sorts live on disk: memory does not grow with the trace.
 
 To an execution belong API calls of its process that begin while its range is open, on any thread (autograd launches
 from its own), on the range's thread only those that also end in it; and the device work they launched, whenever it ran.

@@ -94,7 +94,6 @@ def _insert(events: Events, table: Table) -> None:
 
 
 def _fill_sites(events: Events) -> None:
-    """Fill `sites` with allocating calls."""
     for name in CALLING:
         table = events.table(name, ("globalTid",), has=("returnValue",))
         if table is None:

@@ -100,7 +100,6 @@ _NOWHERE = "NOT EXISTS (SELECT 1 FROM called d WHERE d.pid = y.pid AND d.corr = 
 
 
 def _call_ids(events: Events) -> None:
-    """Fill `called` with process and correlation of every call."""
     events.db.execute("CREATE TABLE IF NOT EXISTS called (pid INT, corr INT, PRIMARY KEY (pid, corr)) WITHOUT ROWID")
     for name in CALLING:
         if (calls := events.table(name, ("globalTid",))) is not None:
@@ -268,7 +267,7 @@ def _costs(events: Events, text: str) -> Sequence[str] | None:
 
 
 def _lost(text: str, *, said: bool) -> bool:
-    """Tell whether a message says that CUDA or NVTX events are missing. `said`: its words are known to mean that."""
+    """`said`: its words are known to mean that events are missing."""
     elsewhere = _ELSEWHERE.search(text) is not None
     if said:
         return not elsewhere or _TRACED.search(text) is not None

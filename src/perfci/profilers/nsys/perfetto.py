@@ -100,7 +100,6 @@ class _Tracks:
     def place(
         self, process: int, label: str, title: str, start: int, end: int
     ) -> tuple[int | None, list[dict[str, Any]]]:
-        """Return the lane for a slice, None where all are taken, and its metadata events."""
         told: list[dict[str, Any]] = []
         if process not in self.processes:
             self.processes.add(process)
@@ -170,8 +169,7 @@ def _events(rows: Iterator[_Row], base: int) -> Iterator[dict[str, Any]]:
 def write(export: Path, out: Path, most: int = MOST_EVENTS) -> Fault | None:
     """Write the timeline of the nsys export (sqlite) to `out`, gzip.
 
-    The first `most` events by begin are written; an event at the end says of how
-    many.
+    Of its first `most` events by begin; a last one says of how many.
 
     A fault, and no `out`, where `export` is none of nsys or has no event. Raises OSError where `out` cannot be written.
     """

@@ -1,6 +1,6 @@
-"""Privacy under nsys, which stores the environment of every process that it can see in four places of the SQLite
-export: META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams
-(as root, of every process on the machine, and the program's output)."""
+"""nsys stores the environment of every process that it sees in four places of the export: META_DATA_CAPTURE and
+TARGET_INFO_SYSTEM_ENV (its own and the program's), StringIds and with it ProcessStreams (as root, of every process on
+the machine, and the program's output)."""
 
 import functools
 import re
@@ -135,7 +135,6 @@ def _scrub(path: Path) -> None:
 
 
 def _scrub_processes(db: sqlite3.Connection, columns: Mapping[str, set[str]]) -> None:
-    """But for those with events."""
     db.execute("CREATE TEMP TABLE traced (pid INTEGER PRIMARY KEY)")
     for table, has in columns.items():
         if table.startswith(("CUPTI_", "NVTX_")):

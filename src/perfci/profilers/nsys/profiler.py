@@ -32,7 +32,7 @@ EXPORT_TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class Nsys(Profiler[Trace]):
-    """Nsight Systems around a worker, one start for a side's cases; or around a command."""
+    """Nsight Systems around a worker, one start for a side's cases, or a command."""
 
     installed: InstalledNsys
     request: ProfilerRequest
@@ -100,7 +100,7 @@ class Nsys(Profiler[Trace]):
         return Reason(kind="memory", text=_too_large("nsys and the command under it wrote", size))
 
     def written(self, report: Path) -> bool:
-        """Tell whether the report is there: it is written as the capture ends, without CUDA as the worker does."""
+        """Tell whether the report is there: written as the capture ends, without CUDA as the worker does."""
         return not self.cuda or report.with_suffix(".nsys-rep").is_file()
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:

@@ -74,8 +74,7 @@ def read(
     `executions`: of each name, where known; other numbers are a fault. `asked`: further traces of nsys, a fault where
     missing.
 
-    An event that stands twice counts once. What is absent, truncated, foreign, damaged or takes over `limit` seconds to
-    read is a fault.
+    What is absent, truncated, foreign, damaged or takes over `limit` seconds to read is a fault.
     """
     loop, names = None, [""]
     if isinstance(ranges, Loop):

@@ -253,7 +253,7 @@ def parse(lines: Iterable[str], capability: tuple[int, int]) -> dict[str, Kernel
 def inspect(
     files: Iterable[Path], run: Runner, capability: tuple[int, int], seconds: float = INSPECTION_TIME
 ) -> Inspected:
-    """Return the kernels in `files` that the chip would run; what was read of an unfinished file counts."""
+    """Return the kernels in `files` that the chip would run, unfinished files' too."""
     found = Inspected()
     deadline = time.monotonic() + seconds
     late = 0

@@ -23,8 +23,7 @@ _ON_CPU = "record it where a GPU is, with ProfilerActivity.CUDA among its activi
 
 def read(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
     """Return the traces of annotations (`record_function`) that lie in no other of their process, each a mean over
-    executions to the end of their last work; or of all work under the key "". What goes wrong is a fault, never an
-    exception."""
+    executions to the end of their last work; or of all work under the key "". Never raises."""
     found: Read[Trace] = Read()
     try:
         seen = collect(members(path), None)

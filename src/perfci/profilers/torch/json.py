@@ -83,7 +83,6 @@ class _Json:
                 raise Bad("unreadable", "no JSON as torch.profiler writes it") from None
 
     def members(self) -> Iterator[tuple[str, Any]]:
-        """Yield keys and values; each element of `traceEvents` by itself."""
         self.take("{")
         if self.peek() == "}":
             return

@@ -251,8 +251,8 @@ def read(path: Path, name: str, device: DeviceKind = "cuda") -> Trace | Fault:
     """Return the trace of the executions in ranges `name`, from Kineto's JSON, plain or gzip.
 
     Device work belongs to the execution in which its launching call began, on any thread. The host's time is from the
-    first range's begin to the end of the last range or of its work, over the executions. On `cuda` a trace without
-    device work is a fault, and so are launches without a kernel.
+    first range's begin to the end of the last range or of its work, over the executions. On `cuda` no device work is a
+    fault, as are launches without a kernel.
     """
     try:
         return trace_of(collect(members(path), name), name, device)

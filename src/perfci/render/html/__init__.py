@@ -1,4 +1,4 @@
-"""`report.html`, one file that opens anywhere, offline, and runs nothing but its own script.
+"""`report.html`, one file that opens offline and runs its own script alone.
 
 A template escapes whatever it prints; plots are drawn by uPlot from JSON in the page. The content security policy names
 scripts and styles by their hash.
@@ -83,7 +83,6 @@ class Case:
 
 
 def _cases(shown: View) -> list[Case]:
-    """By their worst rows, then those without a row."""
     report = shown.report
     parts: list[Sequence[Row | Measured | CaseFacts | CaseProfile]] = [
         report.rows, report.measured, report.facts, report.profiles,
@@ -162,7 +161,6 @@ def _finalize(value: Any) -> Any:
 
 
 def _prose(text: str) -> Markup:
-    """Names between backticks become code."""
     parts = spans(shorten(visible(text), _LONGEST))
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
@@ -174,10 +172,8 @@ def _breakable(name: str) -> Markup:
 
 
 def _exact(line: str) -> Markup:
-    """Spaces stay as they are."""
     return escape("".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in line))
 
 
 def _key(value: float | None) -> str:
-    """A column's sorting value; empty sorts last."""
     return repr(value) if value is not None and math.isfinite(value) else ""

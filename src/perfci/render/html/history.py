@@ -89,7 +89,7 @@ def page_name(case: str) -> str:
 
 
 def site(devices: Sequence[Device], found: Checked) -> Iterator[tuple[str, str]]:
-    """Yield path below the site's folder, and text. `found` has the changes of all nights."""
+    """Yield path in the site, and text. `found` has the changes of all nights."""
     entries = _entries(devices, found)
     yield "index.html", _overview(devices, entries, found)
     cases: dict[str, list[Entry]] = {}
@@ -132,7 +132,6 @@ def _overview(devices: Sequence[Device], entries: Sequence[Entry], found: Checke
 
 
 def _spark(one: Entry) -> Spark:
-    """Of more answers than points the middle one of each stretch."""
     curve, nights = one.curve, max(1, len(one.device.heads) - 1)
     index = range(0, len(curve.nights), max(1, math.ceil(len(curve.nights) / POINTS)))
     ends = sorted([*(curve.x[i] for i in index), 0.0])
@@ -165,7 +164,6 @@ def _seams(device: Device) -> list[int]:
 
 
 def _links(head: Head) -> tuple[str, str]:
-    """Empty without a run of GitHub Actions."""
     known = _RUN.fullmatch(head.url)
     return (f"{known[1]}/commit/{head.commit.sha}", head.url) if known else ("", "")
 

@@ -1,4 +1,4 @@
-"""The plots of a page as JSON, from the report and its side files."""
+"""The plots of a page as JSON."""
 
 import json
 import math
