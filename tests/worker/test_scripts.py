@@ -1,6 +1,7 @@
 """Benchmark scripts in a worker: what tells calls apart, replaced timers, and functions held on a thread."""
 
 import builtins
+import enum
 import io
 import random
 import re
@@ -21,11 +22,11 @@ from perfci.worker import tuners
 from perfci.worker.bench import Bench, prepare
 from perfci.worker.checks.check import check_case, verify
 from perfci.worker.scripts import timers
-from perfci.worker.scripts.calls import Counter, stable, telling
+from perfci.worker.scripts.calls import Counter, label, stable, telling
 from perfci.worker.scripts.held import Gone, Held, leave_all
 from perfci.worker.scripts.kernel import ScriptKernel, kernel_of
 from perfci.worker.scripts.reached import device_bytes
-from perfci.worker.scripts.script import Script, Unlisted, Unsupported
+from perfci.worker.scripts.script import Script, Unlisted, Unsupported, said
 
 VALUES = st.one_of(st.integers(-2, 2), st.sampled_from(["a", "b"]), st.booleans())
 WORDS = st.lists(st.dictionaries(st.sampled_from(["n", "dtype", "mode", "in"]), VALUES, max_size=4), max_size=12)
@@ -659,3 +660,80 @@ def test_memory_is_counted_that_a_call_can_reach() -> None:
     assert device_bytes(lambda: [layer(one) for one in (x, x)], "cpu") == 2 * 1024
     assert device_bytes(x.sum, "cpu") == device_bytes(lambda: (x.view(16, 16), x), "cpu") == 1024
     assert device_bytes(lambda: x) == 0
+
+
+def test_a_benchmark_may_return_whatever_it_likes(tmp_path: Path, triton: None) -> None:
+    text = """
+        from triton.testing import do_bench
+
+        class Registry:
+            def __call__(self):
+                return self
+
+        do_bench(Registry)
+        do_bench(lambda: iter([1, 2]))
+        """
+    assert checked(tmp_path, text)["ok"]
+    assert checked(tmp_path, text, select={"nth": ["2"]})["ok"]
+
+
+def test_a_timer_of_the_script_s_own_is_one(tmp_path: Path, triton: None) -> None:
+    text = """
+        class Watch:
+            @staticmethod
+            def time(call):
+                return 1.0
+
+            def other(self, call):
+                return self.time(call)
+
+        def measured(call, twice=False):
+            return 2.0
+
+        for n in (1, 2):
+            Watch.time(lambda: n)
+            measured(lambda: -n)
+            Watch().other(lambda: "another timer")
+        """
+    own = {"__main__.Watch.time": "call", "__main__.measured": "call", "__main__.nothing": "call"}
+    kernel = kernel_of(script(tmp_path, text, timers=own), str(tmp_path))
+    assert [case.params["n"] for case in kernel.cases("cpu")] == [1, 1, 1, 2, 2, 2]
+    assert [case.line for case in kernel.cases("cpu")[:3]] == [14, 15, 8]
+    with pytest.raises(Unlisted, match=r"measured\(\) has no parameter 'fn': it has call, twice"):
+        kernel_of(script(tmp_path, text, timers={"__main__.measured": "fn"}), str(tmp_path))
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1), min_size=1, max_size=5))
+def test_what_arguments_say_tells_them_apart(args: list[str]) -> None:
+    assert said(args) == said(list(args))
+    option = ["--size", "3", *args]
+    assert said(option).keys() >= {"size"}
+    assert said(["--size", "4"]) != said(["--size", "3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ('--tag a#b "c # d"', ["--tag", "a#b", "c # d"]), ("--n 1  # one", ["--n", "1"]), ("# all", []), ("  ", []),
+        ("--n 1 # it's", ["--n", "1"]), ("--x -3 --y=-4", ["--x", "-3", "--y=-4"]),
+    ],
+)  # fmt: skip
+def test_a_line_s_arguments_are_a_shell_s(tmp_path: Path, text: str, args: list[str]) -> None:
+    (tmp_path / "lines.txt").write_bytes(b"\xef\xbb\xbf--first\r\n" + text.encode() + b"\r\n--first\n")
+    lines = script(tmp_path, "", each="lines.txt").lines(str(tmp_path))
+    assert [line.args for line in lines] == [["--first"], *([args] if args else [])]
+
+
+def test_words_of_a_test_s_parameters_are_the_same_in_each_process() -> None:
+    class Kind(enum.Enum):
+        FAST = 1
+
+    assert label(Kind.FAST) == "Kind.FAST"
+    assert label({"m": 1}) == "{'m': 1}"
+    assert label((torch.zeros(2, 3), 4, (5, 6))) == "2x3,4,5x6"
+    assert label(torch.float16) == "float16"
+    assert label("/tmp/somewhere/sizes.json") == "sizes.json"
+    assert label(sum) == "sum"
+    assert label(object()) is None
+    assert label(["/tmp/somewhere"]) is None
+    assert len(label("x" * 500)) < 50

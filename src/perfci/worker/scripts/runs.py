@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import ast
 import builtins
 import contextlib
 import functools
@@ -20,7 +21,7 @@ from .calls import FUNCTION, Counter, Words, free, line_of, same, scalar, words_
 from .held import Held, Left
 from .script import Line, Script
 from .tests import run_tests
-from .timers import here
+from .timers import OWN, here, mark_own, replaced
 
 RISING, FALLING = (1e-3, 1e-6), (2.7e-3, -1e-7)
 """Seconds that a timer returns first, and by which later times are longer; the second of the runs that list a script's
@@ -45,14 +46,18 @@ def _take_path(folder: str, first: bool) -> None:
 _folders: set[str] = set()
 
 
-def _execute(path: str) -> None:
+def _execute(path: str, timers: Mapping[str, str]) -> None:
     main = ModuleType("__main__")
     main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     try:
         with open(path, "rb") as file:
-            # Anew: what compiles functions keeps the names that they found by their code.
-            exec(compile(file.read(), path, "exec", dont_inherit=True), main.__dict__)
+            program = ast.parse(file.read(), path)
+        main.__dict__[OWN] = {
+            name: functools.partial(replaced, timers[name], name) for name in mark_own(program, timers)
+        }
+        # Anew: what compiles functions keeps the names that they found by their code.
+        exec(compile(program, path, "exec", dont_inherit=True), main.__dict__)
     finally:
         main.__dict__.clear()  # its inputs, of which functions and this keep each other
 
@@ -79,7 +84,7 @@ class Run(abc.ABC):
             if self.script.tests:
                 run_tests(self, path, self.line.args, self.heard)
             else:
-                _execute(path)
+                _execute(path, self.script.timers)
         finally:
             here.running, here.within = None, False
             sys.modules["__main__"], sys.argv, sys.path[:] = before

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional, Protocol
@@ -57,6 +58,8 @@ class _Here(threading.local):
 
 here = _Here()
 """The script that this thread runs."""
+MAIN, OWN = "__main__.", "__perfci_timers__"
+"""Before names that a script defines, and what it names its timers by."""
 _replaced: dict[str, Any] = {}
 
 
@@ -67,7 +70,7 @@ def exchange(own: Mapping[str, str]) -> None:
     `own`: the project's timers, as `KNOWN`. Raises ValueError for one that there is not.
     """
     for path, parameter in own.items():
-        if path not in _replaced:
+        if path not in _replaced and not path.startswith(MAIN):
             try:
                 _exchange(path, parameter)
             except (ImportError, AttributeError) as error:
@@ -77,6 +80,26 @@ def exchange(own: Mapping[str, str]) -> None:
         for module in modules & sys.modules.keys():
             _replace_in(module)
         sys.meta_path.insert(0, _Later(modules - sys.modules.keys()))
+
+
+def mark_own(program: ast.Module, timers: Mapping[str, str]) -> Iterator[str]:
+    """Decorate those of `timers` that a script defines itself by the entries of its name `OWN`, and yield them."""
+    for path in timers:
+        found: Any = program
+        for name in path.split(".")[1:] if path.startswith(MAIN) else ():
+            kinds = (ast.ClassDef, ast.FunctionDef)
+            found = next(
+                (node for node in getattr(found, "body", ()) if isinstance(node, kinds) and node.name == name), None
+            )
+        if isinstance(found, ast.FunctionDef):
+            place = ast.Subscript(ast.Name(OWN, ast.Load()), ast.Constant(path), ast.Load())
+            found.decorator_list.append(ast.fix_missing_locations(ast.copy_location(place, found)))
+            yield path
+
+
+def replaced(parameter: str, path: str, timer: Callable[..., Any]) -> Any:
+    """Return ours in the place of a timer that calls `parameter`. Raises ValueError where it has none of that name."""
+    return _timer(timer, parameter, path)
 
 
 def _replace_in(module: str) -> None:
