@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from perfci.measure.budget import Budget
 from perfci.system.builds import COMPILERS, Builds
 
 
@@ -44,3 +45,14 @@ def test_seconds_of_two_workers_that_build_at_once_count_once_and_up_to_the_limi
     assert builds.heed([ninja], 9.0, 24.0) == 15.0
     assert builds.heed([ninja], 24.0, 25.0) == 0.0  # from there on it counts
     assert (builds.seconds, len(told)) == (20.0, 1)
+
+
+def test_the_budget_does_not_count_what_is_built_before_the_first_pair(ninja: psutil.Process) -> None:
+    builds = Builds(100.0, lambda _: None)
+    budget = Budget(10.0, time.monotonic(), builds)
+    builds.heed([ninja], 0.0, 50.0)
+    assert 55.0 < budget.left <= 60.0
+    assert budget.spent < 5.0
+    budget.count_builds()
+    builds.heed([ninja], 50.0, 90.0)
+    assert 55.0 < budget.left <= 60.0

@@ -23,6 +23,10 @@ class Budget:
         """On the monotonic clock."""
         return self._end + self._builds.seconds
 
+    def count_builds(self) -> None:
+        """Count what cases compile from now on, too."""
+        self._end, self._builds = self.end, NONE
+
     @property
     def left(self) -> float:
         """Seconds until its end, at least 0."""

@@ -241,6 +241,7 @@ class Measurement:
     def _time(self, run: _Run) -> None:
         place, results, some = run.place, run.results, bool(run.cases.open)
         self._together(run.budget)
+        run.budget.count_builds()  # what is kept was built by checks; the rest is compiled for each pair
         if proved := [case for case in run.cases.all if case.proved]:
             self.progress.decided(results.model_copy(update={"cases": proved}))
         if some:

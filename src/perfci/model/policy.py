@@ -339,7 +339,8 @@ class Policy(Document):
     timeout: Duration = Field(default="60s")  # type: ignore[assignment]
     """For one step of one case, without compilers that it starts; a case that takes longer has failed."""
     build_timeout: Duration = Field(default="30m")  # type: ignore[assignment]
-    """For the build of one side, and for all that cases compile themselves, which the budget does not count."""
+    """For the build of one side, and for all that cases compile before the first pair, which the budget does not
+    count."""
     memory: Size | None = None
     """Host memory that one worker may use; by default what is free, shared out over the workers that live together."""
     seed: int = Field(0, ge=0, lt=2**63)
