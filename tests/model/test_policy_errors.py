@@ -36,6 +36,7 @@ BAD = {
     "limit's field": (LIMIT + "{regresion: 2%}", "perfci.yaml:4: limits[0].regresion: unknown field: did you mean 'regression'?"),
     "a script's field": ("version: 1\nsuite: [{script: a.py, argz: x}]\n", "perfci.yaml:2: suite[0].argz: unknown field: did you mean 'args'?"),
     "script mistyped": ("version: 1\nsuite:\n  - {scirpt: a.py}\n", "perfci.yaml:3: suite[0].scirpt: unknown field: did you mean 'script'?"),
+    "timer of a test": ("version: 1\nsuite:\n  - {pytest: a.py, timers: {__main__.x: fn}}\n", "suite[0].timers: tests have no __main__"),
     "both kinds": ("version: 1\nsuite:\n  - {script: a.py, pytest: b.py}\n", "write `script:` or `pytest:`, and one of them"),
     "history's field": (GOOD + "history: {refrence: v1}", "perfci.yaml:3: history.refrence: unknown field: did you mean 'reference'?"),
     "a metric's field": (GOOD + "metrics: {p99: {units: ms}}", "perfci.yaml:3: metrics.p99.units: unknown field: did you mean 'unit'?"),

@@ -675,6 +675,17 @@ def test_a_benchmark_may_return_whatever_it_likes(tmp_path: Path, triton: None) 
         """
     assert checked(tmp_path, text)["ok"]
     assert checked(tmp_path, text, select={"nth": ["2"]})["ok"]
+    beside = """
+        import torch
+        from triton.testing import do_bench
+        do_bench(lambda: (torch.full((3,), {}), sum))
+        """
+    assert checked(tmp_path, beside.format("float('nan')"))["kind"] == "nan"
+    assert checked(tmp_path, beside.format(1.0))["result"]
+    kernel = kernel_of(script(tmp_path, beside.format(1.0)), str(tmp_path))
+    made = prepare(kernel, {}, "cpu", 1, 0)
+    assert verify(made).ok
+    made.bench.release()
 
 
 def test_a_timer_of_the_script_s_own_is_one(tmp_path: Path, triton: None) -> None:
@@ -687,8 +698,11 @@ def test_a_timer_of_the_script_s_own_is_one(tmp_path: Path, triton: None) -> Non
             def other(self, call):
                 return self.time(call)
 
-        def measured(call, twice=False):
-            return 2.0
+        try:
+            from nowhere import measured
+        except ImportError:
+            def measured(call, twice=False):
+                return 2.0
 
         for n in (1, 2):
             Watch.time(lambda: n)
@@ -698,7 +712,7 @@ def test_a_timer_of_the_script_s_own_is_one(tmp_path: Path, triton: None) -> Non
     own = {"__main__.Watch.time": "call", "__main__.measured": "call", "__main__.nothing": "call"}
     kernel = kernel_of(script(tmp_path, text, timers=own), str(tmp_path))
     assert [case.params["n"] for case in kernel.cases("cpu")] == [1, 1, 1, 2, 2, 2]
-    assert [case.line for case in kernel.cases("cpu")[:3]] == [14, 15, 8]
+    assert [case.line for case in kernel.cases("cpu")[:3]] == [17, 18, 8]
     with pytest.raises(Unlisted, match=r"measured\(\) has no parameter 'fn': it has call, twice"):
         kernel_of(script(tmp_path, text, timers={"__main__.measured": "fn"}), str(tmp_path))
 
@@ -722,6 +736,17 @@ def test_a_line_s_arguments_are_a_shell_s(tmp_path: Path, text: str, args: list[
     (tmp_path / "lines.txt").write_bytes(b"\xef\xbb\xbf--first\r\n" + text.encode() + b"\r\n--first\n")
     lines = script(tmp_path, "", each="lines.txt").lines(str(tmp_path))
     assert [line.args for line in lines] == [["--first"], *([args] if args else [])]
+
+
+def test_lines_that_say_the_same_in_other_words_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("--n 1\n--n 1.0\n--causal\n--causal 1\n--x inf\n")
+    asked = script(tmp_path, "", each="lines.txt")
+    assert [line.words for line in asked.lines(str(tmp_path))] == [
+        {"n": 1}, {"n": 1.0}, {"causal": True}, {"causal": 1}, {"x": "inf"},
+    ]  # fmt: skip
+    (tmp_path / "lines.txt").write_text("--n 1 --m 2\n\n--m=2 --n=1\n")
+    with pytest.raises(Unlisted, match=r"each: lines\.txt:3: says what line 1 says"):
+        asked.lines(str(tmp_path))
 
 
 def test_words_of_a_test_s_parameters_are_the_same_in_each_process() -> None:

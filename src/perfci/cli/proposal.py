@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import json
 import re
 import tomllib
 from collections import defaultdict
@@ -19,6 +20,10 @@ OWN_TIMERS = re.compile(r"\belapsed_time\(|\bperf_counter(_ns)?\(|\bproton\.")
 FIXTURE = "benchmark"
 """Of pytest-benchmark."""
 GPU = re.compile(r"cuda|gpu|device|triton", re.IGNORECASE)
+WORDS = ("bench", "perf")
+"""Of paths of benchmarks."""
+PLAIN = re.compile(r"[A-Za-z0-9_][\w./*-]*")
+"""Text that YAML takes as it stands."""
 LARGEST = 2**20
 """Bytes of a file that is read."""
 MOST = 6
@@ -88,7 +93,7 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     themselves: list[str] = []
     for one in read:
         indirect = any(one.imports & names for folder, names in helpers.items() if _near(one.folder, folder))
-        bench = any(word in one.path.lower() for word in ("bench", "perf"))
+        bench = any(word in one.path.lower() for word in WORDS)
         if one.tests:
             tests += [one.path] * (bench and (one.times or indirect))
         elif one.runs and bench and (one.times or indirect):
@@ -159,19 +164,30 @@ def _does(node: ast.stmt) -> bool:
 
 
 def _entries(key: str, files: Sequence[str], on_gpu: Collection[str]) -> Iterator[str]:
-    for glob, matched in _globs(files):
-        yield f"{key}: {glob}" if any(file in on_gpu for file in matched) else f"{{{key}: {glob}, device: cpu}}"
+    for named, matched in _globs(files):
+        text = f"{key}: {named}"
+        yield text if any(file in on_gpu for file in matched) else f"{{{text}, device: cpu}}"
 
 
-def _globs(scripts: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield a glob for the files of each folder; what it matches besides calls no timer, and is skipped."""
+def _globs(files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield YAML for the files of each folder, and these: a glob where its words say that all it matches are
+    benchmarks, for each is run; else their names."""
     folders: dict[str, list[str]] = defaultdict(list)
-    for script in scripts:
-        folders[str(PurePosixPath(script).parent)].append(PurePosixPath(script).name)
-    for folder, names in sorted(folders.items()):
-        glob = f"{_common(names)}*.py" if len(names) > 1 else names[0]
-        paths = [name if folder == "." else f"{folder}/{name}" for name in (glob, *names)]
-        yield paths[0], paths[1:]
+    for file in files:
+        folders[str(PurePosixPath(file).parent)].append(file)
+    for folder, paths in sorted(folders.items()):
+        names = [PurePosixPath(path).name for path in paths]
+        glob = f"{_common(names)}*.py" if folder == "." else f"{folder}/{_common(names)}*.py"
+        if len(paths) == 1:
+            yield _quoted(paths[0]), paths
+        elif any(word in glob.lower() for word in WORDS):
+            yield _quoted(glob), paths
+        else:
+            yield f"[{', '.join(map(_quoted, paths))}]", paths
+
+
+def _quoted(path: str) -> str:
+    return path if PLAIN.fullmatch(path) else json.dumps(path)
 
 
 def _common(names: Sequence[str]) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from perfci.measure.bench import Bench
@@ -28,6 +30,7 @@ def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
     """
     bench, imports = next(iter(place.benches.values())), Imports(place)
     found: dict[Side, Found] = {}
+    tries: list[_Try] = []
     for name, side in place.sides.items():
         base = {one["file"]: one["listed"] for other in found.values() for one in other.scripts}
         side.scripts = [dict(one, base=base) for one in side.scripts]
@@ -37,14 +40,39 @@ def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
         with side.own(), nullcontext() if listing else imports.scouting(side) as scouting:
             try:
                 devices = [] if place.shared else list(place.benches)
-                found[name] = _load(bench, side, side.suite, side.scripts, devices, scouting)
+                found[name] = _load(bench, side, side.suite, side.scripts, devices, scouting, tries)
             except Died:
                 imports.nothing("a suite file ends the process that imports it")
                 found[name] = _load_one_by_one(bench, side)
         found[name].imports = imports.left()
         side.scripts = found[name].scripts
+    _settle_caches(tries)
     imports.write()
     return found
+
+
+@dataclass
+class _Try:
+    """Cases of a side that a scout executed."""
+
+    side: SideWork
+    before: Path
+    """A copy of the side's caches."""
+    compiled: bool = False
+    """A compiler took long."""
+    whole: bool = False
+
+
+def _settle_caches(tries: Sequence[_Try]) -> None:
+    """Drop what cases leave in the sides' caches, which would make processes of base and head differ: but in all sides
+    alike for what a compiler took long for, which each would build once more."""
+    kept = any(each.compiled for each in tries) and all(each.whole for each in tries)
+    for each in tries:
+        if kept:
+            with disk_errors("removed", each.before):
+                remove_tree(each.before)
+        else:
+            put_back_cache(each.side, each.before)
 
 
 def _load(
@@ -54,6 +82,7 @@ def _load(
     scripts: list[dict[str, Any]],
     devices: Sequence[DeviceKind],
     scouting: Scouting | None,
+    tries: list[_Try],
 ) -> Found:
     with bench.costs.phase("start"):
         worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
@@ -62,15 +91,15 @@ def _load(
             timeout = max(bench.timeout, LOAD_TIMEOUT)
             found = load(side, worker, suite, scripts, timeout, bench.forbidden, scouting)
             if scouting is not None and devices:
-                _try(bench, side, worker, devices, scouting)
+                _try(bench, side, worker, devices, scouting, tries)
             return found
     finally:
         worker.close()
 
 
-def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting) -> None:
-    """Drops what cases leave in the side's caches, which would make processes of base and head differ: but for what a
-    compiler took long for, which both would build once more."""
+def _try(
+    bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting, tries: list[_Try]
+) -> None:
     before = side.folder / "before"
     try:
         copy_cache(side, before, bench.parent.account)
@@ -78,18 +107,14 @@ def _try(bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceK
         with disk_errors("removed", before):
             remove_tree(before)
         return
-    builds, compiled = bench.parent.builds, False
-    counted = builds.seconds
+    tries.append(tried := _Try(side, before))
+    counted = bench.parent.builds.seconds
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)
         worker.answer(TRYING + bench.timeout, scouting.tell)
-        compiled = builds.seconds - counted > TOLD_AFTER
+        tried.whole = True
     worker.close()
-    if compiled:
-        with disk_errors("removed", before):
-            remove_tree(before)
-    else:
-        put_back_cache(side, before)
+    tried.compiled = bench.parent.builds.seconds - counted > TOLD_AFTER
 
 
 def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
@@ -103,7 +128,7 @@ def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
         singles += [(file, [], [dict(script, file=file)]) for file in each]
     for file, suite, scripts in singles:
         try:
-            one = _load(bench, side, suite, scripts, [], None)
+            one = _load(bench, side, suite, scripts, [], None, [])
         except Died as died:
             text = f"importing it ended the process: {died.reason.text}"
             reason = died.reason.model_copy(update={"text": text, "log": f"logs/{side.name}.log"})

@@ -73,6 +73,8 @@ class Script(Document):
     def _one_kind(self) -> "Script":
         if bool(self.script) == bool(self.pytest):
             raise Mistake("write `script:` or `pytest:`, and one of them", "pytest" if self.pytest else "script")
+        if self.pytest and any(name.startswith("__main__.") for name in self.timers):
+            raise Mistake("tests have no __main__: name the timer's module", "timers")
         if self.each and not self.script:
             raise Mistake("belongs to `script:`: pytest takes no list of arguments", "each")
         return self

@@ -56,8 +56,10 @@ def memory_of(processes: Iterable[psutil.Process]) -> int:
 
 
 def _name(process: psutil.Process) -> str:
+    """Return nothing of what has ended, or is stopped."""
     try:
-        return process.name()
+        name, status = process.name(), process.status()
+        return "" if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED) else name
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return ""
 

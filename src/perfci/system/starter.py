@@ -358,12 +358,12 @@ class Worker:
             while True:
                 wait_first([waited]).require()
                 reply = self.channel.receive(timeout=timeout)
-                if time.monotonic() > waited.deadline:
-                    raise TimeoutError
                 if asked is None or reply is None or "asked" not in reply:
                     break
                 name, state = AskedImport.model_validate(reply).asked
                 asked(name, state)
+                if time.monotonic() > waited.deadline:
+                    raise TimeoutError
         except Died:
             self.alive = False
             raise

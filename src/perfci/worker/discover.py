@@ -28,14 +28,9 @@ MOST_PACKAGES = 5000
 NO_FILE = "matches no file"
 SUITE_PREFIX = "perfci_suite_"
 NO_CALLS: dict[str, Any] = {
-    "names": [],
-    "stable": [],
-    "calls": [],
-    "lines": [],
-    "ended": "",
-    "alone": "",
-    "skipped": "",
-}
+    "names": [], "stable": [], "calls": [], "lines": [], "places": [], "failed": [],
+    "ended": "", "alone": "", "skipped": "",
+}  # fmt: skip
 """Of a script: see `listing`; `skipped` says why there are none here."""
 PACKAGES = frozenset({"site-packages", "dist-packages"})
 """They may lie below the standard library."""

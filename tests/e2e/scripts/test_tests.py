@@ -158,3 +158,36 @@ def test_slower_wrong_and_gone_are_found_in_tests_and_lines(project: Repo) -> No
     changed = {row["case"]: row["reason"] for row in run.report["rows"] if row["class"] == "changed"}
     assert "the result is 3 in base, 4 in head" in changed.pop("test_norms/test=TestFixture.test_rounds")
     assert not changed
+
+
+HELD = """
+    import ops
+    import torch
+
+    torch.library.Library("perfci_held", "DEF")  # once in a process
+
+    def right(values, total):
+        assert ops.total(values, 10) == total
+"""
+HELD_TEST = """
+    from held import right
+    from ops import total
+
+    def test_held(benchmark):
+        benchmark(total, [1, 2], 4_000)
+        right([1, 2], 3)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_test_asserts_behind_its_call_must_hold_in_head_as_in_base(project: Repo) -> None:
+    project.write("perfci.yaml", POLICY.replace("PYTHON", sys.executable).split("  - script:")[0] + "limits: []\n")
+    for name, text in (("held", HELD), ("test_held", HELD_TEST), ("test_held_again", HELD_TEST)):
+        project.write(f"benchmarks/{name}.py", dedent(text))
+    project.commit()
+    project.write("ops.py", OPS.replace("return sum(values)", "return sum(values) + (spin == 10)"))
+    run = project.perfci("compare", "test_held*/*", "--base", "HEAD")
+    assert run.classes() == dict.fromkeys(["test_held/test=test_held", "test_held_again/test=test_held"], "failed"), (
+        run.out + run.err
+    )
+    assert "its test fails, and does not in base: AssertionError" in run.reasons()["test_held/test=test_held"]

@@ -14,7 +14,7 @@ from ..bench import Prepared, prepare
 from ..guard import tampered
 from .compare import Outcome, compare, finite
 from .outputs import handed_out_again, spoil
-from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out_of_memory, plain
+from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out_of_memory, plain, readable
 from .poison import leaf_sizes, poisoned_memory
 from .redraw import NO_ROOM, Redraw, Unpaired, set_up
 from .sketch import sketch
@@ -102,7 +102,7 @@ def check_case(
             result["missed"] = "" if again.ok else "later"
         elif own and outcome.ok and prepared.scripted:
             with builtin_torch(), contextlib.suppress(Refused):  # what cannot be read is not compared with base's
-                result["result"] = sketch(out)
+                result["result"] = sketch(_readable(prepared, out))
         del out
         if own and outcome.ok and prepared.bench.declared_versus() is not None:
             result["versus"] = _alternative(prepared.again(False), sizes, base)
@@ -208,7 +208,7 @@ def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: 
     spoiled = []
     with builtin_torch():
         try:
-            plain(out, strict)
+            plain(_readable(prepared, out), strict)
         except Refused as refused:
             return Outcome(False, "wrong", None, str(refused))
         if strict:
@@ -349,6 +349,12 @@ def _executed(prepared: Prepared, sizes: Sequence[int]) -> Any:
     return out
 
 
+def _readable(prepared: Prepared, out: Any) -> Any:
+    """What a benchmark returns was not written to be compared: what cannot be read of it stands for nothing."""
+    written = not prepared.scripted or prepared.bench.declared_reference() is not None
+    return out if written else readable(out)
+
+
 def _expected(prepared: Prepared) -> Any:
     """A copy from before the kernel runs, which may work in place."""
     reference = prepared.bench.declared_reference()
@@ -366,7 +372,7 @@ def _expected(prepared: Prepared) -> Any:
 def _outcome(prepared: Prepared, out: Any, expected: Any, given: Given) -> Outcome:
     reference = prepared.bench.declared_reference()
     if reference is None:
-        found = finite(out, whatever=prepared.scripted)  # what a benchmark returns was not written to be compared
+        found = finite(_readable(prepared, out))
     else:
         found = compare(out, expected, reference.rtol, reference.atol, given, prepared.bench.fields)
     return replace(found, text=f"{found.text}; {UNWRITTEN}") if found.kind == "nan" else found

@@ -76,6 +76,21 @@ def plain(value: Any, strict: bool = True, path: Path = ()) -> Any:
     return _other(value, strict, path)
 
 
+def readable(value: Any, depth: int = 0) -> Any:
+    """Return what `plain` can read of a result, None in the place of the rest."""
+    if depth == DEEPEST:
+        return None
+    if type(value) in (list, tuple):
+        return [readable(item, depth + 1) for item in value]
+    if type(value) is dict:
+        return {key: readable(item, depth + 1) for key, item in value.items() if _is_key(key)}
+    try:
+        read = plain(value, strict=False)
+    except Refused:
+        return None
+    return None if type(read) is Opaque else read
+
+
 def _items(items: Iterator[Any], strict: bool, path: Path) -> list[Any]:
     found = list(items)
     if ATOMS.issuperset(map(type, found)):

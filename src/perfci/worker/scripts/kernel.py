@@ -100,6 +100,8 @@ class ScriptKernel(Kernel):
 
     def build(self, bench: Bench, /, **params: Any) -> Held:
         """Run the script to a case's call."""
+        if (text := self._newly_failed(params)) != "":
+            raise RuntimeError(f"its test fails, and does not in base: {text}")
         wanted = first_left_out({**params, **self.script.reference})
         if not same(wanted, params) and self.has(wanted):
             key = f"{bench._seed} {sorted(wanted.items())}"
@@ -113,6 +115,11 @@ class ScriptKernel(Kernel):
         asked = self.script.base.get(self.script.file, self.listed)["stable"]
         bench._question = repr([alike, *((name, found.get(name)) for name in asked if name != FUNCTION)])
         return held
+
+    def _newly_failed(self, params: Params) -> str:
+        base = self.script.base.get(self.script.file)
+        own, theirs = (_failed(listed, params) for listed in (self.listed, base or self.listed))
+        return own if own and theirs == "" else ""
 
     def _held(self, bench: Bench, wanted: Params) -> tuple[Held, Words]:
         stream = None
@@ -131,6 +138,11 @@ class ScriptKernel(Kernel):
             runs[0].go()
 
         return Held(go, stream), runs[0].found
+
+
+def _failed(listed: Mapping[str, Any], params: Params) -> Optional[str]:
+    """Return what a call's test fails by, empty where it does not, None where there is no such call."""
+    return next((text for call, text in zip(listed["calls"], listed["failed"]) if same(call, params)), None)
 
 
 def first_left_out(params: Params) -> Params:
@@ -185,7 +197,8 @@ def listing(script: Script, tree: str) -> dict[str, Any]:
 
     `names` tell them apart; `stable` are those whose values are compared with base's, of one call; `calls` have the
     parameters, `lines` the number of the run, and `places` the line of the file, of each; `ended` says what ended runs,
-    if not themselves. Raises Unlisted, and ValueError where calls depend on times.
+    if not themselves, `failed` what the test of each fails by, in both runs. Raises Unlisted, and
+    ValueError where calls depend on times.
     """
     found, second = (_listed(script, tree, times) for times in (RISING, FALLING))
     first = found.calls
@@ -201,6 +214,7 @@ def listing(script: Script, tree: str) -> dict[str, Any]:
     ended = _ended(script, found)
     return {
         "names": names, "stable": known, "calls": calls, "lines": found.lines, "places": found.places, "ended": ended,
+        "failed": [found.failed.get(index, "") if index in second.failed else "" for index in range(len(calls))],
     }  # fmt: skip
 
 
@@ -216,6 +230,7 @@ class _Listed:
     lines: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
 
 
 def _listed(script: Script, tree: str, times: tuple[float, float]) -> _Listed:
@@ -225,6 +240,7 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> _Listed:
         run = Listing(script, tree, line, times, found.calls)
         _run(run)
         found.ends += run.ends
+        found.failed.update(run.failed)
         found.places += run.places
         found.lines += [index] * len(run.places)
     if found.calls:

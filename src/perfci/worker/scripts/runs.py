@@ -151,6 +151,9 @@ class Listing(Run):
         """The line of each of its calls."""
         self.heard = io.StringIO()
         self.ends: list[End] = []
+        self.failed: dict[int, str] = {}
+        """Call → what its test fails by, before or behind it."""
+        self._test_begins = 0
 
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """See `timers.Running`."""
@@ -168,7 +171,15 @@ class Listing(Run):
         """See `tests.Tested`."""
         skipped = isinstance(error, SystemExit) and isinstance(error.code, str)
         # No exception is kept, nor what stood in its frames.
-        self.ends.append(End(where, explained(error).replace(os.path.join(self.tree, ""), ""), skipped))
+        text = explained(error).replace(os.path.join(self.tree, ""), "")
+        self.ends.append(End(where, text, skipped))
+        if self.test and not skipped:
+            self.failed.update(dict.fromkeys(range(self._test_begins, len(self.calls)), text))
+
+    def tested(self, words: Words, call: Callable[[], Any]) -> None:
+        """See `tests.Tested`."""
+        self._test_begins = len(self.calls)
+        super().tested(words, call)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .calls import Scalar, Words, free
+from .calls import Scalar, Words, free, same
 
 
 class Unlisted(ValueError):
@@ -76,9 +77,12 @@ class Script:
                 own = _arguments(text)
             except ValueError as error:
                 raise Unlisted(f"each: {self.each}:{number}: {error}") from None
-            words = said(own)
-            if own and all(words != line.words for line in lines):
-                lines.append(Line([*self.args, *own], words, number))
+            args, words = [*self.args, *own], said(own)
+            twin = next((line for line in lines if same(line.words, words)), None)
+            if twin is not None and sorted(twin.args) != sorted(args):
+                raise Unlisted(f"each: {self.each}:{number}: says what line {twin.number} says: remove one of them")
+            if own and twin is None:
+                lines.append(Line(args, words, number))
         if not lines:
             raise Unlisted(f"each: {self.each}: holds no line of arguments")
         return lines
@@ -118,6 +122,6 @@ def _value(text: str) -> Scalar:
             number = kind(text)
         except ValueError:
             continue
-        if str(number) == text:
+        if str(number) == text and math.isfinite(number):
             return number
     return text

@@ -77,11 +77,12 @@ _last: list[Any] = []
 
 
 def _forget(folder: str, what: tuple[str, ...]) -> None:
-    """Forget the modules beside other tests, or beside these with other arguments: they keep what those were."""
+    """Forget the tests before, and with other arguments all modules beside them, which keep what those were."""
     if _last and _last[0] != what:
         for name, module in list(sys.modules.items()):
-            own = os.path.dirname(getattr(module, "__file__", None) or "")
-            if own and own in (folder, os.path.dirname(_last[0][0])):
+            file = getattr(module, "__file__", None) or ""
+            beside = os.path.dirname(file) in (folder, os.path.dirname(_last[0][0]))
+            if beside and (_last[0][1:] != what[1:] or file == _last[0][0] or name.endswith("conftest")):
                 del sys.modules[name]
     _last[:] = [what]
 

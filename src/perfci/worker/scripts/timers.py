@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional, Protocol, Union
 
 KNOWN: Mapping[str, str] = {
     "triton.testing.do_bench": "fn",
@@ -85,16 +85,24 @@ def exchange(own: Mapping[str, str]) -> None:
 def mark_own(program: ast.Module, timers: Mapping[str, str]) -> Iterator[str]:
     """Decorate those of `timers` that a script defines itself by the entries of its name `OWN`, and yield them."""
     for path in timers:
-        found: Any = program
+        found: list[ast.AST] = [program]
         for name in path.split(".")[1:] if path.startswith(MAIN) else ():
-            kinds = (ast.ClassDef, ast.FunctionDef)
-            found = next(
-                (node for node in getattr(found, "body", ()) if isinstance(node, kinds) and node.name == name), None
-            )
-        if isinstance(found, ast.FunctionDef):
+            found = [node for scope in found for node in _defined(scope) if node.name == name]
+        functions = [node for node in found if isinstance(node, ast.FunctionDef)]
+        for node in functions:
             place = ast.Subscript(ast.Name(OWN, ast.Load()), ast.Constant(path), ast.Load())
-            found.decorator_list.append(ast.fix_missing_locations(ast.copy_location(place, found)))
+            node.decorator_list.append(ast.fix_missing_locations(ast.copy_location(place, node)))
+        if functions:
             yield path
+
+
+def _defined(scope: ast.AST) -> Iterator[Union[ast.ClassDef, ast.FunctionDef]]:
+    """Yield what a module or a class defines, below `if`, `try` and `with`, too."""
+    for node in ast.iter_child_nodes(scope):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from _defined(node)
 
 
 def replaced(parameter: str, path: str, timer: Callable[..., Any]) -> Any:
