@@ -120,7 +120,7 @@ def test_policies_are_valid(path: Path) -> None:
 def test_what_a_readme_replaces_is_there(path: Path) -> None:
     found = re.findall(r"sed -i 's/(.*)/(.*)/' (\S+)", path.read_text())
     assert all((path.parent / file).read_text().count(old) == 1 and old != new for old, new, file in found)
-    assert bool(found) == (path.parent.name in {"triton", "extension", "nvbench"})
+    assert bool(found) == (path.parent.name in {"triton", "extension", "nvbench", "benchmarks"})
 
 
 @pytest.mark.slow
