@@ -61,7 +61,6 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
 
 
 def _wrong(place: Place, name: Side, found: Mapping[Side, Found], known: Declared) -> str:
-    """Return the first mistake, with its place."""
     policy, file = place.sources.policies[name], place.sources.policy_name(name)
     if text := mistake(policy, known, place.runner.reports(), file):
         return text

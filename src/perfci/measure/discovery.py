@@ -53,8 +53,6 @@ def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
 
 @dataclass
 class _Try:
-    """Cases of a side that a scout executed."""
-
     side: SideWork
     before: Path
     """A copy of the side's caches."""

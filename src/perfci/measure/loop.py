@@ -292,7 +292,6 @@ class Loop:
 
 
 def _units(cases: Sequence[Case]) -> list[list[Case]]:
-    """A command's cases, or one kernel's."""
     units: dict[str, list[Case]] = {}
     for case in cases:
         units.setdefault(case.kernel if case.origin == "command" else case.key, []).append(case)

@@ -116,7 +116,6 @@ def end_workers(bench: Bench, workers: dict[Side, Worker]) -> None:
 
 
 def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
-    """Workers live one after the other."""
     order = list(bench.sides)
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case))
@@ -178,8 +177,6 @@ def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
 
 
 class _Taking:
-    """One pair of one case being taken."""
-
     def __init__(self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool) -> None:
         self.bench, self.case, self.setup = bench, case, bench.setups[case.key]
         self.names = [name for name in order if case.sides[name].status == "ok" and case.measured(name)]
@@ -216,7 +213,6 @@ class _Taking:
         return step, next(self._number)
 
     def _take(self, steps: Sequence[Step], workers: Mapping[Side, Worker]) -> None:
-        """Takes steps of different sides side by side."""
         asked: list[Step] = []
         for step in steps:
             with self._failing(step, workers):

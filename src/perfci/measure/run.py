@@ -299,7 +299,6 @@ class Measurement:
             return place, cases.all, settled.plan, settled.run
 
     def _lot(self, run: str) -> str:
-        """Decides which proved cases are audited."""
         if self.request.what.question is not None:
             return ""
         return run if self.request.what.seed is None else str(self.request.what.seed)

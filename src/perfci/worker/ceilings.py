@@ -87,7 +87,6 @@ def _memory(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]
 
 
 def _matmuls(torch: Any, timer: Timer, device: str, size: int) -> dict[str, Rate]:
-    """Measure products of n×n matrices, 2n³ operations."""
     flops = 2.0 * size**3
     found: dict[str, Rate] = {}
     on_gpu = device == "cuda"
@@ -170,7 +169,6 @@ def _line(error: BaseException) -> str:
 
 
 def _best_of_events(torch: Any, fn: Callable[[], Any]) -> float:
-    """Return the fastest seconds, warm."""
     fn()
     torch.cuda.synchronize()
     start = time.perf_counter()

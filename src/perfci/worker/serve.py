@@ -405,7 +405,6 @@ class Server:
         tuners.find()
 
     def _sample(self, message: dict[str, Any]) -> str:
-        """Returns what the sampler is known by."""
         self.sampler = _sampler(message["mode"], [one.fn for one in self.prepared], message["seed"])
         name = json.dumps([message[key] for key in ("kernel", "params", "device", "mode")], sort_keys=True)
         self.sampler.learned = self.learned.setdefault(name, self.sampler.learned)

@@ -62,8 +62,6 @@ def ready(request: Request) -> tuple[Request, list[str]]:
 
 @dataclass(frozen=True)
 class _Measured:
-    """One metric of one case with enough pairs."""
-
     case: Case
     metric: str
     x: Array
@@ -204,7 +202,6 @@ def _shares(found: Sequence[Decision]) -> Shares:
 
 
 def _fail_rate(replayed: Sequence[_Replayed]) -> FailRate | None:
-    """Runs in which any criterion fails that can."""
     failing = [one for one in replayed if one.criterion.shares_alpha]
     if not failing:
         return None

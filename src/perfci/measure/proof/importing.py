@@ -85,8 +85,6 @@ class Imported:
 
 
 class _Module:
-    """The statements that a module executes on import."""
-
     def __init__(self, statements: list[ast.stmt], package: list[str], own: Collection[str]) -> None:
         """`package`: names that relative imports begin at; `own`: top-level names of the side's modules."""
         self.package, self.own = package, own

@@ -179,8 +179,6 @@ def _reads(path: str) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a pair of processes shows."""
-
     why: str = ""
     """Why none is proved."""
     cases: Mapping[str, str] = field(default_factory=dict)

@@ -296,7 +296,6 @@ class _Line:
 
 
 def _measure(request: Request, member: Member, connection: Connection) -> None:
-    """Runs in the new process."""
     os.setsid()  # a terminal's Ctrl-C is for the process that started this one, and ends it
     signal.signal(signal.SIGTERM, _interrupt)
     os.environ.update(member.env)

@@ -77,7 +77,6 @@ class Seal:
             self._take(set(_differ(stamps, file_stamps(self._cache))))
 
     def _take(self, moved: Collection[str]) -> None:
-        """Files that were there, and code."""
         then = self._cached
         self._cached = {path: digest for path, digest in then.items() if path not in moved}
         self._cached |= cache_digests(
@@ -118,7 +117,6 @@ class Seal:
         return {which: self._added(which) for which in self._folders}
 
     def _later(self, which: str, folder: Path) -> dict[str, str]:
-        """Whatever was not there, without cached bytecode."""
         then = self._then[which]
         return file_digests(folder, lambda path, _: path not in then and not _is_cached(path))
 

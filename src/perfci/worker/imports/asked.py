@@ -309,8 +309,6 @@ class AskingFinder(Finder):
 
 
 class _There(Loader):
-    """A loader of loaded modules."""
-
     def __init__(self, module: Any) -> None:
         self.module = module
 
