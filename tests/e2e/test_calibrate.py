@@ -44,7 +44,7 @@ def test_calibrate_then_plan(repo: Repo) -> None:
     assert plan.code == 0, plan.err
     assert "unknown: run perfci calibrate" in plan.out
     assert "≈" in plan.out
-    assert "By the schedule alone, with a budget of 15.0 min: fits." in plan.out
+    assert "budget of 15.0 min: how many pairs 1 case will take is not known: `perfci calibrate` finds out." in plan.out
     assert not (repo.root / "perfci-out" / "results.json").exists(), "nothing was measured"
 
     repo.write("kernels/adding.py", "this is not committed, hence not measured")
