@@ -120,6 +120,7 @@ BOTH: list[dict[str, object]] = [
 
 WORDED = [name for name in BAD if name not in ("empty", "a list", "not YAML", "tab")]
 ONLY_THE_LOADER = {
+    "both kinds", "timer of a test",
     "unknown metric", "own metric without unit", "no number", "no end", "too large", "limit's device", "limit's device in capitals",
     "a table without value", "columns of no table", "a column twice", "gpu", "a warm-up of nothing", "memory of no device", "two of one name", "no way to be worse", "the other way",
     "the other way of time", "what ncu counts and the table knows to scatter", "a rollup that there is not",
