@@ -70,7 +70,7 @@ TESTS = """
         Bench("shared").latency(lambda: total([1] * 9))
 
     def test_newer_hardware():
-        pytest.skip("requires SM100")
+        pytest.skip("requires SM100")  # a project's own, which perfci tells as its words
 """
 SWEEP = """
     import argparse
@@ -162,9 +162,9 @@ def test_slower_wrong_and_gone_are_found_in_tests_and_lines(project: Repo) -> No
 
 HELD = """
     import ops
-    import torch
+    from torch import library
 
-    torch.library.Library("perfci_held", "DEF")  # once in a process
+    library.Library("perfci_held", "DEF")  # once in a process
 
     def right(values, total):
         assert ops.total(values, 10) == total

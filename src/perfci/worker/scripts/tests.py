@@ -142,6 +142,7 @@ class _Plugin:
         """Hear what ends a test."""
         if call.excinfo is not None and not isinstance(call.excinfo.value, Left):
             error = call.excinfo.value
+            # A project's own test, not to run here: told in its words, and no case.
             skips = isinstance(error, (self.pytest.skip.Exception, self.pytest.xfail.Exception))
             self.run.ended(item.name, SystemExit(str(error)) if skips else error)
 
