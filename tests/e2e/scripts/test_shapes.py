@@ -6,6 +6,7 @@ from textwrap import dedent
 import pytest
 
 from tests.e2e.conftest import Repo
+from tests.e2e.scripts.test_scripts import TIMERS
 
 TRITON = {
     "triton/__init__.py": "",
@@ -84,22 +85,6 @@ HEAD = (
     ("range(config)", 'range(config * (10 if kind == "slow" else 1))'),
     ("pass\n    return sum(values)", 'pass\n    return sum(values) + (kind == "wrong")'),
 )
-TIMERS = """
-    import time
-
-    def measure(fn, rep=5):
-        start = time.perf_counter()
-        for _ in range(rep):
-            fn()
-        return (time.perf_counter() - start) / rep
-
-    class Bench:
-        def __init__(self, op):
-            self.op = op
-
-        def latency(self, call):
-            return measure(call)
-"""
 SHAPES = {
     "driver": """
         import triton.testing
