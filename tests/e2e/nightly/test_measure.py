@@ -14,7 +14,7 @@ from tests.history import nights
 
 POLICY = """
     budget: 60s
-    limits: [{cases: "*", regression: 200%, creep: 40%}]
+    limits: [{cases: "*", regression: 200%, creep: 150%}]
 """
 
 
