@@ -28,6 +28,7 @@ from .proof.steps import prove
 from .scripts.held import Stuck, leave_all
 from .scripts.kernel import ScriptKernel
 from .scripts.reached import device_bytes
+from .scripts.reaching import end_sessions
 from .work.driver import OpaqueWork
 from .work.images import Images
 from .work.record import Record, displace_heap
@@ -139,6 +140,8 @@ class Server:
         self.fuzzed: set[str] = set()
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
+        self.last_kernel = ""
+        """The kernel of the case before."""
         self.seconds = float("inf")
         """Of an execution of the case described last."""
         self.capture = contextlib.ExitStack()
@@ -287,6 +290,9 @@ class Server:
         return discover.scripts(root, entries, found)
 
     def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
+        if message["kernel"] != self.last_kernel:
+            end_sessions()
+            self.last_kernel = message["kernel"]
         kernel, missed = self.kernels[message["kernel"]], message.get("missed")
         if isinstance(kernel, ScriptKernel) and (missed == "first" or (missed and message["op"] != "check")):
             return kernel.alone()

@@ -191,3 +191,74 @@ def test_what_a_test_asserts_behind_its_call_must_hold_in_head_as_in_base(projec
         run.out + run.err
     )
     assert "its test fails, and does not in base: AssertionError" in run.reasons()["test_held/test=test_held"]
+
+
+LEVELS = """
+    import os
+    import pytest
+
+    def pytest_addoption(parser):
+        parser.addoption("--level", default="all")
+
+    def pytest_configure(config):
+        level = config.getoption("--level")
+        assert os.environ.get("LEVEL", level) == level, "another file's level stands"
+        os.environ["LEVEL"] = level
+        with open("FOUND", "a") as file:
+            file.write(f"{os.getpid()} {level}\\n")
+
+    def pytest_unconfigure(config):
+        os.environ.pop("LEVEL", None)
+
+    @pytest.fixture(scope="session")
+    def values():
+        return []
+"""
+LEVEL_TEST = """
+    import os
+    from ops import total
+
+    class TestLevel:
+        def test_level(self, benchmark, values, request):
+            assert os.environ["LEVEL"] == request.config.getoption("--level")
+            assert not values and not hasattr(self, "values"), "what a test made before still stands"
+            self.values = values
+            values.append(1)
+            benchmark(total, values)
+"""
+LEVEL_KERNEL = """
+    import os
+    import perfci
+
+    @perfci.kernel(devices=["cpu"])
+    def plain(bench):
+        assert "LEVEL" not in os.environ, "a level of tests stands"
+        return lambda: sum(range(10_000))
+"""
+LEVEL_POLICY = """
+version: 1
+python: PYTHON
+suite:
+  - kernels/*.py
+  - {pytest: levels/test_core.py, args: [--level, core], device: cpu}
+  - {pytest: levels/test_other.py, args: [--level, other], device: cpu}
+limits: [{cases: "*", metric: time, regression: 50%}]
+"""
+
+
+@pytest.mark.slow
+def test_a_process_finds_a_file_s_tests_once_and_each_case_stands_on_its_own(repo: Repo) -> None:
+    found = repo.root.parent / "found.txt"
+    repo.write("perfci.yaml", LEVEL_POLICY.replace("PYTHON", sys.executable))
+    repo.write("ops.py", OPS)
+    repo.write("kernels/plain.py", LEVEL_KERNEL)
+    repo.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    repo.write("levels/conftest.py", dedent(LEVELS).replace("FOUND", str(found)))
+    for name in ("core", "other"):
+        repo.write(f"levels/test_{name}.py", dedent(LEVEL_TEST))
+    repo.commit()
+    run = repo.perfci("compare", "--base", "HEAD", "--measure-all")
+    assert set(run.classes().values()) == {"unchanged"} and len(run.classes()) == 3, run.out + run.err
+    lines = found.read_text().splitlines()
+    opened = sum(3 * len(case["pairs"]) for case in run.results["cases"])  # by each side, in three placements
+    assert max(lines.count(line) for line in set(lines)) < opened / 2

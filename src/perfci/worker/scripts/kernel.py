@@ -19,8 +19,9 @@ from ..checks.plain import Refused, is_array, is_number, plain
 from ..declare import CaseSpec, Kernel, Params, Variant, case_id
 from .calls import FUNCTION, ORDINAL, Counter, Scalar, Words, same, stable, telling
 from .copies import Copies
-from .held import Gone, Held
-from .runs import FALLING, RISING, End, Listing, Reaching
+from .held import Gone, Held, started
+from .reaching import Reaching, session_of
+from .runs import FALLING, RISING, End, Listing
 from .script import Script, Unlisted, Unsupported
 from .tests import TEST
 from .timers import exchange
@@ -134,10 +135,11 @@ class ScriptKernel(Kernel):
             raise Gone(f"the script makes no call {case_id(self.name, wanted)}")
 
         def go(held: Held) -> None:
-            runs.append(Reaching(self.script, self.tree, lines[0], self.names, wanted, bench, held))
+            runs.append(Reaching(self.script, self.tree, lines[0], self.names, wanted, bench, held, session))
             runs[0].go()
 
-        return Held(go, stream), runs[0].found
+        session = session_of(self.script, self.tree, lines[0]) if self.script.tests else None
+        return Held(go, stream, session.start if session is not None else started), runs[0].found
 
 
 def _failed(listed: Mapping[str, Any], params: Params) -> Optional[str]:

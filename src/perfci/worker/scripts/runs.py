@@ -10,17 +10,14 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional
 
-from ..bench import Bench
-from ..declare import Params
-from .calls import FUNCTION, Counter, Words, free, line_of, same, scalar, words_of
-from .held import Held, Left
+from .calls import FUNCTION, Words, free, line_of, scalar, words_of
 from .script import Line, Script
-from .tests import run_tests
+from .tests import Tests, run_tests
 from .timers import OWN, here, mark_own, replaced
 
 RISING, FALLING = (1e-3, 1e-6), (2.7e-3, -1e-7)
@@ -62,6 +59,16 @@ def _execute(path: str, timers: Mapping[str, str]) -> None:
         main.__dict__.clear()  # its inputs, of which functions and this keep each other
 
 
+@contextlib.contextmanager
+def put_back() -> Iterator[None]:
+    """Put back what a script changes of the process that others read."""
+    before = sys.modules["__main__"], sys.argv, sys.path[:]
+    try:
+        yield
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before
+
+
 class Run(abc.ABC):
     """One run of a script on this thread. See `timers.Running`."""
 
@@ -75,19 +82,30 @@ class Run(abc.ABC):
 
     def go(self) -> None:
         """Execute the script, as `python FILE ARGS` does, or its tests. Raises what it raises."""
-        path = os.path.join(self.tree, self.script.file)
-        before = sys.modules["__main__"], sys.argv, sys.path[:]
-        sys.argv = [path, *self.line.args]
-        here.running, here.within = self, True
-        try:
-            _take_path(os.path.dirname(path), not self.script.tests)
-            if self.script.tests:
-                run_tests(self, path, self.line.args, self.heard)
-            else:
-                _execute(path, self.script.timers)
-        finally:
-            here.running, here.within = None, False
-            sys.modules["__main__"], sys.argv, sys.path[:] = before
+        with put_back():
+            sys.argv = [self.path, *self.line.args]
+            here.running, here.within = self, True
+            try:
+                _take_path(os.path.dirname(self.path), not self.script.tests)
+                if self.script.tests:
+                    self.run_tests()
+                else:
+                    _execute(self.path, self.script.timers)
+            finally:
+                here.running, here.within = None, False
+
+    @property
+    def path(self) -> str:
+        """The script's file."""
+        return os.path.join(self.tree, self.script.file)
+
+    def run_tests(self) -> None:
+        """Run the script's tests."""
+        run_tests(self, self.path, self.line.args, self.heard)
+
+    def loop(self, tests: Tests) -> None:
+        """See `tests.Tested`."""
+        tests(self)
 
     def words(self, frame: FrameType) -> Words:
         """Return a call's words: its arguments' and its test's first; with a driver no variables."""
@@ -198,80 +216,3 @@ def explained(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it ends with {text}" if text.isdecimal() else text
     return f"{type(error).__name__}: {text}".rstrip(": ")
-
-
-class Reaching(Run):
-    """A run to the call with the parameters `wanted`, which `held` keeps open."""
-
-    def __init__(
-        self, script: Script, tree: str, line: Line, names: Sequence[str], wanted: Params, bench: Bench, held: Held
-    ) -> None:
-        """`names`: those that tell the script's calls apart."""
-        super().__init__(script, tree, line)
-        self.names, self.wanted, self.held = names, wanted, held
-        self.seed = bench.seed_everything
-        self.shift = bench._integer("seeds")
-        self.seeds: dict[str, Callable[[], Any]] = {}
-        self.counter = Counter(names)
-        self.count = 0
-        self.found: Words = {}
-        self.error: Optional[BaseException] = None
-
-    def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
-        """See `timers.Running`."""
-        if self.held.left:
-            raise Left
-        if not self.cases:
-            return RISING[0]
-        words = self.words(frame)
-        if same(self.counter.name(words), self.wanted):
-            self.found = words
-            here.running = None  # what it executes has its own timers
-            try:
-                self.held.hold(fn)
-            finally:
-                here.running = self
-        self.count += 1
-        self._seed_again()
-        return RISING[0] + RISING[1] * self.count
-
-    def seeded(self, name: str, seed: int, function: Callable[[int], Any]) -> Any:
-        """See `Run`."""
-        self.seeds.pop(name, None)
-        self.seeds[name] = functools.partial(function, (seed + self.shift) % SEEDS)
-        return self.seeds[name]()
-
-    def _seed_again(self) -> None:
-        """What follows draws as behind the last seed: calls of one shape have the same inputs, wherever they stand."""
-        running, here.running = here.running, None  # these seeds are none of the script's
-        try:
-            self.seed()
-            for seed in self.seeds.values():
-                seed()
-        finally:
-            here.running = running
-
-    def driven(self, words: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-        """See `Run`."""
-        self._seed_again()
-        return super().driven(words, call)
-
-    def tested(self, words: Words, call: Callable[[], Any]) -> None:
-        """See `Run`."""
-        self._seed_again()
-        super().tested(words, call)
-
-    def asked_for(self, words: Words) -> bool:
-        """See `Run`."""
-        named = {name: value for name, value in words.items() if name in self.names}
-        return all(name in self.wanted and same({name: self.wanted[name]}, {name: named[name]}) for name in named)
-
-    def ended(self, where: str, error: BaseException) -> None:
-        """See `tests.Tested`."""
-        self.error = self.error or error
-
-    def go(self) -> None:
-        """See `Run`."""
-        super().go()
-        if self.error is not None and not self.held.left:
-            raise self.error

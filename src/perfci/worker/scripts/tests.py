@@ -31,8 +31,15 @@ NO_TESTS = 5
 """Status of pytest where none is selected."""
 
 
+Tests = Callable[["Tested"], None]
+"""Runs the tests that a run asks for."""
+
+
 class Tested(Protocol):
     """A run whose tests pytest runs."""
+
+    def loop(self, tests: Tests) -> None:
+        """Call `tests` with the run whose tests are to run, once they are found."""
 
     def asked_for(self, words: Words) -> bool:
         """Tell whether a test may make the call."""
@@ -58,16 +65,10 @@ def run_tests(run: Tested, path: str, args: Sequence[str], heard: Optional[io.St
     options = [*OPTIONS]
     options += [option for name, own in PLUGINS.items() if importlib.util.find_spec(name) for option in own]
     _forget(os.path.dirname(path), (path, *args))
-    try:
-        aside = contextlib.nullcontext() if heard is None else contextlib.redirect_stderr(heard)
-        with tempfile.TemporaryDirectory() as cache, aside:
-            options += ["-o", f"cache_dir={cache}"]
-            code = pytest.main([*options, *args, path], plugins=[_plugin(pytest, run)])
-    finally:
-        # pytest keeps the last failure for debuggers, and with it all that stood in its frames.
-        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-            sys.__dict__.pop(name, None)
-        gc.collect()
+    aside = contextlib.nullcontext() if heard is None else contextlib.redirect_stderr(heard)
+    with tempfile.TemporaryDirectory() as cache, aside:
+        options += ["-o", f"cache_dir={cache}"]
+        code = pytest.main([*options, *args, path], plugins=[_plugin(pytest, run)])
     if code not in (0, 1, NO_TESTS):
         words = _error(heard.getvalue()) if heard is not None else ""
         raise RuntimeError(f"pytest cannot run its tests: {words or f'it ends with {int(code)}'}")
@@ -117,12 +118,24 @@ class _Plugin:
     def pytest_runtestloop(self, session: Any) -> bool:
         """Run the tests in the order of their text, whatever else sorts them."""
         items = [(item, words_of_test(item)) for item in sorted(session.items, key=_place)]
-        items = [(item, words) for item, words in items if self.run.asked_for(words)]
-        following = [item for item, _ in items[1:]]
-        for (item, words), after in zip(items, [*following, None]):
-            protocol = item.config.hook.pytest_runtest_protocol
-            self.run.tested(words, functools.partial(protocol, item=item, nextitem=after))
+        self.run.loop(functools.partial(self._test, items))
         return True
+
+    def _test(self, items: Sequence[tuple[Any, Words]], run: Tested) -> None:
+        before, self.run = self.run, run
+        try:
+            asked = [(item, words) for item, words in items if run.asked_for(words)]
+            for (item, words), after in zip(asked, [*(item for item, _ in asked[1:]), None]):
+                for name in ("_instance", "_obj") if item.cls is not None else ():
+                    vars(item).pop(name, None)  # as pytest's own, of a test's run before
+                protocol = item.config.hook.pytest_runtest_protocol
+                run.tested(words, functools.partial(protocol, item=item, nextitem=after))
+        finally:
+            self.run = before
+            # pytest keeps the last failure for debuggers, and with it all that stood in its frames.
+            for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+                sys.__dict__.pop(name, None)
+            gc.collect()
 
     def pytest_runtest_call(self) -> Iterator[None]:
         """Take calls for cases."""
