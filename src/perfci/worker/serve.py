@@ -140,8 +140,6 @@ class Server:
         self.fuzzed: set[str] = set()
         self.warm: set[str] = set()
         self.learned: dict[str, Any] = {}
-        self.last_kernel = ""
-        """The kernel of the case before."""
         self.seconds = float("inf")
         """Of an execution of the case described last."""
         self.capture = contextlib.ExitStack()
@@ -290,10 +288,9 @@ class Server:
         return discover.scripts(root, entries, found)
 
     def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
-        if message["kernel"] != self.last_kernel:
-            end_sessions()
-            self.last_kernel = message["kernel"]
         kernel, missed = self.kernels[message["kernel"]], message.get("missed")
+        if not (isinstance(kernel, ScriptKernel) and kernel.script.tests):
+            end_sessions()
         if isinstance(kernel, ScriptKernel) and (missed == "first" or (missed and message["op"] != "check")):
             return kernel.alone()
         return kernel

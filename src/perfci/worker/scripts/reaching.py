@@ -29,7 +29,7 @@ class Session(Run):
         """Raises what keeps the tests from being found."""
         super().__init__(script, tree, line)
         self.busy = False
-        self.asked = (os.getpid(), self.path, *line.args)
+        self._process = os.getpid()
         self._ends: list[tuple[str, BaseException]] = []
         self._error: Optional[BaseException] = None
         self._tests: Optional[Tests] = None
@@ -86,8 +86,15 @@ class Session(Run):
             run.ended(where, error)
         self._tests(run)
 
+    def beside(self, path: str, line: Line) -> bool:
+        """Tell whether a file's tests have the configuration of these."""
+        own, other = os.path.dirname(self.path), os.path.dirname(path)
+        return (self._process, own, [*self.line.args]) == (os.getpid(), other, [*line.args])
+
     def end(self) -> None:
         """End pytest. Raises Stuck."""
+        if self._process != os.getpid():
+            return  # its thread is the parent's
         self._jobs.put(None)
         self._thread.join(LEAVING)
         if self._thread.is_alive():
@@ -99,12 +106,15 @@ _frozen = False
 
 
 def session_of(script: Script, tree: str, line: Line) -> Session:
-    """Return a session of a file's tests that is not busy, and now is. Raises Stuck, and what a new one raises."""
+    """Return a session of a file's tests that is not busy, and now is.
+
+    Sessions beside it are of files that pytest would run together. Raises Stuck, and what a new one raises.
+    """
     global _frozen
-    asked = (os.getpid(), os.path.join(tree, script.file), *line.args)
-    if any(session.asked != asked for session in _sessions):
+    path = os.path.join(tree, script.file)
+    if not all(session.beside(path, line) for session in _sessions):
         end_sessions()
-    session = next((session for session in _sessions if not session.busy), None)
+    session = next((session for session in _sessions if session.path == path and not session.busy), None)
     if session is None:
         session = Session(script, tree, line)
         _sessions.append(session)
@@ -119,9 +129,7 @@ def session_of(script: Script, tree: str, line: Line) -> Session:
 def end_sessions() -> None:
     """End all sessions: what pytest and its plugins set up for these tests no longer stands. Raises Stuck."""
     while _sessions:
-        session = _sessions.pop()
-        if session.asked[0] == os.getpid():  # else its thread is the parent's
-            session.end()
+        _sessions.pop().end()
 
 
 class Reaching(Run):

@@ -64,7 +64,7 @@ def run_tests(run: Tested, path: str, args: Sequence[str], heard: Optional[io.St
         raise RuntimeError(f"{sys.executable} has no pytest: install it there") from None
     options = [*OPTIONS]
     options += [option for name, own in PLUGINS.items() if importlib.util.find_spec(name) for option in own]
-    _forget(os.path.dirname(path), (path, *args))
+    _forget(path, tuple(args))
     aside = contextlib.nullcontext() if heard is None else contextlib.redirect_stderr(heard)
     with tempfile.TemporaryDirectory() as cache, aside:
         options += ["-o", f"cache_dir={cache}"]
@@ -74,18 +74,23 @@ def run_tests(run: Tested, path: str, args: Sequence[str], heard: Optional[io.St
         raise RuntimeError(f"pytest cannot run its tests: {words or f'it ends with {int(code)}'}")
 
 
-_last: list[Any] = []
+_last: list[tuple[str, tuple[str, ...]]] = []
+_files: set[str] = set()
 
 
-def _forget(folder: str, what: tuple[str, ...]) -> None:
-    """Forget the tests before, and with other arguments all modules beside them, which keep what those were."""
-    if _last and _last[0] != what:
+def _forget(path: str, args: tuple[str, ...]) -> None:
+    """Forget the tests of another folder before, and with other arguments all modules beside them, which keep what
+    those were."""
+    folder = os.path.dirname(path)
+    if _last and _last[0] != (folder, args):
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""
-            beside = os.path.dirname(file) in (folder, os.path.dirname(_last[0][0]))
-            if beside and (_last[0][1:] != what[1:] or file == _last[0][0] or name.endswith("conftest")):
+            beside = os.path.dirname(file) in (folder, _last[0][0])
+            if beside and (_last[0][1] != args or file in _files or name.endswith("conftest")):
                 del sys.modules[name]
-    _last[:] = [what]
+        _files.clear()
+    _last[:] = [(folder, args)]
+    _files.add(path)
 
 
 def _error(text: str) -> str:
