@@ -102,6 +102,7 @@ def init(
     from perfci.cli.proposal import propose
     from perfci.model.text import count
     from perfci.sources.git import Repository, lacks_a_name
+    from perfci.worker.scripts.script import kernel_name
 
     if not where.is_dir():
         raise UsageError(f"{where}: is no folder: make it first")
@@ -135,18 +136,21 @@ def init(
             "git does not know yet who commits here: first `git config --global user.name NAME`, "
             "and `git config --global user.email ADDRESS`."
         )
-    typer.echo(
-        f"Now: `{first}git add -A && git commit -m 'Add perfci'`, then `perfci compare --base HEAD --measure-all` "
-        "measures the tree against itself."
-    )
-    if found.scripts:
-        typer.echo(
-            f"{count(len(found.scripts), 'benchmark file')}: `perfci list` shows the calls of their timers, the cases; "
-            "how to keep some of them, and to say which results are right, stands at the head of perfci.yaml. "
-            "Change your code, and `perfci compare --base HEAD 'NAME/*'` judges the change by the cases of that name."
-        )
-    else:
+    commit = f"Now: `{first}git add -A && git commit -m 'Add perfci'`, then"
+    if not found.scripts:
+        typer.echo(f"{commit} `perfci compare --base HEAD --measure-all` measures the tree against itself.")
         typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
+        return
+    name = kernel_name(found.scripts[0])
+    typer.echo(
+        f"{commit} `perfci list` shows the cases: what the timers of {count(len(found.scripts), 'benchmark file')} "
+        f"call. `perfci compare --base HEAD --measure-all '{name}/*'` measures the tree against itself by those of "
+        f"{name}."
+    )
+    typer.echo(
+        "Change your code, and `perfci compare --base HEAD` judges the change by all that `budget:` has time for. "
+        "How to keep some of them, and to say which results are right, stands at the head of perfci.yaml."
+    )
 
 
 def _on_cpu(workflow: str) -> str:

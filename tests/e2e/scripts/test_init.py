@@ -34,7 +34,9 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
     lines = run.out.splitlines()
     assert "note   left out, as they time by themselves: benchmarks/events.py: see `timers:`" in lines
     assert "runs-on: [self-hosted, gpu]" in (repo.root / ".github/workflows/perf.yml").read_text()
-    assert lines[-1].startswith("5 benchmark files: `perfci list` shows the calls")
+    assert (
+        "the cases: what the timers of 5 benchmark files call. `perfci compare --base HEAD --measure-all '" in lines[-2]
+    )
 
 
 def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:

@@ -34,6 +34,12 @@ class Line:
     """In the file that holds it."""
 
 
+def kernel_name(file: str) -> str:
+    """Return the name of a script's kernel."""
+    name = re.sub(r"\W", "_", Path(file).stem)
+    return name if not name[:1].isdigit() else f"_{name}"
+
+
 @dataclass(frozen=True)
 class Script:
     """How a policy names one."""
@@ -59,8 +65,7 @@ class Script:
     @property
     def kernel(self) -> str:
         """Return the kernel's name."""
-        name = re.sub(r"\W", "_", Path(self.file).stem)
-        return name if not name[:1].isdigit() else f"_{name}"
+        return kernel_name(self.file)
 
     def lines(self, tree: str) -> list[Line]:
         """Return the arguments of each run. Raises Unlisted."""
