@@ -216,22 +216,31 @@ LEVELS = """
 """
 LEVEL_TEST = """
     import os
+    import torch
     from ops import total
 
+    torch.set_default_device("meta")
+
     class TestLevel:
-        def test_level(self, benchmark, values, request):
+        def test_level(self, benchmark, values, request, tmp_path):
+            assert [path.name for path in tmp_path.parent.glob('test_*[0-9]')] == [tmp_path.name]
+            from values_of_levels import right
+            assert torch.empty(1).device.type == "meta", torch.get_default_device()
+            os.chdir(tmp_path)
             assert os.environ["LEVEL"] == request.config.getoption("--level")
             assert not values and not hasattr(self, "values"), "what a test made before still stands"
             self.values = values
             values.append(1)
-            benchmark(total, values)
+            assert benchmark(total, values) == right, "the total is wrong"
 """
 LEVEL_KERNEL = """
     import os
+    from pathlib import Path
     import perfci
 
     @perfci.kernel(devices=["cpu"])
     def plain(bench):
+        assert Path("perfci.yaml").exists(), "a folder of tests stands"
         assert "LEVEL" not in os.environ, "a level of tests stands"
         return lambda: sum(range(10_000))
 """
@@ -240,7 +249,7 @@ version: 1
 python: PYTHON
 suite:
   - kernels/*.py
-  - {pytest: levels/test_core.py, args: [--level, core], device: cpu}
+  - {pytest: levels/test_core.py, args: [--level, core, --doctest-modules, levels/test_documented.py], device: cpu}
   - {pytest: levels/test_other.py, args: [--level, other], device: cpu}
 limits: [{cases: "*", metric: time, regression: 50%}]
 """
@@ -253,6 +262,8 @@ def test_a_process_finds_a_file_s_tests_once_and_each_case_stands_on_its_own(rep
     repo.write("ops.py", OPS)
     repo.write("kernels/plain.py", LEVEL_KERNEL)
     repo.write("pytest.ini", "[pytest]\npythonpath = .\n")
+    repo.write("levels/values_of_levels.py", "right = 1\n")
+    repo.write("levels/test_documented.py", "def test_none():\n    'Nothing is timed.\\n\\n    >>> 1\\n    1'\n")
     repo.write("levels/conftest.py", dedent(LEVELS).replace("FOUND", str(found)))
     for name in ("core", "other"):
         repo.write(f"levels/test_{name}.py", dedent(LEVEL_TEST))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import queue
 import sys
 import threading
@@ -27,31 +26,20 @@ class Stuck(RuntimeError):
     """A script does not end: nothing can be timed in its process any more."""
 
 
-def started(run: Callable[[], None]) -> threading.Thread:
-    """Return a new thread, on which a function runs."""
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread
-
-
 class Held:
     """What a script passed to its timer. Calls run on the script's thread, which waits in that timer meanwhile."""
 
-    def __init__(
-        self,
-        script: Callable[[Held], None],
-        stream: Any = None,
-        start: Callable[[Callable[[], None]], threading.Thread] = started,
-    ) -> None:
-        """Run `script`, which passes itself to `hold`, to there. `stream`: of CUDA, on which it runs. `start`: has a
-        function run on a thread. Raises Gone, and what the script raises before."""
+    def __init__(self, script: Callable[[Held], None], stream: Any = None) -> None:
+        """Run `script`, which passes itself to `hold`, to there. `stream`: of CUDA, on which it runs. Raises Gone,
+        and what the script raises before."""
         self.fn: Callable[[], Any] = _nothing
         self.left = False
         self._stream = stream
         self._jobs: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
-        self._reached, self._ended = threading.Event(), threading.Event()
+        self._reached = threading.Event()
         self._error: Optional[BaseException] = None
-        self._thread = start(functools.partial(self._run, script))
+        self._thread = threading.Thread(target=self._run, args=(script,), daemon=True)
+        self._thread.start()
         self._reached.wait()
         error, self._error = self._error, None
         if error is not None:
@@ -77,7 +65,6 @@ class Held:
             self._error = error
         finally:
             self._reached.set()
-            self._ended.set()
 
     def hold(self, fn: Callable[[], Any]) -> None:
         """Wait in the script's timer, calling what is asked for. Raises Left in the end."""
@@ -133,8 +120,8 @@ class Held:
                     sys.modules["torch"].cuda.synchronize()  # before its memory serves another
             finally:
                 self._jobs.put(None)
-                ended = self._ended.wait(LEAVING)
-            if not ended:
+                self._thread.join(LEAVING)
+            if self._thread.is_alive():
                 raise Stuck("its script goes on where its timer ended it")
 
 

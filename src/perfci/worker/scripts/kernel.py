@@ -19,7 +19,7 @@ from ..checks.plain import Refused, is_array, is_number, plain
 from ..declare import CaseSpec, Kernel, Params, Variant, case_id
 from .calls import FUNCTION, ORDINAL, Counter, Scalar, Words, same, stable, telling
 from .copies import Copies
-from .held import Gone, Held, started
+from .held import Gone, Held
 from .reaching import Reaching, session_of
 from .runs import FALLING, RISING, End, Listing
 from .script import Script, Unlisted, Unsupported
@@ -128,7 +128,6 @@ class ScriptKernel(Kernel):
             from ..gpu import rig
 
             stream = rig().stream
-        bench.seed_everything()  # for each of them the same
         runs: list[Reaching] = []
         lines = [self.lines[at] for at, call in zip(self.listed["lines"], self.calls) if same(wanted, call)]
         if not lines:
@@ -139,7 +138,8 @@ class ScriptKernel(Kernel):
             runs[0].go()
 
         session = session_of(self.script, self.tree, lines[0]) if self.script.tests else None
-        return Held(go, stream, session.start if session is not None else started), runs[0].found
+        bench.seed_everything()  # for each of them the same
+        return Held(go, stream), runs[0].found
 
 
 def _failed(listed: Mapping[str, Any], params: Params) -> Optional[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import queue
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from types import FrameType
@@ -14,7 +14,8 @@ from typing import Any, Callable, Optional
 from ..bench import Bench
 from ..declare import Params
 from .calls import Counter, Words, same
-from .held import LEAVING, Held, Left, Stuck
+from .held import LEAVING, Gone, Held, Left, Stuck, leave_all
+from .modes import take_modes
 from .runs import RISING, SEEDS, Run, put_back
 from .script import Line, Script
 from .tests import Tests
@@ -22,8 +23,7 @@ from .timers import here
 
 
 class Session(Run):
-    """A run that finds a file's tests once and stays in pytest's loop: other runs are of these tests, one at a time, on
-    its thread."""
+    """A run that finds a file's tests once, and stays in pytest's loop: other runs, one at a time, are of these."""
 
     def __init__(self, script: Script, tree: str, line: Line) -> None:
         """Raises what keeps the tests from being found."""
@@ -33,8 +33,7 @@ class Session(Run):
         self._ends: list[tuple[str, BaseException]] = []
         self._error: Optional[BaseException] = None
         self._tests: Optional[Tests] = None
-        self._found = threading.Event()
-        self._jobs: queue.SimpleQueue[Optional[Callable[[], None]]] = queue.SimpleQueue()
+        self._found, self._over = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._main, daemon=True)
         with put_back():
             self._thread.start()
@@ -45,6 +44,8 @@ class Session(Run):
     def _main(self) -> None:
         try:
             self.go()
+        except SystemExit as error:
+            self._error = Gone(f"pytest ends without this call: {error}")
         except BaseException as error:
             self._error = error
         finally:
@@ -60,31 +61,26 @@ class Session(Run):
 
     def loop(self, tests: Tests) -> None:
         """See `tests.Tested`."""
+        take_modes(self.path)
+        self._path = sys.path[:]
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # tests run on another stream
         self._tests = tests
         self._found.set()
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job
+        self._over.wait()
         here.running, here.within = self, True  # while pytest ends
 
-    def start(self, job: Callable[[], None]) -> threading.Thread:
-        """Call a function on this session's thread, which is returned."""
-
-        def go() -> None:
-            try:
-                job()
-            finally:
-                self.busy = False
-
-        self._jobs.put(go)
-        return self._thread
-
     def reach(self, run: Run) -> None:
-        """Run the tests that `run` asks for, on this session's thread."""
+        """Run the tests that `run` asks for, on its thread. Where not all were found, or pytest is left by an error,
+        this session is not used again."""
         assert self._tests is not None
+        sys.path[:] = self._path
+        take_modes(self.path)
         for where, error in self._ends:
-            run.ended(where, error)
+            run.ended(where, type(error)(*error.args))
         self._tests(run)
+        self.busy = not all(isinstance(error, SystemExit) for _, error in self._ends)
 
     def beside(self, path: str, line: Line) -> bool:
         """Tell whether a file's tests have the configuration of these."""
@@ -95,14 +91,13 @@ class Session(Run):
         """End pytest. Raises Stuck."""
         if self._process != os.getpid():
             return  # its thread is the parent's
-        self._jobs.put(None)
+        self._over.set()
         self._thread.join(LEAVING)
         if self._thread.is_alive():
             raise Stuck("pytest does not end")
 
 
 _sessions: list[Session] = []
-_frozen = False
 
 
 def session_of(script: Script, tree: str, line: Line) -> Session:
@@ -110,7 +105,6 @@ def session_of(script: Script, tree: str, line: Line) -> Session:
 
     Sessions beside it are of files that pytest would run together. Raises Stuck, and what a new one raises.
     """
-    global _frozen
     path = os.path.join(tree, script.file)
     if not all(session.beside(path, line) for session in _sessions):
         end_sessions()
@@ -118,18 +112,24 @@ def session_of(script: Script, tree: str, line: Line) -> Session:
     if session is None:
         session = Session(script, tree, line)
         _sessions.append(session)
-        if not _frozen:  # what pytest and the tests' modules made stays: collecting after each case need not walk it
-            gc.collect()
-            gc.freeze()
-            _frozen = True
+        gc.collect()
+        gc.freeze()  # what pytest made stays: collecting after each case need not walk it
     session.busy = True
     return session
 
 
 def end_sessions() -> None:
-    """End all sessions: what pytest and its plugins set up for these tests no longer stands. Raises Stuck."""
-    while _sessions:
-        _sessions.pop().end()
+    """End all sessions, and the cases within: what pytest and its plugins set up for these tests no longer stands.
+    Raises Stuck."""
+    if not _sessions:
+        return
+    leave_all()
+    with put_back():
+        while _sessions:
+            _sessions.pop().end()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 class Reaching(Run):
@@ -153,10 +153,10 @@ class Reaching(Run):
 
     def called(self, fn: Callable[[], Any], frame: FrameType) -> float:
         """See `timers.Running`."""
-        if self.held.left:
-            raise Left
         if not self.cases:
             return RISING[0]
+        if self.held.left:
+            raise Left
         words = self.words(frame)
         if same(self.counter.name(words), self.wanted):
             self.found = words

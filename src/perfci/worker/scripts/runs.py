@@ -8,6 +8,7 @@ import builtins
 import contextlib
 import functools
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from types import FrameType, ModuleType
 from typing import Any, Callable, Optional
 
 from .calls import FUNCTION, Words, free, line_of, scalar, words_of
+from .modes import take_modes
 from .script import Line, Script
 from .tests import Tests, run_tests
 from .timers import OWN, here, mark_own, replaced
@@ -62,11 +64,12 @@ def _execute(path: str, timers: Mapping[str, str]) -> None:
 @contextlib.contextmanager
 def put_back() -> Iterator[None]:
     """Put back what a script changes of the process that others read."""
-    before = sys.modules["__main__"], sys.argv, sys.path[:]
+    folder, before = os.getcwd(), (sys.modules["__main__"], sys.argv, sys.path[:], logging.root.handlers[:])
     try:
         yield
     finally:
-        sys.modules["__main__"], sys.argv, sys.path[:] = before
+        os.chdir(folder)
+        sys.modules["__main__"], sys.argv, sys.path[:], logging.root.handlers[:] = before
 
 
 class Run(abc.ABC):
@@ -83,6 +86,7 @@ class Run(abc.ABC):
     def go(self) -> None:
         """Execute the script, as `python FILE ARGS` does, or its tests. Raises what it raises."""
         with put_back():
+            os.chdir(self.tree)  # where another run stands, it may be elsewhere
             sys.argv = [self.path, *self.line.args]
             here.running, here.within = self, True
             try:
@@ -105,6 +109,7 @@ class Run(abc.ABC):
 
     def loop(self, tests: Tests) -> None:
         """See `tests.Tested`."""
+        take_modes(self.path)
         tests(self)
 
     def words(self, frame: FrameType) -> Words:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import glob
 import importlib
 import importlib.util
 import io
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Callable, Optional, Protocol
 
 from .calls import Words, free, label
@@ -113,6 +115,8 @@ class _Plugin:
 
     def __init__(self, pytest: Any, run: Tested) -> None:
         self.pytest, self.run = pytest, run
+        self.temporary: Any = None
+        """Of pytest: makes folders for tests."""
 
     def pytest_sessionstart(self, session: Any) -> None:
         """Leave pytest's own report unwritten: it calls a test failed that perfci leaves."""
@@ -127,12 +131,12 @@ class _Plugin:
         return True
 
     def _test(self, items: Sequence[tuple[Any, Words]], run: Tested) -> None:
-        before, self.run = self.run, run
+        before, self.run, folder = self.run, run, os.getcwd()
         try:
             asked = [(item, words) for item, words in items if run.asked_for(words)]
             for (item, words), after in zip(asked, [*(item for item, _ in asked[1:]), None]):
-                for name in ("_instance", "_obj") if item.cls is not None else ():
-                    vars(item).pop(name, None)  # as pytest's own, of a test's run before
+                for name in ("_instance", "_obj", "_excinfo") if getattr(item, "cls", None) is not None else ():
+                    vars(item).pop(name, None)  # of its run before
                 protocol = item.config.hook.pytest_runtest_protocol
                 run.tested(words, functools.partial(protocol, item=item, nextitem=after))
         finally:
@@ -140,6 +144,10 @@ class _Plugin:
             # pytest keeps the last failure for debuggers, and with it all that stood in its frames.
             for name in ("last_exc", "last_type", "last_value", "last_traceback"):
                 sys.__dict__.pop(name, None)
+            os.chdir(folder)
+            if self.temporary is not None:
+                for made in glob.iglob(os.path.join(glob.escape(self.temporary.getbasetemp()), "*")):
+                    shutil.rmtree(made, ignore_errors=True)  # beside pytest's own lock
             gc.collect()
 
     def pytest_runtest_call(self) -> Iterator[None]:
@@ -147,10 +155,12 @@ class _Plugin:
         with self.run.calling(True):
             yield
 
-    def pytest_fixture_setup(self) -> Iterator[None]:
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, None]:
         """Take none."""
         with self.run.calling(False):
-            yield
+            outcome = yield
+        if fixturedef.argname == "tmp_path_factory":
+            self.temporary = outcome.get_result()
 
     def pytest_timeout_set_timer(self) -> bool:
         """Set none, which would end the process: a test takes as long as its case is measured."""

@@ -1,0 +1,26 @@
+"""Modes of torch that belong to a thread, which modules set as they are imported."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_known: dict[str, tuple[Any, bool]] = {}
+
+
+def take_modes(path: str) -> None:
+    """Set this thread's modes as they were behind the first import of a file's tests in this process, which is now
+    where none was yet."""
+    asked = _known.setdefault(path, _modes())
+    if asked != _modes() and asked[0] is not None:
+        torch = sys.modules["torch"]
+        torch.set_default_device(asked[0])
+        torch.set_grad_enabled(asked[1])
+
+
+def _modes() -> tuple[Any, bool]:
+    """Return the default device and whether gradients are recorded; None and True without torch, or before its 2.3."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "get_default_device"):
+        return None, True
+    return torch.get_default_device(), torch.is_grad_enabled()
