@@ -154,7 +154,6 @@ def init(
 
 
 def _on_cpu(workflow: str) -> str:
-    """Return a workflow for benchmarks that need no GPU."""
     lines = {
         "runs-on: [self-hosted, gpu]": "runs-on: [self-hosted] # where nothing else runs",
         "device: cuda # a runner that has lost its GPU fails": "device: cpu",

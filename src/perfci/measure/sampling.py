@@ -169,7 +169,6 @@ def adapt(case: Case, benches: Mapping[DeviceKind, Bench], plan: Plan) -> None:
 
 
 def _within(case: Case, found: Components) -> float:
-    """Return the mean variance of the pairs so far that arose within workers."""
     scatters = [pair.scatter for pair in case.pairs if pair.scatter is not None]
     return fmean((found.placement**2 + found.block**2 / one.blocks) / one.placements for one in scatters)
 

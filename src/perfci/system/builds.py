@@ -56,7 +56,6 @@ def memory_of(processes: Iterable[psutil.Process]) -> int:
 
 
 def _name(process: psutil.Process) -> str:
-    """Return nothing of what has ended, or is stopped."""
     try:
         name, status = process.name(), process.status()
         return "" if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED) else name

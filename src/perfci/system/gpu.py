@@ -216,7 +216,6 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _switch(value: Any) -> bool | None:
-    """Return on or off; of a pair (now, after a reset) the first."""
     if isinstance(value, list | tuple):
         value = value[0]
     return None if value is None else bool(value)

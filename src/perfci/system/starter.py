@@ -117,7 +117,6 @@ class Starter:
     def _ask(
         self, request: dict[str, Any], answer: str, timeout: float = START_TIMEOUT, log: Path | None = None
     ) -> dict[str, Any]:
-        """Return the message that has a field `answer`; `log` goes along as an open file."""
         file = None if log is None else _opened(log)
         try:
             self.control.send(request, file)

@@ -215,7 +215,6 @@ def _module_name(file: str) -> str:
 
 
 def _explained(error: BaseException, top: Path) -> str:
-    """Return an exception in one line, with the repository's last line on its way."""
     place: Optional[tuple[str, Optional[int]]] = None
     for frame in traceback.extract_tb(error.__traceback__):
         relative = _relative(frame.filename, top)

@@ -123,7 +123,6 @@ def _reports(files: Sequence[File]) -> dict[str, frozenset[str]]:
 
 
 def _machine(about: About) -> str:
-    """What must be the same of the machines of base and head: `2 cores, AMD EPYC 9654`."""
     cores = f"{about.cores} cores" if about.cores else ""
     return ", ".join(filter(None, (cores, about.cpu, about.device))) or "not told"
 

@@ -234,13 +234,11 @@ def _more(paths: Sequence[str]) -> str:
 
 
 def _is_code(path: str, mode: int) -> bool:
-    """Tell whether a file can be loaded or executed, by mode or name."""
     executable = stat.S_ISREG(mode) and mode & stat.S_IXUSR
     return bool(executable) or path.endswith(_COMPILED) or _is_cached(path) or _imported(path, mode)
 
 
 def _is_cached(path: str) -> bool:
-    """Tell whether Python may have written it beside a source."""
     pure = PurePosixPath(path)
     return pure.suffix == ".pyc" and pure.parent.name == "__pycache__"
 

@@ -52,7 +52,6 @@ def prove(server: Any, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _executed(server: Any, case: dict[str, Any], message: dict[str, Any], end: float) -> str:
-    """Return why it was not executed as often as in a pair."""
     checked = server.do_check(dict(case, seed=message["seed"], fuzz=message["fuzz"]))
     if not checked["ok"]:
         return f"its check failed as it was traced: {checked['text']}"

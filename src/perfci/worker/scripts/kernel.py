@@ -143,7 +143,6 @@ class ScriptKernel(Kernel):
 
 
 def _failed(listed: Mapping[str, Any], params: Params) -> Optional[str]:
-    """Return what a call's test fails by, empty where it does not, None where there is no such call."""
     return next((text for call, text in zip(listed["calls"], listed["failed"]) if same(call, params)), None)
 
 
@@ -272,7 +271,6 @@ def _run(run: Listing) -> None:
 
 
 def _ended(script: Script, found: _Listed) -> str:
-    """Return what ended runs, and from which on calls are no cases, or empty."""
     if not found.ends:
         return ""
     if not (script.tests or script.each):

@@ -9,8 +9,7 @@ _known: dict[str, tuple[Any, bool]] = {}
 
 
 def take_modes(path: str) -> None:
-    """Set this thread's modes as they were behind the first import of a file's tests in this process, which is now
-    where none was yet."""
+    """Set this thread's modes as the first import of a file's tests left them in this process: now, if none was."""
     asked = _known.setdefault(path, _modes())
     if asked != _modes() and asked[0] is not None:
         torch = sys.modules["torch"]
@@ -19,8 +18,7 @@ def take_modes(path: str) -> None:
 
 
 def _modes() -> tuple[Any, bool]:
-    """Return the default device and whether gradients are recorded; None and True without torch, or before its 2.3."""
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "get_default_device"):
+    if torch is None or not hasattr(torch, "get_default_device"):  # as before 2.3
         return None, True
     return torch.get_default_device(), torch.is_grad_enabled()

@@ -81,8 +81,7 @@ _files: set[str] = set()
 
 
 def _forget(path: str, args: tuple[str, ...]) -> None:
-    """Forget the tests of another folder before, and with other arguments all modules beside them, which keep what
-    those were."""
+    """Forget another folder's tests, and with other arguments all modules beside, which keep what those were."""
     folder = os.path.dirname(path)
     if _last and _last[0] != (folder, args):
         for name, module in list(sys.modules.items()):
@@ -96,7 +95,6 @@ def _forget(path: str, args: tuple[str, ...]) -> None:
 
 
 def _error(text: str) -> str:
-    """Return what pytest marks as an exception's words, or all."""
     lines = [line.strip() for line in text.splitlines()]
     marked = [line[1:].strip() for line in lines if line.startswith("E ")]
     return " ".join(marked or lines).strip()

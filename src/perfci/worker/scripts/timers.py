@@ -97,7 +97,6 @@ def mark_own(program: ast.Module, timers: Mapping[str, str]) -> Iterator[str]:
 
 
 def _defined(scope: ast.AST) -> Iterator[Union[ast.ClassDef, ast.FunctionDef]]:
-    """Yield what a module or a class defines, below `if`, `try` and `with`, too."""
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             yield node
@@ -227,7 +226,6 @@ def _without_grads(tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
 
 
 def _like(path: str, given: Mapping[str, Any], milliseconds: float) -> Any:
-    """Return a time as the timer does: for each quantile, or each execution, or one."""
     quantiles = given.get("quantiles")
     if quantiles is not None:
         return [milliseconds] * len(quantiles) if len(quantiles) != 1 else milliseconds
@@ -277,7 +275,6 @@ def _driver(run: Any) -> Any:
 
 
 def _driven(fn: Any, plot: Any, more: Mapping[str, Any]) -> tuple[list[list[Any]], list[str]]:
-    """Return the rows and columns of a plot's table."""
     names, rows = list(plot.x_names), []
     for x in plot.x_vals:
         values = list(x) if isinstance(x, (list, tuple)) else [x] * len(names)
@@ -338,7 +335,6 @@ def _pedantic(method: Any) -> Any:
 
 
 def _once(fixture: Any, call: Callable[[], Any], frame: FrameType) -> Any:
-    """Return a result, of which tests assert things."""
     assert here.running is not None
     fixture._mode = "perfci"  # else it warns that it was not used
     here.running.called(call, frame)

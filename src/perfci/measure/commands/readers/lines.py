@@ -92,7 +92,6 @@ def _case(sub: Any, name: str, where: str) -> str:
 def _value(
     entry: dict[str, Any], units: dict[str, str], custom: Mapping[str, CustomMetric] | None, where: str
 ) -> tuple[str, float]:
-    """Return metric and value in its unit; `units` keeps the unit of each undeclared metric."""
     metric, value, unit = entry.get("metric"), entry.get("value"), entry.get("unit", "")
     if not isinstance(metric, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]{0,79}", metric):
         raise ValueError(f"{where}: metric {one_line(metric, 80)!r} is no plain name: write it like 'time'")
