@@ -370,6 +370,23 @@ def test_settings_that_follow_from_environments_are_compared_where_these_were_as
     assert [one.name for one in report.environments.settings] == ["tf32"]
 
 
+@pytest.mark.parametrize(
+    ("base", "head", "words"),
+    [
+        (([3.0], "a"), ([4.0], "a"), "a projection of it is 3 in base, 4 in head"),
+        (([3.0], "a"), ([3.0], "b"), "its keys or texts differ"),
+        (([3.0], "a"), ([3.01], "a"), ""),
+        (([3.0], "a"), ([], ""), ""),
+    ],
+)
+def test_another_result_than_base_s_has_no_answer_where_nothing_says_which_is_right(base, head, words):
+    sides = [side(check=Check(result=result, content=content)) for result, content in (base, head)]
+    report = judge(results([case(base=sides[0], head=sides[1])]))
+    told = [row for row in report.rows if row.class_ == "changed"]
+    assert [(row.effect, row.reason.rpartition(": ")[2]) for row in told] == [("undecided", words)] * bool(words)
+    assert report.verdict == ("undecided" if words else "pass")
+
+
 @pytest.mark.parametrize(("fields", "words"), REDECLARED)
 def test_what_head_declares_otherwise_is_told_and_the_time_judged_all_the_same(fields, words):
     report = judge(results([case(ratio=3.0, head=side(**fields))]))

@@ -49,7 +49,7 @@ def publications() -> dict[str, Publication]:
     mismatch = build(
         [row("matmul/n=4096", "changed", kind="presence", base=181e-6, ratio=1.2, change=None, interval=None, limit=None, worse=None,
              reason="timing mode timer is CUDA events in base, CUPTI in head"), *unchanged(2)],
-        "Passed, but 1 of 3 cases has changed", "Make sure that the new question is intended; it is compared again once base asks the same.",
+        "Passed, but 1 of 3 cases has changed", "Make sure that the new question, or result, is intended; it is compared again once base has the same.",
         notes=["2 of 3 limits are of cases that are not calibrated on this machine: whether they can be held is not known (`perfci calibrate`)"],
     )  # fmt: skip
     first = build(

@@ -762,3 +762,21 @@ def test_words_of_a_test_s_parameters_are_the_same_in_each_process() -> None:
     assert label(object()) is None
     assert label(["/tmp/somewhere"]) is None
     assert len(label("x" * 500)) < 50
+
+
+def test_a_result_is_told_by_its_numbers_and_by_all_else_in_it_where_it_is_the_same_twice(
+    tmp_path: Path, triton: None
+) -> None:
+    def told(result: str) -> tuple[list[float], str]:
+        text = f"import itertools\nfrom triton.testing import do_bench\ncount = itertools.count()\ndo_bench({result})\n"
+        found = checked(tmp_path, text)
+        assert found["ok"], found["text"]
+        return found["result"], found["content"]
+
+    right = told('lambda: {"a": [1, 2.5], "b": "text"}')
+    assert right == told('lambda: {"b": "text", "a": [1, 2.5]}')
+    assert right[1] == told('lambda: {"a": [1, 3.5], "b": "text"}')[1] != ""
+    for other in ('{"a_": [1, 2.5], "b": "text"}', '{"a": [1, 2.5], "b": "texts"}', '{"a": [1, 2.5, 0], "b": "text"}'):
+        assert told(f"lambda: {other}")[1] != right[1]
+    assert told("lambda: __import__('os').urandom(8)") == ([], "")
+    assert told("lambda: __import__('random').SystemRandom().random()") == ([], "")

@@ -229,7 +229,7 @@ _ADVICE: dict[Class, str] = {
     "missing": "Bring the case or metric back; if it is to go, leave missing out of its limits' fail_on in base first.",
     "failed": "Fix the case: its row says what happened.",
     "invalid": "Fix what the row's reason names; until then nothing is known of the case.",
-    "changed": "Make sure that the new question is intended; it is compared again once base asks the same.",
+    "changed": "Make sure that the new question, or result, is intended; it is compared again once base has the same.",
     "clock": "Find out why the clock differs: at the power limit, code that draws more power lowers it.",
     "inconclusive": "Take more pairs (a larger budget, more files) or a larger limit, or measure on a quieter machine.",
     "skipped": "Measure where what the cases need is there; until then nothing is known of them.",

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfci.judge.hints import hinted
 from perfci.model.base import SIDES, DeviceKind, Side
-from perfci.model.comparison import differences, redeclared
+from perfci.model.comparison import differences, redeclared, results_apart
 from perfci.model.criteria import Criterion, Purpose
 from perfci.model.fingerprint import Environments
 from perfci.model.metrics import CustomMetric, known_metric
@@ -253,16 +253,20 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     if not case.code_proved and (different := differences(base, head, context.environments)):
         # A release asks what it asked: until the next one there is nothing that could be done about it.
         effect: Effect = "warn" if context.purpose == "reference" else context.effect_if_unanswered(case)
-        return "changed", effect, "; ".join([*different, *redeclared(base, head)])
+        return "changed", effect, "; ".join([*different, *redeclared(base, head), *results_apart(base, head)])
     return None
 
 
 def declared_otherwise(context: Context, case: Case) -> Row | None:
-    """Return the row of a case that head declares otherwise and that is judged all the same."""
+    """Return the row of a case that head declares otherwise, or that has another result where no reference says which
+    is right, and that is judged all the same."""
     base, head = state(case, "base"), state(case, "head")
     if not context.compared or base.status != "ok" or head.status != "ok" or case.code_proved:
         return None
-    different = redeclared(base, head)
+    different, apart = redeclared(base, head), results_apart(base, head)
+    if apart:
+        reason = f"another result than base's, and no reference says which is right: {'; '.join([*apart, *different])}"
+        return _row(context, case, "changed", context.effect_if_unanswered(case), reason)
     if not different:
         return None
     reason = f"judged by base's declarations; {'; '.join(different)}"

@@ -31,6 +31,7 @@ class Checked(Document):
     atol: float | dict[str, float] | None
     sketch: Items[float]
     result: Items[float]
+    content: str
     unredrawn: str
     missed: Literal["", "first", "later"]
     versus: Versus | None

@@ -169,6 +169,7 @@ class Checker:
                 shapes=reply.shapes, compared=reply.compared, worst=_finite(reply.worst),
                 rtol=reply.rtol, atol=reply.atol, sketch=reply.sketch, unredrawn=reply.unredrawn[:400],
                 missed=case.sides[self.name].check.missed, miss=case.sides[self.name].check.miss, result=reply.result,
+                content=reply.content[:64],
             )  # fmt: skip
         self._unsettled.append((case, reply))
         return True

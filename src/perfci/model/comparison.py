@@ -153,6 +153,16 @@ def alternatives(base: CaseSide, head: CaseSide) -> str:
     return ""
 
 
+def results_apart(base: CaseSide, head: CaseSide) -> list[str]:
+    """Return what differs in the results of a case for which nothing says what is right."""
+    mine, theirs = base.check, head.check
+    if not mine.content or not theirs.content:
+        return []
+    found = _apart("a projection of it", mine.result, theirs.result, RESULT_TOLERANCE)
+    other = mine.content != theirs.content
+    return [*found, *["its keys or texts differ"] * other]
+
+
 def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
     """Return what head declares otherwise of the same executions; base's declarations judge both."""
     found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
@@ -161,6 +171,4 @@ def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
         if mine != theirs:
             found.append(_both(name, mine, theirs))
     other = alternatives(base, head)
-    if base.check.result and head.check.result:
-        found += _apart("the result", base.check.result, head.check.result, RESULT_TOLERANCE)
     return [*found, *_sketches(base.check.sketch, head.check.sketch), *([other] if other else [])]

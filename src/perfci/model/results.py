@@ -79,7 +79,9 @@ class Check(Document):
     sketch: list[float] = Field(default_factory=list)
     """Projections of the reference's values: equal if base's and head's agree."""
     result: list[float] = Field(default_factory=list)
-    """Projections of the result of a script's call that has no reference."""
+    """Projections of the result of a script's call that has no reference; empty where it is not the same twice."""
+    content: str = ""
+    """Digest of all in it but numbers: containers, keys, texts."""
     unredrawn: str = ""
     """Why inputs were not redrawn in place; empty also without a reference."""
     missed: str = ""

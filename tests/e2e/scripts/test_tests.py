@@ -156,7 +156,7 @@ def test_slower_wrong_and_gone_are_found_in_tests_and_lines(project: Repo) -> No
         run.out + run.err
     )
     changed = {row["case"]: row["reason"] for row in run.report["rows"] if row["class"] == "changed"}
-    assert "the result is 3 in base, 4 in head" in changed.pop("test_norms/test=TestFixture.test_rounds")
+    assert "a projection of it is 3 in base, 4 in head" in changed.pop("test_norms/test=TestFixture.test_rounds")
     assert not changed
 
 

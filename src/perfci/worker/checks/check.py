@@ -17,7 +17,7 @@ from .outputs import handed_out_again, spoil
 from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out_of_memory, plain, readable
 from .poison import leaf_sizes, poisoned_memory
 from .redraw import NO_ROOM, Redraw, Unpaired, set_up
-from .sketch import sketch
+from .sketch import alike, content, sketch
 from .state import carried, unbounded
 from .tolerance import NONE, Given, field_names
 
@@ -53,8 +53,9 @@ def check_case(
 
     Returns `ok`; `kind` ("wrong", "nan", "invalid") and `text` of the first failure, which ends the check; `shapes`,
     the sets checked; `compared`, how many had a reference; `worst`; and of the own set `rtol`, `atol`, `sketch`,
-    `unredrawn` (why not), `result` (a sketch, of a script without a reference), `missed` (which execution failed: the
-    "first" or a "later" one) and `versus`: `Versus.told` with why it is `wrong`.
+    `unredrawn` (why not), `result` and `content` (sketch and digest, of a script without a reference whose result is
+    the same twice), `missed` (which execution failed: the "first" or a "later" one) and `versus`: `Versus.told` with
+    why it is `wrong`.
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -67,6 +68,7 @@ def check_case(
         "atol": None,
         "sketch": [],
         "result": [],
+        "content": "",
         "unredrawn": "",
         "missed": "",
         "versus": None,
@@ -77,7 +79,9 @@ def check_case(
         return result
     for params in params_sets:
         first = prepare(kernel, params, device, seed, 0, True)
-        sizes = _sizes(first.fn(), first)
+        made = first.fn()
+        sizes, told = _sizes(made, first), _told(first, made)
+        del made
         first.bench.release()
         del first
         prepared = prepare(kernel, params, device, seed, 0, True)
@@ -101,8 +105,9 @@ def check_case(
             outcome = outcome if again.ok else again
             result["missed"] = "" if again.ok else "later"
         elif own and outcome.ok and prepared.scripted:
-            with builtin_torch(), contextlib.suppress(Refused):  # what cannot be read is not compared with base's
-                result["result"] = sketch(_readable(prepared, out))
+            found = _told(prepared, out)
+            if found[1] == told[1] and alike(found[0], told[0]):
+                result["result"], result["content"] = found
         del out
         if own and outcome.ok and prepared.bench.declared_versus() is not None:
             result["versus"] = _alternative(prepared.again(False), sizes, base)
@@ -353,6 +358,15 @@ def _readable(prepared: Prepared, out: Any) -> Any:
     """What a benchmark returns was not written to be compared: what cannot be read of it stands for nothing."""
     written = not prepared.scripted or prepared.bench.declared_reference() is not None
     return out if written else readable(out)
+
+
+def _told(prepared: Prepared, out: Any) -> tuple[list[float], str]:
+    """Return what a script's result is compared with base's by, empty where it cannot be read."""
+    if prepared.scripted and prepared.bench.declared_reference() is None:
+        with builtin_torch(), contextlib.suppress(Refused):
+            result = _readable(prepared, out)
+            return sketch(result), content(result)
+    return [], ""
 
 
 def _expected(prepared: Prepared) -> Any:

@@ -11,6 +11,9 @@ from .compare import chunks, is_complex, leaves, widen, xp_of
 from .plain import is_array, is_number, is_tensor, plain
 
 PROJECTIONS = 4
+SAME = 1e-2
+"""Relative to the largest projection, of results that nothing says to be right: above the rounding of half-precision
+types."""
 STAND_IN = 1e6
 """In place of an infinity."""
 
@@ -43,6 +46,20 @@ def sketch(ref: Any) -> list[float]:
                 sums[k] += value * (1 - 2 * (sign >> (8 * k) & 1))
             position += 1
     return [math.sqrt(square), *sums]
+
+
+def content(ref: Any) -> str:
+    """Return a digest of all but numbers: containers, keys, texts. Raises Refused."""
+    found = hashlib.sha256()
+    for path, leaf in leaves(plain(ref), ()):
+        found.update(repr((path, None if is_array(leaf) or is_number(leaf) else leaf)).encode())
+    return found.hexdigest()
+
+
+def alike(one: list[float], other: list[float]) -> bool:
+    """Tell whether two sketches are of results that `SAME` lets be one."""
+    largest = max(map(abs, one + other), default=0.0)
+    return len(one) == len(other) and all(abs(a - b) <= SAME * largest for a, b in zip(one, other))
 
 
 def _mix(index: Any) -> Any:
