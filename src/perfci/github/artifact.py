@@ -193,7 +193,6 @@ def is_shard(results: Results) -> bool:
 
 
 def _too_many(results: Results) -> bool:
-    """α is shared by more than its criteria, over all device models, so that slowdowns are found more rarely."""
     models = 1 if results.part is None else results.part.models
     proved = {case.key for case in results.cases if case.code_proved}
     return results.plan.m > count_sharing(results.plan.criteria, proved, models, comparisons=1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from perfci.measure.cases import Found
+from perfci.measure.cases import Found, ended
 from perfci.measure.place import Place
 from perfci.model.base import PolicyError, Side, UsageError
 from perfci.model.limits import Subject, declared, idle, mistake
@@ -31,6 +31,8 @@ def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
 def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) -> list[str]:
     """Return notes on limits that judge nothing and allow it. Raises UsageError where a limit, now or once head is
     merged, judges nothing or is wrong; PolicyError where that is base's alone."""
+    if not (known.kernels or known.commands or known.unknown) and (why := ended(found)):
+        raise UsageError(why[0])  # of which no limit is the cause
     base = place.sources.policy_from == "base"
     wrong = {name: _wrong(place, name, found, known) for name in place.sides if name == "head" or base}
     if wrong.get("base"):

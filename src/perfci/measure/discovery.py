@@ -23,6 +23,14 @@ TRYING = 10.0
 """Seconds after which a scout tries no further case."""
 
 
+DISCOVERING_SCRIPTS = "discovering cases: running the benchmarks, to find the calls of their timers"
+
+
+def runs_scripts(place: Place) -> bool:
+    """Tell whether discovery runs benchmark scripts, which may take long."""
+    return any(side.scripts for side in place.sides.values())
+
+
 def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
     """Return the suites' declarations; a stem imports what scouts ask for, unless `listing`. Raises MachineError.
 

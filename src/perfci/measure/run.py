@@ -18,7 +18,7 @@ from perfci.measure.cases import Found, ended, mains, merge, redeclared, require
 from perfci.measure.checks import check_all, missed, settle_all, unredrawn
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.discovery import discover
+from perfci.measure.discovery import DISCOVERING_SCRIPTS, discover, runs_scripts
 from perfci.measure.journal import Journal, begun_with, earlier, put_away
 from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, measure_ceilings
@@ -137,7 +137,7 @@ class Measurement:
     def _discover(self, place: Place) -> Cases:
         what, planned = self.request.what, self.request.planned
         stage, devices = self.progress.stage, list(place.benches)
-        stage("discovering cases")
+        stage(DISCOVERING_SCRIPTS if runs_scripts(place) else "discovering cases")
         found = discover(place)
         cases = merge(found, place.sides, devices, what.cases)
         self._covered(place, found)  # before commands run, which may take long
@@ -340,6 +340,8 @@ class Measurement:
         """Return head's cases and the plan of a comparison."""
         with ExitStack() as stack:
             place = open_place(self.request, self.progress, stack, self.costs, listing=True)
+            if runs_scripts(place):
+                self.progress.stage(DISCOVERING_SCRIPTS)
             found = discover(place, listing=True)
             globs, known = self.request.what.cases, everything(place, found)
             notes = require_covered(place, found, known)

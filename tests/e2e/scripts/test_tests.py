@@ -113,6 +113,7 @@ suite:
     timers: {bench.timers.measure: fn}
 limits: [{cases: "*", metric: time, regression: 50%}]
 """
+LIMITS = "limits: [{cases: '*', metric: time, regression: 50%}]\n"
 CASES = {
     "test_norms/test=test_sums/kind=plain/size=10", "test_norms/test=test_sums/kind=ours/size=10",
     "test_norms/test=TestFixture.test_fixture/size=5", "test_norms/test=TestFixture.test_fixture/size=6",
@@ -158,6 +159,17 @@ def test_slower_wrong_and_gone_are_found_in_tests_and_lines(project: Repo) -> No
     changed = {row["case"]: row["reason"] for row in run.report["rows"] if row["class"] == "changed"}
     assert "a projection of it is 3 in base, 4 in head" in changed.pop("test_norms/test=TestFixture.test_rounds")
     assert not changed
+
+
+def test_options_that_pytest_lacks_here_are_named(project: Repo) -> None:
+    project.write("perfci.yaml", POLICY.replace("PYTHON", sys.executable).split("  - script:")[0] + LIMITS)
+    project.write("pytest.ini", "[pytest]\naddopts = --cov-report=xml --nonsense\n")
+    listed = project.perfci("list")
+    assert listed.code == 2
+    assert listed.err.splitlines()[-1].endswith(
+        "test_norms.py: skipped: it has no case here: fails before its first call of a timer: RuntimeError: pytest "
+        "cannot run its tests: unrecognized arguments: --cov-report=xml --nonsense (head)"
+    )
 
 
 HELD = """

@@ -132,7 +132,6 @@ def _exported(path: Path, scratch: Path) -> Path:
 
 
 def _blank(file: Path) -> list[str]:
-    """Ranges without calls or work: where kernels are cases, only they show that events were lost."""
     return [name for name, trace in traces(file, "outermost").seen.items() if not trace.calls and not trace.busy]
 
 

@@ -404,7 +404,6 @@ def _copy(target: Any, source: Any) -> None:
 
 
 def _alike(one: type, two: type) -> bool:
-    """Tell whether two classes are one: each run of a script makes its own."""
     if one is two:
         return True
     script = getattr(one, "__module__", "") == getattr(two, "__module__", "") == "__main__"
@@ -412,7 +411,6 @@ def _alike(one: type, two: type) -> bool:
 
 
 def _maker(node: Any) -> Any:
-    """Return what tells nodes of autograd apart: of a function that a script defines, its name."""
     made: Any = getattr(type(node), "_forward_cls", None)
     return made.__qualname__ if getattr(made, "__module__", "") == "__main__" else type(node)
 

@@ -176,7 +176,7 @@ class Reaching(Run):
         return self.seeds[name]()
 
     def _seed_again(self) -> None:
-        """What follows draws as behind the last seed: calls of one shape have the same inputs, wherever they stand."""
+        # Calls of one shape have the same inputs, wherever they stand.
         running, here.running = here.running, None  # these seeds are none of the script's
         try:
             self.seed()

@@ -32,7 +32,6 @@ SEEDS = 2**32
 
 
 def _take_path(folder: str, first: bool) -> None:
-    """Forget modules of others' folders that have one of their name here, and put a script's folder `first`."""
     if first and sys.path[0] != folder:
         sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
     for name, module in list(sys.modules.items()):

@@ -97,6 +97,7 @@ def _forget(path: str, args: tuple[str, ...]) -> None:
 def _error(text: str) -> str:
     lines = [line.strip() for line in text.splitlines()]
     marked = [line[1:].strip() for line in lines if line.startswith("E ")]
+    marked = marked or [line.partition("error: ")[2] for line in lines if "error: " in line]
     return " ".join(marked or lines).strip()
 
 

@@ -217,7 +217,7 @@ def _timer(timer: Any, parameter: str, path: str) -> Any:
 
 
 def _without_grads(tensors: Sequence[Any], call: Callable[[], Any]) -> Any:
-    """Return the gradients, too, where there are any: they are what a backward pass computes."""
+    # Gradients are what a backward pass computes.
     for tensor in tensors:
         tensor.grad = None
     result = call()
