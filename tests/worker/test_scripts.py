@@ -765,7 +765,7 @@ def test_words_of_a_test_s_parameters_are_the_same_in_each_process() -> None:
 
 
 def test_a_result_is_told_by_its_numbers_and_by_all_else_in_it_where_it_is_the_same_twice(
-    tmp_path: Path, triton: None
+    tmp_path: Path, triton: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(result: str) -> tuple[list[float], str]:
         text = f"import itertools\nfrom triton.testing import do_bench\ncount = itertools.count()\ndo_bench({result})\n"
@@ -778,5 +778,9 @@ def test_a_result_is_told_by_its_numbers_and_by_all_else_in_it_where_it_is_the_s
     assert right[1] == told('lambda: {"a": [1, 3.5], "b": "text"}')[1] != ""
     for other in ('{"a_": [1, 2.5], "b": "text"}', '{"a": [1, 2.5], "b": "texts"}', '{"a": [1, 2.5, 0], "b": "text"}'):
         assert told(f"lambda: {other}")[1] != right[1]
+    monkeypatch.setenv("PERFCI_SITE", "/tmp/run/base/site")
+    in_base = told('lambda: ("/tmp/run/base/tree/a", 1)')
+    monkeypatch.setenv("PERFCI_SITE", "/tmp/run/head/site")
+    assert in_base == told('lambda: ("/tmp/run/head/tree/a", 1)') != told('lambda: ("/tmp/run/head/tree/b", 1)')
     assert told("lambda: __import__('os').urandom(8)") == ([], "")
     assert told("lambda: __import__('random').SystemRandom().random()") == ([], "")

@@ -17,7 +17,7 @@ from .outputs import handed_out_again, spoil
 from .plain import Refused, builtin_torch, is_array, is_sequence, is_tensor, out_of_memory, plain, readable
 from .poison import leaf_sizes, poisoned_memory
 from .redraw import NO_ROOM, Redraw, Unpaired, set_up
-from .sketch import alike, content, sketch
+from .sketch import alike, sketch, told_apart
 from .state import carried, unbounded
 from .tolerance import NONE, Given, field_names
 
@@ -364,8 +364,7 @@ def _told(prepared: Prepared, out: Any) -> tuple[list[float], str]:
     """Return what a script's result is compared with base's by, empty where it cannot be read."""
     if prepared.scripted and prepared.bench.declared_reference() is None:
         with builtin_torch(), contextlib.suppress(Refused):
-            result = _readable(prepared, out)
-            return sketch(result), content(result)
+            return told_apart(_readable(prepared, out))
     return [], ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import os
 from typing import Any
 
 from .compare import chunks, is_complex, leaves, widen, xp_of
@@ -48,12 +49,17 @@ def sketch(ref: Any) -> list[float]:
     return [math.sqrt(square), *sums]
 
 
-def content(ref: Any) -> str:
-    """Return a digest of all but numbers: containers, keys, texts. Raises Refused."""
+def told_apart(result: Any) -> tuple[list[float], str]:
+    """Return the sketch of a result's numbers, and a digest of its containers, keys and texts, in which the side's own
+    folder has no name. Raises Refused."""
+    numbers: list[Any] = []
     found = hashlib.sha256()
-    for path, leaf in leaves(plain(ref), ()):
-        found.update(repr((path, None if is_array(leaf) or is_number(leaf) else leaf)).encode())
-    return found.hexdigest()
+    for path, leaf in leaves(plain(result), ()):
+        numeric = is_array(leaf) or is_number(leaf)
+        numbers += [leaf] * numeric
+        text = repr((path, None if numeric else leaf))
+        found.update(text.replace(os.path.dirname(os.environ.get("PERFCI_SITE", "")), "").encode())
+    return sketch(numbers), found.hexdigest()
 
 
 def alike(one: list[float], other: list[float]) -> bool:
