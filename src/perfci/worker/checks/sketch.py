@@ -50,8 +50,7 @@ def sketch(ref: Any) -> list[float]:
 
 
 def told_apart(result: Any) -> tuple[list[float], str]:
-    """Return the sketch of a result's numbers, and a digest of its containers, keys and texts, in which the side's own
-    folder has no name. Raises Refused."""
+    """Return the sketch of a result's numbers, and a digest of all else, without the side's folder. Raises Refused."""
     numbers: list[Any] = []
     found = hashlib.sha256()
     for path, leaf in leaves(plain(result), ()):
@@ -63,7 +62,7 @@ def told_apart(result: Any) -> tuple[list[float], str]:
 
 
 def alike(one: list[float], other: list[float]) -> bool:
-    """Tell whether two sketches are of results that `SAME` lets be one."""
+    """Tell whether two sketches are within `SAME`."""
     largest = max(map(abs, one + other), default=0.0)
     return len(one) == len(other) and all(abs(a - b) <= SAME * largest for a, b in zip(one, other))
 
