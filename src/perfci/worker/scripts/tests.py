@@ -171,7 +171,7 @@ class _Plugin:
             error = call.excinfo.value
             # A project's own test, not to run here: told in its words, and no case.
             skips = isinstance(error, (self.pytest.skip.Exception, self.pytest.xfail.Exception))
-            self.run.ended(item.name, SystemExit(str(error)) if skips else error)
+            self.run.ended(item.name, SystemExit(str(error) or "no reason given") if skips else error)
 
     def pytest_collectreport(self, report: Any) -> None:
         """Hear what keeps a file's tests from being found."""
