@@ -6,9 +6,10 @@ import json
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from perfci.model.text import listed
 from perfci.worker.discover import normalized
@@ -38,6 +39,8 @@ limits: [{{cases: "*", metric: time, regression: {}}}]
 """
 COMPILED = re.compile(r"\b(CUDAExtension|CppExtension|Extension|cythonize|CMakeExtension)\(")
 VERSION = re.compile(r"""\bversion\(["']([\w.-]+)["']\)""")
+BY_TAGS = re.compile(r"setuptools[-_]scm|hatch-vcs", re.IGNORECASE)
+"""What takes a package's version from git."""
 BACKENDS = ("scikit_build_core", "mesonpy", "maturin", "nanobind")
 """Beginnings of build backends that compile."""
 
@@ -109,7 +112,7 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     if len(entries) > MOST:
         made.said.append(f"left out {listed(entries[MOST:], 5)}: add what matters")
     if entries:
-        made.lines = ["suite:", *(f"  - {entry}" for entry in entries[:MOST]), *_build(root, read, made.said)]
+        made.lines = ["suite:", *(f"  - {entry}" for entry in entries[:MOST]), *_build(root, files, read, made.said)]
     return made
 
 
@@ -198,7 +201,7 @@ def _common(names: Sequence[str]) -> str:
     return shortest[:same].removesuffix(".py")
 
 
-def _build(root: Path, read: Sequence[_File], said: list[str]) -> list[str]:
+def _build(root: Path, files: Sequence[str], read: Sequence[_File], said: list[str]) -> list[str]:
     lines = []
     if any((root / "python").glob("*/__init__.py")):
         lines.append("path: [., python]")
@@ -214,15 +217,31 @@ def _build(root: Path, read: Sequence[_File], said: list[str]) -> list[str]:
     setup = root / "setup.py"
     compiles = setup.is_file() and COMPILED.search(setup.read_text(encoding="utf-8", errors="replace")) is not None
     name = project.get("project", {}).get("name")
+    requires = [str(one) for one in system.get("requires", ["setuptools"])]
+    # A side has no tags to take a version from.
+    install = "SETUPTOOLS_SCM_PRETEND_VERSION=0 " * any(map(BY_TAGS.match, requires)) + "pip install --no-deps"
+    written = _written(project.get("tool", {}))
     if backend.startswith(BACKENDS) or compiles:
-        lines.append('build: pip install --no-deps --no-build-isolation --target "$PERFCI_SITE" .')
-        missing = [one for one in system.get("requires", ["setuptools"]) if not _is_installed(str(one))]
+        lines.append(f'build: {install} --no-build-isolation --target "$PERFCI_SITE" .')
+        missing = [one for one in requires if not _is_installed(one)]
         if missing:
             said.append(f"build: needs {listed(missing, 8)} here, beside what the scripts import")
     elif name and any(normalized(str(name)) in one.versions for one in read):
-        lines.append('build: pip install --no-deps --target "$PERFCI_SITE" .')
+        lines.append(f'build: {install} --target "$PERFCI_SITE" .')
         said.append(f"build: a script asks for the installed version of {name}")
+    elif written and written not in files:
+        lines.append(f'build: {install} --target "$PERFCI_SITE" .')
+        said.append(f"build: {written} is not in the repository: the package's build writes it")
     return lines
+
+
+def _written(tools: Mapping[str, Any]) -> str:
+    hatch = tools.get("hatch", {}).get("build", {}).get("hooks", {}).get("vcs", {})
+    known = (
+        *(tools.get("setuptools_scm", {}).get(key) for key in ("version_file", "write_to")),
+        hatch.get("version-file"),
+    )
+    return next((str(file) for file in known if file), "")
 
 
 def _is_installed(requirement: str) -> bool:

@@ -53,6 +53,14 @@ def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
     assert "--no-build-isolation" in (repo.root / "perfci.yaml").read_text()
     assert "note   build: needs setuptools-that-nobody-has>=1 here" in run.out
     (repo.root / "perfci.yaml").unlink()
+    (repo.root / "setup.py").unlink()
+    scm = "[build-system]\nrequires = ['setuptools_scm>=8']\n[tool.setuptools_scm]\nversion_file = 'lib/_version.py'\n"
+    repo.write("pyproject.toml", scm)
+    run = repo.perfci("init")
+    written = 'build: SETUPTOOLS_SCM_PRETEND_VERSION=0 pip install --no-deps --target "$PERFCI_SITE" .'
+    assert written in (repo.root / "perfci.yaml").read_text()
+    assert "note   build: lib/_version.py is not in the repository: the package's build writes it" in run.out
+    (repo.root / "perfci.yaml").unlink()
     repo.write("pyproject.toml", "[project\n")
     assert "note   pyproject.toml: " in repo.perfci("init").out
 
