@@ -40,7 +40,7 @@ limits: [{{cases: "*", metric: time, regression: {}}}]
 COMPILED = re.compile(r"\b(CUDAExtension|CppExtension|Extension|cythonize|CMakeExtension)\(")
 VERSION = re.compile(r"""\bversion\(["']([\w.-]+)["']\)""")
 BY_TAGS = re.compile(r"setuptools[-_]scm|hatch-vcs", re.IGNORECASE)
-"""What takes a package's version from git."""
+"""They take versions from git."""
 BACKENDS = ("scikit_build_core", "mesonpy", "maturin", "nanobind")
 """Beginnings of build backends that compile."""
 

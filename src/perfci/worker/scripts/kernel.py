@@ -176,8 +176,8 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
 
 
 def _without_reference(kernel: ScriptKernel, cases: Sequence[CaseSpec]) -> str:
-    """Return which cases have none where others have theirs. Raises Unlisted where none has, or where it is not known
-    which of several is a case's."""
+    """Return which cases lack one that others have. Raises Unlisted where none has, or where it is not known which of
+    several is a case's."""
     asked = kernel.script.reference
     if not asked or not cases:
         return ""
