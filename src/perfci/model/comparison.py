@@ -17,12 +17,10 @@ from perfci.model.fingerprint import Environments, Variable
 from perfci.model.results import Case, CaseSide
 from perfci.model.text import escaped, one_line
 from perfci.model.timing import Setting
+from perfci.worker.checks.sketch import SAME
 
 SKETCH_TOLERANCE = 1e-6
 """Relative to the largest projection: far above float64's rounding, far below any change that matters."""
-
-RESULT_TOLERANCE = 1e-2
-"""Likewise, of results that nothing says to be right: above the rounding of half-precision types."""
 
 _TEXT = 60
 _SAMPLERS = frozenset({"timer", "allocator"})
@@ -158,7 +156,7 @@ def results_apart(base: CaseSide, head: CaseSide) -> list[str]:
     mine, theirs = base.check, head.check
     if not mine.content or not theirs.content:
         return []
-    found = _apart("a projection of it", mine.result, theirs.result, RESULT_TOLERANCE)
+    found = _apart("a projection of it", mine.result, theirs.result, SAME)
     other = mine.content != theirs.content
     return [*found, *["its keys or texts differ"] * other]
 
