@@ -100,8 +100,11 @@ def test_one_that_is_too_slow_fails_and_one_that_was_so_already_warns(repo: Repo
     repo.write("kernels/k.py", slower + "# the same\n")
     run = repo.perfci("compare", "--base", "HEAD")
     (row,) = on_speedup(run).values()
-    assert (run.code, row["class"], row["effect"]) == (0, "violation", "warn"), run.out + run.err
-    assert "as it already was in base" in row["reason"]
+    assert row["class"] == "violation", run.out + run.err
+    # Chance may have it lower still beyond the noise, which fails.
+    lower = "lower still" in row["reason"]
+    assert (run.code, row["effect"]) == ((1, "fail") if lower else (0, "warn")), run.out + run.err
+    assert lower or "as it already was in base" in row["reason"]
 
 
 @pytest.mark.slow
