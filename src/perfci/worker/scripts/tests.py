@@ -169,8 +169,8 @@ class _Plugin:
         """Hear what ends a test."""
         if call.excinfo is not None and not isinstance(call.excinfo.value, Left):
             error = call.excinfo.value
-            # A project's own test, not to run here: told in its words, and no case.
-            skips = isinstance(error, (self.pytest.skip.Exception, self.pytest.xfail.Exception))
+            own = (self.pytest.skip.Exception, self.pytest.xfail.Exception)  # a project's, told in its words: no case
+            skips = isinstance(error, own)
             self.run.ended(item.name, SystemExit(str(error) or "no reason given") if skips else error)
 
     def pytest_collectreport(self, report: Any) -> None:
