@@ -29,6 +29,7 @@ from .scripts.held import Stuck, leave_all
 from .scripts.kernel import ScriptKernel
 from .scripts.reached import device_bytes
 from .scripts.reaching import end_sessions
+from .scripts.timers import came
 from .work.driver import OpaqueWork
 from .work.images import Images
 from .work.record import Record, displace_heap
@@ -279,12 +280,9 @@ class Server:
         }
 
     def _scripts(self, root: str, entries: list[dict[str, Any]], found: dict[str, list[Any]]) -> list[dict[str, Any]]:
-        """Add scripts' kernels and failures to what was `found`; return the entries of single files, with their calls.
-
-        Modules that only they import are left to each worker.
-        """
-        if entries and self.asked in sys.meta_path:
-            sys.meta_path.remove(self.asked)
+        """Add scripts' kernels and failures to what was `found`; return entries of single files, with their calls."""
+        if self.asked is not None:
+            self.asked.came = came
         return discover.scripts(root, entries, found)
 
     def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
@@ -330,16 +328,15 @@ class Server:
         return dict(found, ok=False, kind="invalid", text=replaced) if replaced else found
 
     def do_try(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Execute the first case of each kernel once, for its imports: no case after `seconds`, nor after what differs
-        was at work, as nothing is reported then."""
+        """Execute the first case of each suite file's kernel once, for its imports: no case after `seconds`, nor after
+        what differs was at work, as nothing is reported then."""
         end = time.monotonic() + message["seconds"]
         asked = self.asked
         assert asked is not None
-        for kernel in sorted(self.kernels.values(), key=lambda one: asked.depends(one.suite)):
+        kernels = [kernel for kernel in self.kernels.values() if not isinstance(kernel, ScriptKernel)]
+        for kernel in sorted(kernels, key=lambda one: asked.depends(one.suite)):
             if asked.ended(kernel.suite) or time.monotonic() > end:
                 break
-            if isinstance(kernel, ScriptKernel):
-                continue
             for device in set(kernel.devices) & set(message["devices"]):
                 for spec in list(kernel.cases(device))[:1]:
                     with contextlib.suppress(Exception):  # its check says what is wrong with it

@@ -31,7 +31,7 @@ with open({out!r}, "w") as file:
     json.dump(told, file)
 """
 PID = "import os\nPID = os.getpid()\n"
-NONE: dict[str, Any] = {"lines": {}, "paths": [], "folders": []}
+NONE: dict[str, Any] = {"lines": {}, "paths": [], "folders": [], "scripts": []}
 """Nothing differs between the sides."""
 RESEEDS = "import random\nrandom.seed(0)\n"
 

@@ -60,7 +60,7 @@ _BASES = _ENUMS | {
 
 
 _DYNAMIC = {
-    "__import__", "entry_points", "exec", "import_module", "iter_modules", "run_module", "run_path",
+    "__import__", "entry_points", "exec", "import_module", "iter_modules", "pytest_plugins", "run_module", "run_path",
     "spec_from_file_location", "walk_packages",
 }  # fmt: skip
 """Names of what finds or executes files by name."""

@@ -83,7 +83,7 @@ class Imports:
         own = {
             path.name.partition(".")[0]
             for one in self.place.sides.values()
-            for entry in one.path()
+            for entry in _path(one)
             for path in Path(entry).iterdir()
             if path.suffix in (".py", ".so") or path.is_dir()
         }
@@ -115,18 +115,26 @@ class Imports:
             self._settle(None, _alike(self.asked[first.name], asked))
 
     def _differing(self, side: SideWork) -> dict[str, Any]:
+        scripts = _script_folders(side)
         if not self.differs.paths or side.seal is None:
-            return {"lines": {}, "paths": [], "folders": []}
-        names = module_names(side.folder, side.path(), side.seal.files())
-        lines = at_work(Imported(side.folder, names, sorted(_suite(side))), self.differs.paths)
-        return {"lines": lines, "paths": sorted(self.differs.paths), "folders": sorted(self.differs.folders)}
+            return {"lines": {}, "paths": [], "folders": [], "scripts": scripts}
+        lines: dict[str, int] = {}
+        for files, folders in _roots(side):
+            names = module_names(side.folder, [*folders, *side.path()], side.seal.files())
+            for path, line in at_work(Imported(side.folder, names, files), self.differs.paths).items():
+                lines[path] = min(filter(None, [line, lines.get(path, 0)]), default=0)
+        paths, listed = sorted(self.differs.paths), sorted(self.differs.folders)
+        return {"lines": lines, "paths": paths, "folders": listed, "scripts": scripts}
 
     def _planted(self) -> Stem | None:
         side = self.sides[0]
         log = self.bench.logs / f"{side.name}.log"
         try:
             with self.bench.costs.phase("start"):
-                arenas = {one.name: one.arena(self.bench.threads, []) for one in self.place.sides.values()}
+                arenas = {
+                    one.name: replace(one.arena(self.bench.threads, []), path=_path(one))
+                    for one in self.place.sides.values()
+                }
                 return Stem(self.parent, arenas.pop(side.name), log, list(self.refused), list(arenas.values()))
         except (Died, MachineError) as error:
             self.nothing(str(error))
@@ -193,8 +201,36 @@ class Imports:
 
 
 def _suite(side: SideWork) -> set[str]:
-    found = [matches(side.tree, glob) for glob in side.suite]
-    return {file for files in found if not isinstance(files, str) for file in files}
+    return {file for files, _ in _roots(side) for file in files}
+
+
+def _roots(side: SideWork) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield files that the suite names, with conftest.py beside tests, and the folders that running them puts before
+    the path."""
+    yield sorted({file for glob in side.suite for file in _files(side, glob)}), []
+    for script in side.scripts:
+        for file in _files(side, script["file"]):
+            above = [parent.as_posix() for parent in Path(file).parents]
+            if script["tests"]:
+                own = [(Path(folder) / "conftest.py").as_posix() for folder in above]
+                beside = [one for one in own if (side.tree / one).is_file()]
+                yield [file, *beside], [str((side.tree / folder).resolve()) for folder in above]
+            else:
+                yield [file], [str((side.tree / above[0]).resolve())]
+
+
+def _files(side: SideWork, glob: str) -> list[str]:
+    found = matches(side.tree, glob)
+    return [] if isinstance(found, str) else found
+
+
+def _script_folders(side: SideWork) -> list[str]:
+    return list(dict.fromkeys(folder for _, folders in _roots(side) for folder in folders))
+
+
+def _path(side: SideWork) -> list[str]:
+    """Where its suite and scripts may find modules."""
+    return [*side.path(), *_script_folders(side)]
 
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:

@@ -7,9 +7,9 @@ import os
 import sys
 import threading
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import source_from_cache
 from types import FrameType, ModuleType
 from typing import Any, Callable, NamedTuple, Optional
@@ -53,8 +53,8 @@ _HEARD = frozenset({"ctypes.dlopen", "exec", "import", "open", "os.chdir", "os.l
 _BOOTSTRAP = "<frozen importlib._bootstrap_external>"
 _MOST_LINKS = 40
 """On the way of one name (path_resolution(7))."""
-_OWN = frozenset({"CUDA_MODULE_LOADING"})
-"""torch sets them at its first use of the GPU."""
+_OWN = frozenset({"CUDA_MODULE_LOADING", "PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
+"""torch sets them at its first use of the GPU, and pytest in each run."""
 
 
 class Settings:
@@ -70,16 +70,24 @@ class Settings:
         )
         path = [entry for entry in sys.path if entry and entry not in self.path]
         finders = [type(one).__name__ for one in sys.meta_path if not isinstance(one, Finder)]
-        # torch's compiler makes modules of its own.
-        stubs = sorted(
+        stubs = [
             name
-            for name, one in sys.modules.items()
-            if isinstance(one, ModuleType)
-            and one.__dict__.get("__spec__") is None
-            and name.partition(".")[0] not in ("perfci", "torch")
-        )
-        told = [environment, path, finders, stubs, _folder() == self.start]
+            for name, one in list(sys.modules.items())
+            if isinstance(one, ModuleType) and one.__dict__.get("__spec__") is None and not _is_made(name)
+        ]
+        told = [environment, path, finders, sorted(stubs), _folder() == self.start]
         return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()
+
+
+def _is_made(name: str) -> bool:
+    """Tell whether a library makes a module of its own: torch's compiler, Cython's runtime, one in C (pyexpat)."""
+    top = name.partition(".")[0]
+    above = getattr(getattr(sys.modules.get(top), "__spec__", None), "loader", None)
+    return (
+        top in ("cython_runtime", "perfci", "torch")
+        or top.startswith("_cython_")
+        or (top != name and isinstance(above, ExtensionFileLoader))
+    )
 
 
 def _folder() -> str:
@@ -214,8 +222,9 @@ class AskingFinder(Finder):
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
         """`setup`: modules of its stem are removed, and come back when asked for. `tell`: gets module and digest of
         settings until what differs is at work; the module and "" if it was read meanwhile; at last "" and which modules
-        are not reported, and why."""
-        root, site, path = setup["tree"], setup["site"], setup["path"]
+        are not reported, and why. `differing` as `Difference` takes it, with `scripts`, the folders that running those
+        puts before the path."""
+        root, site, path = setup["tree"], setup["site"], [*differing["scripts"], *setup["path"]]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
         self.settings = Settings(os.path.dirname(site), path)
@@ -223,6 +232,8 @@ class AskingFinder(Finder):
         self.difference = Difference(os.path.dirname(site), differing, self.withdraw)
         self.told: list[str] = []
         self.stopped = False
+        self.came: Callable[[Iterable[str]], None] = lambda names: None
+        """Hears which modules of the stem are there now, which no other finder does."""
         self.hidden = {name: group for group in groups.values() for name in group.modules}
         for name, group in self.hidden.items():
             above, _, last = name.rpartition(".")
@@ -264,6 +275,7 @@ class AskingFinder(Finder):
                 os.environ[variable] = value.replace(self.moved, self.settings.folder)
         sys.path += group.path
         sys.meta_path += group.finders
+        self.came(others)
         return ModuleSpec(name, _There(group.modules[name]))
 
     def ended(self, suite: str) -> bool:

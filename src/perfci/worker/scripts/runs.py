@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import sys
+import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType, ModuleType
@@ -49,7 +50,7 @@ def _execute(path: str, timers: Mapping[str, str]) -> None:
     main.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     try:
-        with open(path, "rb") as file:
+        with tokenize.open(path) as file:
             program = ast.parse(file.read(), path)
         main.__dict__[OWN] = {
             name: functools.partial(replaced, timers[name], name) for name in mark_own(program, timers)

@@ -9,10 +9,12 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional, Protocol, Union
+
+from ..imports.asked import Finder
 
 KNOWN: Mapping[str, str] = {
     "triton.testing.do_bench": "fn",
@@ -142,7 +144,15 @@ def _name(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-class _Later:
+def came(names: Iterable[str]) -> None:
+    """Replace what modules have that came without their loaders."""
+    for later in [finder for finder in sys.meta_path if isinstance(finder, _Later)]:
+        for name in later.modules & set(names):
+            later.modules.discard(name)
+            _replace_in(name)
+
+
+class _Later(Finder):
     """A finder that replaces what modules have as soon as they are imported."""
 
     def __init__(self, modules: set[str]) -> None:
