@@ -17,10 +17,12 @@ from perfci.profilers.sass import code as sass
 from perfci.profilers.sass.code import (
     Inspected,
     Unread,
+    _word,
     code_files,
     find,
     inspect,
     match,
+    may_name,
     normal,
     parse,
     runner,
@@ -229,6 +231,28 @@ def test_files_newest_first_within_bounds(tmp_path, monkeypatch):
     files, left = code_files([tmp_path, tmp_path / "none"])
     assert [path.name for path in files] == ["a.cubin"]
     assert left == ["b.so: not read, over 0 MiB", "1 of 2 files: not read, the newest 1 are"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mangled", "word"),
+    [
+        ("_softmax", "_softmax", b"_softmax"),
+        ("void ops::scan<float, (int)4>(float*)", "_ZN3ops4scanIfLi4EEEvPf", b"scan"),
+        ("_ZN3ops4scanIfLi4EEEvPf", "_ZN3ops4scanIfLi4EEEvPf", b"_ZN3ops4scanIfLi4EEEvPf"),
+        ("void (anonymous namespace)::sum<int>(int*)", "_ZN12_GLOBAL__N_13sumIiEEvPi", b""),
+        ("std::operator<<(int)", "_ZStlsi", b""),
+        ("void ops::run()::{lambda(int)#1}::operator()(int)", "_ZZN3ops3runEvENKUliE_clEi", b"run"),
+    ],
+)
+def test_cubins_without_the_kernels_in_question_are_passed_over(tmp_path, name, mangled, word):
+    """cuobjdump takes a fifth of a second a file, and a cache of Triton's holds hundreds."""
+    assert _word(name) == word
+    kernel = KernelUse(name=name, count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1))
+    for file, content in {"own.cubin": mangled, "other.cubin": "_another", "lib.so": "compressed"}.items():
+        (tmp_path / file).write_bytes(b"\x7fELF\0" + content.encode() + b"\0")
+    (tmp_path / "empty.cubin").touch()
+    told = {file.name: may_name(file, [kernel]) for file in tmp_path.iterdir()}
+    assert told == {"own.cubin": True, "other.cubin": word == b"", "lib.so": True, "empty.cubin": True}
 
 
 def test_libraries_and_programs_count_where_they_hold_code(tmp_path):

@@ -332,6 +332,37 @@ def test_a_package_that_is_installed_into_the_side_is_not_looked_up_elsewhere(ma
     assert place.fault("other", "asks") == ("asks", "asks which version of my.kernels is installed")
 
 
+@pytest.mark.parametrize(
+    ("texts", "fault"),
+    [
+        ({}, None),
+        ({"METADATA": "Name: own\nVersion: 2\n"}, "reads METADATA of own-1.dist-info, which differs"),
+        (
+            {"entry_points.txt": "[backends]\ngpu = own:gpu\n"},
+            "reads entry_points.txt of own-1.dist-info, which differs",
+        ),
+        ({"RECORD": "own.py,sha256=1,2\n"}, None),
+    ],
+)
+def test_a_package_that_is_installed_into_both_sides_alike_is_one(made, texts, fault):
+    """As Triton looks for its back ends among all that is installed."""
+    text = (
+        "from importlib.metadata import entry_points, version\nV = version('own')\n"
+        "E = sorted(one.name for one in entry_points(group='backends'))\n"
+    )
+    place = made({"asks.py": text})
+    for side in ("base", "head"):
+        folder = place.root / side / "site/own-1.dist-info"
+        folder.mkdir()
+        own = {"METADATA": "Name: own\nVersion: 1\n", "entry_points.txt": "[backends]\ncpu = own:cpu\n"}
+        for name, content in {**own, **(texts if side == "head" else {})}.items():
+            (folder / name).write_text(content)
+    assert place.fault("asks") == (fault and ("asks", fault))
+    value = "[sys.modules['asks'].V, sys.modules['asks'].E]"
+    told = place.told("import asks", ["asks"], value, side="base")
+    assert told == {"asks": fault is None, "value": ["1", ["cpu"]]}
+
+
 def test_what_a_library_reads_once_a_process_is_read_beforehand(made):
     text = "import functools\n@functools.lru_cache()\ndef triton_key(): return os.getpid()\n"
     place = made({"triton/__init__.py": "", "triton/runtime/__init__.py": "", "triton/runtime/cache.py": text})

@@ -7,6 +7,7 @@
 import contextlib
 import functools
 import json
+import mmap
 import os
 import re
 import shutil
@@ -133,6 +134,23 @@ def _holds(path: Path) -> bool:
                 return True
             rest = block[1 - len(_SECTION) :]
         return False
+
+
+def may_name(path: Path, kernels: Iterable[KernelUse]) -> bool:
+    """Tell whether a file may hold the code of one of these: a cubin's names stand in it, mangled or not, and a
+    library's may be compressed."""
+    if path.suffix == CUBIN:
+        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return any(content.find(_word(one.name)) >= 0 for one in kernels)
+    return True
+
+
+def _word(name: str) -> bytes:
+    """A part of a kernel's name that stands in its code under any spelling; empty where none is known."""
+    plain = re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0].strip()
+    last = plain.rpartition("::")[2]
+    return last.encode() if re.fullmatch(r"[\w:]+", plain) and last != "operator" else b""
 
 
 def runner(tool: Path, seconds: float = 60.0, largest: int = LARGEST_TEXT) -> Runner:

@@ -93,5 +93,6 @@ def match_files(
         return [[None] * len(one) for one in kernels] if left else [], left
     if tool is None:
         return None, left
-    found = sass.inspect(files, sass.runner(tool), capability)
+    asked = [kernel for one in kernels for kernel in one]
+    found = sass.inspect([file for file in files if sass.may_name(file, asked)], sass.runner(tool), capability)
     return [sass.match(one, found) for one in kernels], [*left, *found.left][: sass.MOST_FILES]

@@ -114,7 +114,8 @@ def holders(path: str) -> tuple[dict[int, Any], list[dict[Any, Any]]]:
     seen: dict[int, Any] = {}
     while reached:
         for one in reached:
-            text = str(one) if isinstance(one, PurePath) else one  # it keeps that, where nothing can replace it
+            # By its type: some objects warn when they are asked for their class. It keeps the text of a path.
+            text = str(one) if issubclass(type(one), PurePath) else one
             if (type(text) is str and path in text) or (type(text) is bytes and raw in text and text is not raw):
                 found[id(text)] = text
         # Tuples of plain values are not tracked either, and so not among the objects.

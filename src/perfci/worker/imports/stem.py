@@ -19,6 +19,8 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
+from importlib.metadata import Distribution
+from pathlib import Path
 from typing import Any, Optional
 
 from .. import discover, tuners
@@ -185,7 +187,9 @@ class Guard(Finder):
         self.fault = ""
         self.owned: set[str] = set()
         """Top-level modules and packages of any side."""
-        self.distributions: set[str] = set()
+        self.metadata: dict[str, list[Path]] = {}
+        """Name of a distribution's folder → where it is, on each side that has it."""
+        self.sides = len(paths)
         spaces = [self._take(path) for path in paths]
         self.spaces = set.intersection(*spaces) - self.owned
         """Folders in all sides that can only be namespace packages."""
@@ -196,8 +200,8 @@ class Guard(Finder):
         for folder in path:
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 whole = os.path.join(folder, name)
-                if name.endswith((".dist-info", ".egg-info")):
-                    self.distributions.add(discover.normalized(name.rsplit(".", 1)[0].partition("-")[0]))
+                if discover.is_metadata(name):
+                    self.metadata.setdefault(name, []).append(Path(whole))
                 elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
                     self.owned.add(name.partition(".")[0])
                 elif os.path.isdir(whole) and name.isidentifier():
@@ -228,12 +232,20 @@ class Guard(Finder):
         for entry in [one for one in sys.path_importer_cache if discover.inside(os.path.realpath(one), self.path)]:
             del sys.path_importer_cache[entry]
 
-    def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Find none; note if a worker would answer otherwise."""
-        name = getattr(context, "name", None)
-        if self.distributions and (name is None or discover.normalized(name) in self.distributions):
-            self.fault = self.fault or f"asks which version of {name or 'all packages'} is installed"
-        return iter(())
+    def find_distributions(self, context: Any) -> Iterator[Distribution]:
+        """Find a side's own, of which only what all sides have alike is read; note if a worker would answer
+        otherwise."""
+        wanted = getattr(context, "name", None)
+        if list(getattr(context, "path", sys.path)) != sys.path:
+            return
+        for folder, where in self.metadata.items():
+            name = discover.normalized(folder.rpartition(".")[0].partition("-")[0])
+            if wanted is not None and discover.normalized(wanted) != name:
+                continue
+            if len(where) == self.sides:
+                yield _Alike(self, where)
+            else:
+                self.fault = self.fault or f"asks which version of {wanted or 'all packages'} is installed"
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -243,6 +255,32 @@ class Guard(Finder):
             yield
         finally:
             sys.meta_path.remove(self)
+
+
+class _Alike(Distribution):
+    """An installed package of all sides."""
+
+    def __init__(self, guard: Guard, places: Sequence[Path]) -> None:
+        self.guard, self.places = guard, places
+
+    def read_text(self, filename: Any) -> Optional[str]:
+        """See `importlib.metadata.Distribution`."""
+        texts = [_text(place / filename) for place in self.places]
+        if len(set(texts)) > 1:
+            self.guard.fault = self.guard.fault or f"reads {filename} of {self.places[0].name}, which differs"
+        return texts[0]
+
+    def locate_file(self, path: Any) -> Any:
+        """See `importlib.metadata.Distribution`."""
+        self.guard.fault = self.guard.fault or f"asks where {self.places[0].name} is"
+        return self.places[0].parent / path
+
+
+def _text(file: Path) -> Optional[str]:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
 
 
 def spoiled() -> str:
