@@ -140,9 +140,12 @@ def may_name(path: Path, kernels: Iterable[KernelUse]) -> bool:
     """Tell whether a file may hold the code of one of these: a cubin's names stand in it, mangled or not, and a
     library's may be compressed."""
     if path.suffix == CUBIN:
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return any(content.find(_word(one.name)) >= 0 for one in kernels)
+        with (
+            contextlib.suppress(OSError, ValueError),
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            return any(content.find(_word(one.name)) >= 0 for one in kernels)
     return True
 
 
