@@ -15,6 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
 from .. import discover
+from . import Finder
 
 
 class Group(NamedTuple):
@@ -95,10 +96,6 @@ def _folder() -> str:
         return os.getcwd()
     except FileNotFoundError:
         return ""  # it was removed
-
-
-class Finder:
-    """A finder of perfci's own."""
 
 
 class Difference:

@@ -27,7 +27,8 @@ from .. import discover, tuners
 from ..channel import Channel, connect
 from ..leash import PR_SET_PDEATHSIG, prctl
 from ..parent import Parent
-from .asked import Finder, Groups, Settings, Traces
+from . import Finder
+from .asked import Groups, Settings, Traces
 from .inherited import Place, changed, holders, places, relocate, shared_memory, state
 
 TRIAL = 30.0

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional, Protocol, Union
 
-from ..imports.asked import Finder
+from ..imports import Finder
 
 KNOWN: Mapping[str, str] = {
     "triton.testing.do_bench": "fn",
