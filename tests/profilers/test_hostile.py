@@ -330,7 +330,7 @@ def inspected(folder, script, *names):
     tool = folder / "cuobjdump"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
-    (folder / "a.cubin").write_bytes(b"\x7fELF")
+    (folder / "a.cubin").write_bytes(b"\x7fELF" + " ".join(names).encode())
     kernels = [KernelUse(name=name, count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1)) for name in names]
     return sass_profiler.code([folder], tool, (9, 0), [kernels, []])
 
@@ -342,7 +342,7 @@ def test_a_tool_that_prints_without_end(tmp_path):
 
 
 def test_a_tool_that_takes_all_memory(tmp_path):
-    _, left = inspected(tmp_path, "exec python3 -c 'bytearray(2**30)'")
+    _, left = inspected(tmp_path, "exec python3 -c 'bytearray(2**30)'", "k")
     assert left == ["a.cubin: cuobjdump exited with status 1: MemoryError"]
 
 

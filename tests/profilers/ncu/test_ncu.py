@@ -569,7 +569,8 @@ def test_cut_pages_lose_nothing_in_silence(tmp_path, share):
     whole = paged(tmp_path, names=HELD)
     reading = paged(tmp_path, data, names=HELD)
     check(reading)
-    if reading.seen != whole.seen and not data.endswith(b'"\n'):
+    at_end_of_line = data.endswith(b'"\n') or CSV["base"].startswith(data + b"\n")
+    if reading.seen != whole.seen and not at_end_of_line:
         assert reading.general or reading.faults
 
 
