@@ -121,7 +121,7 @@ def _unexplained(base: Seen, head: Seen, ratio: float | None) -> list[str]:
             f"nothing moved, the same kernels launched the same way{' with the same counters' if counted else ''}{end}"
         ]
     if any(pair(base.profile.metrics[name], head.profile.metrics.get(name)) for name in base.profile.metrics):
-        return ["all that was seen of base and head is alike, but their kernels were not seen"]
+        return ["nothing moved in what was seen of base and head, but their kernels were not"]
     return []
 
 
