@@ -4,6 +4,7 @@ import hashlib
 import json
 import lzma
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -249,10 +250,14 @@ def test_cubins_without_the_kernels_in_question_are_passed_over(tmp_path, name, 
     assert _word(name) == word
     kernel = KernelUse(name=name, count=1, seconds=1, grid=(1, 1, 1), block=(1, 1, 1))
     for file, content in {"own.cubin": mangled, "other.cubin": "_another", "lib.so": "compressed"}.items():
-        (tmp_path / file).write_bytes(b"\x7fELF\0" + content.encode() + b"\0")
+        header = b"\x7fELF".ljust(0x28, b"\0") + struct.pack("<Q", 64) + bytes(16)
+        (tmp_path / file).write_bytes(header + content.encode() + b"\0")
+    (tmp_path / "cut.cubin").write_bytes(header[:60])
     (tmp_path / "empty.cubin").touch()
     told = {file.name: may_name(file, [kernel]) for file in tmp_path.iterdir()}
-    assert told == {"own.cubin": True, "other.cubin": word == b"", "lib.so": True, "empty.cubin": True}
+    assert told == {
+        "own.cubin": True, "other.cubin": word == b"", "lib.so": True, "empty.cubin": True, "cut.cubin": True
+    }  # fmt: skip
 
 
 def test_libraries_and_programs_count_where_they_hold_code(tmp_path):

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from perfci.model.base import Amount, Document, MachineError
@@ -55,8 +55,10 @@ class Stem(Starter):
         log: Path,
         refused: Sequence[str] = (),
         others: Sequence[Arena] = (),
+        kinds: Collection[str] = (),
     ) -> None:
-        """`refused`: modules not to be imported; `others`: the other sides' arenas. Raises Died."""
+        """`refused`: modules not to be imported; `others`: the other sides' arenas; `kinds`: `script` and `pytest`, as
+        their suites name them. Raises Died."""
         super().__init__(parent.address, parent.listener, parent.numbers, parent.memory_limit)
         self.parent, self.builds = parent, parent.builds
         self.ident, self.pid, self.control = parent.forked(
@@ -64,6 +66,7 @@ class Stem(Starter):
             arena,
             log,
             refused=list(refused),
+            kinds=list(kinds),
             others=[list(one.path) for one in others],
             environments=[dict(one.env) for one in others],
         )

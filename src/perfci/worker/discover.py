@@ -11,7 +11,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
@@ -59,10 +59,12 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
     return {"files": files, "kernels": list(kernels.values())}
 
 
-def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def scripts(
+    root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[Any]], ran: Callable[[str], None]
+) -> list[dict[str, Any]]:
     """Add the kernels of benchmark scripts to what `discover` has found; return an entry for each file, with its calls.
 
-    An entry has the fields of `Script`, `file` a glob, and `listed` where that is known.
+    An entry has the fields of `Script`, `file` a glob, and `listed` where that is known. `ran` hears of each file.
     """
     top = Path(root).resolve()
     kernels, listed = found["kernels"], []
@@ -91,6 +93,8 @@ def scripts(root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[
                 traceback.print_exc()
                 found["files"].append(_failure(file, _explained(error, top), "script"))
                 continue
+            finally:
+                ran(file)
             twin = next((other for other in kernels if other.name == kernel.name), None)
             if twin is not None:
                 told = f"its cases would be named as those of {twin.file}, {kernel.name!r}: rename one of them"

@@ -29,7 +29,6 @@ from .scripts.held import Stuck, leave_all
 from .scripts.kernel import ScriptKernel
 from .scripts.reached import device_bytes
 from .scripts.reaching import end_sessions
-from .scripts.timers import came
 from .work.driver import OpaqueWork
 from .work.images import Images
 from .work.record import Record, displace_heap
@@ -246,6 +245,9 @@ class Server:
                 self.images = Images()
             except OpaqueWork as error:
                 self.unreadable = str(error)
+        if any(entry["tests"] for entry in message.get("scripts", [])):
+            with contextlib.suppress(ImportError):  # which its run says
+                importlib.import_module("pytest")
         if message.get("asked"):
             self.asked = AskingFinder(
                 self.setup, message["asked"], lambda name, state: self.channel.send({"asked": [name, state]})
@@ -281,9 +283,7 @@ class Server:
 
     def _scripts(self, root: str, entries: list[dict[str, Any]], found: dict[str, list[Any]]) -> list[dict[str, Any]]:
         """Add scripts' kernels and failures to what was `found`; return entries of single files, with their calls."""
-        if self.asked is not None:
-            self.asked.came = came
-        return discover.scripts(root, entries, found)
+        return discover.scripts(root, entries, found, self.asked.ran if self.asked is not None else lambda file: None)
 
     def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
         kernel, missed = self.kernels[message["kernel"]], message.get("missed")

@@ -6,8 +6,10 @@ from textwrap import dedent
 import pytest
 
 from benchmarks.agreement import Quiet
+from perfci.measure.discovery import discover
 from perfci.measure.run import Measurement
 from tests.e2e.conftest import PLAIN_PYTHON, Repo
+from tests.measure.opened import opened
 from tests.measure.sides.test_imports import ENGINE, FLAGS, Files, compared, discovered, imports_of_dear, measured, repo
 
 __all__ = ["repo"]
@@ -61,11 +63,39 @@ def test_a_scripts_dear_import_is_paid_once_a_run(repo, entry, text, python):
     assert "imported once for all workers" in told
 
 
-def test_a_timer_that_comes_with_a_shared_package_is_replaced_in_head_too(repo):
-    script = "import helper\nhelper.benchmark.Timer('sum(range(2000))').timeit(1)\n"
-    repo.root.parent.joinpath("packages/helper.py").write_text("import torch.utils.benchmark as benchmark\n")
-    scripted(repo, {"benchmarks/b.py": script}, python=sys.executable)
+KEEPS = """
+import functools
+import torch
+from torch.utils.benchmark import Timer
+
+seed = torch.manual_seed
+again = functools.partial(Timer.timeit, number=3)
+KINDS = {"plain": Timer.timeit}
+def by_default(timer, how=Timer.blocked_autorange): return how(timer)
+"""
+KEPT = """
+import helper
+
+for name in "again", "KINDS", "by_default":
+    kept = getattr(helper, name)
+    (kept["plain"] if name == "KINDS" else kept)(helper.Timer("sum(range(2000))"))
+"""
+
+
+def test_a_timer_that_a_shared_package_keeps_is_replaced_in_all_processes(repo):
+    repo.root.parent.joinpath("packages/helper.py").write_text(KEEPS)
+    scripted(repo, {"benchmarks/b.py": KEPT}, python=sys.executable)
+    results = Measurement(compared(repo, exact_pairs=1), Quiet()).measure()
+    assert [(case.id, len(case.pairs)) for case in results.cases] == [
+        (f"b/name={name}", 1) for name in ("KINDS", "again", "by_default")
+    ]
+
+
+def test_a_module_that_is_looked_for_alone_is_not_imported(repo):
+    script = "import importlib.util\nassert importlib.util.find_spec('dear')\n" + SCRIPT.replace("import dear", "")
+    scripted(repo, {"benchmarks/b.py": script})
     measured(repo)
+    assert not (repo.root.parent / "times").exists()
 
 
 def test_a_module_beside_the_script_is_not_one_that_is_installed(repo):
@@ -109,6 +139,17 @@ TESTED: dict[str, tuple[Files, Files]] = {
          "conftest.py": "import size, flags\nflags.size = size.SIZE\n"} | SIZE[0],
         SIZE[1],
     ),
+    "a hook does": (
+        {"benchmarks/b.py": "def test():\n    import engine, clock\n    clock.measure(engine.work)\n",
+         "conftest.py": "import size\ndef pytest_configure(config):\n    import flags\n    flags.size = size.SIZE\n"}
+        | SIZE[0],
+        SIZE[1],
+    ),
+    "a test of another file does": (
+        {"benchmarks/a.py": "import size, flags, clock\ndef test():\n    flags.size = size.SIZE\n    clock.measure(int)\n",
+         "benchmarks/b.py": "def test():\n    import engine, clock\n    clock.measure(engine.work)\n"} | SIZE[0],
+        SIZE[1],
+    ),
     "a plugin does, by a module": (
         {"benchmarks/b.py": "import engine, clock\ndef test(): clock.measure(engine.work)\n",
          "conftest.py": "pytest_plugins = ['plugged']\n", "lib/plugged.py": "import size, flags\nflags.size = size.SIZE\n"}
@@ -126,9 +167,25 @@ def test_what_differs_is_seen_by_packages_that_scripts_import_after_it(repo, nam
     packages.joinpath("engine.py").write_text(ENGINE)
     entry, python = ("pytest", sys.executable) if name in TESTED else ("script", PLAIN_PYTHON)
     for files in {**SLOWER, **TESTED}[name]:
-        scripted(repo, files, f"{entry}: benchmarks/b.py", python)
-    (case,) = Measurement(compared(repo, "HEAD~1", exact_pairs=1), Quiet()).measure().cases
+        scripted(repo, files, f"{entry}: 'benchmarks/[ab].py'", python)
+    case = Measurement(compared(repo, "HEAD~1", exact_pairs=1), Quiet()).measure().cases[-1]
     assert [pair.values["head"]["time"] > 2 * pair.values["base"]["time"] for pair in case.pairs] == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("each", [False, True])
+def test_other_arguments_of_the_same_script_share_nothing_behind_it(repo, each):
+    packages = repo.root.parent / "packages"
+    packages.joinpath("flags.py").write_text(FLAGS)
+    packages.joinpath("engine.py").write_text(ENGINE)
+    script = "import sys, flags\nflags.size = int(sys.argv[1])\nimport engine, clock\nclock.measure(engine.work)\n"
+    for size in ("5000", "50000"):
+        files = {"benchmarks/b.py": script, "sizes": f"{size}\n"}
+        scripted(repo, files, "script: benchmarks/b.py\n    " + ("each: sizes" if each else f"args: ['{size}']"))
+    with opened(compared(repo, "HEAD~1")) as place:
+        discover(place)
+    told = (repo.root.parent / "out/logs/imports.log").read_text()
+    assert "each worker of head imports engine, and what follows: benchmarks/b.py" in told
 
 
 @pytest.mark.slow

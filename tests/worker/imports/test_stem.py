@@ -363,6 +363,31 @@ def test_a_package_that_is_installed_into_both_sides_alike_is_one(made, texts, f
     assert told == {"asks": fault is None, "value": ["1", ["cpu"]]}
 
 
+def test_what_keeps_a_package_of_the_side_is_left_to_the_workers(made):
+    place = made({"keeps.py": "import importlib.metadata\nOWN = importlib.metadata.distribution('own')\n"})
+    for side in ("base", "head"):
+        folder = place.root / side / "site/own-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Name: own\nVersion: 1\n")
+    fault = place.fault("keeps")
+    assert fault is not None and fault[1].startswith("keeps ")
+
+
+def test_a_package_of_one_side_is_not_one_of_both_by_two_folders(made):
+    text = "from importlib.metadata import version, PackageNotFoundError\ntry:\n    version('own')\nexcept PackageNotFoundError:\n    pass\n"
+    place = made({"asks.py": text})
+    folder = place.root / "base/site/own-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: own\nVersion: 1\n")
+    assert place.fault("asks") == ("asks", "asks which version of own is installed")
+
+
+def test_a_skip_as_a_module_is_imported_is_no_end(made):
+    """pytest's own is no Exception."""
+    place = made({"skips.py": "class Skipped(BaseException): pass\nraise Skipped\n"})
+    assert place.fault("skips") == ("skips", "cannot be imported here (Skipped)")
+
+
 def test_what_a_library_reads_once_a_process_is_read_beforehand(made):
     text = "import functools\n@functools.lru_cache()\ndef triton_key(): return os.getpid()\n"
     place = made({"triton/__init__.py": "", "triton/runtime/__init__.py": "", "triton/runtime/cache.py": text})

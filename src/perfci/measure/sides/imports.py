@@ -8,7 +8,7 @@ otherwise there.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,8 +66,10 @@ class Imports:
                 self.nothing("the builds of base and head left other caches")
             elif len(sides) > 1:
                 found = differing(sides[0], sides[1])
-                alone = _suite(sides[0]) ^ _suite(sides[1])  # a policy may name a file that is the same in both
-                self.differs = replace(found, paths=found.paths | {f"tree/{file}" for file in alone})
+                # A policy may name a file that is the same in both, and run it in another way.
+                ours, theirs = (_runs(side, found.paths) for side in sides)
+                odd = {file for file in ours.keys() | theirs.keys() if ours.get(file) != theirs.get(file)}
+                self.differs = replace(found, paths=found.paths | {f"tree/{file}" for file in odd})
 
     @contextmanager
     def scouting(self, side: SideWork) -> Iterator[Scouting | None]:
@@ -122,7 +124,9 @@ class Imports:
         for files, folders in _roots(side):
             names = module_names(side.folder, [*folders, *side.path()], side.seal.files())
             for path, line in at_work(Imported(side.folder, names, files), self.differs.paths).items():
-                lines[path] = min(filter(None, [line, lines.get(path, 0)]), default=0)
+                # pytest calls hooks, and nothing shows that one has run.
+                first = 1 if path.endswith("/conftest.py") else line
+                lines[path] = min(filter(None, [first, lines.get(path, 0)]), default=0)
         paths, listed = sorted(self.differs.paths), sorted(self.differs.folders)
         return {"lines": lines, "paths": paths, "folders": listed, "scripts": scripts}
 
@@ -135,7 +139,9 @@ class Imports:
                     one.name: replace(one.arena(self.bench.threads, []), path=_path(one))
                     for one in self.place.sides.values()
                 }
-                return Stem(self.parent, arenas.pop(side.name), log, list(self.refused), list(arenas.values()))
+                own, others = arenas.pop(side.name), list(arenas.values())
+                kinds = {"pytest" if script["tests"] else "script" for script in side.scripts}
+                return Stem(self.parent, own, log, list(self.refused), others, kinds)
         except (Died, MachineError) as error:
             self.nothing(str(error))
             return None
@@ -200,8 +206,19 @@ class Imports:
         write_atomic(self.bench.logs / LOG, "\n".join([*self.lines, *self.untold, *each]) + "\n")
 
 
-def _suite(side: SideWork) -> set[str]:
-    return {file for files, _ in _roots(side) for file in files}
+_RUN = ("args", "each", "tests", "device", "timers")
+"""What a script's entry says of its run."""
+
+
+def _runs(side: SideWork, differs: Collection[str]) -> dict[str, list[Any]]:
+    """Return each file of the suite, and how it is run. `differs`: paths of lists of arguments, too, which are those of
+    one side alone then."""
+    found: dict[str, list[Any]] = {file: [] for files, _ in _roots(side) for file in files}
+    for script in side.scripts:
+        own = [side.name] if f"tree/{script['each']}" in differs else []
+        for file in _files(side, script["file"]):
+            found[file].append([[script[name] for name in _RUN], own])
+    return found
 
 
 def _roots(side: SideWork) -> Iterator[tuple[list[str], list[str]]]:
@@ -230,7 +247,7 @@ def _script_folders(side: SideWork) -> list[str]:
 
 def _path(side: SideWork) -> list[str]:
     """Where its suite and scripts may find modules."""
-    return [*side.path(), *_script_folders(side)]
+    return list(dict.fromkeys([*side.path(), *_script_folders(side)]))
 
 
 def _alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:

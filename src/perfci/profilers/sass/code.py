@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -145,8 +146,18 @@ def may_name(path: Path, kernels: Iterable[KernelUse]) -> bool:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            return any(content.find(_word(one.name)) >= 0 for one in kernels)
+            return not _is_whole(content) or any(content.find(_word(one.name)) >= 0 for one in kernels)
     return True
+
+
+def _is_whole(content: mmap.mmap) -> bool:
+    """Tell whether a file has its section headers, which a cubin ends with (elf(5))."""
+    at = content.find(_ELF, 0, 128 + len(_ELF))
+    header = content[at : at + 64] if at >= 0 else b""
+    if len(header) < 64:
+        return False
+    (offset,), (size, count) = struct.unpack_from("<Q", header, 0x28), struct.unpack_from("<HH", header, 0x3A)
+    return bool(0 < offset <= len(content) - at - size * count)
 
 
 def _word(name: str) -> bytes:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import tokenize
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import source_from_cache
@@ -63,6 +63,7 @@ class Settings:
 
     def __init__(self, folder: str, path: Sequence[str]) -> None:
         self.folder, self.path, self.start = folder, set(path), _folder()
+        self.blank = "" in sys.path
 
     def digest(self) -> str:
         """Return the same text in scout and stem, of base and head, after imports alone."""
@@ -76,7 +77,10 @@ class Settings:
             for name, one in list(sys.modules.items())
             if isinstance(one, ModuleType) and one.__dict__.get("__spec__") is None and not _is_made(name)
         ]
-        told = [environment, path, finders, sorted(stubs), _folder() == self.start]
+        here = [_folder() == self.start, ("" in sys.path) == self.blank]
+        torch = sys.modules.get("torch")
+        dtype = getattr(torch, "get_default_dtype", lambda: "")()
+        told = [environment, path, finders, sorted(stubs), here, str(dtype)]
         return hashlib.sha256(repr(told).encode("utf-8", "replace")).hexdigest()
 
 
@@ -229,8 +233,6 @@ class AskingFinder(Finder):
         self.difference = Difference(os.path.dirname(site), differing, self.withdraw)
         self.told: list[str] = []
         self.stopped = False
-        self.came: Callable[[Iterable[str]], None] = lambda names: None
-        """Hears which modules of the stem are there now, which no other finder does."""
         self.hidden = {name: group for group in groups.values() for name in group.modules}
         for name, group in self.hidden.items():
             above, _, last = name.rpartition(".")
@@ -247,6 +249,9 @@ class AskingFinder(Finder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Leave it to others, or return what the stem has."""
+        if _only_looks(sys._getframe(1)):
+            there = self.hidden.get(name)
+            return None if there is None else there.modules[name].__spec__
         # A child that the suite forks has no part in this.
         if os.getpid() == self.process and self._is_own(sys._getframe(1)):
             with self.lock:
@@ -272,7 +277,6 @@ class AskingFinder(Finder):
                 os.environ[variable] = value.replace(self.moved, self.settings.folder)
         sys.path += group.path
         sys.meta_path += group.finders
-        self.came(others)
         return ModuleSpec(name, _There(group.modules[name]))
 
     def ended(self, suite: str) -> bool:
@@ -283,6 +287,11 @@ class AskingFinder(Finder):
             if self.difference.seen:
                 self._stop("what cases ask for")
         return bool(self.difference.seen)
+
+    def ran(self, script: str) -> None:
+        """Hear that a script has run, or its tests."""
+        if self.depends(script):
+            self.difference.see(discover.real_file(os.path.join(self.own[0], script)), "has run")
 
     def depends(self, suite: str) -> bool:
         """Tell whether a suite file depends on what differs."""
@@ -305,9 +314,9 @@ class AskingFinder(Finder):
         """False while a module from outside is imported."""
         while frame is not None:
             code, package = frame.f_code, str(frame.f_globals.get("__name__")).partition(".")[0]
-            if package == __name__.partition(".")[0]:
+            if package == __name__.partition(".")[0] and code.co_name != "find_spec":
                 return False
-            if package not in ("importlib", "_frozen_importlib", "_frozen_importlib_external"):
+            if package not in ("importlib", "_frozen_importlib", "_frozen_importlib_external", "perfci"):
                 file = code.co_filename  # of some code no file, such as <string>
                 if os.path.isabs(file) and discover.inside(os.path.realpath(file), self.own):
                     return True
@@ -315,6 +324,15 @@ class AskingFinder(Finder):
                     return False
             frame = frame.f_back
         return False
+
+
+def _only_looks(frame: Optional[FrameType]) -> bool:
+    """Tell whether `importlib.util.find_spec` calls a finder, and no import."""
+    while frame is not None and frame.f_code.co_name in ("find_spec", "_find_spec"):
+        if frame.f_globals.get("__name__") == "importlib.util":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _There(Loader):

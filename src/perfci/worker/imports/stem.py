@@ -27,6 +27,7 @@ from .. import discover, tuners
 from ..channel import Channel, connect
 from ..leash import PR_SET_PDEATHSIG, prctl
 from ..parent import Parent
+from ..scripts.timers import exchange
 from . import Finder
 from .asked import Groups, Settings, Traces
 from .inherited import Place, changed, holders, places, relocate, shared_memory, state
@@ -56,6 +57,11 @@ class Stem(Parent):
         """The module from which on the suite decides how it imports."""
         self.fault: Optional[dict[str, Any]] = None
         """The module that spoiled this process, and why."""
+        if message["kinds"]:
+            with self.guard.on(), contextlib.suppress(ImportError):
+                exchange({})  # before anything keeps a timer
+                if "pytest" in message["kinds"]:
+                    importlib.import_module("pytest")  # which modules look for
         self.modules, self.paid = len(sys.modules), 0.0
         random.random()  # makes all words, of which the next draws take one after the other
         self.shared = shared_memory()
@@ -104,7 +110,7 @@ class Stem(Parent):
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 failure = "" if error.name == name else f"cannot be imported here ({type(error).__name__})"
-            except (Exception, SystemExit) as error:
+            except BaseException as error:  # pytest's own for a skip
                 failure = f"cannot be imported here ({type(error).__name__})"
         self.guard.forget()
         self.groups[name] = traces.since()
@@ -188,21 +194,21 @@ class Guard(Finder):
         self.fault = ""
         self.owned: set[str] = set()
         """Top-level modules and packages of any side."""
-        self.metadata: dict[str, list[Path]] = {}
-        """Name of a distribution's folder → where it is, on each side that has it."""
+        self.metadata: dict[str, dict[int, str]] = {}
+        """Name of a distribution's folder → side → where it is."""
         self.sides = len(paths)
-        spaces = [self._take(path) for path in paths]
+        spaces = [self._take(side, path) for side, path in enumerate(paths)]
         self.spaces = set.intersection(*spaces) - self.owned
         """Folders in all sides that can only be namespace packages."""
         self.owned |= set.union(*spaces) - self.spaces
 
-    def _take(self, path: Sequence[str]) -> set[str]:
+    def _take(self, side: int, path: Sequence[str]) -> set[str]:
         spaces: set[str] = set()
         for folder in path:
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 whole = os.path.join(folder, name)
                 if discover.is_metadata(name):
-                    self.metadata.setdefault(name, []).append(Path(whole))
+                    self.metadata.setdefault(name, {}).setdefault(side, whole)
                 elif name.endswith((".py", ".so")) or os.path.isfile(os.path.join(whole, "__init__.py")):
                     self.owned.add(name.partition(".")[0])
                 elif os.path.isdir(whole) and name.isidentifier():
@@ -244,7 +250,8 @@ class Guard(Finder):
             if wanted is not None and discover.normalized(wanted) != name:
                 continue
             if len(where) == self.sides:
-                yield _Alike(self, where)
+                # By new texts: they are found where something keeps them.
+                yield _Alike(self, [Path(place[:1] + place[1:]) for place in where.values()])
             else:
                 self.fault = self.fault or f"asks which version of {wanted or 'all packages'} is installed"
 

@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Callable, Optional, Protocol, Union
@@ -144,14 +144,6 @@ def _name(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def came(names: Iterable[str]) -> None:
-    """Replace what modules have that came without their loaders."""
-    for later in [finder for finder in sys.meta_path if isinstance(finder, _Later)]:
-        for name in later.modules & set(names):
-            later.modules.discard(name)
-            _replace_in(name)
-
-
 class _Later(Finder):
     """A finder that replaces what modules have as soon as they are imported."""
 
@@ -163,7 +155,9 @@ class _Later(Finder):
         if name not in self.modules:
             return None
         self.modules.discard(name)
-        spec = importlib.util.find_spec(name)
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(name, path, target) for finder in others if hasattr(finder, "find_spec"))
+        spec = next((one for one in specs if one is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)  # type: ignore[assignment]  # has all that loaders have
         return spec
