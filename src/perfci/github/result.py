@@ -1,7 +1,7 @@
 """The results of runs at a commit, and what its checks say. Pure.
 
-Every check of ours on a commit says the worst of the newest results of all that ask for it, and what asks and has no
-result yet passes nothing: a rule asks for a commit's check, whichever pull request it is the head of.
+Every check of ours on a commit says the worst of the newest results of all that ask for it: a rule asks for a commit's
+check, whichever pull request it is the head of. What asks and has no result yet passes nothing.
 """
 
 import re

@@ -1,8 +1,6 @@
 """The run, from sources to results, in the order in which it happens.
 
-It never imports the user's code and never touches the GPU. Each step is a module beside this one: place.py (base and
-head built, the machine known), cases.py, coverage.py, plan.py, proof/, checks.py, timing.py, loop.py (the rounds),
-rounds.py (one of them), sampling.py (who gets the next pair, how large), profiling/.
+It never imports the user's code and never touches the GPU. Each step is a module beside this one.
 """
 
 import uuid

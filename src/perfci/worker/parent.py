@@ -1,6 +1,6 @@
-"""The common parent: imports torch once, leaves CUDA untouched, forks the workers of base and head and runs commands.
+"""The common parent: imports torch once, leaves CUDA untouched, forks the workers and runs commands.
 
-When the run goes away, it kills all below it and ends; on Linux it is a subreaper, so daemons of user code go as well.
+When the run goes away, it kills all below it, daemons of user code as well (on Linux it is a subreaper), and ends.
 """
 
 from __future__ import annotations

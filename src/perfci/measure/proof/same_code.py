@@ -1,9 +1,9 @@
 """The proof by the same code: a case whose processes name nothing that differs between base and head is the same.
 
 strace sees what they name: in each side processes import the suite as timed ones do, check cases and execute them as
-often as a pair. They are forks of the stem, which knows nothing of a side alone. Suite files whose import names what
-differs are imported last, and nothing is proved where that could change the others (`importing`). Several files share a
-process; if one names what differs, they are tried again by halves. What is not known is measured, and says why.
+often as a pair. Suite files whose import names what differs are imported last, and nothing is proved where that could
+change the others (`importing`). Several files share a process; if one names what differs, they are tried again by
+halves. What is not known is measured, and says why.
 """
 
 import random

@@ -1,9 +1,8 @@
-"""The stem imports once what suites import from outside base and head, as the sides' scouts ask for it.
+"""The stem imports once what suites and scripts import from outside base and head, as the sides' scouts ask for it.
 
-A scout imports base's suite and executes the first case of each kernel. Head's scout is a fork of the stem, which
-begins anew with what both ask for where they differ. Workers import what either side provides, and what either asks for
-after anything that differs between them was at work, or after other modules than the other side: it could turn out
-otherwise there.
+Head's scout is a fork of the stem, which begins anew with what both ask for where they differ. Workers import what a
+side provides, and what was asked for behind anything that differs between the sides, or behind other modules than in
+the other: it could turn out otherwise there.
 """
 
 import re

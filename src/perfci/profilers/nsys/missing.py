@@ -67,7 +67,7 @@ def note_missing(events: Events) -> None:
 
 
 def _unlaunched(events: Events) -> None:
-    """Note device work during an execution that no call of it launched, and work behind it whose call is lost.
+    """Note device work during an execution that no call of it launched, or whose call is lost.
 
     A synchronisation keeps cases apart: such work is of a thread that works on between executions, of another process,
     or its call is missing or has wrong times.

@@ -221,10 +221,9 @@ class AskingFinder(Finder):
     """A finder of only what a stem has, which reports the modules that the suite itself asks for."""
 
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
-        """`setup`: modules of its stem are removed, and come back when asked for. `tell`: gets module and digest of
-        settings until what differs is at work; the module and "" if it was read meanwhile; at last "" and which modules
-        are not reported, and why. `differing` as `Difference` takes it, with `scripts`, the folders that running those
-        puts before the path."""
+        """`setup`: modules of its stem are removed, and come back when asked for. `differing`: as `Difference` takes
+        it, with `scripts`, the folders that running those puts before the path. `tell`: gets module and digest of
+        settings; the module and "" if what differs was read meanwhile; at last "" and what is not reported, and why."""
         root, site, path = setup["tree"], setup["site"], [*differing["scripts"], *setup["path"]]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]

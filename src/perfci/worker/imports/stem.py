@@ -1,8 +1,8 @@
 """The stem: a fork of the parent that imports once, for the workers that it forks, what lies outside of their sides.
 
-A scout imports the suite and reports what to import. A fork must be able to do without what a module leaves: no thread,
-child, descriptor, shared memory, signal handler, other folder, seeded generator or touched GPU. Otherwise this process
-is dropped, and the run begins anew without that module.
+A fork must be able to do without what a module leaves: no thread, child, descriptor, shared memory, signal handler,
+other folder, seeded generator or touched GPU. Otherwise this process is dropped, and the run begins anew without that
+module.
 """
 
 from __future__ import annotations
