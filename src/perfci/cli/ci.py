@@ -236,7 +236,7 @@ def _base_of(plan: SharedPlan) -> str:
 def _stands(shard: Shard, env: Mapping[str, str]) -> JobAnswer | None:
     """None where it is to be measured. `PERFCI_EARLIER` names the folder of earlier attempts' artifacts.
 
-    Raises UsageError for a shard that was begun there: whoever measures it anew measures it twice.
+    Raises UsageError for a shard that was begun there.
     """
     earlier = _handed_over(shard, env)
     if any(results.error is None for results in earlier):

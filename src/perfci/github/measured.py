@@ -163,10 +163,9 @@ def _git_commit(commit: str, api: Api) -> GitCommit:
 
 
 def _doubt(made: GitCommit, change: Change, api: Api) -> str:
-    """Why a merge may hold other files than GitHub's of the same parents; empty where it holds the same.
+    """Why a merge may hold other files than GitHub's of the same parents, or empty.
 
-    Where that is gone, GitHub's signature is believed: its address is verified by its own key alone (docs.github.com,
-    "About commit signature verification").
+    Where that is gone, GitHub's signature is believed (docs.github.com, "About commit signature verification").
     """
     now = _git_commit(change.merge, api) if change.merge else None
     if now is not None and [parent.sha for parent in now.parents] == [parent.sha for parent in made.parents]:

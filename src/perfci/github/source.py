@@ -283,8 +283,7 @@ def _stored(
 def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:
     """By owner, branch, repository and commit; or why it is unknown.
 
-    One that has moved on since is returned where no other is there: base's policy still counts, and whoever posts sees
-    that the head is another.
+    One that has moved on since is returned where no other is there: whoever posts sees that the head is another.
     """
     name, branch = _full_name(run), run.head_branch
     if not name or not branch:

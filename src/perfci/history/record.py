@@ -168,7 +168,7 @@ def _environment(one: Comparison) -> dict[str, str]:
 
 
 def _devices(main: Sequence[Comparison]) -> dict[DeviceKind, str]:
-    """Where nothing was measured, of what would have been. No CPU where a GPU is measured.
+    """Those measured, or that would have been; no CPU beside a GPU.
 
     Raises UsageError for cases that need a GPU where there is none: it may have gone.
     """

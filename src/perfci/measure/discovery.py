@@ -70,8 +70,8 @@ class _Try:
 
 
 def _settle_caches(tries: Sequence[_Try]) -> None:
-    """Drop what cases leave in the sides' caches, which would make processes of base and head differ: but in all sides
-    alike for what a compiler took long for, which each would build once more."""
+    """Drop what cases leave in the sides' caches, by which base and head would differ, unless a compiler took long for
+    it, which each would build once more."""
     kept = any(each.compiled for each in tries) and all(each.whole for each in tries)
     for each in tries:
         if kept:

@@ -279,8 +279,7 @@ class Measurement:
             self.progress.decided(results.model_copy(update={"cases": unproved}))
 
     def _together(self, budget: Budget) -> None:
-        """Before and behind all that is timed, the same number of times in every run: neither imports and checks nor
-        profilers run beside another's pairs."""
+        """Wait, as often in every run: neither imports and checks nor profilers run beside another's pairs."""
         with self.costs.phase("wait"):
             budget.outside(self.barrier)
 

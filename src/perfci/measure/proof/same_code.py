@@ -62,7 +62,7 @@ def seeks_proof(what: What, place: Place, plan: Plan) -> bool:
     return what.mode == "compare" and place.limits.prove and not whole
 
 
-SCRIPTS = "the suite has benchmark scripts, of which each execution is a run of its own that no tracer watched"
+SCRIPTS = "the suite has benchmark scripts, whose runs no tracer watches"
 """Why nothing is proved: a script may change what other cases of its process find, too."""
 
 

@@ -89,7 +89,7 @@ def _prove(
             continue
         if not (why := _unrecordable(case, place, plan.criteria)):
             sought.append(case)
-        elif not unprovable(case, plan.criteria):
+        elif not unprovable(case, plan.criteria) and why not in case.proof.reason:
             case.proof.reason = one_line(f"{case.proof.reason}; and {why}", 1000)
     if not sought:
         return
@@ -202,8 +202,8 @@ class _Recording:
         return [(case.id, self.folders[case.id]) for case in cases if case.id not in self.answers]
 
     def _lots(self, cases: Sequence[Case]) -> list[list["Batch"]]:
-        """Recorders of a lot work at once: all, or one of each side where memory may lack room for more; one by one
-        where the GPU takes one process at a time. So time records all equally."""
+        """Recorders of a lot work at once: all, or one of each side where memory may lack room for more, or one where
+        the GPU takes no more."""
         if not cases:
             return []
         if self.place.exclusive("cuda"):

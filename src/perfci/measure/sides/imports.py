@@ -210,8 +210,7 @@ _RUN = ("args", "each", "tests", "device", "timers")
 
 
 def _runs(side: SideWork, differs: Collection[str]) -> dict[str, list[Any]]:
-    """Return each file of the suite, and how it is run. `differs`: paths of lists of arguments, too, which are those of
-    one side alone then."""
+    """Return how each file of the suite is run. `differs`: a list of arguments among them is one side's alone."""
     found: dict[str, list[Any]] = {file: [] for files, _ in _roots(side) for file in files}
     for script in side.scripts:
         own = [side.name] if f"tree/{script['each']}" in differs else []

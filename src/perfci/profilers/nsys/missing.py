@@ -185,9 +185,9 @@ def _in_a_range(events: Events) -> bool:
 
 
 def _uneven(events: Events) -> None:
-    """Note what differs between executions of one name: some of it may be lost, call and work.
+    """Note what differs between executions of one name: some of it may be lost.
 
-    Executions that nobody asked to be equal are compared only in whether they do anything, within a process.
+    Those that nobody asked to be equal are compared only in whether they do anything, within a process.
     """
     events.db.execute("CREATE INDEX calls_of ON calls (exec, fn)")
     work = "SELECT count(*) FROM ops o WHERE o.exec = e.id AND o.call IS NOT NULL AND o.kind = "
@@ -249,8 +249,7 @@ def _diagnostics(events: Events) -> None:
 def _costs(events: Events, text: str) -> Sequence[str] | None:
     """Return metrics that a message's loss could change, empty for all; None without a loss.
 
-    Two messages stand in whole traces, too: nothing is lost where each launch, copy and set has its work and all work
-    its call. How much work a call for several has no trace tells.
+    Two messages stand in whole traces, too: nothing is lost where each call has its work and all work its call.
     """
     migrations, records = _MIGRATIONS.search(text), _RECORDS.search(text)
     if not (migrations or records) or events.one("SELECT EXISTS (SELECT 1 FROM asked WHERE silent)"):
