@@ -203,7 +203,7 @@ def _again(prepared: Prepared, out: Any, sizes: Sequence[int], given: Given) -> 
 
 
 def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: Given) -> Outcome:
-    """Overwrite what was returned, execute, and compare.
+    """Overwrite what was returned, execute, compare.
 
     Where the overwritten values change the reference, which may read the last result, they are put back, and another
     execution counts.

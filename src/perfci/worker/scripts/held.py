@@ -30,8 +30,7 @@ class Held:
     """What a script passed to its timer. Calls run on the script's thread, which waits in that timer meanwhile."""
 
     def __init__(self, script: Callable[[Held], None], stream: Any = None) -> None:
-        """Run `script`, which passes itself to `hold`, to there. `stream`: of CUDA, on which it runs. Raises Gone,
-        and what the script raises before."""
+        """Run `script`, on CUDA's `stream`, to where it calls `hold`. Raises Gone, and what the script raises."""
         self.fn: Callable[[], Any] = _nothing
         self.left = False
         self._stream = stream
