@@ -70,7 +70,7 @@ def test_every_case_inconclusive(repo: Repo, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pairs", "budget", "code", "words"), [(8, 25, 0, "UNDECIDED"), (9, 25, 1, "FAIL"), (5, 15, 3, "ERROR")]
+    ("pairs", "budget", "code", "words"), [(8, 35, 0, "UNDECIDED"), (9, 35, 1, "FAIL"), (5, 15, 3, "ERROR")]
 )
 def test_far_slower_when_the_budget_ends(
     repo: Repo, tmp_path: Path, pairs: int, budget: int, code: int, words: str
