@@ -85,7 +85,7 @@ class Settings:
 
 
 def _is_made(name: str) -> bool:
-    """Tell whether a library makes a module of its own: torch's compiler, Cython's runtime, one in C (pyexpat)."""
+    """Tell whether a library makes it: torch's compiler, Cython's runtime, one in C (pyexpat)."""
     top = name.partition(".")[0]
     above = getattr(getattr(sys.modules.get(top), "__spec__", None), "loader", None)
     return (

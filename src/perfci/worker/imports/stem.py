@@ -240,8 +240,7 @@ class Guard(Finder):
             del sys.path_importer_cache[entry]
 
     def find_distributions(self, context: Any) -> Iterator[Distribution]:
-        """Find a side's own, of which only what all sides have alike is read; note if a worker would answer
-        otherwise."""
+        """Find what all sides have installed alike; note where a worker would answer otherwise."""
         wanted = getattr(context, "name", None)
         if list(getattr(context, "path", sys.path)) != sys.path:
             return
