@@ -363,6 +363,20 @@ def test_a_package_that_is_installed_into_both_sides_alike_is_one(made, texts, f
     assert told == {"asks": fault is None, "value": ["1", ["cpu"]]}
 
 
+def test_pytest_is_left_to_the_workers_where_it_asks_for_the_sides_own(made):
+    """And not laid to what the suite asks for first."""
+    place = made({"plain.py": ""})
+    for side in ("base", "head"):
+        (place.root / side / "site/pluggy.py").write_text("")
+    others = [place.arena("base")]
+    for refused, fault in ((), "pytest"), (("pytest",), None):
+        stem = Stem(place.parent, place.arena("head"), place.root / "stem.log", refused, others, ["pytest"])
+        place.asked("import plain", take=stem.take)
+        settled = stem.settle(60)
+        assert (settled.fault and settled.fault.name) == fault
+        stem.close()
+
+
 def test_what_keeps_a_package_of_the_side_is_left_to_the_workers(made):
     place = made({"keeps.py": "import importlib.metadata\nOWN = importlib.metadata.distribution('own')\n"})
     for side in ("base", "head"):

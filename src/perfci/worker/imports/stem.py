@@ -58,10 +58,12 @@ class Stem(Parent):
         self.fault: Optional[dict[str, Any]] = None
         """The module that spoiled this process, and why."""
         if message["kinds"]:
+            exchange({})  # before anything keeps a timer
+        if "pytest" in message["kinds"] and "pytest" not in self.refused:
             with self.guard.on(), contextlib.suppress(ImportError):
-                exchange({})  # before anything keeps a timer
-                if "pytest" in message["kinds"]:
-                    importlib.import_module("pytest")  # which modules look for
+                importlib.import_module("pytest")  # which modules look for
+            if self.guard.fault:
+                self.fault = {"name": "pytest", "why": self.guard.fault, "seconds": 0.0}
         self.modules, self.paid = len(sys.modules), 0.0
         random.random()  # makes all words, of which the next draws take one after the other
         self.shared = shared_memory()
@@ -74,7 +76,7 @@ class Stem(Parent):
         """Answer one request; imports are answered together, by what settles them."""
         op = message["op"]
         if op == "import":
-            self.fault = self.take(message["name"], message["state"])
+            self.fault = self.fault or self.take(message["name"], message["state"])
             if self.fault is not None:  # it keeps neither memory nor a device meanwhile
                 self.channel.send({"settled": self.settle()})
                 self.leave()
