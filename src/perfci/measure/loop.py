@@ -51,6 +51,8 @@ class Loop:
     """Keys of cases that go on: see `_in_turn`."""
     starts: list[float] = field(default_factory=list)
     """Seconds of each round without its pairs."""
+    renewed: float = 0.0
+    """Seconds in which the next round's workers have started."""
     beside: float = 0.0
     """Least seconds of a kernel's pair without its samples."""
 
@@ -142,8 +144,8 @@ class Loop:
 
     @property
     def start(self) -> float:
-        """Seconds of a round without pairs."""
-        return median(self.starts) if self.starts else 0.0
+        """Seconds of a round without pairs; the first one builds what others find built."""
+        return median(self.starts[1:] or self.starts or [0.0])
 
     def _look(self, case: Case) -> int:
         plan = self.plan
@@ -239,21 +241,22 @@ class Loop:
 
     def _round(self, batch: Sequence[Case], index: int, deadline: float) -> None:
         """`deadline`: monotonic clock, no case begins behind it."""
-        mark = time.monotonic()
+        mark, before, besides, self.renewed = time.monotonic(), self.renewed, list[float](), 0.0
 
         def done(outcome: PairOutcome) -> None:
             nonlocal mark
             since, mark = mark, time.monotonic()
-            self._record(outcome, mark - since)
+            besides.extend(self._record(outcome, mark - since))
 
         self.watch.read()
-        renewed = 0.0
         for device, bench in self.benches.items():
             kernels = [case for case in batch if case.device == device and case.origin == "kernel"]
             if kernels:
                 run_round(bench, kernels, index, done, deadline)
-                renewed += time.monotonic() - mark if bench.spare else 0.0
-        self.starts += [renewed] if renewed else []
+                since, mark = mark, time.monotonic()
+                self.renewed += mark - since if bench.spare else 0.0
+        if besides:
+            self.starts.append(before + math.fsum(besides))
         names = list(dict.fromkeys(case.kernel for case in batch if case.origin == "command"))
         lot = next(bench.lot for bench in self.benches.values()) if names else ""
         random.Random(f"{lot}/commands/{index}").shuffle(names)
@@ -267,9 +270,12 @@ class Loop:
                 done(outcome)
         self.watch.read()
 
-    def _record(self, outcome: PairOutcome, seconds: float) -> None:
-        """A case of which a worker failed is given up: a second try could hide what fails now and then."""
-        case = outcome.case
+    def _record(self, outcome: PairOutcome, seconds: float) -> list[float]:
+        """A case of which a worker failed is given up: a second try could hide what fails now and then.
+
+        Returns the seconds beside a kernel's pair.
+        """
+        case, besides = outcome.case, list[float]()
         for name, failure in outcome.failures.items():
             uneven = case.origin == "command" and failure.kind == "protocol"  # in its reports: it never was right
             reason = failure.model_copy(update={"during": "" if uneven else "round"})
@@ -284,9 +290,9 @@ class Loop:
                 own = math.fsum(outcome.pair.seconds.values())
                 planned = self.benches[case.device].setups[case.key].planned
                 self.beside = min(self.beside or math.inf, max(0.0, own - planned))
-                if not self.starts:
-                    self.starts = [max(0.0, seconds - own)]
+                besides = [max(0.0, seconds - own)]
             self.journal.add_pair(case.key, outcome.pair, outcome.samples)
+        return besides
 
 
 def _units(cases: Sequence[Case]) -> list[list[Case]]:

@@ -58,7 +58,7 @@ def run_round(
     rng.shuffle(todo)
     sides = [name for name in bench.sides if any(case.measured(name) for case in cases)]
     workers, bench.spare = bench.spare, {}
-    order = list(workers)
+    order, fresh = list(workers), True
     with ExitStack() as stack:
         stack.callback(end_workers, bench, workers)
         for case in todo:
@@ -70,7 +70,7 @@ def run_round(
                 continue
             if not all(name in workers and workers[name].alive for name in sides):
                 end_workers(bench, workers)
-                order, drawn = list(sides), rng.getrandbits(62)
+                order, drawn, fresh = list(sides), rng.getrandbits(62), True
                 rng.shuffle(order)
                 try:
                     for name in order:
@@ -80,8 +80,9 @@ def run_round(
                 except Died as died:
                     done(PairOutcome(case, failures={name: died.reason}))
                     continue
-            taking = _Taking(bench, case, order, verify=_verified(case))
+            taking = _Taking(bench, case, order, verify=_verified(case), fresh=fresh)
             taking.take(workers, together(bench.setups[case.key], taking.names, rng))
+            fresh = False
             done(taking.outcome())
         if workers and all(worker.alive for worker in workers.values()) and time.monotonic() < deadline:
             _renew(bench, workers, rng)
@@ -177,8 +178,11 @@ def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
 
 
 class _Taking:
-    def __init__(self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool) -> None:
-        self.bench, self.case, self.setup = bench, case, bench.setups[case.key]
+    def __init__(
+        self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool, fresh: bool = False
+    ) -> None:
+        """`fresh`: the workers have measured nothing yet."""
+        self.bench, self.case, self.setup, self.fresh = bench, case, bench.setups[case.key], fresh
         self.names = [name for name in order if case.sides[name].status == "ok" and case.measured(name)]
         self.first, self.verify = order[0], verify
         self.blocks: dict[Side, list[list[Block]]] = {name: [] for name in self.names}
@@ -277,6 +281,16 @@ class _Taking:
                 self.choices[step.side] = found[:MOST_CHOICES]
         return 0.0
 
+    def _own_seconds(self) -> dict[str, float]:
+        """What the first case of a worker takes longer to open is the round's: libraries that load at their first use
+        take as long before any other."""
+        first, further = self.seconds["first"], self.setup.placements - 1
+        if self.fresh and self.case.pairs:
+            first = min(first, self.case.pairs[-1].seconds["first"])
+        elif self.fresh and further:
+            first = min(first, self.seconds["open"] / further)
+        return self.seconds | {"first": first}
+
     def outcome(self) -> PairOutcome:
         made = PairOutcome(self.case, failures=self.failures)
         if not self.failures:
@@ -292,7 +306,7 @@ class _Taking:
                 clock=_clocks({name: [b for placement in blocks[name] for b in placement] for name in self.names}),
                 scatter=scatter_of(_pairwise(blocks)) if len(self.names) > 1 else None,
                 blocks=sum(map(len, blocks[self.names[0]])),
-                seconds=self.seconds,
+                seconds=self._own_seconds(),
                 gaps=gaps if any(gaps.values()) else {},
                 tuners=self.tuners,
                 refused=self.refused,

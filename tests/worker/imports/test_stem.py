@@ -430,6 +430,21 @@ def test_a_scout_works_with_what_the_stem_has(made):
     assert place.asked("import dear\nimport dear.part as p\nassert dear.part is p and dear.SUM == 2") == ["dear"]
 
 
+@pytest.mark.parametrize("first", ["dear", "dear.part", "dear.sub.deep"])
+def test_a_scout_finds_what_a_package_has_put_in_the_place_of_a_module(made, first):
+    """As torch._dynamo does with code_context."""
+    texts = {"dear/__init__.py": "from . import sub\nfrom .part import part\n", "dear/part.py": "part = 'its own'\n"}
+    place = made({**texts, "dear/sub/__init__.py": "", "dear/sub/deep.py": ""})
+    place.stem(first)
+    place.out.unlink()
+    place.asked(
+        "import dear.sub.deep, sys\n"
+        "assert dear.part == sys.modules['dear.part'].part == 'its own'\n"
+        "assert dear.sub.deep is sys.modules['dear.sub.deep']"
+    )
+    assert place.out.exists(), "the suite was imported"
+
+
 def test_a_handler_that_takes_the_wakeup_descriptor_away_loses_no_exit(made):
     """As asyncio's own does from Python 3.12 on."""
     text = "import os, signal\nos.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))\n"

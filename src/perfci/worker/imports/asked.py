@@ -233,10 +233,13 @@ class AskingFinder(Finder):
         self.told: list[str] = []
         self.stopped = False
         self.hidden = {name: group for group in groups.values() for name in group.modules}
+        self.packages: dict[str, Any] = {}
+        """Package of each hidden module that was its attribute: after `from .x import x` there, another is."""
         for name, group in self.hidden.items():
             above, _, last = name.rpartition(".")
             there = sys.modules.pop(name, None)
             if there is not None and vars(sys.modules.get(above, self)).get(last) is group.modules[name]:
+                self.packages[name] = sys.modules[above]
                 delattr(sys.modules[above], last)
         for group in groups.values():
             for name in group.variables:
@@ -267,9 +270,8 @@ class AskingFinder(Finder):
         others = {one: module for one, module in group.modules.items() if one != name}
         sys.modules.update(others)  # this one comes by its loader: importlib would load again what is there meanwhile
         for one, module in others.items():
-            above, _, last = one.rpartition(".")
-            if above in group.modules or above in sys.modules:
-                setattr(group.modules.get(above) or sys.modules[above], last, module)
+            if one in self.packages:
+                setattr(self.packages[one], one.rpartition(".")[2], module)
         for variable, value in group.variables.items():
             os.environ.pop(variable, None)
             if value is not None:
