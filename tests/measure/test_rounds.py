@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.measure import rounds as measure_rounds
 from perfci.measure.costs import Costs
 from perfci.measure.rounds import _Taking, _turns, launch_gap_notes, run_round, together, worker_value
 from perfci.measure.timing import Setup
@@ -17,6 +18,7 @@ from perfci.model.base import SIDES, Side
 from perfci.model.results import Case, CaseSide, Reason
 from perfci.system.child import Died
 from perfci.system.starter import Worker
+from tests.measure.driven import Clock
 
 
 @given(st.integers(1, 20), st.integers())
@@ -167,3 +169,42 @@ def test_no_seed_tells_which_pairs_are_checked_once_more(alternating: bool) -> N
     assert one != other
     for found in (one, other):
         assert found[0] == 0 and 0.05 < len(found) / 150 < 0.6
+
+
+def test_what_the_first_case_of_a_worker_loads_for_all_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that each worker loads at its first use, by whichever case comes first; `a` compiles besides."""
+    clock = Clock()
+    monkeypatch.setattr(measure_rounds, "time", clock)
+    cases = {
+        name: Case(id=name, kernel=name, device="cuda", sides={s: CaseSide(tuner="") for s in SIDES}) for name in "ab"
+    }
+    setup = Setup("rotating", batch=1, samples=1, placements=3, blocks=2, seconds=0.1)
+    first = list[str]()
+
+    class Loads(Told):
+        alive = True
+
+        def begin(self, op: str, **fields: Any) -> None:
+            super().begin(op, **fields)
+            opened = self.said.count("opened") > 0
+            if op == "open":
+                first.extend([] if opened else [fields["kernel"]])
+                clock.now += 1 + 20 * (not opened) + 3 * (fields["kernel"] == "a" and "a" not in self.said)
+                self.said += ["opened", fields["kernel"]]
+
+        def dismiss(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    bench: Any = SimpleNamespace(
+        setups={case.key: setup for case in cases.values()}, costs=Costs(), timeout=1.0, lot="1", spare={},
+        sides=dict.fromkeys(SIDES), loaded=lambda worker: worker,
+        begin=lambda name, beside=False, seed=0: Loads(name, []),
+    )  # fmt: skip
+    for index in range(12):
+        run_round(bench, [*cases.values()], index, lambda made: made.case.pairs.append(made.pair))
+    assert {*first} == {"a", "b"}
+    assert {pair.seconds["first"] for pair in cases["b"].pairs} == {2.0}
+    own = [pair.seconds["first"] for pair in cases["a"].pairs]
+    assert {*own} <= {2.0, 8.0} and sorted(own) == own, "known from the first pair that others precede"
+    assert own[-1] == 8.0

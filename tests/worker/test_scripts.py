@@ -26,7 +26,7 @@ from perfci.worker.scripts.calls import Counter, label, stable, telling
 from perfci.worker.scripts.held import Gone, Held, leave_all
 from perfci.worker.scripts.kernel import ScriptKernel, kernel_of
 from perfci.worker.scripts.reached import device_bytes
-from perfci.worker.scripts.script import Script, Unlisted, Unsupported, said
+from perfci.worker.scripts.script import Script, Unlisted, Unsupported, kernel_names, said
 
 VALUES = st.one_of(st.integers(-2, 2), st.sampled_from(["a", "b"]), st.booleans())
 WORDS = st.lists(st.dictionaries(st.sampled_from(["n", "dtype", "mode", "in"]), VALUES, max_size=4), max_size=12)
@@ -95,7 +95,16 @@ def test_a_script_that_does_not_reach_its_call_says_why() -> None:
 def script(tmp_path: Path, text: str, name: str = "sums.py", **fields: object) -> Script:
     tmp_path.joinpath(name).write_text(dedent(text))
     given: dict = {"args": [], "device": "cpu", "select": {}, "reference": {}, "rtol": 0.0, "atol": 0.0, "timers": {}}
-    return Script(file=name, **(given | fields))
+    return Script(file=name, kernel="sums", **(given | fields))
+
+
+def test_files_that_are_called_alike_are_named_with_their_folders() -> None:
+    files = ["a/flagship.py", "a/2d.py", "b/flagship.py", "b/c-d/other.py", "b/c-d/same.py", "x/c-d/same.py"]
+    assert kernel_names(files + files) == {
+        "a/flagship.py": "a_flagship", "a/2d.py": "_2d", "b/flagship.py": "b_flagship", "b/c-d/other.py": "other",
+        "b/c-d/same.py": "b_c_d_same", "x/c-d/same.py": "x_c_d_same",
+    }  # fmt: skip
+    assert kernel_names(["/abs/one.py", "/abs/**/one.py"]) == {"/abs/one.py": "abs_one", "/abs/**/one.py": "___one"}
 
 
 @pytest.fixture

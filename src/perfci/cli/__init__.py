@@ -102,7 +102,7 @@ def init(
     from perfci.cli.proposal import propose
     from perfci.model.text import count
     from perfci.sources.git import Repository, lacks_a_name
-    from perfci.worker.scripts.script import kernel_name
+    from perfci.worker.scripts.script import kernel_names
 
     if not where.is_dir():
         raise UsageError(f"{where}: is no folder: make it first")
@@ -141,11 +141,11 @@ def init(
         typer.echo(f"{commit} `perfci compare --base HEAD --measure-all` measures the tree against itself.")
         typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
         return
-    name = kernel_name(found.scripts[0])
+    name = kernel_names(found.scripts)[found.first]
     typer.echo(
-        f"{commit} `perfci list` shows the cases: what the timers of {count(len(found.scripts), 'benchmark file')} "
-        f"call. `perfci compare --base HEAD --measure-all '{name}/*'` measures the tree against itself by those of "
-        f"{name}."
+        f"{commit} `perfci compare --base HEAD --measure-all '{name}/*'` measures the tree against itself by what the "
+        f"timers of {found.first} call: its cases. `perfci list` runs all "
+        f"{count(len(found.scripts), 'benchmark file')} to show theirs."
     )
     typer.echo(
         "Change your code, and `perfci compare --base HEAD` judges the change by all that `budget:` has time for. "

@@ -2,8 +2,10 @@
 
 import ast
 import importlib.metadata
+import importlib.util
 import json
 import re
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,8 +37,9 @@ POLICY = """\
 # `reference: {{call: {{provider: torch}}, rtol: 1.0e-3}}` says which calls' results are right (docs/scripts.md).
 version: 1
 {}
-limits: [{{cases: "*", metric: time, regression: {}}}]
+limits: [{}{{cases: "*", metric: time, regression: 10%, devices: [cpu]}}]
 """
+ON_GPU = '{cases: "*", metric: time, regression: 3%, devices: [cuda]}, '
 COMPILED = re.compile(r"\b(CUDAExtension|CppExtension|Extension|cythonize|CMakeExtension)\(")
 VERSION = re.compile(r"""\bversion\(["']([\w.-]+)["']\)""")
 BY_TAGS = re.compile(r"setuptools[-_]scm|hatch-vcs", re.IGNORECASE)
@@ -55,11 +58,13 @@ class Proposal:
     said: list[str] = field(default_factory=list)
     cpu: bool = False
     """None of them speaks of a GPU."""
+    first: str = ""
+    """One to begin with: what it imports is there."""
 
     @property
     def policy(self) -> str | None:
         """Return the text of `perfci.yaml`; None without scripts."""
-        return POLICY.format("\n".join(self.lines), "10%" if self.cpu else "3%") if self.scripts else None
+        return POLICY.format("\n".join(self.lines), ON_GPU * (not self.cpu)) if self.scripts else None
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class _File:
     tests: bool
     imports: frozenset[str]
     """Last names of what it imports."""
+    packages: frozenset[str]
+    """First names."""
     own: bool
     """It times by itself."""
     gpu: bool
@@ -106,9 +113,16 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     if themselves:
         made.said.append(f"left out, as they time by themselves: {listed(themselves, 5)}: see `timers:`")
     on_gpu = {one.path for one in read if one.gpu}
+    direct = {one.path for one in read if one.times}
     made.cpu = on_gpu.isdisjoint([*made.scripts, *tests])
-    entries = [*_entries("script", made.scripts, on_gpu), *_entries("pytest", tests, on_gpu)]
+    programs = _entries("script", made.scripts, on_gpu, [name for name in files if _is_test(name)])
+    tested = sorted(_entries("pytest", tests, on_gpu), key=lambda entry: direct.isdisjoint(entry[1]))
+    entries = [text for text, _ in (*programs, *tested)]
     made.scripts += tests
+    own = {part.removesuffix(".py") for name in files for part in PurePosixPath(name).parts}
+    packages = {one.path: one.packages - own for one in read}
+    ready = (path for path in made.scripts if all(map(_is_there, packages[path])))
+    made.first = next(ready, next(iter(made.scripts), ""))
     if len(entries) > MOST:
         made.said.append(f"left out {listed(entries[MOST:], 5)}: add what matters")
     if entries:
@@ -136,16 +150,21 @@ def _read(root: Path, files: Sequence[str]) -> Iterator[_File]:
         names = {node.attr if isinstance(node, ast.Attribute) else node.id for node in ast.walk(tree)
                  if isinstance(node, ast.Attribute | ast.Name)}  # fmt: skip
         times = bool(TIMERS & names) or (TIMER.rpartition(".")[2] in imports and "Timer" in names)
-        stem = PurePosixPath(name).stem
         functions = [
             node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test")
         ]
-        tests = (stem.startswith("test_") or stem.endswith("_test")) and bool(functions)
+        tests = _is_test(name) and bool(functions)
         times = times or (tests and any(arg.arg == FIXTURE for node in functions for arg in node.args.args))
         plain = text.decode(errors="replace")
         own, versions = OWN_TIMERS.search(plain) is not None, frozenset(map(normalized, VERSION.findall(plain)))
         gpu = GPU.search(plain) is not None
-        yield _File(name, times, any(map(_does, tree.body)), tests, imports, own, gpu, versions)
+        yield _File(name, times, any(map(_does, tree.body)), tests, imports, _packages(tree), own, gpu, versions)
+
+
+def _is_test(name: str) -> bool:
+    """Tell whether a name is one of pytest's."""
+    stem = PurePosixPath(name).stem
+    return stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
@@ -157,6 +176,19 @@ def _imports(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name.rpartition(".")[2] for alias in node.names)
 
 
+def _packages(tree: ast.AST) -> frozenset[str]:
+    named = [
+        [node.module or ""] * (not node.level) if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    return frozenset(name.partition(".")[0] for names in named for name in names)
+
+
+def _is_there(package: str) -> bool:
+    return package in sys.modules or importlib.util.find_spec(package) is not None
+
+
 def _does(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         test = ast.unparse(node.test)
@@ -166,15 +198,18 @@ def _does(node: ast.stmt) -> bool:
     return isinstance(node, ast.For | ast.While | ast.With)
 
 
-def _entries(key: str, files: Sequence[str], on_gpu: Collection[str]) -> Iterator[str]:
-    for named, matched in _globs(files):
+def _entries(
+    key: str, files: Sequence[str], on_gpu: Collection[str], others: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the text of each entry, and its files."""
+    for named, matched in _globs(files, others):
         text = f"{key}: {named}"
-        yield text if any(file in on_gpu for file in matched) else f"{{{text}, device: cpu}}"
+        yield (text if any(file in on_gpu for file in matched) else f"{{{text}, device: cpu}}"), matched
 
 
-def _globs(files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _globs(files: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield YAML for the files of each folder, and these: a glob where its words say that all it matches are
-    benchmarks, for each is run; else their names."""
+    benchmarks, for each is run, and none of `others`; else their names."""
     folders: dict[str, list[str]] = defaultdict(list)
     for file in files:
         folders[str(PurePosixPath(file).parent)].append(file)
@@ -183,7 +218,7 @@ def _globs(files: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         glob = f"{_common(names)}*.py" if folder == "." else f"{folder}/{_common(names)}*.py"
         if len(paths) == 1:
             yield _quoted(paths[0]), paths
-        elif any(word in glob.lower() for word in WORDS):
+        elif any(word in glob.lower() for word in WORDS) and not any(PurePosixPath(one).match(glob) for one in others):
             yield _quoted(glob), paths
         else:
             yield f"[{', '.join(map(_quoted, paths))}]", paths

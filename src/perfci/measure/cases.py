@@ -1,6 +1,6 @@
 """The cases that each side declares, and those measured here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from perfci.model.policy_text import FILE
 from perfci.model.results import UNREAD, Case, CaseSide, FileFailure, Reason, reports
 from perfci.model.text import listed
 from perfci.model.timing import TimingMode
-from perfci.system.starter import Worker
+from perfci.system.starter import Heard, Worker
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Found:
     suite: list[str] = field(default_factory=list)
     scripts: list[dict[str, Any]] = field(default_factory=list)
     """With their calls."""
+    unrun: list[str] = field(default_factory=list)
+    """Kernels of scripts that were not asked for."""
     broken: set[str] = field(default_factory=set)
     imports: dict[str, float] = field(default_factory=dict)
     """`import NAME` → seconds for each worker."""
@@ -51,15 +53,18 @@ def load(
     scripts: Sequence[dict[str, Any]],
     timeout: float,
     forbidden: Sequence[str],
+    heard: Callable[[Heard], None],
     scouting: Scouting | None = None,
 ) -> Found:
-    """Import `suite` and list the calls of `scripts` in a worker, which `scouting` hears.
+    """Import `suite` and list the calls of `scripts` in a worker, which `heard` hears.
 
     Raises Died; MachineError where it imports from outside.
     """
     asked = None if scouting is None else scouting.differing
-    worker.begin("load", seed=0, suite=list(suite), scripts=list(scripts), forbidden=list(forbidden), asked=asked)
-    reply = worker.answer(timeout, None if scouting is None else scouting.tell)
+    worker.begin(
+        "load", seed=0, suite=list(suite), scripts=list(scripts), forbidden=list(forbidden), asked=asked, tells=True
+    )
+    reply = worker.answer(timeout, heard)
     require_inside(side, reply["foreign"])
     side.info.modules.update(reply["modules"])  # of files that are imported one by one, too
     found = Found(scripts=reply["scripts"])
@@ -134,8 +139,12 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
     that did not run could still match."""
     names = sorted({*known.kernels, *known.commands})
     lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
+    if not cases and known.unknown and not any(one.files or one.scripts for one in found.values()):
+        lost = [*globs]
+    names += [f"{name}/*" for name in known.unknown]
     if lost:
-        raise UsageError("; ".join(f"{glob}: matches no case: {nearest(glob, names)}" for glob in lost))
+        whys = (next(_skipped(glob, found), "") or nearest(glob, names) for glob in lost)
+        raise UsageError("; ".join(f"{glob}: matches no case: {why}" for glob, why in zip(lost, whys, strict=True)))
     if cases:
         return
     broken = [failure for one in found.values() for failure in one.files]
@@ -144,6 +153,18 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
     if skipped := ended(found):
         raise UsageError(skipped[0])
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
+
+
+def may_match(globs: Iterable[str], kernel: str) -> bool:
+    """Tell whether a kernel of which no case is known may have one that a glob matches."""
+    return any(matched(glob, (), Declared(unknown=[kernel])) for glob in globs)
+
+
+def _skipped(glob: str, found: Mapping[Side, Found]) -> Iterator[str]:
+    for side in found.values():
+        for one in side.scripts:
+            if one["listed"]["skipped"] and may_match([glob], one["kernel"]):
+                yield f"{one['file']} is skipped: {one['listed']['skipped']}"
 
 
 def mains(cases: Sequence[Case]) -> list[Case]:

@@ -23,7 +23,7 @@ def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
     return Declared(
         kernels=sorted(kernels),
         commands=sorted(place.runner.idents()),
-        unknown=sorted(place.runner.unknown()),
+        unknown=sorted({*place.runner.unknown(), *(name for one in found.values() for name in one.unrun)}),
         whole=not any(one.broken for one in found.values()) and not any(side.failure for side in place.sides.values()),
     )
 

@@ -1,62 +1,91 @@
 """A scout of each side imports its suite."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from perfci.measure.bench import Bench
-from perfci.measure.cases import Found, Scouting, load
+from perfci.measure.cases import Found, Scouting, load, may_match
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache, put_back_cache
 from perfci.measure.sides.imports import Imports
 from perfci.model.base import DeviceKind, Side
 from perfci.model.results import FileFailure
+from perfci.model.text import escaped
 from perfci.system.builds import TOLD_AFTER
 from perfci.system.child import Died
 from perfci.system.files import disk_errors, remove_tree
-from perfci.system.starter import Worker
+from perfci.system.starter import Heard, Worker
 from perfci.worker.discover import matches
+from perfci.worker.scripts.script import kernel_names
 
 TRYING = 10.0
 """Seconds after which a scout tries no further case."""
+QUIET = 5.0
+"""Seconds without a line after which a script is named."""
 
 
-DISCOVERING_SCRIPTS = "discovering cases: running the benchmarks, to find the calls of their timers"
-
-
-def runs_scripts(place: Place) -> bool:
-    """Tell whether discovery runs benchmark scripts, which may take long."""
-    return any(side.scripts for side in place.sides.values())
-
-
-def discover(place: Place, *, listing: bool = False) -> dict[Side, Found]:
+def discover(
+    place: Place, globs: Sequence[str], stage: Callable[[str], None], *, listing: bool = False
+) -> dict[Side, Found]:
     """Return the suites' declarations; a stem imports what scouts ask for, unless `listing`. Raises MachineError.
 
-    A file whose import ends the process costs only that file.
+    Scripts of which no case can match `globs` are not run, and a file whose import ends the process costs only that
+    file.
     """
     bench, imports = next(iter(place.benches.values())), Imports(place)
     found: dict[Side, Found] = {}
     tries: list[_Try] = []
+    scripts = any(side.scripts for side in place.sides.values())
+    if scripts or not listing:
+        stage("discovering cases" + scripts * ": running the benchmarks, to find the calls of their timers")
+    runs = _Runs(stage)
+    device: DeviceKind = "cuda" if "cuda" in place.facts.devices else "cpu"
     for name, side in place.sides.items():
-        base = {one["file"]: one["listed"] for other in found.values() for one in other.scripts}
-        side.scripts = [dict(one, base=base) for one in side.scripts]
-        found[name] = Found()
+        names = kernel_names([file for one in side.scripts for file in _files(side, one)])
+        asked = {file: kernel for file, kernel in names.items() if not globs or may_match(globs, kernel)}
+        for one in side.scripts:
+            listed = [known for other in found.values() for known in other.scripts if known["tests"] == one["tests"]]
+            one["base"] = {known["file"]: known["listed"] for known in listed}
+            one.update(names=asked, device=one["device"] or device, chosen=one["device"] is None)
+        found[name], runs.side = Found(), name
         if side.failure or not (side.suite or side.scripts):
             continue
         with side.own(), nullcontext() if listing else imports.scouting(side) as scouting:
             try:
                 devices = [] if place.shared else list(place.benches)
-                found[name] = _load(bench, side, side.suite, side.scripts, devices, scouting, tries)
+                found[name] = _load(bench, side, side.suite, side.scripts, devices, runs, scouting, tries)
             except Died:
                 imports.nothing("a suite file ends the process that imports it")
-                found[name] = _load_one_by_one(bench, side)
+                found[name] = _load_one_by_one(bench, side, runs)
+        found[name].unrun = sorted(names[file] for file in names.keys() - asked.keys())
         found[name].imports = imports.left()
         side.scripts = found[name].scripts
     _settle_caches(tries)
     imports.write()
     return found
+
+
+@dataclass
+class _Runs:
+    """Names scripts that run while nothing else is said."""
+
+    stage: Callable[[str], None]
+    side: Side = "head"
+    said: float = field(default_factory=time.monotonic)
+
+    def hear(self, file: str) -> None:
+        if time.monotonic() - self.said > QUIET:
+            self.stage(f"discovering cases: {escaped(file, 200)} ({self.side})")
+            self.said = time.monotonic()
+
+
+def _files(side: SideWork, script: Mapping[str, Any]) -> list[str]:
+    named = matches(side.tree, script["file"])
+    return [script["file"]] if isinstance(named, str) else named
 
 
 @dataclass
@@ -87,24 +116,36 @@ def _load(
     suite: list[str],
     scripts: list[dict[str, Any]],
     devices: Sequence[DeviceKind],
+    runs: _Runs,
     scouting: Scouting | None,
     tries: list[_Try],
 ) -> Found:
+    def hear(heard: Heard) -> None:
+        if heard.runs:
+            runs.hear(heard.runs)
+        elif heard.asked and scouting is not None:
+            scouting.tell(*heard.asked)
+
     with bench.costs.phase("start"):
         worker = bench.parent.worker(side.arena(bench.threads, bench.cores), bench.logs / f"{side.name}.log")
     try:
         with bench.costs.phase("import"):
             timeout = max(bench.timeout, LOAD_TIMEOUT)
-            found = load(side, worker, suite, scripts, timeout, bench.forbidden, scouting)
+            found = load(side, worker, suite, scripts, timeout, bench.forbidden, hear, scouting)
             if scouting is not None and devices:
-                _try(bench, side, worker, devices, scouting, tries)
+                _try(bench, side, worker, devices, hear, tries)
             return found
     finally:
         worker.close()
 
 
 def _try(
-    bench: Bench, side: SideWork, worker: Worker, devices: Sequence[DeviceKind], scouting: Scouting, tries: list[_Try]
+    bench: Bench,
+    side: SideWork,
+    worker: Worker,
+    devices: Sequence[DeviceKind],
+    hear: Callable[[Heard], None],
+    tries: list[_Try],
 ) -> None:
     before = side.folder / "before"
     try:
@@ -117,24 +158,22 @@ def _try(
     counted = bench.parent.builds.seconds
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)
-        worker.answer(TRYING + bench.timeout, scouting.tell)
+        worker.answer(TRYING + bench.timeout, hear)
         tried.whole = True
     worker.close()
     tried.compiled = bench.parent.builds.seconds - counted > TOLD_AFTER
 
 
-def _load_one_by_one(bench: Bench, side: SideWork) -> Found:
+def _load_one_by_one(bench: Bench, side: SideWork, runs: _Runs) -> Found:
     whole = Found()
     working: list[str] = []
     files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
     singles: list[tuple[str, list[str], list[dict[str, Any]]]] = [(file, [file], []) for file in files]
     for script in side.scripts:
-        named = matches(side.tree, script["file"])
-        each = [script["file"]] if isinstance(named, str) else named
-        singles += [(file, [], [dict(script, file=file)]) for file in each]
+        singles += [(file, [], [dict(script, file=file)]) for file in _files(side, script)]
     for file, suite, scripts in singles:
         try:
-            one = _load(bench, side, suite, scripts, [], None, [])
+            one = _load(bench, side, suite, scripts, [], runs, None, [])
         except Died as died:
             text = f"importing it ended the process: {died.reason.text}"
             reason = died.reason.model_copy(update={"text": text, "log": f"logs/{side.name}.log"})

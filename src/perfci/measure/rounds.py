@@ -178,9 +178,7 @@ def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
 
 
 class _Taking:
-    def __init__(
-        self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool, fresh: bool = False
-    ) -> None:
+    def __init__(self, bench: Bench, case: Case, order: Sequence[Side], *, verify: bool, fresh: bool = False) -> None:
         """`fresh`: the workers have measured nothing yet."""
         self.bench, self.case, self.setup, self.fresh = bench, case, bench.setups[case.key], fresh
         self.names = [name for name in order if case.sides[name].status == "ok" and case.measured(name)]

@@ -16,7 +16,7 @@ from perfci.measure.cases import Found, ended, mains, merge, redeclared, require
 from perfci.measure.checks import check_all, missed, settle_all, unredrawn
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
-from perfci.measure.discovery import DISCOVERING_SCRIPTS, discover, runs_scripts
+from perfci.measure.discovery import discover
 from perfci.measure.journal import Journal, begun_with, earlier, put_away
 from perfci.measure.loop import Loop, can_measure
 from perfci.measure.machine import Watch, measure_ceilings
@@ -135,8 +135,7 @@ class Measurement:
     def _discover(self, place: Place) -> Cases:
         what, planned = self.request.what, self.request.planned
         stage, devices = self.progress.stage, list(place.benches)
-        stage(DISCOVERING_SCRIPTS if runs_scripts(place) else "discovering cases")
-        found = discover(place)
+        found = discover(place, what.cases, stage)
         cases = merge(found, place.sides, devices, what.cases)
         self._covered(place, found)  # before commands run, which may take long
         with self.costs.phase("commands"):
@@ -337,10 +336,9 @@ class Measurement:
         """Return head's cases and the plan of a comparison."""
         with ExitStack() as stack:
             place = open_place(self.request, self.progress, stack, self.costs, listing=True)
-            if runs_scripts(place):
-                self.progress.stage(DISCOVERING_SCRIPTS)
-            found = discover(place, listing=True)
-            globs, known = self.request.what.cases, everything(place, found)
+            globs = self.request.what.cases
+            found = discover(place, globs, self.progress.stage, listing=True)
+            known = everything(place, found)
             notes = require_covered(place, found, known)
             cases = merge(found, place.sides, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)

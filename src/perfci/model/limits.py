@@ -250,7 +250,8 @@ def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
     literal = _LITERAL.match(pattern)
     start = literal[0] if literal else ""
     return any(
-        start.startswith(f"{name}/") or (start != pattern and f"{name}/".startswith(start)) for name in declared.unknown
+        pattern == name or start.startswith(f"{name}/") or (start != pattern and f"{name}/".startswith(start))
+        for name in declared.unknown
     )
 
 

@@ -200,8 +200,8 @@ class Pair(Document):
     blocks: int = 0
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Wall time of base and head: `first` placement with its warm-up; `open` and `close` of the others, `block` for
-    the blocks."""
+    """Wall time of base and head: `first` placement with its warm-up, without what new workers load for all cases;
+    `open` and `close` of the others, `block` for the blocks."""
     at: float | None = None
     """When it ended, in seconds since 1970; None in older runs."""
     gaps: dict[Side, int] = Field(default_factory=dict)

@@ -59,8 +59,8 @@ class Script(Document):
     each: InsidePath | None = None
     """A file of the tree: each of its lines holds further arguments of one run, as a shell has them; what follows a `#`
     is left out."""
-    device: DeviceKind = "cuda"
-    """The device that they use."""
+    device: DeviceKind | None = None
+    """The device that they use; by default the GPU, or the CPU where torch has none."""
     select: dict[str, Annotated[list[Word], BeforeValidator(as_values)]] = Field(default_factory=dict)
     """Name → values of the calls that are cases; by default all."""
     reference: ScriptReference | None = None

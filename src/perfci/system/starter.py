@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from perfci.model.base import Document, MachineError
 from perfci.model.results import Reason
@@ -63,10 +63,13 @@ class _Failed(Document):
     """Its CUDA context no longer works."""
 
 
-class AskedImport(Document):
-    """A scout's message: a module, and a digest of the settings then."""
+class Heard(Document):
+    """A worker's message before its answer."""
 
-    asked: tuple[str, str]
+    asked: tuple[str, str] | None = None
+    """A module, and a digest of the settings then."""
+    runs: str = Field("", max_length=1000)
+    """A benchmark script that it begins."""
 
 
 class Starter:
@@ -348,19 +351,18 @@ class Worker:
         return Wait(self.parent, self.ident, self.pid, timeout, self.channel)
 
     def answer(
-        self, timeout: float, asked: Callable[[str, str], None] | None = None, *, waited: Wait | None = None
+        self, timeout: float, heard: Callable[[Heard], None] | None = None, *, waited: Wait | None = None
     ) -> dict[str, Any]:
-        """Return the answer to `begin`. Raises Died. `asked` gets module and state of each import that a scout asks
-        for. `waited`: a wait that is over."""
+        """Return the answer to `begin`. Raises Died. `heard` gets the messages before it. `waited`: a wait that is
+        over."""
         waited = waited or self.wait(timeout)
         try:
             while True:
                 wait_first([waited]).require()
                 reply = self.channel.receive(timeout=timeout)
-                if asked is None or reply is None or "asked" not in reply:
+                if heard is None or reply is None or Heard.model_fields.keys().isdisjoint(reply):
                     break
-                name, state = AskedImport.model_validate(reply).asked
-                asked(name, state)
+                heard(Heard.model_validate(reply))
                 if time.monotonic() > waited.deadline:
                     raise TimeoutError
         except Died:

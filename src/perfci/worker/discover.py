@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Optional
@@ -60,11 +61,15 @@ def discover(root: str, patterns: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def scripts(
-    root: str, entries: Sequence[dict[str, Any]], found: dict[str, list[Any]], ran: Callable[[str], None]
+    root: str,
+    entries: Sequence[dict[str, Any]],
+    found: dict[str, list[Any]],
+    running: Callable[[str], AbstractContextManager[None]],
 ) -> list[dict[str, Any]]:
     """Add the kernels of benchmark scripts to what `discover` has found; return an entry for each file, with its calls.
 
-    An entry has the fields of `Script`, `file` a glob, and `listed` where that is known. `ran` hears of each file.
+    An entry has the fields of `Script`, `file` a glob, and `listed` where that is known; or `names`, file → `kernel` of
+    those that are asked for. `running` is around the run of each file.
     """
     top = Path(root).resolve()
     kernels, listed = found["kernels"], []
@@ -76,11 +81,16 @@ def scripts(
         for file in matched:
             one = dict(entry, file=file)
             known = one.pop("listed", None)
+            if (names := one.pop("names", None)) is not None:
+                if file not in names:
+                    continue
+                one["kernel"] = names[file]
             if known is not None and known["skipped"]:
                 listed.append(dict(one, listed=known))
                 continue
             try:
-                kernel = kernel_of(Script(**one), str(top), known)
+                with running(file):
+                    kernel = kernel_of(Script(**one), str(top), known)
             except Unlisted as error:
                 # A glob matches modules, and scripts that do not run here: what base has of its calls must be in head.
                 globbed = file != entry["file"] and not one.get("base", {}).get(file, NO_CALLS)["calls"]
@@ -93,8 +103,6 @@ def scripts(
                 traceback.print_exc()
                 found["files"].append(_failure(file, _explained(error, top), "script"))
                 continue
-            finally:
-                ran(file)
             twin = next((other for other in kernels if other.name == kernel.name), None)
             if twin is not None:
                 told = f"its cases would be named as those of {twin.file}, {kernel.name!r}: rename one of them"

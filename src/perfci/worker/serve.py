@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -13,6 +14,7 @@ import sys
 import time
 import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -256,7 +258,8 @@ class Server:
         watched = self.images.listened() if self.images is not None else contextlib.nullcontext()
         with watched:
             found = discover.discover(root, message["suite"])
-            scripts = self._scripts(root, message.get("scripts", []), found)
+            running = functools.partial(self._running, message.get("tells", False))
+            scripts = discover.scripts(root, message.get("scripts", []), found, running)
         tuners.find()
         if message.get("context") and "torch" in sys.modules:
             with contextlib.suppress(Exception):  # the first case that uses the GPU says what is wrong with it
@@ -281,9 +284,15 @@ class Server:
             "modules": discover.repo_modules(root, site),
         }
 
-    def _scripts(self, root: str, entries: list[dict[str, Any]], found: dict[str, list[Any]]) -> list[dict[str, Any]]:
-        """Add scripts' kernels and failures to what was `found`; return entries of single files, with their calls."""
-        return discover.scripts(root, entries, found, self.asked.ran if self.asked is not None else lambda file: None)
+    @contextlib.contextmanager
+    def _running(self, told: bool, file: str) -> Iterator[None]:
+        if told:
+            self.channel.send({"runs": file})
+        try:
+            yield
+        finally:
+            if self.asked is not None:
+                self.asked.ran(file)
 
     def _kernel(self, message: dict[str, Any]) -> declare.Kernel:
         kernel, missed = self.kernels[message["kernel"]], message.get("missed")

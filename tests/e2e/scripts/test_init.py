@@ -28,15 +28,32 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
     parse_policy(policy)
     assert policy.partition("suite:\n")[2].startswith(
         "  - script: benchmarks/bench_*.py\n  - script: more/benchmark.py\n"
-        "  - {pytest: benchmarks/test_perf.py, device: cpu}\n  - {pytest: tests/test_bench.py, device: cpu}\nlimits:"
+        "  - {pytest: tests/test_bench.py, device: cpu}\n  - {pytest: benchmarks/test_perf.py, device: cpu}\nlimits:"
     )
     assert not (repo.root / "kernels/example.py").exists()
     lines = run.out.splitlines()
     assert "note   left out, as they time by themselves: benchmarks/events.py: see `timers:`" in lines
     assert "runs-on: [self-hosted, gpu]" in (repo.root / ".github/workflows/perf.yml").read_text()
-    assert (
-        "the cases: what the timers of 5 benchmark files call. `perfci compare --base HEAD --measure-all '" in lines[-2]
-    )
+    assert "`perfci compare --base HEAD --measure-all 'bench_through/*'` measures" in lines[-2], "it needs no Triton"
+    assert "`perfci list` runs all 5 benchmark files to show theirs." in lines[-2]
+
+
+def test_what_runs_is_no_glob_over_tests_and_the_first_to_be_run_has_all_that_it_imports(repo: Repo) -> None:
+    ours = DIRECT.replace("triton.testing", "bench.lib")
+    for name, text in {
+        "bench/a.py": "import nothing_of_this_name\n" + ours, "bench/b.py": ours,
+        "bench/lib.py": HELPER, "bench/conftest.py": "", "bench/a_test.py": TESTED.replace("helper", "lib"),
+        "bench/deep/b.py": ours, "bench/deep/c_test.py": "import torch\n" + FIXTURE,
+    }.items():  # fmt: skip
+        repo.write(name, text)
+    (repo.root / "perfci.yaml").unlink(missing_ok=True)
+    run = repo.perfci("init")
+    policy = (repo.root / "perfci.yaml").read_text()
+    assert policy.partition("suite:\n")[2].splitlines()[:4] == [
+        "  - {script: [bench/a.py, bench/b.py], device: cpu}", "  - {script: bench/deep/b.py, device: cpu}",
+        "  - {pytest: bench/deep/c_test.py, device: cpu}", "  - {pytest: bench/a_test.py, device: cpu}",
+    ]  # fmt: skip
+    assert "`perfci compare --base HEAD --measure-all 'bench_b/*'` measures" in run.out
 
 
 def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
@@ -71,7 +88,7 @@ def test_benchmarks_without_a_gpu_get_a_policy_and_a_workflow_without_one(repo: 
     run = repo.perfci("init")
     assert run.code == 0, run.err
     policy = parse_policy((repo.root / "perfci.yaml").read_text())
-    assert policy.limits[0].regression == 0.1
+    assert [(limit.regression, limit.devices) for limit in policy.limits] == [(0.1, ["cpu"])]
     workflow = (repo.root / ".github/workflows/perf.yml").read_text()
     assert "cuda" not in workflow
     assert "gpu" not in workflow

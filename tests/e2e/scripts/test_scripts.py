@@ -1,6 +1,8 @@
 """Benchmark scripts as they are, on the CPU by real processes: what they pass to a timer is a case."""
 
+import shutil
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
@@ -178,6 +180,38 @@ def test_slower_wrong_and_gone_are_found_in_scripts_of_any_shape(project: Repo) 
 def test_calls_are_named_by_what_tells_them_apart(project: Repo) -> None:
     listed = project.perfci("list")
     assert {line.split("\t")[0] for line in listed.out.splitlines()} == CASES, listed.out + listed.err
+
+
+def test_scripts_that_are_not_asked_for_are_not_run(project: Repo, tmp_path: Path) -> None:
+    marker = tmp_path / "it was run"
+    project.write("benchmarks/classed.py", f"import os\nos.mknod({str(marker)!r})\n" + dedent(SCRIPTS["classed"]))
+    policy = (project.root / "perfci.yaml").read_text()
+    limit = 'limits: [{cases: "classed/*", metric: time, regression: 40%}, '
+    project.write("perfci.yaml", policy.replace("limits: [", limit))
+    listed = project.perfci("list", "listed/size=100/*", "caught")
+    assert [line.split("\t")[0] for line in listed.out.splitlines()] == ["caught", "listed/size=100/provider=ours"]
+    assert listed.code == 0, listed.err
+    lost = project.perfci("list", "clased/*", "caught")
+    assert "clased/*: matches no case: did you mean 'classed/*'?" in lost.err
+    assert lost.code == 2
+    project.write("benchmarks/calls.py", "import sys\nsys.exit('requires SM100')\n")
+    skipped = project.perfci("list", "calls", "caught")
+    assert "calls: matches no case: benchmarks/calls.py is skipped: requires SM100" in skipped.err
+    assert not marker.exists()
+    project.perfci("list", "c*")
+    assert marker.exists()
+
+
+def test_scripts_of_one_name_are_told_apart_by_their_folders(project: Repo) -> None:
+    policy = (project.root / "perfci.yaml").read_text().replace("benchmarks/c*.py", "benchmarks/**/c*.py")
+    project.write("perfci.yaml", policy.replace("    device: cpu\n", ""))
+    for folder in ("left", "right"):
+        project.write(f"benchmarks/{folder}/caught.py", dedent(SCRIPTS["caught"]))
+    listed = project.perfci("list")
+    cases = {line.split("\t")[0]: line.split("\t")[1] for line in listed.out.splitlines()}
+    assert cases.keys() == CASES - {"caught"} | {"benchmarks_caught", "left_caught", "right_caught"}, listed.err
+    device = "cuda" if shutil.which("nvidia-smi") else "cpu"
+    assert set(cases.values()) == {device}, "where none is named, what there is"
 
 
 OWN = """

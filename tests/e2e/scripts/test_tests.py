@@ -107,6 +107,8 @@ suite:
     args: [--level, core]
     device: cpu
     timers: {bench.timers.Bench.latency: call}
+  - script: benchmarks/test_*.py  # which do nothing as programs
+    device: cpu
   - script: benchmarks/sweep.py
     each: benchmarks/list.txt
     device: cpu

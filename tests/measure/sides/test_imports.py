@@ -63,7 +63,7 @@ def measured(repo: Repo, **more: Any) -> tuple[Results, str]:
 def discovered(repo: Repo) -> str:
     """The `imports.log` of a run that ends once both suites are known."""
     with opened(compared(repo)) as place:
-        discover(place)
+        discover(place, [], print)
     return logged(repo)
 
 
@@ -306,7 +306,7 @@ def test_cases_are_executed_for_their_imports_until_none_is_reported(repo, diffe
         repo.write(name, text + (suite if name.endswith(".py") else ""))
     repo.commit()
     with opened(compared(repo, "HEAD~1")) as place:
-        discover(place)
+        discover(place, [], print)
     executed = repo.root.parent / "executed"
     folders = executed.read_text().split() if executed.exists() else []
     assert [Path(folder).parent.name for folder in folders] == scouts

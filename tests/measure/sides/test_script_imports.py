@@ -183,7 +183,7 @@ def test_other_arguments_of_the_same_script_share_nothing_behind_it(repo, each):
         files = {"benchmarks/b.py": script, "sizes": f"{size}\n"}
         scripted(repo, files, "script: benchmarks/b.py\n    " + ("each: sizes" if each else f"args: ['{size}']"))
     with opened(compared(repo, "HEAD~1")) as place:
-        discover(place)
+        discover(place, [], print)
     told = (repo.root.parent / "out/logs/imports.log").read_text()
     assert "each worker of head imports engine, and what follows: benchmarks/b.py" in told
 

@@ -17,7 +17,7 @@ import pytest
 from perfci.model.base import MachineError
 from perfci.system.child import Arena, Died
 from perfci.system.process import Parent, Settled, Stem
-from perfci.system.starter import Worker
+from perfci.system.starter import Heard, Worker
 
 SUITE = """
 import json, os, sys
@@ -104,12 +104,13 @@ class Place:
         worker, asked = self.worker(imports, [], side=side), list[str]()
         worker.begin("load", seed=0, suite=["kernels/*.py"], forbidden=[], bytecode=False, asked=NONE)
 
-        def tell(name: str, settings: str) -> None:
-            asked.append(name)
-            take(name, settings)
+        def hear(heard: Heard) -> None:
+            assert heard.asked is not None
+            asked.append(heard.asked[0])
+            take(*heard.asked)
 
         with suppress(Died):
-            worker.answer(60, tell)
+            worker.answer(60, hear)
         worker.close()
         return asked
 

@@ -141,8 +141,7 @@ def explain_work(request: Request, progress: Progress) -> dict[str, WorkAnswer]:
             )
         # Others may be timing on it.
         stack.enter_context(Lease(place.facts.uuid or "gpu-0", request.how.wait, progress.stage))
-        progress.stage("discovering cases")
-        found = discover(place)
+        found = discover(place, request.what.cases, progress.stage)
         known = everything(place, found)
         named = merge(found, place.sides, ["cuda"], request.what.cases)
         require_some(named, found, known, request.what.cases)

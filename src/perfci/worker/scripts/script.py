@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,19 @@ class Line:
     """In the file that holds it."""
 
 
-def kernel_name(file: str) -> str:
-    """Return the name of a script's kernel."""
-    name = re.sub(r"\W", "_", Path(file).stem)
-    return name if not name[:1].isdigit() else f"_{name}"
+def kernel_names(files: Iterable[str]) -> dict[str, str]:
+    """Return the names of scripts' kernels: those of the files, with folders where several are called alike."""
+    alike: dict[str, dict[str, tuple[str, ...]]] = {}
+    for file in files:
+        alike.setdefault(Path(file).stem, {})[file] = Path(file).with_suffix("").parts
+    names: dict[str, str] = {}
+    for some in alike.values():
+        lengths = range(1, 1 + max(map(len, some.values())))
+        told = next((n for n in lengths if len({one[-n:] for one in some.values()}) == len(some)), lengths[-1])
+        for file, parts in some.items():
+            name = re.sub(r"\W", "_", "_".join(parts[-told:]))
+            names[file] = name if not name[:1].isdigit() else f"_{name}"
+    return names
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,8 @@ class Script:
 
     file: str
     """Relative to the tree."""
+    kernel: str
+    """The name of its kernel."""
     args: Sequence[str]
     device: str
     select: Mapping[str, Sequence[Scalar]]
@@ -61,11 +72,8 @@ class Script:
     """The file of the tree whose lines are arguments of a run each."""
     tests: bool = False
     """pytest runs it."""
-
-    @property
-    def kernel(self) -> str:
-        """Return the kernel's name."""
-        return kernel_name(self.file)
+    chosen: bool = False
+    """The policy names no device: this is what there is."""
 
     def lines(self, tree: str) -> list[Line]:
         """Return the arguments of each run. Raises Unlisted."""
