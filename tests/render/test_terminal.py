@@ -173,7 +173,7 @@ def test_costs_are_listed_with_their_imports():
         "samples 61.0 s 61.0 %",
         "import 20.0 s 20.0 %",
         "start 14.0 s 14.0 %",
-        "close 3.0 s 3.0 %",
+        "clean-up 3.0 s 3.0 %",
         "snapshot 2.0 s 2.0 %",
         "import torch: 2.1 s in each worker: logs/imports.log says why it is not imported once a run "
         "(docs/suite.md#imports-that-take-long)",

@@ -59,7 +59,7 @@ class Proposal:
     cpu: bool = False
     """None of them speaks of a GPU."""
     first: str = ""
-    """One to begin with: what it imports is there."""
+    """One to begin with: the shortest of which all imports are there."""
 
     @property
     def policy(self) -> str | None:
@@ -79,6 +79,8 @@ class _File:
     """Last names of what it imports."""
     packages: frozenset[str]
     """First names."""
+    size: int
+    """Bytes."""
     own: bool
     """It times by itself."""
     gpu: bool
@@ -111,7 +113,9 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
         elif one.runs and bench and one.own:
             themselves.append(one.path)
     if themselves:
-        made.said.append(f"left out, as they time by themselves: {listed(themselves, 5)}: see `timers:`")
+        made.said.append(
+            f"left out, as they time by themselves: {listed(themselves, 5)}: see `timers:` in docs/scripts.md"
+        )
     on_gpu = {one.path for one in read if one.gpu}
     direct = {one.path for one in read if one.times}
     made.cpu = on_gpu.isdisjoint([*made.scripts, *tests])
@@ -120,11 +124,11 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     entries = [text for text, _ in (*programs, *tested)]
     made.scripts += tests
     own = {part.removesuffix(".py") for name in files for part in PurePosixPath(name).parts}
-    packages = {one.path: one.packages - own for one in read}
-    ready = (path for path in made.scripts if all(map(_is_there, packages[path])))
-    made.first = next(ready, next(iter(made.scripts), ""))
+    shortest = sorted((one for one in read if one.path in made.scripts), key=lambda one: one.size)
+    ready = (one for one in shortest if all(map(_is_there, one.packages - own)))
+    made.first = next((one.path for one in (*ready, *shortest)), "")
     if len(entries) > MOST:
-        made.said.append(f"left out {listed(entries[MOST:], 5)}: add what matters")
+        made.said.append(f"left out {listed(entries[MOST:], 5)}: add what matters under `suite:`")
     if entries:
         made.lines = ["suite:", *(f"  - {entry}" for entry in entries[:MOST]), *_build(root, files, read, made.said)]
     return made
@@ -158,11 +162,12 @@ def _read(root: Path, files: Sequence[str]) -> Iterator[_File]:
         plain = text.decode(errors="replace")
         own, versions = OWN_TIMERS.search(plain) is not None, frozenset(map(normalized, VERSION.findall(plain)))
         gpu = GPU.search(plain) is not None
-        yield _File(name, times, any(map(_does, tree.body)), tests, imports, _packages(tree), own, gpu, versions)
+        yield _File(
+            name, times, any(map(_does, tree.body)), tests, imports, _packages(tree), len(text), own, gpu, versions
+        )
 
 
 def _is_test(name: str) -> bool:
-    """Tell whether a name is one of pytest's."""
     stem = PurePosixPath(name).stem
     return stem.startswith("test_") or stem.endswith("_test") or stem == "conftest"
 

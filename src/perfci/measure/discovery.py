@@ -12,14 +12,15 @@ from perfci.measure.cases import Found, Scouting, load, may_match
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache, put_back_cache
 from perfci.measure.sides.imports import Imports
-from perfci.model.base import DeviceKind, Side
+from perfci.model.base import DeviceKind, Side, UsageError
+from perfci.model.policy_text import FILE
 from perfci.model.results import FileFailure
-from perfci.model.text import escaped
+from perfci.model.text import did_you_mean, escaped
 from perfci.system.builds import TOLD_AFTER
 from perfci.system.child import Died
 from perfci.system.files import disk_errors, remove_tree
 from perfci.system.starter import Heard, Worker
-from perfci.worker.discover import matches
+from perfci.worker.discover import NO_FILE, matches
 from perfci.worker.scripts.script import kernel_names
 
 TRYING = 10.0
@@ -40,10 +41,11 @@ def discover(
     found: dict[Side, Found] = {}
     tries: list[_Try] = []
     scripts = any(side.scripts for side in place.sides.values())
+    _require_files(place)
     if scripts or not listing:
         stage("discovering cases" + scripts * ": running the benchmarks, to find the calls of their timers")
     runs = _Runs(stage)
-    device: DeviceKind = "cuda" if "cuda" in place.facts.devices else "cpu"
+    device: DeviceKind = "cuda" if "cuda" in place.facts.devices or place.lost else "cpu"
     for name, side in place.sides.items():
         names = kernel_names([file for one in side.scripts for file in _files(side, one)])
         asked = {file: kernel for file, kernel in names.items() if not globs or may_match(globs, kernel)}
@@ -67,6 +69,16 @@ def discover(
     _settle_caches(tries)
     imports.write()
     return found
+
+
+def _require_files(place: Place) -> None:
+    """Raises UsageError for a script that neither side has."""
+    trees = [side.tree for side in place.sides.values()]
+    for glob in dict.fromkeys(one["file"] for side in place.sides.values() for one in side.scripts):
+        if all(matches(tree, glob) == NO_FILE for tree in trees):
+            known = sorted(path.relative_to(trees[-1]).as_posix() for path in trees[-1].rglob("*.py"))
+            told = did_you_mean(glob, known, "write a glob relative to the repository's root")
+            raise UsageError(f"{FILE}: suite: {glob}: matches no file: {told}")
 
 
 @dataclass
@@ -170,7 +182,8 @@ def _load_one_by_one(bench: Bench, side: SideWork, runs: _Runs) -> Found:
     files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
     singles: list[tuple[str, list[str], list[dict[str, Any]]]] = [(file, [file], []) for file in files]
     for script in side.scripts:
-        singles += [(file, [], [dict(script, file=file)]) for file in _files(side, script)]
+        asked = (file for file in _files(side, script) if file in script["names"])
+        singles += [(file, [], [dict(script, file=file)]) for file in asked]
     for file, suite, scripts in singles:
         try:
             one = _load(bench, side, suite, scripts, [], runs, None, [])

@@ -23,6 +23,8 @@ _STANDARD = ("time", "tflops", "bandwidth", "throughput", "peak", "speedup")
 ICONS: dict[Verdict, str] = {"pass": "✅", "fail": "❌", "undecided": "🟡", "error": "⛔"}
 """A run that passes with warnings has another."""
 NEEDS_REVIEW = " — this change needs review"
+_PHASES = {"open": "set-up", "warm": "warm-up", "close": "clean-up"}
+"""Where a word alone says little."""
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
 """Share of a phase, seconds of an import that are told; imports listed."""
 MOST_PROFILES = 20
@@ -277,7 +279,8 @@ class View:
         """Longest first: name, seconds, share."""
         costs = self.report.costs
         whole = math.fsum(costs.values())
-        return [(name, one, one / whole) for name, one in sorted(costs.items(), key=lambda two: -two[1]) if one > 0]
+        longest = sorted(costs.items(), key=lambda two: -two[1])
+        return [(_PHASES.get(name, name), one, one / whole) for name, one in longest if one > 0]
 
     @property
     def dear_imports(self) -> list[str]:

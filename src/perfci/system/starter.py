@@ -68,7 +68,7 @@ class Heard(Document):
 
     asked: tuple[str, str] | None = None
     """A module, and a digest of the settings then."""
-    runs: str = Field("", max_length=1000)
+    runs: str = Field("", max_length=400)
     """A benchmark script that it begins."""
 
 

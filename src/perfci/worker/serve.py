@@ -287,7 +287,7 @@ class Server:
     @contextlib.contextmanager
     def _running(self, told: bool, file: str) -> Iterator[None]:
         if told:
-            self.channel.send({"runs": file})
+            self.channel.send({"runs": file[:TEXT_LIMIT]})
         try:
             yield
         finally:

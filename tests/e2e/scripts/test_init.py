@@ -32,16 +32,18 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
     )
     assert not (repo.root / "kernels/example.py").exists()
     lines = run.out.splitlines()
-    assert "note   left out, as they time by themselves: benchmarks/events.py: see `timers:`" in lines
+    assert (
+        "note   left out, as they time by themselves: benchmarks/events.py: see `timers:` in docs/scripts.md" in lines
+    )
     assert "runs-on: [self-hosted, gpu]" in (repo.root / ".github/workflows/perf.yml").read_text()
-    assert "`perfci compare --base HEAD --measure-all 'bench_through/*'` measures" in lines[-2], "it needs no Triton"
+    assert "`perfci compare --base HEAD --measure-all 'test_bench/*'` measures" in lines[-2], "it needs no Triton"
     assert "`perfci list` runs all 5 benchmark files to show theirs." in lines[-2]
 
 
-def test_what_runs_is_no_glob_over_tests_and_the_first_to_be_run_has_all_that_it_imports(repo: Repo) -> None:
+def test_what_runs_is_no_glob_over_tests_and_the_shortest_with_all_imports_is_first(repo: Repo) -> None:
     ours = DIRECT.replace("triton.testing", "bench.lib")
     for name, text in {
-        "bench/a.py": "import nothing_of_this_name\n" + ours, "bench/b.py": ours,
+        "bench/a.py": "import nothing_of_this_name\n" + ours, "bench/b.py": ours.replace("for n in (1, 2):\n    do_bench(lambda: n)", "do_bench(sum)"),
         "bench/lib.py": HELPER, "bench/conftest.py": "", "bench/a_test.py": TESTED.replace("helper", "lib"),
         "bench/deep/b.py": ours, "bench/deep/c_test.py": "import torch\n" + FIXTURE,
     }.items():  # fmt: skip

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Callable, Optional, Union
 
 from ..checks.plain import is_array
+from .stale import stale
 
 Scalar = Union[str, int, float, bool]
 Words = dict[str, Scalar]
@@ -36,7 +37,8 @@ def words_of(frame: FrameType, folder: str) -> Words:
     """Return the scalars that stand in the frames of code below `folder`, from a timer's caller outwards: of one name
     the innermost; behind them all, shapes.
 
-    Fields of dataclasses and named tuples count as their own names. Paths and text in several lines are left out.
+    Fields of dataclasses and named tuples count as their own names. Paths, text in several lines and what a loop has
+    kept from its turn before are left out.
     """
     words: Words = {FUNCTION: frame.f_code.co_name}
     own = [outer for outer in _frames(frame) if outer.f_code.co_filename.startswith(folder)]
@@ -54,8 +56,9 @@ def _frames(frame: Any) -> Iterator[FrameType]:
 
 
 def _variables(frame: FrameType, told: Callable[[Any], Optional[Scalar]]) -> Iterator[tuple[str, Scalar]]:
+    kept = stale(frame)
     for name, value in list(frame.f_locals.items()):
-        if name.startswith("_") or name in (FUNCTION, ORDINAL):
+        if name.startswith("_") or name in (FUNCTION, ORDINAL) or name in kept:
             continue
         fields = _fields(value)
         if fields is None and frame.f_code.co_name != "<module>":  # whose dicts are a library's settings as well

@@ -1,0 +1,112 @@
+"""What a loop has kept from its turn before is no word of a call."""
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from perfci.worker.scripts.calls import words_of
+
+LOOPS = {
+    "kept": """
+        for name in ("a", "b"):
+            call()
+            mode = "fast" if name == "a" else "slow"
+            for fullgraph in (True, False):
+                if fullgraph:
+                    call()
+                    mode = "compiled"
+            speedup = 2
+        """,
+    "counted": """
+        size = 1
+        while size < 4:
+            call()
+            size *= 2
+        """,
+    "read by what is called": """
+        size, unused = 1, 0
+        for _ in range(2):
+            call(lambda: size)
+            size, unused = size + 1, unused + 1
+        """,
+    "of another scope": """
+        mode = "mine"
+        for name in ("a", "b"):
+            call()
+            def later():
+                mode = "its own"
+            _ = [mode for mode in ()]
+        """,
+    "in one line": """
+        for rep in (1, 2): call()
+        """,
+    "through a function": """
+        def inner(value):
+            call()
+            value = 0
+        for value in (1, 2):
+            inner(value)
+            last = value
+        """,
+    "before the loop": """
+        start = 5
+        call()
+        for start in ():
+            pass
+        """,
+    "in its header": """
+        total = 3
+        for step in [call() or 1]:
+            total = step
+        """,
+    "matched": """
+        for name in ("a", "b"):
+            match name:
+                case "a":
+                    call()
+                case other:
+                    call()
+            told = name
+        """,
+}
+WORDS = {
+    "kept": [{"name": "a"}, {"name": "a", "fullgraph": True}, {"name": "b"}, {"name": "b", "fullgraph": True}],
+    "counted": [{"size": 1}, {"size": 2}],
+    "read by what is called": [{"size": 1}, {"size": 2}],
+    "of another scope": [{"name": "a", "mode": "mine"}, {"name": "b", "mode": "mine"}],
+    "in one line": [{"rep": 1}, {"rep": 2}],
+    "through a function": [{"value": 1}, {"value": 2}],
+    "before the loop": [{"start": 5}],
+    "in its header": [{"total": 3}],
+    "matched": [{"name": "a"}, {"name": "b", "other": "b"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("where", ["module", "function"])
+def test_what_a_loop_has_kept_is_no_word_of_a_call(tmp_path: Path, name: str, where: str) -> None:
+    text = dedent(LOOPS[name])
+    if where == "function":
+        text = "def run():\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "run()\n"
+    file = tmp_path / "script.py"
+    file.write_text(text)
+    found: list[dict] = []
+
+    def call(fn: object = None) -> None:
+        words = words_of(sys._getframe(1), str(tmp_path))
+        found.append({key: value for key, value in words.items() if key != "in"})
+
+    exec(compile(text, str(file), "exec"), {"call": call})
+    assert found == WORDS[name]
+
+
+def test_code_without_a_file_keeps_its_words(tmp_path: Path) -> None:
+    found: list[dict] = []
+
+    def call() -> None:
+        found.append(words_of(sys._getframe(1), ""))
+
+    exec(compile("for name in 'ab':\n    call()\n    mode = name\n", "<string>", "exec"), {"call": call})
+    assert [words.get("mode") for words in found] == [None, "a"]
