@@ -100,11 +100,13 @@ def script(tmp_path: Path, text: str, name: str = "sums.py", **fields: object) -
 
 def test_files_that_are_called_alike_are_named_with_their_folders() -> None:
     files = ["a/flagship.py", "a/2d.py", "b/flagship.py", "b/c-d/other.py", "b/c-d/same.py", "x/c-d/same.py"]
-    assert kernel_names(files + files) == {
+    assert kernel_names(files + files, {}) == {
         "a/flagship.py": "a_flagship", "a/2d.py": "_2d", "b/flagship.py": "b_flagship", "b/c-d/other.py": "other",
         "b/c-d/same.py": "b_c_d_same", "x/c-d/same.py": "x_c_d_same",
     }  # fmt: skip
-    assert kernel_names(["/abs/one.py", "/abs/**/one.py"]) == {"/abs/one.py": "abs_one", "/abs/**/one.py": "___one"}
+    assert kernel_names(["/abs/one.py", "/abs/**/one.py"], {}) == {"/abs/one.py": "abs_one", "/abs/**/one.py": "___one"}
+    known = {"gemm/run.py": "run", "gone/old.py": "old"}
+    assert kernel_names(["attn/run.py", "gemm/run.py"], known) == {"attn/run.py": "attn_run", "gemm/run.py": "run"}
 
 
 @pytest.fixture

@@ -61,6 +61,42 @@ LOOPS = {
         for step in [call() or 1]:
             total = step
         """,
+    "prepared for the next turn": """
+        n = 2
+        for _ in range(2):
+            call()
+            n //= 2
+        """,
+    "read by a function": """
+        impl = "a"
+        def step():
+            return impl
+        for _ in range(2):
+            call(step)
+            impl = "b"
+        """,
+    "an argument": """
+        def inner(mode):
+            for _ in range(2):
+                call()
+                mode = "next"
+        inner("given")
+        """,
+    "in one line, and its target": """
+        for a in (1,):
+            for b in (2,):
+                for c in (3,): call()
+        """,
+    "on the same line": """
+        for a in (1,):
+            kind = "x"; call()
+        """,
+    "imported": """
+        from math import pi
+        for _ in range(2):
+            call()
+            pi = 3
+        """,
     "matched": """
         for name in ("a", "b"):
             match name:
@@ -72,9 +108,16 @@ LOOPS = {
         """,
 }
 WORDS = {
-    "kept": [{"name": "a"}, {"name": "a", "fullgraph": True}, {"name": "b"}, {"name": "b", "fullgraph": True}],
+    "kept": [{"name": "a"}, {"name": "a", "mode": "fast", "fullgraph": True}, {"name": "b"},
+             {"name": "b", "mode": "slow", "fullgraph": True}],
+    "prepared for the next turn": [{"n": 2}, {"n": 1}],
+    "read by a function": [{"impl": "a"}, {"impl": "b"}],
+    "an argument": [{"mode": "given"}, {"mode": "next"}],
+    "in one line, and its target": [{"a": 1, "b": 2, "c": 3}],
+    "on the same line": [{"a": 1, "kind": "x"}],
+    "imported": [{"pi": 3.141592653589793}, {"pi": 3}],
     "counted": [{"size": 1}, {"size": 2}],
-    "read by what is called": [{"size": 1}, {"size": 2}],
+    "read by what is called": [{"size": 1, "unused": 0}, {"size": 2, "unused": 1}],
     "of another scope": [{"name": "a", "mode": "mine"}, {"name": "b", "mode": "mine"}],
     "in one line": [{"rep": 1}, {"rep": 2}],
     "through a function": [{"value": 1}, {"value": 2}],

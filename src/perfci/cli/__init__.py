@@ -141,7 +141,7 @@ def init(
         typer.echo(f"{commit} `perfci compare --base HEAD --measure-all` measures the tree against itself.")
         typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
         return
-    name = kernel_names(found.scripts)[found.first]
+    name = kernel_names(found.scripts, {})[found.first]
     typer.echo(
         f"{commit} `perfci compare --base HEAD --measure-all '{name}/*'` measures the tree against itself by what the "
         f"timers of {found.first} call: its cases. `perfci list` runs all "

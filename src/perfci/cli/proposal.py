@@ -121,16 +121,16 @@ def propose(root: Path, files: Sequence[str]) -> Proposal:
     made.cpu = on_gpu.isdisjoint([*made.scripts, *tests])
     programs = _entries("script", made.scripts, on_gpu, [name for name in files if _is_test(name)])
     tested = sorted(_entries("pytest", tests, on_gpu), key=lambda entry: direct.isdisjoint(entry[1]))
-    entries = [text for text, _ in (*programs, *tested)]
-    made.scripts += tests
+    entries = [*programs, *tested]
+    made.scripts = [file for _, kept in entries[:MOST] for file in kept]
     own = {part.removesuffix(".py") for name in files for part in PurePosixPath(name).parts}
     shortest = sorted((one for one in read if one.path in made.scripts), key=lambda one: one.size)
     ready = (one for one in shortest if all(map(_is_there, one.packages - own)))
     made.first = next((one.path for one in (*ready, *shortest)), "")
     if len(entries) > MOST:
-        made.said.append(f"left out {listed(entries[MOST:], 5)}: add what matters under `suite:`")
+        made.said.append(f"left out {listed((text for text, _ in entries[MOST:]), 5)}: add what matters under `suite:`")
     if entries:
-        made.lines = ["suite:", *(f"  - {entry}" for entry in entries[:MOST]), *_build(root, files, read, made.said)]
+        made.lines = ["suite:", *(f"  - {text}" for text, _ in entries[:MOST]), *_build(root, files, read, made.said)]
     return made
 
 

@@ -139,9 +139,9 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
     that did not run could still match."""
     names = sorted({*known.kernels, *known.commands})
     lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
-    if not cases and known.unknown and not any(one.files or one.scripts for one in found.values()):
+    if not cases and known.unrun and not any(one.files or one.scripts for one in found.values()):
         lost = [*globs]
-    names += [f"{name}/*" for name in known.unknown]
+    names += [f"{name}/*" for name in known.unrun]
     if lost:
         whys = (next(_skipped(glob, found), "") or nearest(glob, names) for glob in lost)
         raise UsageError("; ".join(f"{glob}: matches no case: {why}" for glob, why in zip(lost, whys, strict=True)))
@@ -157,7 +157,7 @@ def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Decl
 
 def may_match(globs: Iterable[str], kernel: str) -> bool:
     """Tell whether a kernel of which no case is known may have one that a glob matches."""
-    return any(matched(glob, (), Declared(unknown=[kernel])) for glob in globs)
+    return any(matched(glob, (), Declared(unrun=[kernel])) for glob in globs)
 
 
 def _skipped(glob: str, found: Mapping[Side, Found]) -> Iterator[str]:

@@ -23,7 +23,8 @@ def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
     return Declared(
         kernels=sorted(kernels),
         commands=sorted(place.runner.idents()),
-        unknown=sorted({*place.runner.unknown(), *(name for one in found.values() for name in one.unrun)}),
+        unknown=sorted(place.runner.unknown()),
+        unrun=sorted({name for one in found.values() for name in one.unrun}),
         whole=not any(one.broken for one in found.values()) and not any(side.failure for side in place.sides.values()),
     )
 
@@ -31,7 +32,7 @@ def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
 def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) -> list[str]:
     """Return notes on limits that judge nothing and allow it. Raises UsageError where a limit, now or once head is
     merged, judges nothing or is wrong; PolicyError where that is base's alone."""
-    if not (known.kernels or known.commands or known.unknown) and (why := ended(found)):
+    if not (known.kernels or known.commands or known.unknown or known.unrun) and (why := ended(found)):
         raise UsageError(why[0])  # of which no limit is the cause
     base = place.sources.policy_from == "base"
     wrong = {name: _wrong(place, name, found, known) for name in place.sides if name == "head" or base}

@@ -44,10 +44,10 @@ def discover(
     _require_files(place)
     if scripts or not listing:
         stage("discovering cases" + scripts * ": running the benchmarks, to find the calls of their timers")
-    runs = _Runs(stage)
+    runs, names = _Runs(stage), dict[str, str]()
     device: DeviceKind = "cuda" if "cuda" in place.facts.devices or place.lost else "cpu"
     for name, side in place.sides.items():
-        names = kernel_names([file for one in side.scripts for file in _files(side, one)])
+        names = kernel_names([file for one in side.scripts for file in _files(side, one)], names)
         asked = {file: kernel for file, kernel in names.items() if not globs or may_match(globs, kernel)}
         for one in side.scripts:
             listed = [known for other in found.values() for known in other.scripts if known["tests"] == one["tests"]]
@@ -72,11 +72,13 @@ def discover(
 
 
 def _require_files(place: Place) -> None:
-    """Raises UsageError for a script that neither side has."""
-    trees = [side.tree for side in place.sides.values()]
-    for glob in dict.fromkeys(one["file"] for side in place.sides.values() for one in side.scripts):
+    """Raises UsageError for a script that head's policy names, and neither side has, though they are built."""
+    trees, head = [side.tree for side in place.sides.values()], place.sides["head"]
+    if any(side.failure for side in place.sides.values()):
+        return
+    for glob in dict.fromkeys(one["file"] for one in head.scripts):
         if all(matches(tree, glob) == NO_FILE for tree in trees):
-            known = sorted(path.relative_to(trees[-1]).as_posix() for path in trees[-1].rglob("*.py"))
+            known = sorted(path.relative_to(head.tree).as_posix() for path in head.tree.rglob("*.py"))
             told = did_you_mean(glob, known, "write a glob relative to the repository's root")
             raise UsageError(f"{FILE}: suite: {glob}: matches no file: {told}")
 
@@ -97,7 +99,7 @@ class _Runs:
 
 def _files(side: SideWork, script: Mapping[str, Any]) -> list[str]:
     named = matches(side.tree, script["file"])
-    return [script["file"]] if isinstance(named, str) else named
+    return [] if isinstance(named, str) else named
 
 
 @dataclass
@@ -182,8 +184,9 @@ def _load_one_by_one(bench: Bench, side: SideWork, runs: _Runs) -> Found:
     files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
     singles: list[tuple[str, list[str], list[dict[str, Any]]]] = [(file, [file], []) for file in files]
     for script in side.scripts:
-        asked = (file for file in _files(side, script) if file in script["names"])
-        singles += [(file, [], [dict(script, file=file)]) for file in asked]
+        each = [file for file in _files(side, script) if file in script["names"]]
+        each += [script["file"]] * isinstance(matches(side.tree, script["file"]), str)
+        singles += [(file, [], [dict(script, file=file)]) for file in each]
     for file, suite, scripts in singles:
         try:
             one = _load(bench, side, suite, scripts, [], runs, None, [])

@@ -284,7 +284,7 @@ class _Taking:
         take as long before any other."""
         first, further = self.seconds["first"], self.setup.placements - 1
         if self.fresh and self.case.pairs:
-            first = min(first, self.case.pairs[-1].seconds["first"])
+            first = min(first, max(pair.seconds["first"] for pair in self.case.pairs))
         elif self.fresh and further:
             first = min(first, self.seconds["open"] / further)
         return self.seconds | {"first": first}

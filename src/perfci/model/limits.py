@@ -251,7 +251,7 @@ def matched(pattern: str, ids: Iterable[str], declared: Declared) -> bool:
     start = literal[0] if literal else ""
     return any(
         pattern == name or start.startswith(f"{name}/") or (start != pattern and f"{name}/".startswith(start))
-        for name in declared.unknown
+        for name in (*declared.unknown, *declared.unrun)
     )
 
 
@@ -280,7 +280,8 @@ def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mappi
         return ""  # a profiler sees it, or what is not known may report it
     if metric.tier == "timing" and any(names(limit, ident) for ident in declared.kernels):
         return ""
-    if any(matched(pattern, (), declared) for pattern in limit.cases):
+    possible = declared if metric.tier == "timing" else declared.model_copy(update={"unrun": []})
+    if any(matched(pattern, (), possible) for pattern in limit.cases):
         return ""
     own = [ident for ident in declared.commands if names(limit, ident)]
     wanted = "time" if metric.tier == "timing" else metric.name

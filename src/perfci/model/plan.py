@@ -135,7 +135,9 @@ class Declared(Document):
     commands: list[str] = Field(default_factory=list)
     """As far as they are known."""
     unknown: list[str] = Field(default_factory=list)
-    """Commands that did not run in every side, and scripts that were not asked for: they may have further cases."""
+    """Commands that did not run in every side, and may have further cases."""
+    unrun: list[str] = Field(default_factory=list)
+    """Kernels of benchmark scripts that were not asked for: they may have cases."""
     whole: bool = True
     """Every kernel is known: no suite file and no build failed."""
 

@@ -194,6 +194,12 @@ def test_scripts_that_are_not_asked_for_are_not_run(project: Repo, tmp_path: Pat
     lost = project.perfci("list", "clased/*", "caught")
     assert "clased/*: matches no case: did you mean 'classed/*'?" in lost.err
     assert lost.code == 2
+    typed = (project.root / "perfci.yaml").read_text()
+    project.write("perfci.yaml", typed.replace("benchmarks/registered.py", "benchmarks/registred.py"))
+    absent = project.perfci("list")
+    assert "benchmarks/registred.py: matches no file: did you mean 'benchmarks/registered.py'?" in absent.err
+    assert absent.code == 2
+    project.write("perfci.yaml", typed)
     project.write("benchmarks/calls.py", "import sys\nsys.exit('requires SM100')\n")
     skipped = project.perfci("list", "calls", "caught")
     assert "calls: matches no case: benchmarks/calls.py is skipped: requires SM100" in skipped.err
@@ -257,10 +263,27 @@ def test_a_script_that_is_not_for_this_machine_is_skipped_in_its_words(project: 
         "benchmarks/cut_too.py, benchmarks/cuts.py: skipped: it has no case here: fails before its first " in listed.err
     )
     assert listed.code == 0
-    project.git("stash", "--include-untracked")
+
+
+@pytest.mark.parametrize("device", ["    device: cpu\n", ""])
+def test_what_base_calls_and_head_does_not_reach_has_failed(project: Repo, device: str) -> None:
+    policy = (project.root / "perfci.yaml").read_text()
+    project.write("perfci.yaml", policy.replace("    device: cpu\n", device))
+    project.commit()
     project.write("benchmarks/caught.py", "import nothing_of_this_name\n")
     run = project.perfci("compare", "caught", "--base", "HEAD")
     assert run.code == 1
     assert (
         "`benchmarks/caught.py` has no case in head: fails before its first call of a timer" in run.report["sentence"]
     )
+
+
+@pytest.mark.slow
+def test_head_keeps_base_s_name_where_another_file_is_called_alike(project: Repo) -> None:
+    policy = (project.root / "perfci.yaml").read_text()
+    project.write("perfci.yaml", policy.replace("benchmarks/c*.py", "benchmarks/**/c*.py"))
+    project.commit()
+    project.write("benchmarks/a/caught.py", dedent(SCRIPTS["caught"]))
+    project.write("ops.py", OPS.replace('"caught": 4_000', '"caught": 40_000'))
+    run = project.perfci("compare", "*caught", "--base", "HEAD", "--budget", "40s")
+    assert run.classes() == {"caught": "regression", "a_caught": "added"}, run.out + run.err

@@ -34,8 +34,9 @@ class Line:
     """In the file that holds it."""
 
 
-def kernel_names(files: Iterable[str]) -> dict[str, str]:
-    """Return the names of scripts' kernels: those of the files, with folders where several are called alike."""
+def kernel_names(files: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of scripts' kernels: those of the files, with folders where several are called alike. `known`:
+    base's, which head keeps."""
     alike: dict[str, dict[str, tuple[str, ...]]] = {}
     for file in files:
         alike.setdefault(Path(file).stem, {})[file] = Path(file).with_suffix("").parts
@@ -45,7 +46,7 @@ def kernel_names(files: Iterable[str]) -> dict[str, str]:
         told = next((n for n in lengths if len({one[-n:] for one in some.values()}) == len(some)), lengths[-1])
         for file, parts in some.items():
             name = re.sub(r"\W", "_", "_".join(parts[-told:]))
-            names[file] = name if not name[:1].isdigit() else f"_{name}"
+            names[file] = known.get(file, name if not name[:1].isdigit() else f"_{name}")
     return names
 
 

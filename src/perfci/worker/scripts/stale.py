@@ -7,35 +7,60 @@ import functools
 import tokenize
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+Place = tuple[int, int]
+"""Line and column."""
 
 
 def stale(frame: FrameType) -> frozenset[str]:
-    """Return the names that a loop around a frame's statement assigns in or behind it, and neither reads nor assigns
-    before; no names where the source cannot be read."""
+    """Return the names that the file assigns nowhere but behind a frame's statement in a loop around it, which has not
+    read them before; no names where the source cannot be read."""
     return _stale(frame.f_code.co_filename, frame.f_lineno)
 
 
 @functools.lru_cache(maxsize=None)
 def _stale(file: str, line: int) -> frozenset[str]:
+    tree = _tree(file)
     around: list[ast.stmt] = []
-    for statement in _statements(_tree(file), line):
+    for statement in _statements(tree, line):
         around = [] if isinstance(statement, FUNCTIONS) else [*around, statement]
-    loops = (one for one in around[:-1] if isinstance(one, LOOPS))
-    return frozenset(name for loop in loops for name in _kept(loop, around[-1]))
+    loops = [one for one in around[:-1] if isinstance(one, LOOPS)]
+    if not loops:
+        return frozenset()
+    loop, start, end = loops[0], _start(around[-1]), _end(around[-1])
+    behind, elsewhere = set[str](), set[str]()
+    for name, place in _assigned(tree):
+        (behind if start <= place <= _end(loop) else elsewhere).add(name)
+    names = (node for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    return frozenset(behind - elsewhere - {node.id for node in names if _start(node) <= end})
 
 
-def _kept(loop: ast.stmt, statement: ast.stmt) -> set[str]:
-    names = [*_names(loop)]
-    end = statement.end_lineno or statement.lineno
-    read = {node.id for node in names if isinstance(node.ctx, ast.Load) and node.lineno <= end}
-    assigned = [node for node in names if not isinstance(node.ctx, ast.Load)]
-    before = {node.id for node in assigned if node.lineno < statement.lineno}
-    turn = {node.id for node in _names(loop.target)} if isinstance(loop, (ast.For, ast.AsyncFor)) else set()
-    return {node.id for node in assigned} - read - before - turn
+def _start(node: Any) -> Place:
+    return node.lineno, node.col_offset
+
+
+def _end(node: Any) -> Place:
+    return node.end_lineno, node.end_col_offset
+
+
+@functools.lru_cache(maxsize=None)
+def _assigned(tree: ast.AST) -> list[tuple[str, Place]]:
+    """Return what any scope assigns, and where; what has no place stands at the top."""
+    found: list[tuple[str, Place]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names = [] if isinstance(node.ctx, ast.Load) else [node.id]
+        elif isinstance(node, ast.alias):
+            names = [(node.asname or node.name).partition(".")[0]]
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            names = node.names
+        else:  # functions, arguments, exceptions and patterns
+            names = [text for key in ("name", "arg", "rest") if isinstance(text := getattr(node, key, None), str)]
+        found += [(name, _start(node) if hasattr(node, "lineno") else (0, 0)) for name in names]
+    return found
 
 
 @functools.lru_cache(maxsize=None)
@@ -57,11 +82,3 @@ def _statements(node: ast.AST, line: int) -> Iterator[ast.stmt]:
                 continue
             yield child
         yield from _statements(child, line)
-
-
-def _names(node: ast.AST, assigns: bool = True) -> Iterator[ast.Name]:
-    """Yield names that a scope reads, in functions of its own as well, and those that it assigns."""
-    if isinstance(node, ast.Name) and (assigns or isinstance(node.ctx, ast.Load)):
-        yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _names(child, assigns and not isinstance(node, SCOPES))
