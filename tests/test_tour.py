@@ -36,7 +36,7 @@ def masked(line: str) -> str:
     line = re.sub(r"\b(base|head) [0-9a-f]{7}\b", r"\1 #", line)
     line = re.sub(rf"{FIGURE}( {FIGURE})*", "#", line)
     line = re.sub(r"^.+( · base # → head #)", r"MACHINE\1", line)
-    line = re.sub(r"^#: (# [a-z]+, )+# [a-z ]+(; `.*)?$", "#: SHARES", line)  # of the phases that took most of it
+    line = re.sub(r"^#: (# [a-z-]+, )+# [a-z -]+(; `.*)?$", "#: SHARES", line)  # of the phases that took most of it
     line = re.sub(r"\(#\) (slower|faster)", "(#)", line)  # unchanged is neither for sure, and may seem either
     return " ".join(line.split())
 

@@ -148,5 +148,5 @@ def test_a_side_has_the_modules_of_every_file_that_is_imported_alone() -> None:
     for name in ("one", "two"):
         reply = {"foreign": [], "files": [], "cases": [], "scripts": [], "modules": {name: f"tree/{name}.py"}}
         worker: Any = SimpleNamespace(begin=lambda *_, **__: None, answer=lambda *_, reply=reply: reply)
-        load(side, worker, [f"kernels/{name}.py"], [], 1.0, [])
+        load(side, worker, [f"kernels/{name}.py"], [], 1.0, [], print)
     assert side.info.modules == {"one": "tree/one.py", "two": "tree/two.py"}

@@ -112,7 +112,7 @@ def place(tmp_path, monkeypatch, request):
 
 
 def cases_of(place: Place) -> list[Case]:
-    return merge(discover(place), place.sides, ["cpu"], [])
+    return merge(discover(place, [], print), place.sides, ["cpu"], [])
 
 
 def taken(place: Place, profiler) -> dict[str, Observation]:

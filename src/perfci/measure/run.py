@@ -242,8 +242,7 @@ class Measurement:
         if proved := [case for case in run.cases.all if case.proved]:
             self.progress.decided(results.model_copy(update={"cases": proved}))
         if some:
-            least = run.plan.exact_pairs or run.plan.first_to_show
-            self.progress.stage(f"measuring, {least} pairs of a case at least" if run.plan.timed else "measuring")
+            self.progress.stage("measuring")
         loop = Loop(
             run.plan, place.benches, place.runner, run.journal, self.progress, run.watch, self.costs, run.budget,
             place.environments,

@@ -59,7 +59,7 @@ def test_a_scripts_dear_import_is_paid_once_a_run(repo, entry, text, python):
     scripted(repo, {"benchmarks/b.py": text, "benchmarks/conftest.py": "import dear\n"}, entry, python)
     repo.write("lib/other.py", "")
     _, told = measured(repo, exact_pairs=2)
-    assert imports_of_dear(repo) == 2, "by the scout of base, and for all others"
+    assert imports_of_dear(repo) == 2, f"by the scout of base, and for all others: {told}"
     assert "imported once for all workers" in told
 
 

@@ -9,7 +9,7 @@ import threading
 import tokenize
 from collections.abc import Sequence
 from importlib.abc import Loader
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.machinery import BuiltinImporter, ExtensionFileLoader, ModuleSpec
 from importlib.util import source_from_cache
 from types import FrameType, ModuleType
 from typing import Any, Callable, NamedTuple, Optional
@@ -91,7 +91,7 @@ def _is_made(name: str) -> bool:
     return (
         top in ("cython_runtime", "perfci", "torch")
         or top.startswith("_cython_")
-        or (top != name and isinstance(above, ExtensionFileLoader))
+        or (top != name and (isinstance(above, ExtensionFileLoader) or above is BuiltinImporter))
     )
 
 
