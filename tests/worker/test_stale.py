@@ -97,6 +97,13 @@ LOOPS = {
             call()
             pi = 3
         """,
+    "a keyword of a call": """
+        globals().update(told=5)
+        for name in ("a", "b"):
+            call()
+            told = 1
+            dict(given=given)
+        """,
     "matched": """
         for name in ("a", "b"):
             match name:
@@ -115,6 +122,7 @@ WORDS = {
     "an argument": [{"mode": "given"}, {"mode": "next"}],
     "in one line, and its target": [{"a": 1, "b": 2, "c": 3}],
     "on the same line": [{"a": 1, "kind": "x"}],
+    "a keyword of a call": [{"given": 7, "told": 5, "name": "a"}, {"given": 7, "told": 1, "name": "b"}],
     "imported": [{"pi": 3.141592653589793}, {"pi": 3}],
     "counted": [{"size": 1}, {"size": 2}],
     "read by what is called": [{"size": 1, "unused": 0}, {"size": 2, "unused": 1}],
@@ -141,8 +149,21 @@ def test_what_a_loop_has_kept_is_no_word_of_a_call(tmp_path: Path, name: str, wh
         words = words_of(sys._getframe(1), str(tmp_path))
         found.append({key: value for key, value in words.items() if key != "in"})
 
-    exec(compile(text, str(file), "exec"), {"call": call})
+    exec(compile(text, str(file), "exec"), {"call": call} | ({"given": 7} if "given=given" in text else {}))
     assert found == WORDS[name]
+
+
+def test_an_import_of_everything_may_have_assigned_any_name(tmp_path: Path) -> None:
+    file = tmp_path / "script.py"
+    text = "from math import *\nfor name in 'ab':\n    call()\n    pi = 3\n"
+    file.write_text(text)
+    found: list[dict] = []
+
+    def call() -> None:
+        found.append(words_of(sys._getframe(1), str(tmp_path)))
+
+    exec(compile(text, str(file), "exec"), {"call": call})
+    assert [words["pi"] for words in found] == [3.141592653589793, 3]
 
 
 def test_code_without_a_file_keeps_its_words(tmp_path: Path) -> None:

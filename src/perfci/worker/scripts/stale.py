@@ -32,8 +32,13 @@ def _stale(file: str, line: int) -> frozenset[str]:
         return frozenset()
     loop, start, end = loops[0], _start(around[-1]), _end(around[-1])
     behind, elsewhere = set[str](), set[str]()
-    for name, place in _assigned(tree):
-        (behind if start <= place <= _end(loop) else elsewhere).add(name)
+    for name, place, keyword in _assigned(tree):
+        if not start <= place <= _end(loop):
+            elsewhere.add(name)
+        elif not keyword:
+            behind.add(name)
+    if "*" in elsewhere:  # such an import may have assigned any of them
+        return frozenset()
     names = (node for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
     return frozenset(behind - elsewhere - {node.id for node in names if _start(node) <= end})
 
@@ -47,9 +52,10 @@ def _end(node: Any) -> Place:
 
 
 @functools.lru_cache(maxsize=None)
-def _assigned(tree: ast.AST) -> list[tuple[str, Place]]:
-    """Return what any scope assigns, and where; what has no place stands at the top."""
-    found: list[tuple[str, Place]] = []
+def _assigned(tree: ast.AST) -> list[tuple[str, Place, bool]]:
+    """Return what any scope assigns, where, and whether that is a keyword of a call, which may: `globals().update`.
+    What has no place stands at the top."""
+    found: list[tuple[str, Place, bool]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             names = [] if isinstance(node.ctx, ast.Load) else [node.id]
@@ -57,9 +63,10 @@ def _assigned(tree: ast.AST) -> list[tuple[str, Place]]:
             names = [(node.asname or node.name).partition(".")[0]]
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             names = node.names
-        else:  # functions, arguments, exceptions and patterns
+        else:  # functions, arguments, keywords, exceptions and patterns
             names = [text for key in ("name", "arg", "rest") if isinstance(text := getattr(node, key, None), str)]
-        found += [(name, _start(node) if hasattr(node, "lineno") else (0, 0)) for name in names]
+        place = _start(node) if hasattr(node, "lineno") else (0, 0)
+        found += [(name, place, isinstance(node, ast.keyword)) for name in names]
     return found
 
 
