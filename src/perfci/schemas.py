@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from perfci.bisect.document import Bisect
-from perfci.history.check import Checked
+from perfci.history.check import HistoryCheck
 from perfci.history.document import Night
 from perfci.measure.shards.document import SharedPlan
 from perfci.model.base import Document, UsageError
@@ -39,7 +39,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
     "report": (Report, "serialization"),
     "bisect": (Bisect, "serialization"),
     "night": (Night, "serialization"),
-    "history-check": (Checked, "serialization"),
+    "history-check": (HistoryCheck, "serialization"),
     "calibration": (Calibration, "serialization"),
     "doctor": (Diagnosis, "serialization"),
 }

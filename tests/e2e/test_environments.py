@@ -7,7 +7,7 @@ import pytest
 
 from .conftest import PLAIN_PYTHON, Repo
 
-LIMITS = "limits: [{cases: '*', metric: time, regression: 30%}]\n"
+LIMITS = "limits: [{cases: '*', metric: time, regression: 100%}]\n"
 PACED = """
     import os
     import perfci

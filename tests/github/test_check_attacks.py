@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfci.github import check
-from perfci.github.result import Open, Question, Result, decide
+from perfci.github.result import MergeQuestion, Open, Result, decide
 from perfci.model.publication import ACCEPT_LABEL
 from perfci.model.results import Reason, Results
 from perfci.render.fit import LIMIT
@@ -109,7 +109,7 @@ def test_the_log_of_a_hold_that_failed_tells_it(hub: GitHub, tmp_path: Path, war
 
 def test_branches_whose_names_have_the_same_twelve_digits_are_two_questions() -> None:
     """Of SHA-256: found in 100 s on one core."""
-    assert Question.of_pull(7, "b3032703") != Question.of_pull(7, "b7110513")
+    assert MergeQuestion.of_pull(7, "b3032703") != MergeQuestion.of_pull(7, "b7110513")
 
 
 def test_the_queue_of_one_branch_does_not_speak_for_another(hub: GitHub) -> None:
@@ -257,7 +257,7 @@ def test_what_is_said_of_others_fits_into_a_summary(hub: GitHub) -> None:
         def edit(self, **fields: dict[str, str]) -> None:
             sent.update(fields)
 
-    mine = Result("perfci", Question.of_pull(8, "side"), 1, 1, "success")
+    mine = Result("perfci", MergeQuestion.of_pull(8, "side"), 1, 1, "success")
     pulls = [Open(n, f"{n}" + "@" * 244) for n in (4, 5, 6)] + [Open(7, "main"), Open(8, "side")]
     decided = decide([mine], pulls)
     assert decided is not None

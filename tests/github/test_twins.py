@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.github.publish import Published, publish
-from perfci.github.result import Open, Question, Result, decide
+from perfci.github.result import MergeQuestion, Open, Result, decide
 from perfci.github.settings import Publishing
 from perfci.model.publication import ACCEPT_LABEL
 from tests.github.loopback.scene import (
@@ -254,7 +254,7 @@ def test_a_check_of_another_app_speaks_for_nobody(hub: GitHub, slower: Run) -> N
     """Whoever may write checks can write ours, down to its hidden mark."""
     published(hub, slower)
     forged = hub.check("perfci", HEAD, "other-app")
-    forged["external_id"] = str(Result("perfci", Question.of_pull(7, "main"), 10**17, 1, "success"))
+    forged["external_id"] = str(Result("perfci", MergeQuestion.of_pull(7, "main"), 10**17, 1, "success"))
     published(hub, hub.run(150, HEAD, conclusion=None, jobs={"measure": None}), action="requested")
     published(hub, slower)
     assert [check["conclusion"] for check in hub.checks] == ["failure", "success"]
@@ -276,7 +276,7 @@ OWNS = ("success", "failure", "neutral", "action_required", "accepted")
 RESULTS = st.builds(
     Result,
     suite=st.just("perfci"),
-    question=st.sampled_from([Question.of_pull(n, b) for n in (0, 7, 8) for b in ("main", "side")] + [Question.of_queue(b) for b in ("main", "side")]),
+    question=st.sampled_from([MergeQuestion.of_pull(n, b) for n in (0, 7, 8) for b in ("main", "side")] + [MergeQuestion.of_queue(b) for b in ("main", "side")]),
     run=st.integers(1, 3),
     attempt=st.integers(1, 2),
     own=st.sampled_from(OWNS),
@@ -300,7 +300,7 @@ def test_a_commit_passes_only_where_everything_that_is_asked_does(
     if decided is None:
         assert not results
         return
-    asked = [Question.of_queue(base) for base in queued]
+    asked = [MergeQuestion.of_queue(base) for base in queued]
     asked += [pull.question for pull in pulls if pull.base not in queued]
     if decided.conclusion in ("success", "neutral"):
         for question in asked:

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.agreement import Quiet
 from perfci.measure import checker, checks
-from perfci.measure.bench import Bench, Checked
-from perfci.measure.cases import Found
+from perfci.measure.bench import Bench, CheckReply
+from perfci.measure.cases import Declarations
 from perfci.measure.checker import Checker
 from perfci.measure.checks import _forget_tuning, lanes, settle_all
 from perfci.measure.costs import Costs
@@ -273,7 +273,7 @@ def held(base: CaseSide, **said: Any) -> tuple[Checker, Case]:
     """A checker of head that checked a case by its own tolerances, while base's were not known."""
     head, one = Checker.__new__(Checker), case("a", 0)
     one.sides = {"base": base, "head": CaseSide(status="ok")}
-    reply = Checked.model_construct(**{"ok": True, "kind": None, "rtol": 1e-6, "atol": None} | said)
+    reply = CheckReply.model_construct(**{"ok": True, "kind": None, "rtol": 1e-6, "atol": None} | said)
     head.name, head.base, head._unsettled, head._given = "head", head, [(one, reply)], {one.key: (None, None)}
     return head, one
 
@@ -293,8 +293,8 @@ def test_a_head_whose_base_the_budget_did_not_reach_is_not_checked_either():
 def test_memory_that_is_short_for_drawing_anew_may_be_there_alone():
     head, _ = held(CaseSide(status="ok"))
     assert checker.NO_ROOM == redraw.NO_ROOM
-    assert head._disturbed(Checked.model_construct(ok=True, unredrawn=redraw.NO_ROOM))
-    assert not head._disturbed(Checked.model_construct(ok=True, unredrawn=checks.NOTHING_DRAWN))
+    assert head._disturbed(CheckReply.model_construct(ok=True, unredrawn=redraw.NO_ROOM))
+    assert not head._disturbed(CheckReply.model_construct(ok=True, unredrawn=checks.NOTHING_DRAWN))
 
 
 def test_a_verdict_that_does_not_hang_on_tolerances_stays():
@@ -339,7 +339,7 @@ def test_a_capture_that_fails_in_base_is_not_tried_in_head_and_costs_one_wait_fo
         sides.append(Checker(bench, name, None, journal, budget, False, print, {}, sides[0] if sides else None))
         for one in cases:
             one.sides[name] = CaseSide()
-        sides[-1]._unsettled = [(one, Checked.model_construct(ok=True)) for one in cases]
+        sides[-1]._unsettled = [(one, CheckReply.model_construct(ok=True)) for one in cases]
         assert sides[-1].settle(beside=True) == []
     modes = {name: {asked for side, _, asked in settled if side == name} for name in SIDES}
     assert modes == {"base": {"auto"}, "head": {"cold" if refused else "auto"}}
@@ -359,6 +359,6 @@ def test_what_base_could_not_capture_stays_cold_once_base_has_failed() -> None:
     place = SimpleNamespace(
         benches={"cuda": bench}, facts=SimpleNamespace(gpu=gpu, ceilings={}), limits=SimpleNamespace(timing="auto")
     )
-    found = {name: Found(cases={one.key: {"timing": None}}) for name in SIDES}
+    found = {name: Declarations(cases={one.key: {"timing": None}}) for name in SIDES}
     settle_all([one], place, found, probes)
     assert bench.setups[one.key].mode == "cold"

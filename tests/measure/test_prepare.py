@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfci.measure.cases import Found, load, lost_gpu, redeclared
+from perfci.measure.cases import Declarations, load, lost_gpu, redeclared
 from perfci.measure.prepare import _told, judged_otherwise
 from perfci.measure.request import What
 from perfci.model.fingerprint import Fingerprint
@@ -69,14 +69,14 @@ def test_of_several_limits_the_last_counts_so_their_order_does() -> None:
     assert judged_otherwise(policy(POLICY), policy(turned)) == ["limits"]
 
 
-def found(*limits: dict) -> Found:
-    return Found(cases={"softmax@cpu": {"id": "softmax", "limits": list(limits)}})
+def found(*limits: dict) -> Declarations:
+    return Declarations(cases={"softmax@cpu": {"id": "softmax", "limits": list(limits)}})
 
 
 def test_a_kernels_own_limits_are_told_apart_too() -> None:
     case = Case(id="softmax", kernel="softmax", device="cpu", sides={"base": CaseSide(), "head": CaseSide()})
 
-    def notes(base: Found, head: Found) -> list[str]:
+    def notes(base: Declarations, head: Declarations) -> list[str]:
         return redeclared([case], {"base": base, "head": head}, policy(POLICY))
 
     two = {"metric": "time", "regression": "2%"}
@@ -85,7 +85,7 @@ def test_a_kernels_own_limits_are_told_apart_too() -> None:
     for head in (found(), found(two | {"regression": "9%"}), found(two | {"regresion": "9%"}), found(two, two)):
         assert notes(found(two), head) == expected
     assert redeclared([case], {"head": found(two)}, policy(POLICY)) == []
-    assert notes(Found(), found(two)) == []  # new in head: its limits count
+    assert notes(Declarations(), found(two)) == []  # new in head: its limits count
 
 
 LOGS = {

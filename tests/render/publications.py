@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perfci.model.publication import Acceptance, Artifact, Attempt, Publication, Shard, Standing
+from perfci.model.publication import Acceptance, Artifact, Attempt, MainStanding, Publication, Shard
 from perfci.model.report import Interval, Report
 from tests.render import h200
 from tests.render.build import MISSING, REGRESSED, REVIEW, UNDECIDED, presence, reports, row, unchanged
@@ -22,9 +22,9 @@ def artifact(number: int, name: str) -> Artifact:
     return Artifact(name=name, url=f"{RUN}/artifacts/{number}", expires="2026-12-04T10:20:00Z")
 
 
-def standing(case: str, ratio: float, width: float = 0.003, **fields: Any) -> Standing:
+def standing(case: str, ratio: float, width: float = 0.003, **fields: Any) -> MainStanding:
     known = {"metric": "time", "reference": "v1.2", "commit": "abc1234" + "0" * 33, "day": "2026-11-18"}
-    return Standing.model_validate(
+    return MainStanding.model_validate(
         {"case": case, "ratio": ratio, "low": ratio - width, "high": ratio + width} | known | fields
     )
 

@@ -74,35 +74,28 @@ OF_MACHINE = (
     "did, PERFCI_CACHE=FOLDER and PERFCI_KEEP=base keep builds."
 )
 """Behind the options of verbs that measure."""
-EXAMPLE = "kernels/example.py"
-WORKFLOW = ".github/workflows/perf.yml"
-FIRST_FILES = {
-    "perfci.yaml": "perfci.yaml",
-    EXAMPLE: "example.py",
-    WORKFLOW: "perf.yml",
-}
-SLURM, KUBERNETES, NIGHTLY = "perf.slurm.sh", "perf-job.yaml", ".github/workflows/perf-nightly.yml"
-"""Files that it writes on demand, beside a policy."""
 
 
 @app.command()
 def init(
     where: Annotated[Path, typer.Argument(metavar="FOLDER", help="The repository.")] = HERE,
-    slurm: Annotated[bool, typer.Option("--slurm", help=f"Write {SLURM} beside the policy, and nothing else.")] = False,
-    kubernetes: Annotated[
-        bool, typer.Option("--kubernetes", help=f"Write {KUBERNETES} beside the policy, and nothing else.")
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Write perf.slurm.sh beside the policy, and nothing else.")
     ] = False,
-    nightly: Annotated[bool, typer.Option("--nightly", help=f"Write {NIGHTLY}, and nothing else.")] = False,
+    kubernetes: Annotated[
+        bool, typer.Option("--kubernetes", help="Write perf-job.yaml beside the policy, and nothing else.")
+    ] = False,
+    nightly: Annotated[
+        bool, typer.Option("--nightly", help="Write .github/workflows/perf-nightly.yml, and nothing else.")
+    ] = False,
 ) -> None:
     """Write a policy, a first case and a workflow into a repository; or what a cluster is given, or the nightly.
 
     Benchmarks that call timers of Triton, torch, flashinfer or pytest-benchmark are the first cases where there are
     some.
     """
-    from perfci.cli.proposal import propose
-    from perfci.model.text import count
-    from perfci.sources.git import Repository, lacks_a_name
-    from perfci.worker.scripts.script import kernel_names
+    from perfci.cli.init import KUBERNETES, NIGHTLY, SLURM, write_beside, write_first
+    from perfci.sources.git import Repository
 
     if not where.is_dir():
         raise UsageError(f"{where}: is no folder: make it first")
@@ -110,89 +103,10 @@ def init(
     if repo is not None and repo.root != where.resolve():
         where = repo.root  # where every verb looks for the policy, and GitHub for workflows
         typer.echo(f"into   {where}, the root of the repository")
-    if slurm or kubernetes or nightly:
-        _write_beside(where, [SLURM] * slurm + [KUBERNETES] * kubernetes + [NIGHTLY] * nightly)
-        return
-    if (where / "perfci.yaml").exists():
-        raise UsageError(f"{where / 'perfci.yaml'}: is there already: edit it, or remove it first")
-    found = propose(where, [] if repo is None else repo.files())
-    for name, template in FIRST_FILES.items():
-        path = where / name
-        if name == EXAMPLE and found.scripts:
-            continue
-        if path.exists():
-            typer.echo(f"kept   {name}")
-            continue
-        _write_template(path, template, found.policy if name == "perfci.yaml" else None)
-        if found.scripts and found.cpu and name == WORKFLOW:
-            path.write_text(_on_cpu(path.read_text(encoding="utf-8")), encoding="utf-8")
-        typer.echo(f"wrote  {name}")
-    for line in found.said:
-        typer.echo(f"note   {line}")
-    first = "git init && " if repo is None else ""
-    typer.echo("")
-    if lacks_a_name(where):
-        typer.echo(
-            "git does not know yet who commits here: first `git config --global user.name NAME`, "
-            "and `git config --global user.email ADDRESS`."
-        )
-    commit = f"Now: `{first}git add -A && git commit -m 'Add perfci'`, then"
-    if not found.scripts:
-        typer.echo(f"{commit} `perfci compare --base HEAD --measure-all` measures the tree against itself.")
-        typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
-        return
-    name = kernel_names(found.scripts, {})[found.first]
-    typer.echo(
-        f"{commit} `perfci compare --base HEAD --measure-all '{name}/*'` measures the tree against itself by what the "
-        f"timers of {found.first} call: its cases. `perfci list` runs all "
-        f"{count(len(found.scripts), 'benchmark file')} to show theirs."
-    )
-    typer.echo(
-        "Change your code, and `perfci compare --base HEAD` judges the change by all that `budget:` has time for. "
-        "How to keep some of them, and to say which results are right, stands at the head of perfci.yaml."
-    )
-
-
-def _on_cpu(workflow: str) -> str:
-    lines = {
-        "runs-on: [self-hosted, gpu]": "runs-on: [self-hosted] # where nothing else runs",
-        "device: cuda # a runner that has lost its GPU fails": "device: cpu",
-        "device: cuda # as above": "device: cpu",
-    }
-    for gpu, cpu in lines.items():
-        workflow = workflow.replace(gpu, cpu)
-    return workflow
-
-
-def _write_beside(where: Path, names: list[str]) -> None:
-    if not (where / "perfci.yaml").exists():
-        raise UsageError(f"{where / 'perfci.yaml'}: is missing: `perfci init` writes one")
-    for name in names:
-        if os.path.lexists(where / name):
-            raise UsageError(f"{where / name}: is there already: edit it, or remove it first")
-    for name in names:
-        _write_template(where / name, "nightly.yml" if name == NIGHTLY else name)
-        typer.echo(f"wrote  {name}")
-    if SLURM in names:
-        (where / SLURM).chmod(0o755)
-        typer.echo(f"\nNow: see what to change at its head, commit, and call `./{SLURM}` where sbatch is.")
-    if NIGHTLY in names:
-        typer.echo(
-            f"\nNow: see what to change in {NIGHTLY}: PERFCI, STORE, runs-on and device. Give limits creep: 5%, and "
-            "tag releases such as v1.2."
-        )
-    if KUBERNETES in names:
-        typer.echo(f"\nNow: see what to change in {KUBERNETES}, and apply it step by step, as its head says.")
-
-
-def _write_template(path: Path, template: str, text: str | None = None) -> None:
-    from perfci.system.files import write_atomic
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{path.parent}: cannot be made ({error.strerror})") from None
-    write_atomic(path, text or (Path(__file__).parent / "templates" / template).read_text(encoding="utf-8"))
+    if names := [SLURM] * slurm + [KUBERNETES] * kubernetes + [NIGHTLY] * nightly:
+        write_beside(where, names)
+    else:
+        write_first(where, repo)
 
 
 @app.command()

@@ -73,7 +73,6 @@ def compare_on(members: list[Member], request: Request) -> NoReturn:
 
 
 def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
-    """Raise UsageError where a case runs on no GPU."""
     if all(one.gpu for one in members) and set(plan.plan.devices) != {"cuda"}:
         raise UsageError(
             "--gpus: the policy measures on the CPU, whose cores are shared here: give --device cuda, and compare "

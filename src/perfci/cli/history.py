@@ -185,7 +185,6 @@ def html(
 
 
 def _collected(store: str, where: Path) -> tuple[list["Device"], list["Fault"]]:
-    """Raises MachineError where the store has no night."""
     from perfci.history.series import read
     from perfci.history.store import open_store
 

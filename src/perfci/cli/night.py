@@ -91,7 +91,6 @@ def measure_night(store: str | None, plan_file: Path | None, **asked: Any) -> No
 
 
 def _require_ours(out: Path) -> None:
-    """Raise UsageError where a folder of the night is somebody else's."""
     if not (out / NIGHT).is_file() and (found := [name for name in _FOLDERS if os.path.lexists(out / name)]):
         raise UsageError(f"--out {out}: holds {found[0]}, which is of no night: name another folder, or a new one")
 

@@ -206,7 +206,6 @@ def _does(node: ast.stmt) -> bool:
 def _entries(
     key: str, files: Sequence[str], on_gpu: Collection[str], others: Sequence[str] = ()
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the text of each entry, and its files."""
     for named, matched in _globs(files, others):
         text = f"{key}: {named}"
         yield (text if any(file in on_gpu for file in matched) else f"{{{text}, device: cpu}}"), matched

@@ -7,7 +7,7 @@ from github.PullRequest import PullRequest
 
 from perfci.github.api import Api, NotFound
 from perfci.github.check import Checks
-from perfci.github.result import Question
+from perfci.github.result import MergeQuestion
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Acceptance
 from perfci.model.text import short
 
@@ -40,7 +40,7 @@ def acceptance(pull: PullRequest, suite: str, owns: frozenset[str], api: Api) ->
     at = last.created_at.astimezone(UTC)
     if pushed is None or at <= pushed:
         return None, f"the label {ACCEPT_LABEL} does not count: the head was pushed to after it was set"
-    question = Question.of_pull(pull.number, pull.base.ref)
+    question = MergeQuestion.of_pull(pull.number, pull.base.ref)
     failed = Checks(suite, pull.head.sha, pull.base.ref, api).failed_since(question, owns)
     if failed is None or at < failed.astimezone(UTC):
         return None, (

@@ -12,7 +12,7 @@ from github.CheckRun import CheckRun
 
 from perfci.github.api import Api, ApiError, NotFound
 from perfci.github.event import QUEUE_BRANCH
-from perfci.github.result import PASSING, Conclusion, Open, Question, Result, decide
+from perfci.github.result import PASSING, Conclusion, MergeQuestion, Open, Result, decide
 from perfci.model.publication import Attempt, Origin, Publication
 from perfci.model.report import Report, Row
 from perfci.model.text import short, shorten
@@ -73,7 +73,7 @@ class Checks:
 
     def earlier(self, origin: Origin) -> list[Attempt]:
         """Return earlier answers, oldest first."""
-        asked, mine = Question.of_run(origin), (origin.run_id, origin.attempt)
+        asked, mine = MergeQuestion.of_run(origin), (origin.run_id, origin.attempt)
         known = sorted(self._known(), key=lambda item: item[0].age)
         return [
             Attempt(run_id=result.run, attempt=result.attempt, sentence=_own_title(check), url=check.details_url or "")
@@ -81,7 +81,7 @@ class Checks:
             if result.question == asked and result.age < mine
         ]
 
-    def failed_since(self, question: Question, owns: frozenset[str]) -> datetime | None:
+    def failed_since(self, question: MergeQuestion, owns: frozenset[str]) -> datetime | None:
         """Return when a check first came to one of `owns`; None for never."""
         times = [
             check.started_at

@@ -9,7 +9,7 @@ from perfci.doctor.repository import check_token
 from perfci.github.event import Context
 from perfci.model.base import MachineError, UsageError
 from perfci.model.text import escaped, short
-from perfci.sources.git import Commit, Repository, means_itself, run_git
+from perfci.sources.git import NamedCommit, Repository, means_itself, run_git
 
 FETCH_TIMEOUT = 600.0
 """Seconds for a fetch."""
@@ -26,7 +26,7 @@ class BaseOfHead:
     ref: str | None
     merge: bool
     """HEAD is the pull request's merge commit: base is its first parent."""
-    base: Commit
+    base: NamedCommit
 
     @property
     def name(self) -> str:

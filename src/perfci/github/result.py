@@ -42,7 +42,7 @@ _ID = re.compile(
 
 
 @dataclass(frozen=True)
-class Question:
+class MergeQuestion:
     """May a change go into a branch?"""
 
     of: str
@@ -51,17 +51,17 @@ class Question:
     """SHA-256 of the branch's name, which may be longer than what GitHub keeps."""
 
     @classmethod
-    def of_pull(cls, number: int, base: str) -> "Question":
+    def of_pull(cls, number: int, base: str) -> "MergeQuestion":
         """Return a pull request's question."""
         return cls(str(number), sha256(base.encode()).hexdigest())
 
     @classmethod
-    def of_queue(cls, base: str) -> "Question":
+    def of_queue(cls, base: str) -> "MergeQuestion":
         """Return the question of a group in `base`'s merge queue."""
         return cls(QUEUE, cls.of_pull(0, base).base)
 
     @classmethod
-    def of_run(cls, origin: Origin) -> "Question":
+    def of_run(cls, origin: Origin) -> "MergeQuestion":
         """Return the question that a run answers."""
         queued = origin.event == "merge_group"
         return cls.of_queue(origin.base_ref) if queued else cls.of_pull(origin.pull_request or 0, origin.base_ref)
@@ -72,7 +72,7 @@ class Result:
     """A run's result, as its check's `external_id` keeps it."""
 
     suite: str
-    question: Question
+    question: MergeQuestion
     run: int
     attempt: int
     own: Own
@@ -83,7 +83,7 @@ class Result:
         origin = publication.origin
         accepted = publication.acceptance is not None and publication.exit_code == 0
         own: Own = "accepted" if accepted else conclusion(publication)
-        return cls(publication.suite, Question.of_run(origin), origin.run_id, origin.attempt, own)
+        return cls(publication.suite, MergeQuestion.of_run(origin), origin.run_id, origin.attempt, own)
 
     @classmethod
     def read(cls, text: str) -> "Result | None":
@@ -91,7 +91,7 @@ class Result:
         read = _ID.fullmatch(text)
         if read is None:
             return None
-        question = Question(read["of"], read["base"])
+        question = MergeQuestion(read["of"], read["base"])
         return cls(read["suite"], question, int(read["run"]), int(read["attempt"]), cast(Own, read["own"]))
 
     def __str__(self) -> str:
@@ -117,9 +117,9 @@ class Open:
     base: str
 
     @property
-    def question(self) -> Question:
+    def question(self) -> MergeQuestion:
         """The question before its merge."""
-        return Question.of_pull(self.number, self.base)
+        return MergeQuestion.of_pull(self.number, self.base)
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class Decided:
     """The result that decides; None where one is missing."""
     waits: str
     """What asks and has no result yet; empty with `by`."""
-    asking: Mapping[Question, str]
-    newest: Mapping[Question, Result]
+    asking: Mapping[MergeQuestion, str]
+    newest: Mapping[MergeQuestion, Result]
 
     def lead(self, result: Result) -> tuple[str, str]:
         """Return how a check's title begins, and why; empty where its own run decides."""
@@ -171,7 +171,7 @@ def decide(results: Iterable[Result], pulls: Iterable[Open], queued: Iterable[st
     """
     newest = {result.question: result for result in sorted(results, key=lambda result: result.age)}
     into = sorted(set(queued))
-    asking = {Question.of_queue(base): f"the merge queue's own run (into {base})" for base in into} | {
+    asking = {MergeQuestion.of_queue(base): f"the merge queue's own run (into {base})" for base in into} | {
         pull.question: f"#{pull.number} (into {pull.base})"
         for pull in sorted(pulls, key=lambda pull: pull.number)
         if pull.base not in into

@@ -14,7 +14,7 @@ from perfci.history.series import ratio_or_why
 from perfci.history.store import Store, open_store
 from perfci.history.stores.branch import open_branch
 from perfci.model.base import DeviceKind, PerfciError
-from perfci.model.publication import Publication, Standing
+from perfci.model.publication import MainStanding, Publication
 from perfci.model.text import one_line
 
 MOST_CASES = 3
@@ -59,7 +59,7 @@ def moved(publication: Publication) -> list[Moved]:
 
 def standings(
     publication: Publication, opened: Callable[[], Store], patience: float = PATIENCE
-) -> tuple[list[Standing], str]:
+) -> tuple[list[MainStanding], str]:
     """Return where main stood in what the change moves most, and why the history does not tell.
 
     Never raises, and leaves the store alone after `patience` seconds.
@@ -67,7 +67,7 @@ def standings(
     wanted = moved(publication)
     if not wanted:
         return [], ""
-    found: list[Standing] = []
+    found: list[MainStanding] = []
     said = [f"the history did not answer within {patience:g} s"]
 
     def read() -> None:
@@ -88,10 +88,10 @@ def standings(
     return ([], said[0]) if reader.is_alive() else (found, said[0])
 
 
-def search(nights: Iterable[Night], wanted: Iterable[Moved]) -> list[Standing]:
+def search(nights: Iterable[Night], wanted: Iterable[Moved]) -> list[MainStanding]:
     """Return where main stood, in order of `wanted`. `nights`: the last one first."""
     asked = list(wanted)
-    found: dict[Moved, Standing] = {}
+    found: dict[Moved, MainStanding] = {}
     for night in nights:
         known = {(point.case, point.metric, point.device): point for point in night.points}
         for one in asked:
@@ -103,7 +103,7 @@ def search(nights: Iterable[Night], wanted: Iterable[Moved]) -> list[Standing]:
             if point.reference is not None and not isinstance(ratio_or_why(point.reference), str):
                 ratio = point.reference.ratio
                 assert ratio is not None
-                found[one] = Standing(
+                found[one] = MainStanding(
                     case=one.case,
                     metric=one.metric,
                     ratio=ratio.ratio,

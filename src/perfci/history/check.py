@@ -127,7 +127,7 @@ class Left(Document):
     reason: str
 
 
-class Checked(Document):
+class HistoryCheck(Document):
     """The answer of `perfci history check`."""
 
     kind: Literal["perfci-history-check"] = "perfci-history-check"
@@ -156,7 +156,7 @@ class Checked(Document):
 
 
 @dataclass(frozen=True)
-class Found:
+class ScannedSeries:
     """A series of one epoch, nights of its device, and proposals."""
 
     curve: Curve
@@ -173,7 +173,7 @@ def epochs(device: Device) -> dict[str, list[int]]:
     return found
 
 
-def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
+def scanned(device: Device) -> Iterator[tuple[str, Key, ScannedSeries]]:
     """Yield every series of every epoch with an answer."""
     answered: dict[tuple[str, str], list[tuple[Key, list[int]]]] = {}
     for key, curve in sorted(device.curves.items()):
@@ -195,12 +195,12 @@ def scanned(device: Device) -> Iterator[tuple[str, Key, Found]]:
                     at = column[curve.nights[place]]
                     x[row, at], error[row, at] = curve.x[place], curve.error[place]
             for (key, _), told in zip(series, scan(x, error), strict=True):
-                yield epoch, key, Found(device.curves[key], told, nights)
+                yield epoch, key, ScannedSeries(device.curves[key], told, nights)
 
 
-def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int = LAST) -> Checked:
+def check(devices: Iterable[Device], left_out: Iterable[Fault] = (), last: int = LAST) -> HistoryCheck:
     """Return what the history says. `last`: nights whose proposals are told."""
-    found = Checked(
+    found = HistoryCheck(
         nights=0, series=0, unasked=0, answers=0, unanswered=0, changes=[], standings=[], over=[], silent=[],
         left_out=[Left(name=fault.name, reason=fault.reason) for fault in left_out],
     )  # fmt: skip
@@ -280,7 +280,12 @@ def _is_unasked(device: Device, curve: Curve, nights: Sequence[int]) -> bool:
 
 
 def _stand(
-    found: Checked, device: Device, curve: Curve, one: Found | None, nights: Sequence[int], holds: Mapping[Key, Holds]
+    found: HistoryCheck,
+    device: Device,
+    curve: Curve,
+    one: ScannedSeries | None,
+    nights: Sequence[int],
+    holds: Mapping[Key, Holds],
 ) -> None:
     if _is_unasked(device, curve, nights):
         found.unasked += 1
@@ -317,7 +322,7 @@ def _stand(
     told.state = "unlimited" if curve.limit is None else holds.get((curve.case, curve.metric), "unknown")
 
 
-def _change(device: Device, one: Found, change: Change) -> Proposal:
+def _change(device: Device, one: ScannedSeries, change: Change) -> Proposal:
     before, after = (device.heads[one.nights[column]] for column in (change.before, change.after))
     good, bad = before.commit.sha, after.commit.sha
     better = direction(one.curve.metric)

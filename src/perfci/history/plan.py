@@ -106,7 +106,6 @@ def _numbers(tag: str) -> tuple[int, ...]:
 
 
 def _lost(repo: Repository, commit: Commit) -> str | None:
-    """Raises UsageError in a shallow clone, which may only hide it."""
     if repo.git("cat-file", "-e", f"{commit.sha}^{{commit}}", allow=(0, 1, 128)).returncode == 0:
         return None
     if repo.is_shallow():

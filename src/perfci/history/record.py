@@ -124,7 +124,6 @@ def _require_committed(one: Comparison) -> None:
 
 
 def _planned(plan: NightPlan) -> dict[str, tuple[str, str]]:
-    """Comparison → hashes of its base and its head."""
     made = {}
     if plan.last is not None:
         made["last"] = plan.last.sha, plan.head.sha

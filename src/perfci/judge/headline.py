@@ -174,7 +174,6 @@ def _more(n: int) -> str:
 
 
 def _worst_of(rows: list[Row]) -> str:
-    """`rows`: one per case, worst first."""
     one_file = [row for row in rows if rows[0].failure in UNREAD and row.file == rows[0].file]
     return row_words(rows[0]) + _more(len(rows) - max(1, len(one_file)))
 

@@ -163,6 +163,5 @@ def _by_case(criteria: list[Criterion]) -> dict[str, list[Criterion]]:
 
 
 def _profile(case: Case, rows: list[Row], ceilings: Mapping[DeviceKind, Ceilings], *, host: bool) -> CaseProfile:
-    """`host`: list a kernel's case with what the host calls, too."""
     own = [row for row in rows if (row.case, row.device) == (case.id, case.device)]
     return case_profile(case, own, ceilings.get(case.device), host=host or case.origin != "kernel")

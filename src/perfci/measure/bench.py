@@ -18,7 +18,7 @@ from perfci.system.process import Parent
 from perfci.system.starter import Wait, Worker
 
 
-class Checked(Document):
+class CheckReply(Document):
     """As `worker.checks.check.check_case` answers."""
 
     ok: bool

@@ -30,7 +30,7 @@ class Scouting:
 
 
 @dataclass
-class Found:
+class Declarations:
     """One side's declarations."""
 
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def load(
     forbidden: Sequence[str],
     heard: Callable[[Heard], None],
     scouting: Scouting | None = None,
-) -> Found:
+) -> Declarations:
     """Import `suite` and list the calls of `scripts` in a worker, which `heard` hears.
 
     Raises Died; MachineError where it imports from outside.
@@ -67,14 +67,14 @@ def load(
     reply = worker.answer(timeout, heard)
     require_inside(side, reply["foreign"])
     side.info.modules.update(reply["modules"])  # of files that are imported one by one, too
-    found = Found(scripts=reply["scripts"])
+    declarations = Declarations(scripts=reply["scripts"])
     programs = {one["file"] for one in reply["scripts"]}
     for case in reply["cases"]:
-        found.cases[f"{case['id']}@{case['device']}"] = case
+        declarations.cases[f"{case['id']}@{case['device']}"] = case
     for file in reply["files"]:
         kind = file["error"] and file["error"]["kind"]
         if file["file"] not in programs and kind in (None, "import"):
-            found.suite.append(file["file"])
+            declarations.suite.append(file["file"])
         if (kind, side.name) == ("absent", "base"):
             continue  # a suite that base does not have yet: its cases are new
         if kind is not None:
@@ -83,9 +83,9 @@ def load(
                 text=file["error"]["text"][:1000],
                 log=f"logs/{side.name}.log",
             )
-            found.files.append(FileFailure(side=side.name, file=file["file"], reason=reason))
-            found.broken.add(file["file"])
-    return found
+            declarations.files.append(FileFailure(side=side.name, file=file["file"], reason=reason))
+            declarations.broken.add(file["file"])
+    return declarations
 
 
 def choose_devices(what: What, limits: Policy, gpu: bool) -> list[DeviceKind]:
@@ -109,14 +109,14 @@ def lost_gpu(what: What, limits: Policy, policy: str, facts: Fingerprint, python
 
 
 def merge(
-    found: Mapping[Side, Found],
+    declarations: Mapping[Side, Declarations],
     sides: Mapping[Side, SideWork],
     devices: Sequence[DeviceKind],
     globs: Sequence[str],
 ) -> list[Case]:
     """Return the cases of base ∪ head, sorted by id."""
     described: dict[str, dict[DeviceKind, dict[Side, dict[str, Any]]]] = {}
-    for name, one in found.items():
+    for name, one in declarations.items():
         for case in one.cases.values():
             described.setdefault(case["id"], {}).setdefault(case["device"], {})[name] = case
     wanted = [i for i in sorted(described) if not globs or any(matches(pattern, i) for pattern in globs)]
@@ -127,30 +127,33 @@ def merge(
             in_sides = described[ident][device]
             any_side = next(iter(in_sides.values()))
             made = {
-                name: _side(name, side, in_sides.get(name), found, any_side, bool(here)) for name, side in sides.items()
+                name: _side(name, side, in_sides.get(name), declarations, any_side, bool(here))
+                for name, side in sides.items()
             }
             stopped: Literal["decided", "skipped"] = "decided" if here else "skipped"
             cases.append(Case(id=ident, kernel=any_side["kernel"], device=device, sides=made, stopped=stopped))
     return cases
 
 
-def require_some(cases: Sequence[Case], found: Mapping[Side, Found], known: Declared, globs: Sequence[str]) -> None:
+def require_some(
+    cases: Sequence[Case], declarations: Mapping[Side, Declarations], known: Declared, globs: Sequence[str]
+) -> None:
     """Raise UsageError where there is nothing to measure, or a glob matches no case, unless a broken file or a command
     that did not run could still match."""
     names = sorted({*known.kernels, *known.commands})
     lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
-    if not cases and known.unrun and not any(one.files or one.scripts for one in found.values()):
+    if not cases and known.unrun and not any(one.files or one.scripts for one in declarations.values()):
         lost = [*globs]
     names += [f"{name}/*" for name in known.unrun]
     if lost:
-        whys = (next(_skipped(glob, found), "") or nearest(glob, names) for glob in lost)
+        whys = (next(_skipped(glob, declarations), "") or nearest(glob, names) for glob in lost)
         raise UsageError("; ".join(f"{glob}: matches no case: {why}" for glob, why in zip(lost, whys, strict=True)))
     if cases:
         return
-    broken = [failure for one in found.values() for failure in one.files]
+    broken = [failure for one in declarations.values() for failure in one.files]
     if broken:
         raise UsageError(f"{broken[0].file}: {UNREAD[broken[0].why]}: {broken[0].reason.text}: no case is left")
-    if skipped := ended(found):
+    if skipped := ended(declarations):
         raise UsageError(skipped[0])
     raise UsageError(f"{FILE}: suite: its files declare no case: decorate a function with @perfci.kernel")
 
@@ -160,8 +163,8 @@ def may_match(globs: Iterable[str], kernel: str) -> bool:
     return any(matched(glob, (), Declared(unrun=[kernel])) for glob in globs)
 
 
-def _skipped(glob: str, found: Mapping[Side, Found]) -> Iterator[str]:
-    for side in found.values():
+def _skipped(glob: str, declarations: Mapping[Side, Declarations]) -> Iterator[str]:
+    for side in declarations.values():
         for one in side.scripts:
             if one["listed"]["skipped"] and may_match([glob], one["kernel"]):
                 yield f"{one['file']} is skipped: {one['listed']['skipped']}"
@@ -176,11 +179,11 @@ def _gone(head: CaseSide) -> bool:
     return head.status == "absent" and (head.reason is None or head.reason.kind == "absent")
 
 
-def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Policy) -> list[str]:
+def redeclared(cases: Sequence[Case], declarations: Mapping[Side, Declarations], policy: Policy) -> list[str]:
     """Return a note on kernels whose own limits head declares otherwise."""
-    if "base" not in found:
+    if "base" not in declarations:
         return []
-    ours, theirs = found["base"].cases, found["head"].cases
+    ours, theirs = declarations["base"].cases, declarations["head"].cases
     both = [case for case in cases if case.key in ours and case.key in theirs and case.stopped != "skipped"]
     names = dict.fromkeys(
         case.kernel for case in both if _own(ours[case.key], policy) != _own(theirs[case.key], policy)
@@ -190,10 +193,10 @@ def redeclared(cases: Sequence[Case], found: Mapping[Side, Found], policy: Polic
     return [f"{BASE_JUDGES}: the limits that {listed(names, 5, '`')} declares itself differ"]
 
 
-def ended(found: Mapping[Side, Found]) -> list[str]:
+def ended(declarations: Mapping[Side, Declarations]) -> list[str]:
     """Return notes on benchmark scripts that have no case here, fail behind some of their calls, or lack references."""
     sides: dict[tuple[str, str], list[str]] = {}
-    for name, side in found.items():
+    for name, side in declarations.items():
         for one in side.scripts:
             known = one["listed"]
             skipped = known["skipped"] and f"skipped: it has no case here: {known['skipped']}"
@@ -220,7 +223,7 @@ def _side(
     name: Side,
     side: SideWork,
     described: dict[str, Any] | None,
-    found: Mapping[Side, Found],
+    declarations: Mapping[Side, Declarations],
     any_side: dict[str, Any],
     measured: bool,
 ) -> CaseSide:
@@ -228,8 +231,8 @@ def _side(
         return CaseSide(status="failed", reason=side.failure, file=any_side["file"], line=any_side["line"])
     if described is None:
         file = any_side["file"]
-        if file in found[name].broken:
-            reason = next(f.reason for f in found[name].files if f.file == file)
+        if file in declarations[name].broken:
+            reason = next(f.reason for f in declarations[name].files if f.file == file)
             return CaseSide(status="failed", reason=reason, file=file, line=any_side["line"])
         return CaseSide(status="absent", reason=Reason(kind="absent", text=f"{name} does not declare it"))
     made = CaseSide(file=described["file"], line=described["line"], params=described["params"])
@@ -241,7 +244,7 @@ def _side(
 
 def subjects(
     cases: Sequence[Case],
-    found: Mapping[Side, Found],
+    declarations: Mapping[Side, Declarations],
     names: Mapping[str, str],
     *,
     first: Side = "base",
@@ -251,7 +254,7 @@ def subjects(
     for case in cases:
         if case.stopped == "skipped":
             continue
-        described = _described(case, found, first)
+        described = _described(case, declarations, first)
         own = described["limits"] if described else []
         where = f"{described['file']}:{described['line']}" if described else ""
         told = reports(case)
@@ -270,13 +273,13 @@ def subjects(
     return made
 
 
-def timing_of(case: Case, found: Mapping[Side, Found], limits: Policy) -> TimingMode:
+def timing_of(case: Case, declarations: Mapping[Side, Declarations], limits: Policy) -> TimingMode:
     """Return the timing mode that a case asks for."""
-    described = _described(case, found)
+    described = _described(case, declarations)
     asked: TimingMode = (described["timing"] if described else None) or limits.timing
     return asked
 
 
-def _described(case: Case, found: Mapping[Side, Found], first: Side = "base") -> dict[str, Any] | None:
-    sides = (found[name].cases for name in dict.fromkeys([first, *SIDES]) if name in found)
+def _described(case: Case, declarations: Mapping[Side, Declarations], first: Side = "base") -> dict[str, Any] | None:
+    sides = (declarations[name].cases for name in dict.fromkeys([first, *SIDES]) if name in declarations)
     return next((cases[case.key] for cases in sides if case.key in cases), None)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
-from perfci.measure.bench import Bench, Checked, Refusal, case_fields
+from perfci.measure.bench import Bench, CheckReply, Refusal, case_fields
 from perfci.measure.budget import Budget
-from perfci.measure.cases import Found
+from perfci.measure.cases import Declarations
 from perfci.measure.journal import Journal
 from perfci.measure.timing import MOST_SETS, Probe
 from perfci.model.base import Document, Side
@@ -64,7 +64,7 @@ class Checker:
         self,
         bench: Bench,
         name: Side,
-        found: Found,
+        declarations: Declarations,
         journal: Journal,
         budget: Budget,
         fuzz: bool,
@@ -73,7 +73,7 @@ class Checker:
         base: "Checker | None" = None,
     ) -> None:
         """`asked`: case key → timing mode. `base`: settled before head's."""
-        self.bench, self.name, self.found, self.asked, self.base = bench, name, found, asked, base
+        self.bench, self.name, self.declarations, self.asked, self.base = bench, name, declarations, asked, base
         self.journal, self.budget, self.fuzz, self.note = journal, budget, fuzz, note
         self.probes = {key: Probe(**probe) for key, side, probe in journal.probes if side == name}
         self.wait: Wait | None = None
@@ -81,8 +81,8 @@ class Checker:
         self._spare: list[Worker] = []
         self.loading = False
         self._case: Case | None = None
-        self._reply: Checked | Died | None = None
-        self._unsettled: list[tuple[Case, Checked | Died]] = []
+        self._reply: CheckReply | Died | None = None
+        self._unsettled: list[tuple[Case, CheckReply | Died]] = []
         self._anew = False
         """Fuzzed shapes that the worker has checked are checked again."""
         self._given: dict[str, tuple[object, object, bool]] = {}
@@ -131,7 +131,7 @@ class Checker:
         except Died as died:
             self._reply = died
         else:
-            shapes = 1 + (self.found.cases[case.key]["fuzz"] if self.fuzz else 0)
+            shapes = 1 + (self.declarations.cases[case.key]["fuzz"] if self.fuzz else 0)
             self.wait = worker.wait(self.budget.patience(shapes * self.bench.timeout))
 
     def go_on(self) -> None:
@@ -145,7 +145,7 @@ class Checker:
                 self._ask()
             else:
                 reply = self._worker.answer(waited.timeout, waited=waited)
-                self._reply = self._worker.fit(Checked, "check", reply)
+                self._reply = self._worker.fit(CheckReply, "check", reply)
         except Died as died:
             self._reply = died
 
@@ -158,7 +158,7 @@ class Checker:
         if beside and self._disturbed(reply):
             self.close()  # with the memory that it holds
             return False
-        if isinstance(reply, Checked):
+        if isinstance(reply, CheckReply):
             if self._misses(case, reply):
                 check = case.sides[self.name].check
                 check.missed, check.miss = reply.text[:400], reply.missed
@@ -174,15 +174,15 @@ class Checker:
         self._unsettled.append((case, reply))
         return True
 
-    def _misses(self, case: Case, reply: Checked) -> bool:
+    def _misses(self, case: Case, reply: CheckReply) -> bool:
         """Another provider of a script may draw weights of its own: what base misses says nothing of head."""
         side = case.sides[self.name]
         if self.name != "base" or reply.ok or reply.kind not in ("wrong", "nan") or side.check.missed:
             return False
         return any(one["file"] == side.file and one["reference"] for one in self.bench.sides["base"].scripts)
 
-    def _disturbed(self, reply: Checked | Died) -> bool:
-        if isinstance(reply, Checked):
+    def _disturbed(self, reply: CheckReply | Died) -> bool:
+        if isinstance(reply, CheckReply):
             return _is_short(reply.text) if not reply.ok else reply.unredrawn == NO_ROOM
         late = reply.reason.kind == "timeout" and self.budget.left > 0
         return late or _is_short(reply.reason.text)
@@ -228,9 +228,9 @@ class Checker:
                 later.append(case)
         return later
 
-    def _is_held(self, case: Case, reply: Checked | Died, again: Sequence[Case]) -> bool:
+    def _is_held(self, case: Case, reply: CheckReply | Died, again: Sequence[Case]) -> bool:
         """True also where tolerances do not matter."""
-        if self.base is not None and isinstance(reply, Checked) and _base_check(case).missed:
+        if self.base is not None and isinstance(reply, CheckReply) and _base_check(case).missed:
             return self._given[case.key][2]
         if self.base is None or isinstance(reply, Died) or not (reply.ok or reply.kind == "wrong"):
             return True
@@ -240,7 +240,7 @@ class Checker:
             return given != (None, None) or not late
         return (theirs.rtol, theirs.atol) in ((reply.rtol, reply.atol), given)
 
-    def _settle(self, case: Case, reply: Checked | Died, beside: bool, left: int) -> bool:
+    def _settle(self, case: Case, reply: CheckReply | Died, beside: bool, left: int) -> bool:
         side, probe = case.sides[self.name], None
         before = side.model_copy(deep=True)
         try:
@@ -310,7 +310,7 @@ def _is_short(text: str) -> bool:
 
 
 def _found(
-    bench: Bench, worker: Worker | None, name: Side, case: Case, told: Checked, asked: TimingMode
+    bench: Bench, worker: Worker | None, name: Side, case: Case, told: CheckReply, asked: TimingMode
 ) -> Probe | None:
     """Return None where the result is wrong. Raises Died."""
     side = case.sides[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfci.measure.bench import Bench
 from perfci.measure.budget import Budget
-from perfci.measure.cases import Found, timing_of
+from perfci.measure.cases import Declarations, timing_of
 from perfci.measure.checker import LATE, Checker, unchecked
 from perfci.measure.journal import Journal
 from perfci.measure.place import Place
@@ -34,7 +34,7 @@ Probes = dict[str, dict[Side, Probe]]
 def check_all(
     cases: Sequence[Case],
     place: Place,
-    found: Mapping[Side, Found],
+    declarations: Mapping[Side, Declarations],
     journal: Journal,
     budget: Budget,
     *,
@@ -48,7 +48,7 @@ def check_all(
     (`Seal.own`). A case that the budget does not reach in every side is skipped in all: only what was right is timed.
     """
     probes: Probes = {}
-    asked = {case.key: timing_of(case, found, place.limits) for case in cases}
+    asked = {case.key: timing_of(case, declarations, place.limits) for case in cases}
     for device, bench in place.benches.items():
         kernels = [case for case in cases if case.device == device and case.origin == "kernel"]
 
@@ -56,7 +56,7 @@ def check_all(
             sides: list[Checker] = []
             for name in place.sides:
                 base = sides[0] if sides else None
-                sides.append(Checker(bench, name, found[name], journal, budget, fuzz, note, asked, base))
+                sides.append(Checker(bench, name, declarations[name], journal, budget, fuzz, note, asked, base))
             return sides
 
         shares = lanes(kernels, most_lanes(device))
@@ -218,7 +218,7 @@ def _close(checkers: "Sequence[Checker]") -> None:
     close_all(worker for checker in checkers for worker in checker.workers)
 
 
-def settle_all(cases: Sequence[Case], place: Place, found: Mapping[Side, Found], probes: Probes) -> None:
+def settle_all(cases: Sequence[Case], place: Place, declarations: Mapping[Side, Declarations], probes: Probes) -> None:
     """Fix how each case is measured, the same in base and head; a case that cannot be measured so has failed."""
     for case in cases:
         working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
@@ -226,7 +226,7 @@ def settle_all(cases: Sequence[Case], place: Place, found: Mapping[Side, Found],
             continue
         bench, gpu = place.benches[case.device], place.facts.gpu if case.device == "cuda" else None
         assert (gpu is None) == (case.device == "cpu")
-        asked = timing_of(case, found, place.limits)
+        asked = timing_of(case, declarations, place.limits)
         if asked == "auto" and any(probe.refused for name, probe in probes[case.key].items() if name not in working):
             asked = "cold"  # head's capture was not tried where base's failed
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from perfci.measure.cases import Found, ended
+from perfci.measure.cases import Declarations, ended
 from perfci.measure.place import Place
 from perfci.model.base import PolicyError, Side, UsageError
 from perfci.model.limits import Subject, declared, idle, mistake
@@ -11,9 +11,9 @@ from perfci.model.policy_text import FILE
 from perfci.model.publication import ACCEPT_LABEL
 
 
-def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
+def everything(place: Place, declarations: Mapping[Side, Declarations]) -> Declared:
     """Return what base and head declare. Raises UsageError where a command has a kernel's name."""
-    kernels = {case["id"] for one in found.values() for case in one.cases.values()}
+    kernels = {case["id"] for one in declarations.values() for case in one.cases.values()}
     taken = {ident.partition("/")[0] for ident in kernels}
     for name, side in sorted(place.sides.items(), reverse=True):  # head's first
         for command in side.policy.commands:
@@ -24,18 +24,19 @@ def everything(place: Place, found: Mapping[Side, Found]) -> Declared:
         kernels=sorted(kernels),
         commands=sorted(place.runner.idents()),
         unknown=sorted(place.runner.unknown()),
-        unrun=sorted({name for one in found.values() for name in one.unrun}),
-        whole=not any(one.broken for one in found.values()) and not any(side.failure for side in place.sides.values()),
+        unrun=sorted({name for one in declarations.values() for name in one.unrun}),
+        whole=not any(one.broken for one in declarations.values())
+        and not any(side.failure for side in place.sides.values()),
     )
 
 
-def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) -> list[str]:
+def require_covered(place: Place, declarations: Mapping[Side, Declarations], known: Declared) -> list[str]:
     """Return notes on limits that judge nothing and allow it. Raises UsageError where a limit, now or once head is
     merged, judges nothing or is wrong; PolicyError where that is base's alone."""
-    if not (known.kernels or known.commands or known.unknown or known.unrun) and (why := ended(found)):
+    if not (known.kernels or known.commands or known.unknown or known.unrun) and (why := ended(declarations)):
         raise UsageError(why[0])  # of which no limit is the cause
     base = place.sources.policy_from == "base"
-    wrong = {name: _wrong(place, name, found, known) for name in place.sides if name == "head" or base}
+    wrong = {name: _wrong(place, name, declarations, known) for name in place.sides if name == "head" or base}
     if wrong.get("base"):
         remedy = (
             f"{FILE} of head has it too: fix it there, and have that change accepted with the label {ACCEPT_LABEL}"
@@ -54,7 +55,7 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
     if base and known.whole:
         merged = known.model_copy(
             update={
-                "kernels": sorted({case["id"] for case in found["head"].cases.values()}),
+                "kernels": sorted({case["id"] for case in declarations["head"].cases.values()}),
                 "commands": sorted(place.runner.idents("head")),
             }
         )
@@ -63,12 +64,12 @@ def require_covered(place: Place, found: Mapping[Side, Found], known: Declared) 
     return notes
 
 
-def _wrong(place: Place, name: Side, found: Mapping[Side, Found], known: Declared) -> str:
+def _wrong(place: Place, name: Side, declarations: Mapping[Side, Declarations], known: Declared) -> str:
     policy, file = place.sources.policies[name], place.sources.policy_name(name)
     if text := mistake(policy, known, place.runner.reports(), file):
         return text
     try:
-        for case in found[name].cases.values() if name in found else ():
+        for case in declarations[name].cases.values() if name in declarations else ():
             where = f"{file.removesuffix(FILE)}{case['file']}:{case['line']}"
             declared(Subject(case["id"], case["device"], own=case["limits"], where=where), policy.metrics)
     except UsageError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfci.measure.bench import Bench
-from perfci.measure.cases import Found, Scouting, load, may_match
+from perfci.measure.cases import Declarations, Scouting, load, may_match
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache, put_back_cache
 from perfci.measure.sides.imports import Imports
@@ -31,14 +31,14 @@ QUIET = 5.0
 
 def discover(
     place: Place, globs: Sequence[str], stage: Callable[[str], None], *, listing: bool = False
-) -> dict[Side, Found]:
+) -> dict[Side, Declarations]:
     """Return the suites' declarations; a stem imports what scouts ask for, unless `listing`. Raises MachineError.
 
     Scripts of which no case can match `globs` are not run, and a file whose import ends the process costs only that
     file.
     """
     bench, imports = next(iter(place.benches.values())), Imports(place)
-    found: dict[Side, Found] = {}
+    declarations: dict[Side, Declarations] = {}
     tries: list[_Try] = []
     scripts = any(side.scripts for side in place.sides.values())
     _require_files(place)
@@ -50,25 +50,27 @@ def discover(
         names = kernel_names([file for one in side.scripts for file in _files(side, one)], names)
         asked = {file: kernel for file, kernel in names.items() if not globs or may_match(globs, kernel)}
         for one in side.scripts:
-            listed = [known for other in found.values() for known in other.scripts if known["tests"] == one["tests"]]
+            listed = [
+                known for other in declarations.values() for known in other.scripts if known["tests"] == one["tests"]
+            ]
             one["base"] = {known["file"]: known["listed"] for known in listed}
             one.update(names=asked, device=one["device"] or device, chosen=one["device"] is None)
-        found[name], runs.side = Found(), name
+        declarations[name], runs.side = Declarations(), name
         if side.failure or not (side.suite or side.scripts):
             continue
         with side.own(), nullcontext() if listing else imports.scouting(side) as scouting:
             try:
                 devices = [] if place.shared else list(place.benches)
-                found[name] = _load(bench, side, side.suite, side.scripts, devices, runs, scouting, tries)
+                declarations[name] = _load(bench, side, side.suite, side.scripts, devices, runs, scouting, tries)
             except Died:
                 imports.nothing("a suite file ends the process that imports it")
-                found[name] = _load_one_by_one(bench, side, runs)
-        found[name].unrun = sorted(names[file] for file in names.keys() - asked.keys())
-        found[name].imports = imports.left()
-        side.scripts = found[name].scripts
+                declarations[name] = _load_one_by_one(bench, side, runs)
+        declarations[name].unrun = sorted(names[file] for file in names.keys() - asked.keys())
+        declarations[name].imports = imports.left()
+        side.scripts = declarations[name].scripts
     _settle_caches(tries)
     imports.write()
-    return found
+    return declarations
 
 
 def _require_files(place: Place) -> None:
@@ -133,7 +135,7 @@ def _load(
     runs: _Runs,
     scouting: Scouting | None,
     tries: list[_Try],
-) -> Found:
+) -> Declarations:
     def hear(heard: Heard) -> None:
         if heard.runs:
             runs.hear(heard.runs)
@@ -145,10 +147,10 @@ def _load(
     try:
         with bench.costs.phase("import"):
             timeout = max(bench.timeout, LOAD_TIMEOUT)
-            found = load(side, worker, suite, scripts, timeout, bench.forbidden, hear, scouting)
+            declarations = load(side, worker, suite, scripts, timeout, bench.forbidden, hear, scouting)
             if scouting is not None and devices:
                 _try(bench, side, worker, devices, hear, tries)
-            return found
+            return declarations
     finally:
         worker.close()
 
@@ -178,8 +180,8 @@ def _try(
     tried.compiled = bench.parent.builds.seconds - counted > TOLD_AFTER
 
 
-def _load_one_by_one(bench: Bench, side: SideWork, runs: _Runs) -> Found:
-    whole = Found()
+def _load_one_by_one(bench: Bench, side: SideWork, runs: _Runs) -> Declarations:
+    whole = Declarations()
     working: list[str] = []
     files = sorted({str(p.relative_to(side.tree)) for glob in side.suite for p in side.tree.glob(glob) if p.is_file()})
     singles: list[tuple[str, list[str], list[dict[str, Any]]]] = [(file, [file], []) for file in files]
@@ -193,7 +195,7 @@ def _load_one_by_one(bench: Bench, side: SideWork, runs: _Runs) -> Found:
         except Died as died:
             text = f"importing it ended the process: {died.reason.text}"
             reason = died.reason.model_copy(update={"text": text, "log": f"logs/{side.name}.log"})
-            one = Found(files=[FileFailure(side=side.name, file=file, reason=reason)], broken={file})
+            one = Declarations(files=[FileFailure(side=side.name, file=file, reason=reason)], broken={file})
         else:
             working += suite
         whole.cases.update(one.cases)

@@ -101,7 +101,6 @@ def compare_environments(sides: Mapping[Side, SideWork], seen: Mapping[Side, See
 
 
 def _follows(name: str, sides: Mapping[Side, SideWork]) -> bool:
-    """PATH begins with the interpreter's folder."""
     return name == "PATH" and len({side.env["PATH"].partition(":")[2].replace(str(side.folder), "…")
                                    for side in sides.values()}) == 1  # fmt: skip
 

@@ -12,7 +12,7 @@ from perfci.measure.request import WRITTEN, How, Request, What
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.comparison import require_same
 from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
-from perfci.sources.git import Commit, Repository
+from perfci.sources.git import NamedCommit, Repository
 from perfci.system.files import Appender, disk_errors, read_lines
 
 JOURNAL = "journal.jsonl"
@@ -33,7 +33,7 @@ def earlier(out: Path) -> dict[str, Proof] | None:
     return {key: Proof.model_validate(one) for key, one in records[0].get("proofs", {}).items()}
 
 
-def begun_with(request: Request, base: Commit | None, cases: Iterable[Case] = ()) -> dict[str, Any]:
+def begun_with(request: Request, base: NamedCommit | None, cases: Iterable[Case] = ()) -> dict[str, Any]:
     """Return a journal's record of the request, with base's commit and proofs of `cases`."""
     what = request.what.model_copy(update={"base": None if base is None or request.what.itself else base.sha})
     proofs = {case.key: plain(case.proof) for case in cases if case.proof is not None}

@@ -120,9 +120,8 @@ class Loop:
     def _in_turn(self, cases: Sequence[Case]) -> list[Case]:
         """Return the open cases that go on: the cheapest, where not all come to a look that can show a regression.
 
-        Cost alone chooses, for which it does not matter which side is slower. The choice stands until each has come to
-        that look or has ended; those that then fit are next. So each case is asked as it would be alone, by its own
-        looks and its share of α, which stays that of all; the others get no answer. Both error rates hold.
+        Cost alone chooses, never what pairs show, and the choice stands until each has come to that look or has ended.
+        Each is asked as it would be alone, by its own looks and its share of α: both error rates hold.
         """
         behind = self._behind(cases)
         if self.plan.exact_pairs is not None or not any(map(self._criteria, behind)):

@@ -86,7 +86,6 @@ class Place(_Built):
 
 
 def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: Costs) -> _Built:
-    """`stack` closes them. Raises PerfciError."""
     begun = time.time()
     if not request.where.prepared:
         sources = find_sources(request)

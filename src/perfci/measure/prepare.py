@@ -20,7 +20,7 @@ from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
 from perfci.sources.environment import DOWNLOADS, HOMES, OF_HOME, TEMPORARY, side_environment
-from perfci.sources.git import Commit, Repository, means_itself
+from perfci.sources.git import NamedCommit, Repository, means_itself
 from perfci.sources.snapshot import Suite, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
 from perfci.system.files import disk_errors, end_of, remove, remove_tree
@@ -106,8 +106,8 @@ class Sources:
 
     repo: Repository | None
     root: Path
-    base: Commit | None
-    head: Commit | None
+    base: NamedCommit | None
+    head: NamedCommit | None
     policies: Mapping[Side, Policy]
     policy_from: Side
     notes: list[str]
@@ -126,7 +126,7 @@ def find_sources(request: Request) -> Sources:
     if repo is None and (what.mode == "compare" or what.committed):
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
     head = repo.head_commit() if repo else None
-    base: Commit | None = None
+    base: NamedCommit | None = None
     if repo and what.commits:
         base, head = repo.commit(what.commits[0]), repo.commit(what.commits[1])
     elif repo and what.mode == "compare":
@@ -167,7 +167,7 @@ def find_sources(request: Request) -> Sources:
     return Sources(repo, root, base, head, policies, policy_from, notes, texts)
 
 
-def _require_change(request: Request, repo: Repository, head: Commit, base: Commit) -> None:
+def _require_change(request: Request, repo: Repository, head: NamedCommit, base: NamedCommit) -> None:
     if request.what.base is not None and means_itself(request.what.base, head.sha):
         return
     dirty = repo.is_dirty(exclude=_own(request))
@@ -208,7 +208,7 @@ def in_units(limit: Limit, policy: Policy) -> dict[str, Any]:
     return limit.model_dump() | {name: bound_in_unit(value, metric) for name, value in bounds.items()}
 
 
-def policy_of(repo: Repository, commit: Commit) -> Policy | None:
+def policy_of(repo: Repository, commit: NamedCommit) -> Policy | None:
     """Return a commit's policy, or None. Raises UsageError."""
     text = repo.read(commit.sha, FILE)
     return None if text is None else parse_policy(_decode(text, FILE), f"{commit.sha[:10]}:{FILE}")
@@ -284,7 +284,7 @@ def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) 
     return SideCode(ref=str(sources.root.name), tree=snapshot_folder(sources.root, target, exclude))
 
 
-def _info(commit: Commit | None, tree: str) -> SideCode:
+def _info(commit: NamedCommit | None, tree: str) -> SideCode:
     if commit is None:
         return SideCode(ref="working tree", tree=tree)
     return SideCode(ref=commit.ref, commit=commit.sha, subject=commit.subject, tree=tree)

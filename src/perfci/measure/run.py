@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from perfci.measure.budget import Budget
-from perfci.measure.cases import Found, ended, mains, merge, redeclared, require_some, subjects
+from perfci.measure.cases import Declarations, ended, mains, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, missed, settle_all, unredrawn
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
@@ -42,7 +42,7 @@ class Cases:
     """The cases of a run, and what suites declare."""
 
     all: list[Case]
-    found: Mapping[Side, Found]
+    declarations: Mapping[Side, Declarations]
     known: Declared
     idle: list[str]
     devices: Mapping[str, str]
@@ -61,7 +61,7 @@ class Cases:
 
     def subjects(self) -> list[Subject]:
         """Return them as limits see them."""
-        return subjects(self.all, self.found, self.devices, first=self.first)
+        return subjects(self.all, self.declarations, self.devices, first=self.first)
 
 
 @dataclass
@@ -124,7 +124,6 @@ class Measurement:
             return run.results
 
     def _open(self, stack: ExitStack) -> Place:
-        """Waits until the devices are this run's."""
         place = open_place(self.request, self.progress, stack, self.costs)
         # In one order for all: two runs would wait for each other.
         for key in sorted(place.facts.uuid or "gpu-0" if device == "cuda" else "cpu" for device in place.benches):
@@ -135,9 +134,9 @@ class Measurement:
     def _discover(self, place: Place) -> Cases:
         what, planned = self.request.what, self.request.planned
         stage, devices = self.progress.stage, list(place.benches)
-        found = discover(place, what.cases, stage)
-        cases = merge(found, place.sides, devices, what.cases)
-        self._covered(place, found)  # before commands run, which may take long
+        declarations = discover(place, what.cases, stage)
+        cases = merge(declarations, place.sides, devices, what.cases)
+        self._covered(place, declarations)  # before commands run, which may take long
         with self.costs.phase("commands"):
             commands = None if planned is None else planned.known.values()
             cases += place.runner.discover(devices, what.cases, stage, commands)
@@ -145,10 +144,10 @@ class Measurement:
             cases = require_cases(planned, cases)
         if what.head_judges:
             cases = mains(cases)
-        known = everything(place, found)
-        require_some(cases, found, known, what.cases if planned is None else [])
-        idle = self._covered(place, found)
-        return Cases(cases, found, known, idle, place.facts.devices, "head" if what.head_judges else "base")
+        known = everything(place, declarations)
+        require_some(cases, declarations, known, what.cases if planned is None else [])
+        idle = self._covered(place, declarations)
+        return Cases(cases, declarations, known, idle, place.facts.devices, "head" if what.head_judges else "base")
 
     def _plan(self, place: Place, cases: Cases) -> _Settled:
         planned = self.request.planned
@@ -160,9 +159,9 @@ class Measurement:
     def _tell_idle(self, place: Place, settled: _Settled) -> None:
         """Find scripts that fail, and limits that ask nothing, or less than base's. Raises UsageError."""
         cases, limits = settled.cases, place.limits
-        cases.idle += ended(cases.found)
+        cases.idle += ended(cases.declarations)
         if settled.plan.judged:
-            cases.idle += [] if self.request.what.head_judges else redeclared(cases.all, cases.found, limits)
+            cases.idle += [] if self.request.what.head_judges else redeclared(cases.all, cases.declarations, limits)
             cases.idle += looser(limits, cases.subjects(), cases.known.kernels)
 
     def _settle_plan(self, place: Place, settled: _Settled) -> None:
@@ -182,7 +181,13 @@ class Measurement:
             self.progress.stage("proving what did not change")
             with self.costs.phase("prove", whole=True):
                 settled.unproved = prove(
-                    cases, place, settled.cases.found, plan, settled.budget, self.progress.stage, fuzz=not what.quick
+                    cases,
+                    place,
+                    settled.cases.declarations,
+                    plan,
+                    settled.budget,
+                    self.progress.stage,
+                    fuzz=not what.quick,
                 )
         settled.run = _new_run()
         if known is None and (lot := self._lot(settled.run)):
@@ -205,8 +210,8 @@ class Measurement:
         results.fail_on = limits.fail_on
         results.gpu_hour, results.custom_metrics = limits.gpu_hour, limits.metrics
         results.cases = cases.all
-        results.files = [failure for one in cases.found.values() for failure in one.files]
-        results.imports = cases.found["head"].imports
+        results.files = [failure for one in cases.declarations.values() for failure in one.files]
+        results.imports = cases.declarations["head"].imports
         results.notes = [*place.sources.notes, *settled.unproved, *cases.idle, *remarks(what, plan, place.sides)]
         explained = what.question is None or what.question.explained
         profiled = cases.open and explained and ("cuda" in place.benches or not plan.judged)
@@ -225,9 +230,11 @@ class Measurement:
         self._together(run.budget)
         fuzz = not self.request.what.quick
         with self.costs.phase("check"):
-            probes = check_all(cases.measured, place, cases.found, run.journal, run.budget, fuzz=fuzz, note=stage)
+            probes = check_all(
+                cases.measured, place, cases.declarations, run.journal, run.budget, fuzz=fuzz, note=stage
+            )
         run.journal.restore(cases.measured)
-        settle_all(cases.measured, place, cases.found, probes)
+        settle_all(cases.measured, place, cases.declarations, probes)
 
     def _prove_work(self, run: _Run) -> None:
         if seeks_proof(self.request.what, run.place, run.plan):
@@ -304,13 +311,13 @@ class Measurement:
         results.costs = self.costs.so_far()
         results.seconds = sum(results.costs.values())
 
-    def _covered(self, place: Place, found: Mapping[Side, Found]) -> list[str]:
+    def _covered(self, place: Place, declarations: Mapping[Side, Declarations]) -> list[str]:
         """Where base alone is wrong, results without a number are written: their publisher sees that head fixes it."""
-        known = everything(place, found)
+        known = everything(place, declarations)
         if self.request.what.question is not None:
             return []  # no limit of the policy is asked
         try:
-            return require_covered(place, found, known)
+            return require_covered(place, declarations, known)
         except PolicyError:
             self.results = self._begun(place, _new_run(), make_plan(self.request, place, [], known))
             raise
@@ -337,22 +344,22 @@ class Measurement:
         with ExitStack() as stack:
             place = open_place(self.request, self.progress, stack, self.costs, listing=True)
             globs = self.request.what.cases
-            found = discover(place, globs, self.progress.stage, listing=True)
-            known = everything(place, found)
-            notes = require_covered(place, found, known)
-            cases = merge(found, place.sides, list(place.benches), globs)
+            declarations = discover(place, globs, self.progress.stage, listing=True)
+            known = everything(place, declarations)
+            notes = require_covered(place, declarations, known)
+            cases = merge(declarations, place.sides, list(place.benches), globs)
             cases += place.runner.declared(list(place.benches), globs)
-            require_some(cases, found, known, globs)
-            seen = subjects(cases, found, place.facts.devices)
+            require_some(cases, declarations, known, globs)
+            seen = subjects(cases, declarations, place.facts.devices)
             request = self.request.but(mode="compare")
             plan = make_plan(request, place, seen, known)
-            broken = [f"{UNREAD[f.why]}: {f.file}: {f.reason.text}" for one in found.values() for f in one.files]
+            broken = [f"{UNREAD[f.why]}: {f.file}: {f.reason.text}" for one in declarations.values() for f in one.files]
             notes += [*filter(None, [place.lost]), *piped(place.sides["head"].policy.commands), *told(plan.criteria)]
             notes += looser(place.limits, seen, known.kernels)
             if "cuda" in place.benches and plan.observed:
                 notes += find_profilers(place, plan, request.how, request.where.out).unanswerable(plan)
             asked = criteria(place.limits, seen, known.kernels, purpose="reference")
-            notes += ended(found)
+            notes += ended(declarations)
             return Listing(cases, plan, [one for one in asked if one.kind == "creep"], place.facts, broken, notes)
 
 

@@ -1,7 +1,6 @@
 """A criterion: one limit on one metric of one case, and all that is known of the kinds of limits.
 
-To add a kind of limit, begin here. New design are one in either direction (`beyond()` and `stats/decide.py` take the
-other side for an improvement) and an absolute change (`broken_by()` and `stats/answer.py` take ratios).
+To add a kind of limit, begin here:
 
 1. Name it in `Kind`. The type checker then names each `match` below that must say what holds of it: what it compares
    with, beyond which side of it a value is wrong, which of two is stricter, how it is listed. `Key` and `asked()` are

@@ -62,7 +62,7 @@ class Attempt(Document):
     url: str = ""
 
 
-class Standing(Document):
+class MainStanding(Document):
     """How a metric stood on main to the reference, on the last night that tells."""
 
     case: str
@@ -111,7 +111,7 @@ class Publication(Document):
     checked: bool = True
     """A check of the head says the same; else nothing can be accepted."""
     acceptance: Acceptance | None = None
-    standings: list[Standing] = Field(default_factory=list)
+    standings: list[MainStanding] = Field(default_factory=list)
     """Of the cases that the change moves most. They judge nothing."""
     attempts: list[Attempt] = Field(default_factory=list)
     """Earlier ones of this head, oldest first."""

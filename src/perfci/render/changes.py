@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from perfci.history.check import Checked, Over, Proposal, Standing
+from perfci.history.check import HistoryCheck, Over, Proposal, Standing
 from perfci.model.base import DeviceKind
 from perfci.model.text import count, shell, short
 from perfci.model.units import limit_percent, show_span
@@ -13,7 +13,7 @@ MOST = 100
 """Entries of a list; JSON has all."""
 
 
-def render(found: Checked) -> str:
+def render(found: HistoryCheck) -> str:
     """Return a check's answer as plain lines."""
     return "\n".join(_lines(found)) + "\n"
 
@@ -31,7 +31,7 @@ def between(one: Proposal) -> str:
     return f"between {short(one.good)} and {short(one.bad)}"
 
 
-def _lines(found: Checked) -> Iterator[str]:
+def _lines(found: HistoryCheck) -> Iterator[str]:
     yield (
         f"{count(found.nights, 'night')}, {found.series} series with {count(found.answers, 'answer')}, "
         f"{found.unanswered} without in the latest epoch: "

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from perfci.judge.status import order
-from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, Publication, Standing
+from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, MainStanding, Publication
 from perfci.model.report import Row
 from perfci.model.text import shell, shorten
 from perfci.render import parts
@@ -198,7 +198,7 @@ def _accepted(publication: Publication) -> Safe:
     return Safe(f"Accepted by {code(accepted.by, 40)} on {markdown(_minute(accepted.at), 30)}{reason}")
 
 
-def _standing(one: Standing) -> Safe:
+def _standing(one: MainStanding) -> Safe:
     points, width = (one.ratio - 1) * 100, (one.high - one.low) / 2 * 100
     digits = 1 if width >= 0.1 or width == 0 else 2
     size = f"{abs(points):.{digits}f}"

@@ -132,7 +132,7 @@ def means_itself(rev: str, head: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Commit:
+class NamedCommit:
     """A commit as people name it."""
 
     ref: str
@@ -185,7 +185,7 @@ class Repository:
         listed = _output(self.git("ls-files", "-z", "--cached", "--others", "--exclude-standard"))
         return sorted({path for path in listed.split("\0") if path})
 
-    def head_commit(self) -> Commit | None:
+    def head_commit(self) -> NamedCommit | None:
         """Return the commit checked out, named after its branch; None without a commit."""
         done = self.git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", allow=(0, 1))
         if done.returncode:
@@ -193,7 +193,7 @@ class Repository:
         branch = self.git("symbolic-ref", "--quiet", "--short", "HEAD", allow=(0, 1))
         return self._commit(_output(branch) or "HEAD", _output(done))
 
-    def commit(self, rev: str) -> Commit:
+    def commit(self, rev: str) -> NamedCommit:
         """Return the commit of `rev`: branch, tag, hash, `HEAD~2`, a branch of origin. Raises UsageError."""
         sha = self._resolve(rev)
         if sha is None and re.split(r"[~^@:]", rev)[0] not in ("", "HEAD"):
@@ -223,7 +223,7 @@ class Repository:
         """Tell whether there is a remote named origin."""
         return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
-    def resolve_base(self, ref: str | None, pull_request: bool) -> Commit:
+    def resolve_base(self, ref: str | None, pull_request: bool) -> NamedCommit:
         """Return the commit that HEAD is compared with.
 
         For a pull request's merge commit its first parent; otherwise the merge-base of HEAD and `ref`, by default
@@ -295,7 +295,7 @@ class Repository:
             raise UsageError(f"{rev!r}: more than one commit begins like this: write more of its hash")
         return None
 
-    def _default_base(self) -> Commit:
+    def _default_base(self) -> NamedCommit:
         for full_ref in _DEFAULT_BASES:
             if (sha := self._resolve(full_ref)) is not None:
                 return self._commit(_output(self.git("rev-parse", "--abbrev-ref", full_ref)), sha)
@@ -304,10 +304,10 @@ class Repository:
             "name one with --base REF"
         )
 
-    def _commit(self, ref: str, sha: str) -> Commit:
+    def _commit(self, ref: str, sha: str) -> NamedCommit:
         args = ("log", "-1", "--no-show-signature", "--no-notes", "--encoding=UTF-8", "--format=%s", sha)
         subject = self.git(*args).stdout.decode(errors="replace")
-        return Commit(ref, sha, escaped(subject.removesuffix("\n"), 200))
+        return NamedCommit(ref, sha, escaped(subject.removesuffix("\n"), 200))
 
 
 def fetching(rev: str, *options: str) -> str:

@@ -191,12 +191,10 @@ def _write_commit(store: _Store, sha: str, dest: Path, label: str) -> None:
 
 
 def _split(output: bytes) -> list[str]:
-    """Bytes that are not UTF-8 survive as `os.fsdecode` keeps them."""
     return [os.fsdecode(entry) for entry in output.split(b"\0") if entry]
 
 
 def _submodules(dest: Path) -> dict[str, dict[str, str]]:
-    """Path → name, path and update."""
     file = dest / ".gitmodules"
     if file.is_symlink() or not file.is_file():
         return {}

@@ -277,7 +277,6 @@ class _Scan:
         return (own + start if gain > _DOUBT else None), False
 
     def _moved(self, row: int, sd: Array, noise: Noise) -> bool:
-        """Set the last change elsewhere, where that leaves nothing to propose."""
         last, n = self.proposed[row][-1], int(self.n[row] + self.previous[row])
         if last.kind == "drift" or self.n[row] > WINDOW or not self.previous[row]:
             return False
@@ -334,7 +333,6 @@ def _spread(u: Array) -> float:
 
 
 def _factor(spread: float) -> float:
-    """f; what chance may do is 1."""
     return spread if spread > _WIDER else 1.0
 
 
@@ -354,7 +352,6 @@ def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Propo
 
 
 def _sized(one: _Proposed, columns: Ints, before: Level, after: Level) -> Change:
-    """The difference of two levels, and the root of their squared half-widths."""
     size = after.value - before.value
     half = float(np.hypot(before.high - before.low, after.high - after.low)) / 2
     first, at, last = (int(columns[i]) for i in (one.first - 1, one.at, one.last))

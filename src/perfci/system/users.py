@@ -269,7 +269,6 @@ def keep_outputs(folder: Path, sources: Path, account: Account | None = None) ->
 
 
 def _own(top: Path, user: int, group: int, mask: int) -> None:
-    """Leave out links and files of several names."""
     os.chown(top, user, group, follow_symlinks=False)
     top.chmod(stat.S_IMODE(top.lstat().st_mode) & mask)
     for name, folder, info in _below(top):

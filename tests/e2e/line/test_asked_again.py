@@ -7,7 +7,7 @@ import pytest
 from perfci.measure.journal import Journal, begun_with, gone_on
 from perfci.measure.request import MEASURE_ALL, WRITTEN, How, Request, What, Where
 from perfci.model.results import Case, CaseSide, Proof
-from perfci.sources.git import Commit
+from perfci.sources.git import NamedCommit
 
 SAID = Request.of(
     "compare", Path("/here"), Path("/there"), base="v1", cases=["a/*"], devices=["cpu"], python="py",
@@ -19,7 +19,7 @@ SAID = Request.of(
 
 def test_every_option_that_a_journal_keeps_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MEASURE_ALL, raising=False)
-    Journal(tmp_path, {}, "run", resume=False, begun=begun_with(SAID, Commit("v1", "5" * 40, ""))).close()
+    Journal(tmp_path, {}, "run", resume=False, begun=begun_with(SAID, NamedCommit("v1", "5" * 40, ""))).close()
     resumed = Request.of("compare", tmp_path, tmp_path, resume=True)
     plain = resumed.but(resume=False)
     assert gone_on(plain) is plain

@@ -32,7 +32,7 @@ from perfci.model.fingerprint import Environments, Fingerprint, GpuFacts
 from perfci.model.plan import Plan
 from perfci.model.policy import Policy
 from perfci.model.results import Case, SideCode
-from perfci.sources.git import Commit
+from perfci.sources.git import NamedCommit
 from perfci.system.child import Exit
 from tests.e2e.conftest import Repo
 from tests.judge.build import case, limit, results
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def sources(self) -> Sources:
-        base, head = (Commit("main", self.commits[name], "") for name in ("base", "head"))
+        base, head = (NamedCommit("main", self.commits[name], "") for name in ("base", "head"))
         known: Any = self.policies
         return Sources(None, Path(), base, head, known, "base", [], {})
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from perfci.judge.explain import code, differences
 from perfci.judge.explain.alone import longest, standing
 from perfci.judge.explain.numbers import pair, percent_of
-from perfci.judge.explain.seen import Finding, Seen, kernelless, see, usable
+from perfci.judge.explain.seen import Clue, Seen, kernelless, see, usable
 from perfci.judge.explain.thresholds import MINOR
 from perfci.model.base import Document, Side
 from perfci.model.kernels import identify
@@ -89,7 +89,7 @@ def explain_one(head: Profile) -> Explanation:
     return _explanation([*said[:SENTENCES], *missing], [*(one.step for one in found), *_rules(seen)])
 
 
-def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -> list[Finding]:
+def _ranked(found: list[Clue], base: Seen, head: Seen, ratio: float | None) -> list[Clue]:
     deltas = [head.device - base.device if base.groups is not None and head.groups is not None else 0.0]
     if base.trace and head.trace:
         deltas.append(head.trace.wall - base.trace.wall)
@@ -98,7 +98,7 @@ def _ranked(found: list[Finding], base: Seen, head: Seen, ratio: float | None) -
     direction = math.copysign(1.0, math.log(ratio) if ratio is not None and ratio != 1 else largest)
     whole = max((abs(one) for one in [*deltas, *(one.seconds or 0.0 for one in found)]), default=0.0)
 
-    def key(one: Finding) -> tuple[int, float, int, str]:
+    def key(one: Clue) -> tuple[int, float, int, str]:
         share = one.seconds * direction / whole if one.seconds is not None and whole > 0 else 0.0
         bucket = 0 if share >= TELLING else 2 if share <= -TELLING else 1
         return bucket, -share if bucket == 0 else 0.0, one.order, one.text

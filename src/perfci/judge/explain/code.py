@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from perfci.judge.explain.kernel_change import RESOURCES_STEP
 from perfci.judge.explain.numbers import arrow, moved, pair, percent_of
-from perfci.judge.explain.seen import Finding, Group, Seen
+from perfci.judge.explain.seen import Clue, Group, Seen
 from perfci.judge.explain.thresholds import DOMINANT, MINOR, TIME
 from perfci.model.kernels import identify
 from perfci.model.profile import KernelCode, KernelCounters, KernelUse
@@ -19,7 +19,7 @@ SOURCE = "in its machine code"
 TENSOR_STEP = "see why there is no tensor instruction: operand types, tile shapes, the architecture compiled for"
 
 
-def changes(base: Seen, head: Seen) -> list[Finding]:
+def changes(base: Seen, head: Seen) -> list[Clue]:
     """Find tensor cores lost or gained, and changes of local memory."""
     if base.groups is None or head.groups is None:
         return []
@@ -72,14 +72,14 @@ def _words(tensor: dict[str, int]) -> str:
     return " and ".join(f"{count} {opcode}" for opcode, count in sorted(tensor.items())) or "no tensor instruction"
 
 
-def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[KernelCode]) -> list[Finding]:
+def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[KernelCode]) -> list[Clue]:
     label, found = f"`{after.kernel.label}`", []
     changed = after.seconds - before.seconds if moved(before.seconds, after.seconds, TIME) else None
     was, now = _tensor(old), _tensor(new)
     if set(was) != set(now):
         verb = "other tensor instructions" if was and now else "tensor cores now" if now else "tensor cores no longer"
         text = f"{label} uses {verb}: {_words(was)} → {_words(now)} {SOURCE}"
-        found.append(Finding(5, text, changed, "" if now else f"{label}: {TENSOR_STEP}", "tensor"))
+        found.append(Clue(5, text, changed, "" if now else f"{label}: {TENSOR_STEP}", "tensor"))
     n, m = (max(one.local_loads + one.local_stores for one in codes) for codes in (old, new))
     if moved(n, m, LOCAL):
         text = f"{label}: loads and stores of local memory {arrow(n, m)} {SOURCE}"
@@ -87,7 +87,7 @@ def _same(before: Group, after: Group, old: Sequence[KernelCode], new: Sequence[
         if stacks and stacks[0] != stacks[1]:
             text += f", stack {arrow(*stacks, 'B')} a thread"
         step = f"{label}: {RESOURCES_STEP}" if m > n else ""
-        found.append(Finding(6, text, changed, step, f"resources {after.kernel.key}" if step else ""))
+        found.append(Clue(6, text, changed, step, f"resources {after.kernel.key}" if step else ""))
     return found
 
 
@@ -103,7 +103,7 @@ def _exchanged(
     head: Mapping[str, Group],
     before: Mapping[str, Sequence[KernelCode]],
     after: Mapping[str, Sequence[KernelCode]],
-) -> list[Finding]:
+) -> list[Clue]:
     gone, new = base.keys() - head.keys(), head.keys() - base.keys()
     if not gone or not new or not gone <= before.keys() or not new <= after.keys():
         return []
@@ -120,7 +120,7 @@ def _exchanged(
         f"tensor cores are used {'no longer' if lost else 'now'}: {opcodes} in the machine code of {_labels(using)}, "
         f"none in {_labels(others)}"
     )
-    return [Finding(5, text, None, TENSOR_STEP if lost else "", "tensor")]
+    return [Clue(5, text, None, TENSOR_STEP if lost else "", "tensor")]
 
 
 def _labels(groups: Iterable[Group]) -> str:

@@ -6,13 +6,13 @@ Only what base and head both tell is compared; what one lacks is never taken as 
 from perfci.judge.explain import code, kernel_change, kernel_set
 from perfci.judge.explain import host as host_change
 from perfci.judge.explain.numbers import arrow, moved, pair
-from perfci.judge.explain.seen import Finding, Seen
+from perfci.judge.explain.seen import Clue, Seen
 from perfci.judge.explain.thresholds import BYTES, INSTRUCTIONS, LEAST_BYTES, POINTS, TIME
 from perfci.judge.words import call_name
 from perfci.model.metrics import CATALOGUE, CHECKED
 
 
-def findings(base: Seen, head: Seen) -> list[Finding]:
+def findings(base: Seen, head: Seen) -> list[Clue]:
     """Return all that differs, in no order."""
     found = [*kernel_set.kernels(base, head), *kernel_change.same_kernels(base, head)]
     tensor = kernel_change.tensor(base, head)
@@ -28,7 +28,7 @@ def findings(base: Seen, head: Seen) -> list[Finding]:
     ]
 
 
-def _metrics(base: Seen, head: Seen) -> list[Finding]:
+def _metrics(base: Seen, head: Seen) -> list[Clue]:
     unseen = base.groups is None or head.groups is None
     found = []
     for name, known in CATALOGUE.items():
@@ -38,11 +38,11 @@ def _metrics(base: Seen, head: Seen) -> list[Finding]:
         least = (BYTES, LEAST_BYTES) if name in ("dram_bytes", "peak_memory") else (INSTRUCTIONS, 0.0)
         if abs(two[1] - two[0]) > POINTS if known.unit == "%" else moved(*two, *least):
             words = f"{name.replace('_', ' ')} {arrow(*two, known.unit)}"
-            found.append(Finding(10, words) if name in CHECKED else Finding(9, f"{words} ({known.about})"))
+            found.append(Clue(10, words) if name in CHECKED else Clue(9, f"{words} ({known.about})"))
     return found
 
 
-def _ranges(base: Seen, head: Seen) -> list[Finding]:
+def _ranges(base: Seen, head: Seen) -> list[Clue]:
     if base.trace is None or head.trace is None:
         return []
     before: dict[str, float] = {}
@@ -55,4 +55,4 @@ def _ranges(base: Seen, head: Seen) -> list[Finding]:
     if not pairs:
         return []
     old, new, name = max(pairs, key=lambda one: (abs(one[1] - one[0]), one[2]))
-    return [Finding(10, f"in the range {call_name(name)}: {arrow(old, new, 's')} on the device")]
+    return [Clue(10, f"in the range {call_name(name)}: {arrow(old, new, 's')} on the device")]

@@ -3,13 +3,13 @@
 import math
 
 from perfci.judge.explain.numbers import arrow, finite, gain, moved, n_to, number, pair, percent_of
-from perfci.judge.explain.seen import UP, Copied, Finding, Seen, calls_of, copied, idle, pinning
+from perfci.judge.explain.seen import UP, Clue, Copied, Seen, calls_of, copied, idle, pinning
 from perfci.judge.explain.thresholds import BANDWIDTH, IDLE, IDLE_POINTS, INSTRUCTIONS, ONCE
 from perfci.judge.words import call_name
 from perfci.model.profile import CopyKind
 
 
-def copies(base: Seen, head: Seen) -> list[Finding]:
+def copies(base: Seen, head: Seen) -> list[Clue]:
     """Find copies that changed kind, came or went, or move more or slower."""
     if base.trace is None or head.trace is None:
         return []
@@ -19,12 +19,12 @@ def copies(base: Seen, head: Seen) -> list[Finding]:
         if before is not None and after is not None:
             found += _copy_changed(kind, before, after, head.trace.wall)
         elif after is not None:
-            found.append(Finding(5, f"{UP[kind]} is new: {_amount(kind, after)}", after.seconds))
+            found.append(Clue(5, f"{UP[kind]} is new: {_amount(kind, after)}", after.seconds))
         elif before is not None:
-            found.append(Finding(5, f"{UP[kind]} is gone: {_amount(kind, before)}", -before.seconds))
+            found.append(Clue(5, f"{UP[kind]} is gone: {_amount(kind, before)}", -before.seconds))
     sets = pair(base.trace.sets, head.trace.sets)
     if sets and abs(sets[1] - sets[0]) >= ONCE:
-        found.append(Finding(11, f"{arrow(*sets)} memory sets"))
+        found.append(Clue(11, f"{arrow(*sets)} memory sets"))
     return found
 
 
@@ -33,7 +33,7 @@ def _amount(kind: CopyKind, one: Copied) -> str:
     return f"{number(one.bytes, 'B')} in {number(one.seconds, 's')}{way if one.pageable else ''}"
 
 
-def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) -> list[Finding]:
+def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) -> list[Clue]:
     changed = after.seconds - before.seconds
     rates = pair(before.rate, after.rate)
     faster = f": {arrow(*rates, 'B/s')}" if rates else ""
@@ -44,18 +44,18 @@ def _copy_changed(kind: CopyKind, before: Copied, after: Copied, wall: float) ->
             step = pinning(kind)
             if rates and rates[0] > 0:
                 step += gain(wall, after.seconds - after.bytes / rates[0])
-        return [Finding(2, f"{UP[kind]} is {now} now{faster}", changed, step, kind)]
+        return [Clue(2, f"{UP[kind]} is {now} now{faster}", changed, step, kind)]
     if moved(before.bytes, after.bytes, INSTRUCTIONS):
-        return [Finding(6, f"{UP[kind]} moves {arrow(before.bytes, after.bytes, 'B')}", changed)]
+        return [Clue(6, f"{UP[kind]} moves {arrow(before.bytes, after.bytes, 'B')}", changed)]
     if abs(after.count - before.count) >= ONCE:
-        return [Finding(6, f"{UP[kind]} is in {n_to(before.count, after.count, 'piece')}{faster}", changed)]
+        return [Clue(6, f"{UP[kind]} is in {n_to(before.count, after.count, 'piece')}{faster}", changed)]
     if rates and moved(*rates, BANDWIDTH):
         word = "slower" if rates[1] < rates[0] else "faster"
-        return [Finding(9, f"{UP[kind]} is {word}{faster}, from the same kind of memory", changed)]
+        return [Clue(9, f"{UP[kind]} is {word}{faster}, from the same kind of memory", changed)]
     return []
 
 
-def host(base: Seen, head: Seen) -> list[Finding]:
+def host(base: Seen, head: Seen) -> list[Clue]:
     """Find allocations, synchronisations, and launches that the device waits for.
 
     Nothing of traces by different tools.
@@ -87,7 +87,7 @@ def host(base: Seen, head: Seen) -> list[Finding]:
         text = f"{verb} {where}: {name} {arrow(n, m)} an execution"
         if more:
             text += f", {percent_of(spent, after.wall)} of the time in {'it' if len(new) == 1 else 'such calls'}"
-        found.append(Finding(3 if kind == "allocation" else 4, text, finite(grown)))
+        found.append(Clue(3 if kind == "allocation" else 4, text, finite(grown)))
     if not found and (gaps := pair(idle(before), idle(after))):
         waited = finite((after.span - after.busy) - (before.span - before.busy))
         if gaps[1] >= IDLE and gaps[1] - gaps[0] >= IDLE_POINTS:
@@ -95,8 +95,8 @@ def host(base: Seen, head: Seen) -> list[Finding]:
             if moved(base.launches, head.launches, 0.0, ONCE):
                 text += f", {arrow(base.launches, head.launches)} launches"
             step = "fuse the kernels or launch them as one CUDA graph"
-            found.append(Finding(7, text, waited, step, "launch"))
+            found.append(Clue(7, text, waited, step, "launch"))
         elif gaps[0] >= IDLE and gaps[0] - gaps[1] >= IDLE_POINTS:
             text = f"no longer launch-bound: the GPU idles {arrow(*gaps, '%')} of the time between operations"
-            found.append(Finding(7, text, waited))
+            found.append(Clue(7, text, waited))
     return found

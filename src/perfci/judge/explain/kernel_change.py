@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from perfci.judge.explain.numbers import arrow, finite, moved, pair
-from perfci.judge.explain.seen import Finding, Group, Seen, value
+from perfci.judge.explain.seen import Clue, Group, Seen, value
 from perfci.judge.explain.thresholds import (
     BYTES,
     CONFLICTS,
@@ -29,7 +29,7 @@ from perfci.model.profile import RESOURCE_USAGE, KernelCounters, KernelUse
 RESOURCES_STEP = f"check launch bounds, unrolling and live values; {RESOURCE_USAGE} tells each"
 
 
-def same_kernels(base: Seen, head: Seen) -> list[Finding]:
+def same_kernels(base: Seen, head: Seen) -> list[Clue]:
     """Compare launch configuration, types, counters, time."""
     if base.groups is None or head.groups is None:
         return []
@@ -39,7 +39,7 @@ def same_kernels(base: Seen, head: Seen) -> list[Finding]:
     return found[:DETAILS]
 
 
-def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | None:
+def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Clue | None:
     causes = _configuration(before, after)
     typed = _retyped(before, after)
     significant_here = any(
@@ -60,16 +60,16 @@ def _kernel(before: Group, after: Group, base: Seen, head: Seen) -> Finding | No
     label, told = f"`{after.kernel.label}`", ", ".join([*causes.values(), *effects.values()])
     if typed:
         text = f"{label} {typed}" + (f": {told}" if told else "")
-        return Finding(5, text, None)
+        return Clue(5, text, None)
     if not causes and effects and timed and len(effects) == 1:
         counters = before.counted and after.counted
         words = "launched the same way" + (", and no counter moved" if counters else "")
-        return Finding(UNCAUSED, f"{label} takes {told}, {words}", changed, "", "machine" if counters else "")
+        return Clue(UNCAUSED, f"{label} takes {told}, {words}", changed, "", "machine" if counters else "")
     order = 6 if causes else 8
     step = of = ""
     if causes.keys() & {"registers", "spills", "local"}:
         step, of = f"{label}: {RESOURCES_STEP}", f"resources {after.kernel.key}"
-    return Finding(order, f"{label}: {told}", changed if timed else None, step, of)
+    return Clue(order, f"{label}: {told}", changed if timed else None, step, of)
 
 
 def _retyped(before: Group, after: Group) -> str:
@@ -166,10 +166,10 @@ def _effects(before: Group, after: Group, spilled: bool) -> dict[str, str]:
     return found
 
 
-def tensor(base: Seen, head: Seen) -> Finding | None:
+def tensor(base: Seen, head: Seen) -> Clue | None:
     """Find tensor cores lost or gained, over all kernels."""
     two = pair(value(base.counted, "tensor_active"), value(head.counted, "tensor_active"))
     if not two or max(two) < TENSOR or max(two) <= LOST * min(two):
         return None
     step = "see why no tensor cores: operand types, alignment to 16 bytes, and in PyTorch whether TF32 is allowed"
-    return Finding(5, f"tensor cores {arrow(*two, '%')} active", None, step if two[1] < two[0] else "")
+    return Clue(5, f"tensor cores {arrow(*two, '%')} active", None, step if two[1] < two[0] else "")

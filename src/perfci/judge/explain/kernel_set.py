@@ -5,13 +5,13 @@ from operator import attrgetter
 
 from perfci.judge.explain.kernel_change import tensor
 from perfci.judge.explain.numbers import arrow, counted, gain, moved, n_to, number, percent_of, times
-from perfci.judge.explain.seen import Finding, Group, Seen, value
+from perfci.judge.explain.seen import Clue, Group, Seen, value
 from perfci.judge.explain.thresholds import BYTES, LEAST_BYTES, ONCE, TIME
 from perfci.model.kernels import WIDTH
 from perfci.model.text import listed
 
 
-def kernels(base: Seen, head: Seen) -> list[Finding]:
+def kernels(base: Seen, head: Seen) -> list[Clue]:
     """Find kernels that appeared, vanished or changed count."""
     if base.groups is None or head.groups is None:
         return []
@@ -51,7 +51,7 @@ def _launches(base: Seen, head: Seen) -> str:
     return f"{counted(base.launches, 'kernel')} → {number(head.launches)}"
 
 
-def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
+def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Clue]:
     before, after = ({group.kernel.attention for group in (seen.groups or {}).values()} - {""} for seen in (base, head))
     left, taken = sorted(before - after), sorted(after - before)
     if not left and not taken:
@@ -66,10 +66,10 @@ def _attention(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
             f"find out what {left[0]} refuses (mask, type, head size, stride): in PyTorch "
             "torch.nn.attention.sdpa_kernel with that backend alone says why"
         )
-    return [Finding(0, f"{what}: {_launches(base, head)}{_traffic(base, head)}", seconds, step)]
+    return [Clue(0, f"{what}: {_launches(base, head)}{_traffic(base, head)}", seconds, step)]
 
 
-def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
+def _casts(base: Seen, head: Seen, short: bool) -> list[Clue]:
     """`short`: launches and traffic are told already."""
     before, after = (
         [group for group in (seen.groups or {}).values() if group.kernel.family == "cast"] for seen in (base, head)
@@ -90,10 +90,10 @@ def _casts(base: Seen, head: Seen, short: bool) -> list[Finding]:
         share = percent_of(seconds, head.device)
         step += f": the added casts take {share} of the device time{gain(head.device, seconds)}"
     more = "" if short else f"{launches}{_traffic(base, head)}"
-    return [Finding(1, f"{word}{through}: {n_to(n, m, 'cast')}{more}", seconds, step, "cast")]
+    return [Clue(1, f"{word}{through}: {n_to(n, m, 'cast')}{more}", seconds, step, "cast")]
 
 
-def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Finding]:
+def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[str, Group]) -> list[Clue]:
     before, after = ([group for group in groups.values() if group.kernel.from_library] for groups in (gone, new))
     if not before or not after or any(group.kernel.attention for group in (*gone.values(), *new.values())):
         return []
@@ -104,10 +104,10 @@ def _libraries(base: Seen, head: Seen, gone: Mapping[str, Group], new: Mapping[s
         cores = "without tensor cores by its name"
     seconds = sum(group.seconds for group in after) - sum(group.seconds for group in before)
     text = f"another library kernel: {names[0]} → {names[1]}" + (f", {cores}" if cores else "")
-    return [Finding(2, text + _traffic(base, head), seconds, "")]
+    return [Clue(2, text + _traffic(base, head), seconds, "")]
 
 
-def _exchanged(base: Seen, head: Seen, gone: list[Group], new: list[Group]) -> Finding:
+def _exchanged(base: Seen, head: Seen, gone: list[Group], new: list[Group]) -> Clue:
     seconds = sum(group.seconds for group in new) - sum(group.seconds for group in gone)
     parts = []
     for groups, word in ((new, "new"), (gone, "gone")):
@@ -118,12 +118,12 @@ def _exchanged(base: Seen, head: Seen, gone: list[Group], new: list[Group]) -> F
     if base.trace and head.trace and gone and new:
         two = sum(group.seconds for group in gone), sum(group.seconds for group in new)
         spent = f", {arrow(*two, 's')}" if moved(*two, TIME) else ""
-    return Finding(3, f"{_launches(base, head)}: {', '.join(parts)}{spent}{_traffic(base, head)}", seconds)
+    return Clue(3, f"{_launches(base, head)}: {', '.join(parts)}{spent}{_traffic(base, head)}", seconds)
 
 
 def _oftener(
     before: Mapping[str, Group], after: Mapping[str, Group], keys: Sequence[str], base: Seen, head: Seen
-) -> Finding:
+) -> Clue:
     def change(key: str) -> float:
         return after[key].seconds - before[key].seconds
 
@@ -134,4 +134,4 @@ def _oftener(
     two = sum(before[key].seconds for key in keys), sum(after[key].seconds for key in keys)
     if base.trace and head.trace and moved(*two, TIME):
         text += f", {arrow(*two, 's')}"
-    return Finding(4, text, sum(change(key) for key in keys))
+    return Clue(4, text, sum(change(key) for key in keys))

@@ -11,7 +11,7 @@ from perfci.model.profile import Call, CopyKind, Fault, KernelCounters, KernelUs
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Clue:
     """What differs or stands out."""
 
     order: int

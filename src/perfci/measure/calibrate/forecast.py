@@ -192,7 +192,6 @@ def _known(case: Case, metric: str, plan: Plan, earlier: Earlier) -> _Known | No
 
 
 def _read(path: Path, source: Source, plan: Plan, facts: Fingerprint) -> list[Earlier]:
-    """Empty unless a whole comparison on this machine."""
     try:
         results = Results.model_validate_json(path.read_bytes())
     except (OSError, ValidationError):

@@ -118,7 +118,6 @@ def conclude(results: Results, *, notes: Iterable[str] = ()) -> Calibration:
 
 
 def _measured(results: Results, plan: Plan) -> tuple[list[_Measured], list[str]]:
-    """And a line for each case that cannot be calibrated."""
     found, lacking = [], []
     for case in results.cases:
         if case.stopped == "skipped":

@@ -128,7 +128,6 @@ def _machine(about: About) -> str:
 
 
 def _facts(device: DeviceKind, tool: str, files: Sequence[File]) -> Fingerprint:
-    """As the files state: perfci saw none of it."""
     abouts = [file.about for file in files]
 
     def told(values: Sequence[str]) -> str:
@@ -174,7 +173,6 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
 
 
 def _moment(about: About) -> datetime | None:
-    """A time without a zone is taken for UTC."""
     try:
         found = datetime.fromisoformat(about.date)
     except ValueError:

@@ -167,6 +167,5 @@ def _seen(path: Path, file: Path, kind: Kind, by: By, metrics: Sequence[str]) ->
 
 
 def _refused(path: Path, file: Path, fault: Fault) -> UsageError:
-    """`file`: what was read of `path`."""
     text = fault.text.replace(file.name, str(path), 1) if file.name in fault.text else f"{path}: {fault.text}"
     return UsageError(f"import: {text}" + (f": {fault.remedy}" if fault.remedy else ""))

@@ -82,7 +82,6 @@ def read(
 
 
 def _tools(found: Mapping[Side, Sequence[Capture]]) -> list[str]:
-    """Each once: `nsys 2023.4.4`, the version where known."""
     everything = [one for some in found.values() for one in some]
     seen = [(seen.source, seen.version) for one in everything for seen in one.seen.seen.values()]
     seen += [(one.kind.removesuffix(" report"), "") for one in everything if not one.seen.seen]

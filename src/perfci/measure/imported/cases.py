@@ -95,7 +95,6 @@ def _paired(shapes: Mapping[Side, Iterable[_Shape]]) -> list[dict[Side, _Shape]]
 
 
 def _distinct(labels: Mapping[_Shape, str]) -> dict[_Shape, str]:
-    """`NAME/grid=64x8x1`, with block and then identity where needed."""
     found: dict[_Shape, str] = {}
     for parts in (1, 2, 3):
         left = {shape: _spelt(label, shape, parts) for shape, label in labels.items() if shape not in found}
@@ -141,14 +140,12 @@ def case_of(
 
 
 def _short(ident: str, names: Names, parts: Sequence[tuple[Capture, Trace | Counters | None]]) -> bool:
-    """A timeline that lacks work of the GPU has too short a time."""
     return any(
         one.timeline and concerns(missing, "device_busy") for one, _ in parts for missing in _faults(one, names, ident)
     )
 
 
 def _faults(one: Capture, names: Names, ident: str) -> list[Fault]:
-    """What was only left out is a note of the report."""
     name = "" if names.by == "kernel" else names.ids[ident]["head"]
     return [*one.seen.faults.get(name, []), *(fault for fault in one.seen.general if not fault.aside)]
 

@@ -98,7 +98,6 @@ def _results(
 
 
 def _require_same_items(cases: Sequence[Case], policy: Policy, where: str) -> None:
-    """Raise UsageError for a limit on throughput in other items than its cases have."""
     for number, limit in enumerate(policy.limits):
         for name in ("min", "max"):
             asked = item_of(getattr(limit, name)) if limit.metric == "throughput" else ""

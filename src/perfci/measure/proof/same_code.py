@@ -16,7 +16,7 @@ from typing import Any
 
 from perfci.measure.bench import Bench, Executed, case_fields
 from perfci.measure.budget import Budget
-from perfci.measure.cases import Found
+from perfci.measure.cases import Declarations
 from perfci.measure.place import LOAD_TIMEOUT, Place
 from perfci.measure.prepare import SideWork, copy_cache
 from perfci.measure.proof.differing import Differing, differing, unequal
@@ -69,7 +69,7 @@ SCRIPTS = "the suite has benchmark scripts, whose runs no tracer watches"
 def prove(
     cases: Sequence[Case],
     place: Place,
-    found: Mapping[Side, Found],
+    declarations: Mapping[Side, Declarations],
     plan: Plan,
     budget: Budget,
     note: Callable[[str], None],
@@ -81,13 +81,13 @@ def prove(
     base, head = place.sides["base"], place.sides["head"]
     differs = differing(base, head)
     whole = unequal(base, head) or (SCRIPTS if base.scripts or head.scripts else "")
-    ours, theirs = (Imported(side.folder, side.info.modules, found[side.name].suite) for side in (base, head))
+    ours, theirs = (Imported(side.folder, side.info.modules, declarations[side.name].suite) for side in (base, head))
     suite = dict.fromkeys([*ours.suite, *theirs.suite])
     apart = {file: why for file in suite if (why := _names_what_differs(file, (ours, theirs), differs))}
     shared = importing(ours, theirs, apart) if apart else ""
     left: dict[DeviceKind, Files] = {}
     for case in sought:
-        file = found["head"].cases[case.key]["suite"] if case.origin == "kernel" else ""
+        file = declarations["head"].cases[case.key]["suite"] if case.origin == "kernel" else ""
         if why := unprovable(case, plan.criteria) or whole:
             case.proof = Proof(reason=why[:1000])
         elif not differs.paths:
@@ -114,7 +114,7 @@ def prove(
             reasons = dict.fromkeys((case.key for own in files.values() for case in own), refused)
         else:
             bench, known = place.benches[device], ours.paths | theirs.paths
-            tracing = _Tracing(place, bench, tool, differs, set(apart), known, found, until, note, fuzz=fuzz)
+            tracing = _Tracing(place, bench, tool, differs, set(apart), known, declarations, until, note, fuzz=fuzz)
             reasons = _examined(files, tracing)
         for own in files.values():
             for case in own:
@@ -195,7 +195,7 @@ class _Tracing:
         differs: Differing,
         apart: set[str],
         known: Collection[str],
-        found: Mapping[Side, Found],
+        declarations: Mapping[Side, Declarations],
         end: float,
         note: Callable[[str], None],
         *,
@@ -204,7 +204,7 @@ class _Tracing:
         """`apart`: suite files whose import names what differs; `known`: what they may name of it; `end`: monotonic
         clock."""
         self.place, self.bench, self.tool, self.differs, self.note = place, bench, tool, differs, note
-        self.apart, self.known, self.found, self.end, self.fuzz = apart, known, found, end, fuzz
+        self.apart, self.known, self.declarations, self.end, self.fuzz = apart, known, declarations, end, fuzz
         self.started = 0
         self.draws = [random.SystemRandom().getrandbits(62) for _ in range(DRAWS)]
         self.exclusive = any(place.exclusive(device) for device in place.benches)
@@ -286,7 +286,7 @@ class _Process:
         self.place, self.bench, self.tool = tracing.place, tracing.bench, tracing.tool
         place, bench = self.place, self.bench
         self.asked = list(asked)
-        suite = tracing.found[side.name].suite
+        suite = tracing.declarations[side.name].suite
         self.first, self.last = ([one for one in suite if (one in tracing.apart) is last] for last in (False, True))
         """Files before the cases, and behind them."""
         self.cases = [case for cases in asked.values() for case in cases]

@@ -106,7 +106,6 @@ def _prove(
 
 
 def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
-    """Why a checked case's work would prove nothing."""
     if any(side.scripts for side in place.sides.values()):
         return SCRIPTS
     setup = place.benches["cuda"].setups.get(case.key)
@@ -251,7 +250,6 @@ def _longest(batch: "Batch") -> int:
 
 
 def _run(tasks: Sequence[Iterator[Wait]]) -> None:
-    """Let each task go on once what it waits for is there."""
     waits = {wait: task for task in tasks if (wait := next(task, None)) is not None}
     while waits:
         over = wait_first([*waits])

@@ -210,7 +210,6 @@ def _end(process: SpawnProcess) -> str:
 
 
 def _hear(one: _Running, running: Sequence[_Running], progress: Progress, notes: set[str]) -> None:
-    """Raises what refused the process. `notes`: already reported."""
     try:
         kind, *said = one.line.recv()
     except (EOFError, OSError):

@@ -146,7 +146,6 @@ class Imports:
             return None
 
     def _settle(self, stem: Stem | None, names: Mapping[str, str]) -> None:
-        """Workers import what spoils the stem, and it begins anew."""
         for _ in range(TRIES):
             if stem is None and (stem := self._planted()) is not None:
                 for name, state in names.items():
@@ -244,7 +243,6 @@ def _script_folders(side: SideWork) -> list[str]:
 
 
 def _path(side: SideWork) -> list[str]:
-    """Where its suite and scripts may find modules."""
     return list(dict.fromkeys([*side.path(), *_script_folders(side)]))
 
 

@@ -17,7 +17,7 @@ from perfci.model.comparison import claims, require_same
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
-from perfci.sources.git import Commit, Repository
+from perfci.sources.git import NamedCommit, Repository
 from perfci.sources.snapshot import file_digests
 from perfci.system.files import write_atomic
 
@@ -153,8 +153,8 @@ def _require_sources(request: Request, made: Prepared, folder: Path, scratch: Pa
         _require(folder, claims({"the working tree": made.sides["head"].info.tree}), {"the working tree": tree})
 
 
-def _commit(info: SideCode) -> Commit | None:
-    return Commit(info.ref, info.commit, info.subject) if info.commit else None
+def _commit(info: SideCode) -> NamedCommit | None:
+    return NamedCommit(info.ref, info.commit, info.subject) if info.commit else None
 
 
 def _require(folder: Path, then: Mapping[str, str], now: Mapping[str, Any]) -> None:

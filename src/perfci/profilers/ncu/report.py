@@ -161,7 +161,6 @@ def _unmeasured(launches: Sequence[Launch], numbers: Set[int]) -> list[Fault]:
 
 
 def _without(launches: Sequence[Launch], missing: Mapping[str, Sequence[int]], chip: str) -> Fault:
-    """`missing`: counter → numbers of the launches that lack it."""
     text = ", ".join(f"{name} ({len(which)})" for name, which in sorted(missing.items()))
     first, name = min((which[0], name) for name, which in missing.items())
     launch = launches[first - 1]

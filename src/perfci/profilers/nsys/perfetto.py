@@ -127,7 +127,6 @@ def _number(value: Any) -> int:
 
 
 def _slice(row: _Row) -> tuple[int, str, str, str, dict[str, Any]]:
-    """Process, its label, track, name and details."""
     _, _, source, title, columns = row
     name = source.category if title is None else title
     details: dict[str, Any] = {key: value for key, value in columns.items() if isinstance(value, int)}

@@ -254,7 +254,6 @@ def _told_kernels(rows: list[tuple[Any, ...]], number: int) -> list[KernelUse]:
 
 
 def _copies(events: Events) -> dict[int, dict[tuple[CopyKind, Memory, Memory], tuple[int, int, int]]]:
-    """By name: kind and memories → (count, bytes, ns), longest first."""
     found: dict[int, dict[Any, tuple[int, int, int]]] = defaultdict(dict)
     if (table := events.device.get(COPY)) is None:
         return found
@@ -289,7 +288,6 @@ def _enumeration(export: Export, table: str, prefix: str, default: Sequence[str]
 
 
 def _call_times(events: Events) -> dict[int, dict[str, tuple[int, int]]]:
-    """By name: function → (count, ns)."""
     found: dict[int, dict[str, tuple[int, int]]] = defaultdict(dict)
     for index, fn, count, ns in events.rows(
         "SELECT e.name, c.fn, count(*), sum(c.end - c.start) FROM calls c JOIN execs e ON e.id = c.exec GROUP BY 1, 2"

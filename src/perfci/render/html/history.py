@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from perfci.history.check import Checked, Proposal, Standing, epochs
+from perfci.history.check import HistoryCheck, Proposal, Standing, epochs
 from perfci.history.series import Curve, Device, Head
 from perfci.model.text import shell, shorten
 from perfci.model.units import limit_percent, show, show_span
@@ -88,7 +88,7 @@ def page_name(case: str) -> str:
     return f"{plain or 'case'}-{hashlib.sha256(case.encode()).hexdigest()[:12]}.html"
 
 
-def site(devices: Sequence[Device], found: Checked) -> Iterator[tuple[str, str]]:
+def site(devices: Sequence[Device], found: HistoryCheck) -> Iterator[tuple[str, str]]:
     """Yield path in the site, and text. `found` has the changes of all nights."""
     entries = _entries(devices, found)
     yield "index.html", _overview(devices, entries, found)
@@ -100,7 +100,7 @@ def site(devices: Sequence[Device], found: Checked) -> Iterator[tuple[str, str]]
         yield f"cases/{page_name(case)}", _case(case, own, facts)
 
 
-def _entries(devices: Sequence[Device], found: Checked) -> list[Entry]:
+def _entries(devices: Sequence[Device], found: HistoryCheck) -> list[Entry]:
     standings = {(one.device, one.device_name, one.case, one.metric): one for one in found.standings}
     changes: dict[tuple[str, str, str, str], list[Proposal]] = {}
     for one in found.changes:
@@ -121,7 +121,7 @@ def _page(name: str, title: str, data: Any, **values: Any) -> str:
     )  # fmt: skip
 
 
-def _overview(devices: Sequence[Device], entries: Sequence[Entry], found: Checked) -> str:
+def _overview(devices: Sequence[Device], entries: Sequence[Entry], found: HistoryCheck) -> str:
     last = max(head.started for device in devices for head in device.heads)
     over = sum(one.state == "over" for one in entries)
     return _page(

@@ -86,7 +86,6 @@ def _points(ratio: float | None) -> float | None:
 
 
 def _unit(values: Iterable[float]) -> tuple[str, float]:
-    """In which the largest of these seconds is at least 1."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     return next(((name, TIME_UNITS[name]) for name in ("s", "ms", "µs") if largest >= TIME_UNITS[name]), ("ns", 1e-9))
 
@@ -142,7 +141,6 @@ def _better(metric: str, results: Results | None) -> str:
 
 
 def _limit(row: Row, results: Results | None) -> float | None:
-    """The ratio from which on a change is for the worse, in percent."""
     if row.limit is None:
         return None
     return _number(row.limit * (100 if _better(row.metric, results) == "lower" else -100))
@@ -189,7 +187,6 @@ def _overview(
 
 
 def _clock(case: Case, start: float) -> dict[str, Any] | None:
-    """`start`: of the run, in seconds since 1970."""
     pairs = in_order(case)
     clocks = {
         name: _numbers((pair.clock[name].hertz if name in pair.clock else None for pair in pairs), 1e9)

@@ -361,7 +361,6 @@ def _readable(prepared: Prepared, out: Any) -> Any:
 
 
 def _told(prepared: Prepared, out: Any) -> tuple[list[float], str]:
-    """Return what a script's result is compared with base's by, empty where it cannot be read."""
     if prepared.scripted and prepared.bench.declared_reference() is None:
         with builtin_torch(), contextlib.suppress(Refused):
             return told_apart(_readable(prepared, out))

@@ -235,7 +235,6 @@ class _Listed:
 
 
 def _listed(script: Script, tree: str, times: tuple[float, float]) -> _Listed:
-    """Raises Unlisted where there are no calls."""
     found = _Listed()
     for index, line in enumerate(script.lines(tree)):
         run = Listing(script, tree, line, times, found.calls)

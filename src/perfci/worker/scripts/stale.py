@@ -80,7 +80,6 @@ def _tree(file: str) -> ast.AST:
 
 
 def _statements(node: ast.AST, line: int) -> Iterator[ast.stmt]:
-    """Yield the statements that hold a line, from the outermost on."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             continue
