@@ -259,6 +259,10 @@ def _build(root: Path, files: Sequence[str], read: Sequence[_File], said: list[s
     requires = [str(one) for one in system.get("requires", ["setuptools"])]
     # A side has no tags to take a version from.
     install = "SETUPTOOLS_SCM_PRETEND_VERSION=0 " * any(map(BY_TAGS.match, requires)) + "pip install --no-deps"
+    # A wheel can lack what developers have, such as folders without __init__.py: the code is taken from the tree.
+    module = re.sub(r"\W", "_", str(name))
+    editable = "--editable " * any((root / folder / module).is_dir() for folder in (".", "src"))
+    plain = f'build: {install} --target "$PERFCI_SITE" {editable}.'
     written = _written(project.get("tool", {}))
     if backend.startswith(BACKENDS) or compiles:
         lines.append(f'build: {install} --no-build-isolation --target "$PERFCI_SITE" .')
@@ -266,10 +270,10 @@ def _build(root: Path, files: Sequence[str], read: Sequence[_File], said: list[s
         if missing:
             said.append(f"build: needs {listed(missing, 8)} here, beside what the scripts import")
     elif name and any(normalized(str(name)) in one.versions for one in read):
-        lines.append(f'build: {install} --target "$PERFCI_SITE" .')
+        lines.append(plain)
         said.append(f"build: a script asks for the installed version of {name}")
     elif written and written not in files:
-        lines.append(f'build: {install} --target "$PERFCI_SITE" .')
+        lines.append(plain)
         said.append(f"build: {written} is not in the repository: the package's build writes it")
     return lines
 

@@ -66,6 +66,11 @@ def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
     assert 'build: pip install --no-deps --target "$PERFCI_SITE" .' in (repo.root / "perfci.yaml").read_text()
     assert "note   build: a script asks for the installed version of my_lib" in run.out
     (repo.root / "perfci.yaml").unlink()
+    repo.write("src/my_lib/a.py", "")
+    repo.perfci("init")
+    editable = 'build: pip install --no-deps --target "$PERFCI_SITE" --editable .\n'
+    assert editable in (repo.root / "perfci.yaml").read_text(), "with what no wheel of it holds"
+    (repo.root / "perfci.yaml").unlink()
     repo.write("setup.py", "from torch.utils.cpp_extension import CUDAExtension\nCUDAExtension('x', [])\n")
     repo.write("pyproject.toml", "[build-system]\nrequires = ['setuptools-that-nobody-has>=1']\n")
     run = repo.perfci("init")
