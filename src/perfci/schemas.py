@@ -25,7 +25,7 @@ from perfci.model.doctor import Diagnosis
 from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
 from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy
-from perfci.model.report import Report
+from perfci.model.report import Failure, Report
 from perfci.model.results import Results
 from perfci.model.suite import as_list, as_values
 from perfci.model.units import pattern
@@ -37,6 +37,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
     "shared-plan": (SharedPlan, "serialization"),
     "results": (Results, "serialization"),
     "report": (Report, "serialization"),
+    "failure": (Failure, "serialization"),
     "bisect": (Bisect, "serialization"),
     "night": (Night, "serialization"),
     "history-check": (HistoryCheck, "serialization"),

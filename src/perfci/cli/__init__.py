@@ -178,6 +178,13 @@ def compare(
         ),
     ] = False,
     env: options.Variables = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB",
+            help="Refuse, with exit code 2, a change to other files than these, and any to suite or policy.",
+        ),
+    ] = None,
     **asked: Any,
 ) -> None:
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
@@ -185,7 +192,7 @@ def compare(
         raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --shard")
     if creep and (gpus is not None or shard is not None):
         raise UsageError("--creep: is asked on one GPU in one job: leave out --gpus and --shard")
-    asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env}
+    asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env, "only": only}
     if gpus is not None:
         from perfci.cli.gpus import compare_on_gpus
 
@@ -576,5 +583,10 @@ def _say(line: str, code: int) -> int:
     with suppress(OSError):  # of a stderr that takes nothing: the exit code tells the kind all the same
         if DEBUG in sys.argv:
             traceback.print_exc()
+        if "--json" in sys.argv:
+            from perfci.model.report import Failure
+
+            typer.echo(Failure(error=line.removeprefix("perfci: "), exit_code=2 if code == 2 else 3).model_dump_json())
+            return code
         typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)
     return code

@@ -37,11 +37,11 @@ def compare_on_gpus(text: str, **asked: Any) -> NoReturn:
     members = [Member(gpu.name, {VISIBLE: gpu.uuid, ORDER: "PCI_BUS_ID"}, gpu.uuid, gpu.cores) for gpu in gpus]
     if len(members) == 1:
         os.environ.update(members[0].env)
-        tell_measured(gone_on(request).but(gpu=members[0].gpu))
-    compare_on(members, request)
+        tell_measured(gone_on(request).but(gpu=members[0].gpu), json=asked.get("json", False))
+    compare_on(members, request, json=asked.get("json", False))
 
 
-def compare_on(members: list[Member], request: Request) -> NoReturn:
+def compare_on(members: list[Member], request: Request, *, json: bool = False) -> NoReturn:
     """Compare, judge, write and tell."""
     signal.signal(signal.SIGTERM, interrupt)
     out = request.where.out
@@ -50,7 +50,7 @@ def compare_on(members: list[Member], request: Request) -> NoReturn:
     account, strict = find_account(), request.how.strict
     with keep_outputs(out, request.where.repository) as outputs:
         judging = partial(by_times, strict=strict)
-        with Teller(Console(stderr=True), judging) as teller, make_scratch() as scratch:
+        with Teller(Console(stderr=True, quiet=json), judging) as teller, make_scratch() as scratch:
             account.show(scratch)
             begun, home = time.monotonic(), scratch / "sides"
             plan = plan_host(request, members, home, teller)
@@ -68,7 +68,7 @@ def compare_on(members: list[Member], request: Request) -> NoReturn:
         report = judged(results, None, strict=strict)
         keep_samples(folders, out)
         files = write_all(out, report, results)
-    tell(report, out, files)
+    tell(report, out, files, json=json)
     raise typer.Exit(report.exit_code)
 
 

@@ -70,17 +70,19 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     if request.where.prepare is not None:
         prepare(request, request.where.prepare, Console(stderr=True))
         raise typer.Exit(0)
-    tell_measured(request)
+    tell_measured(request, json=asked.get("json", False))
 
 
-def tell_measured(request: Request) -> NoReturn:
+def tell_measured(request: Request, *, json: bool = False) -> NoReturn:
     """Measure, judge, write and tell."""
-    outcome = measure(request, Console(stderr=True))
+    outcome = measure(request, Console(stderr=True, quiet=json))
+    if json and isinstance(outcome.problem, PerfciError):
+        raise outcome.problem  # which is told as JSON, too
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
-            tell(outcome.report, request.where.out, outcome.files)
+            tell(outcome.report, request.where.out, outcome.files, json=json)
     finally:  # Ctrl-C ends those too who read stdout
-        if outcome.problem is not None:
+        if outcome.problem is not None and not json:
             typer.echo(f"perfci: {outcome.words}", err=True)
     raise typer.Exit(outcome.exit_code)
 
@@ -180,6 +182,10 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
         if asked.get("pull_request"):
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
         fields["purpose"] = "reference"
+    if asked.get("only"):
+        if "prepared" in fields:
+            raise UsageError("--only: looks at the trees before they are built: give it beside --prepare")
+        fields["only"] = asked["only"]
     fields |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     fields |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     fields |= {"budget": duration("--budget", asked["budget"])} if asked.get("budget") else {}

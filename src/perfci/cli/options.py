@@ -97,6 +97,7 @@ class Deciding:
     strict: Strict = False
     measure_all: MeasureAll = False
     resume: Resume = False
+    json: Json = False
     raw: Annotated[bool, typer.Option("--raw", hidden=True)] = False
 
 

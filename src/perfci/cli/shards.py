@@ -34,7 +34,7 @@ from perfci.system.users import keep_outputs
 _PLANNED = {
     "cases": "CASE", "base": "--base", "pull_request": "--pull-request", "quick": "--quick", "device": "--device",
     "python": "--python", "committed": "--committed", "measure_all": "--measure-all", "env": "--env",
-    "prepare": "--prepare",
+    "prepare": "--prepare", "only": "--only",
 }  # fmt: skip
 """Options that the plan answers, or that no shard takes → their spelling."""
 
@@ -123,7 +123,7 @@ def measure_shard(text: str, *, out: Path, **asked: Any) -> NoReturn:
     if out == Path(OUT):
         out = asked["where"] / f"shard-{shard.number}"
     request = read_request("compare", keeps=True, out=out, **asked)
-    tell_measured(gone_on(as_planned(request, shard, file)))
+    tell_measured(gone_on(as_planned(request, shard, file)), json=asked.get("json", False))
 
 
 def as_planned(request: Request, shard: Shard, file: Path) -> Request:

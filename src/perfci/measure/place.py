@@ -25,6 +25,7 @@ from perfci.measure.prepare import (
     make_home,
     materialise,
     neutral,
+    require_only,
 )  # fmt: skip
 from perfci.measure.request import Progress, Request
 from perfci.measure.sides import prepared
@@ -122,6 +123,8 @@ def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: C
         with costs.phase("snapshot"):
             home = _home(request, scratch, account) if kept is None else kept.home
             sides = materialise(request, sources, home, progress, seed)
+            if request.what.only and "base" in sides:
+                require_only(sides["base"], sides["head"], request.what.only)
     if request.planned is not None:
         require_planned(request.planned.sources, of_sources(sources, sides))
     first = next(iter(sides.values()))

@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from perfci.measure.request import Progress, Request
 from perfci.measure.sides.untouched import Seal
-from perfci.model.base import MachineError, Side, UsageError
+from perfci.model.base import MachineError, Side, UsageError, matches
 from perfci.model.metrics import resolve
 from perfci.model.policy import Limit, Policy, bound_in_unit
 from perfci.model.policy_text import FILE, parse_policy
@@ -21,7 +21,7 @@ from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
 from perfci.sources.environment import DOWNLOADS, HOMES, OF_HOME, TEMPORARY, side_environment
 from perfci.sources.git import NamedCommit, Repository, means_itself
-from perfci.sources.snapshot import Suite, snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.sources.snapshot import Suite, file_digests, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
 from perfci.system.files import disk_errors, end_of, remove, remove_tree
 from perfci.system.process import Parent
@@ -264,6 +264,22 @@ def materialise(request: Request, sources: Sources, home: Path, progress: Progre
     if what.itself and len({side.info.tree for side in sides.values()}) > 1:
         raise MachineError("the working tree changed while it was copied for base and head: run again")
     return sides
+
+
+def require_only(base: SideWork, head: SideWork, globs: Sequence[str]) -> None:
+    """Raise UsageError where head's tree differs from base's in a file that no glob matches, or in the policy or a file
+    of base's suite."""
+    ours, theirs = (file_digests(side.tree) for side in (base, head))
+    policy = base.policy
+    suite = [*policy.globs, *(script["file"] for script in policy.scripts)]
+    held = {
+        str(path.relative_to(side.tree)) for side in (base, head) for glob in suite for path in side.tree.glob(glob)
+    }
+    for path in sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)):
+        of = FILE if path == FILE else "the suite" if path in held else ""
+        if of or not any(matches(glob, path) for glob in globs):
+            why = f"{of} is base's" if of == FILE else f"it is of {of}, which is base's" if of else "no glob matches it"
+            raise UsageError(f"--only: {escaped(path, 300)} is not as in base, and {why}: put it back")
 
 
 def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) -> SideCode:

@@ -67,6 +67,8 @@ class What(Document, frozen=True):
     env: dict[Side, dict[str, str]] = Field(default_factory=dict)
     """Variables of one side, beyond its policy's."""
     question: Question | None = None
+    only: list[str] = Field(default_factory=list)
+    """Globs of the files that head may change; empty: all."""
     purpose: Purpose = "change"
     comparisons: int = 1
     models: int = Field(1, ge=1, le=MOST_MODELS)
@@ -143,7 +145,7 @@ class How(Document, frozen=True):
 
 WRITTEN = {
     "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--python base:",
-    "env": "--env", "quick": "--quick", "committed": "--committed", "pull_request": "--pull-request",
+    "env": "--env", "quick": "--quick", "committed": "--committed", "only": "--only", "pull_request": "--pull-request",
     "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all",
     "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
 }  # fmt: skip

@@ -284,6 +284,16 @@ class CaseProfile(Document):
     """Why something was not seen, one line each."""
 
 
+class Failure(Document):
+    """What `--json` prints where there is no report."""
+
+    version: Literal[1] = 1
+    error: str
+    """One line: what, where, and what to do."""
+    exit_code: Literal[2, 3]
+    """2: usage, policy, or a change that `--only` refuses; 3: measurement or machine."""
+
+
 class Report(Document):
     """`report.json`."""
 

@@ -161,7 +161,7 @@ def test_code_of_another_user(two_users: Repo) -> None:
 def test_each_process_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Several are measured by processes of their own; one as by a plain comparison, which asks for that GPU too."""
     called: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(cli, "compare_on", lambda members, request: called.append((members, request)))
+    monkeypatch.setattr(cli, "compare_on", lambda members, request, **_: called.append((members, request)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     asked: dict[str, Any] = {"where": tmp_path, "out": tmp_path / "out", "cases": [], "device": None}
@@ -178,7 +178,7 @@ def test_each_process_sees_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(cli, "host_gpus", lambda text: two[1:])
     monkeypatch.setattr(cli, "compare_on", pytest.fail)
 
-    def plain(request: Request) -> NoReturn:
+    def plain(request: Request, **_: Any) -> NoReturn:
         called.append((request, dict(os.environ)))
         raise typer.Exit(0)
 

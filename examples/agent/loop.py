@@ -1,0 +1,25 @@
+"""Ask a program that edits kernels until the gate shows a faster one: `python loop.py CLONE COPY PROGRAM [ARGUMENT …]`.
+
+CLONE is the judge's, with perfci's policy, and PROGRAM cannot write to it. PROGRAM runs in COPY, reads the last answer
+as JSON from stdin, and edits `src/` there.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+clone, copy, *program = sys.argv[1:]
+judge = ["perfci", "compare", "--base", "HEAD", "--only", "src/**", "--json"]
+answer: dict = {}
+for attempt in range(1, 11):
+    subprocess.run(program, cwd=copy, input=json.dumps(answer), text=True, check=True)
+    shutil.rmtree(Path(clone, "src"))
+    shutil.copytree(Path(copy, "src"), Path(clone, "src"), symlinks=True)
+    done = subprocess.run(judge, cwd=clone, stdout=subprocess.PIPE, text=True, check=False)
+    answer = json.loads(done.stdout)
+    print(f"attempt {attempt}: exit {done.returncode}: {answer.get('error') or answer['sentence']}", flush=True)
+    if done.returncode == 0 and answer["counts"].get("improvement"):
+        sys.exit(0)
+sys.exit(1)
