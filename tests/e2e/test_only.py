@@ -85,7 +85,14 @@ def test_any_other_change_ends_with_2_and_its_path(judged: Repo, what: str) -> N
 
 
 def test_no_glob_lets_head_change_what_judges_it(judged: Repo) -> None:
-    for path in ("kernels/totals.py", FILE):
+    script = "  - {script: bench/*.py, each: lines.txt}\n"
+    judged.write(
+        FILE, (judged.root / FILE).read_text().replace("suite: [kernels/*.py]\n", f"suite:\n  - kernels/*.py\n{script}")
+    )
+    for path in ("bench/sweep.py", "lines.txt"):
+        judged.write(path, "")
+    judged.commit()
+    for path in ("kernels/totals.py", "bench/sweep.py", "lines.txt", FILE):
         judged.write(path, (judged.root / path).read_text() + "# more\n")
         run = judged.perfci("compare", "--base", "HEAD", "--only", "*")
         assert run.code == 2

@@ -271,7 +271,7 @@ def require_only(base: SideWork, head: SideWork, globs: Sequence[str]) -> None:
     of base's suite."""
     ours, theirs = (file_digests(side.tree) for side in (base, head))
     policy = base.policy
-    suite = [*policy.globs, *(script["file"] for script in policy.scripts)]
+    suite = [*policy.globs, *filter(None, (script[key] for script in policy.scripts for key in ("file", "each")))]
     held = {
         str(path.relative_to(side.tree)) for side in (base, head) for glob in suite for path in side.tree.glob(glob)
     }
