@@ -373,14 +373,12 @@ def _fit(file: Path) -> list[str]:
 
 
 def _unmeasured(answer: JobAnswer, job: _Job) -> JobAnswer:
-    """A job without an artifact was not heard."""
     out = _made(job.out)
     write_atomic(out / UNMEASURED, json.dumps({"version": 1, "verdict": answer.verdict}) + "\n")
     return replace(answer, out=out, artifact=job.artifact)
 
 
 def _satisfied(changed: list[str]) -> JobAnswer:
-    """Nothing that is measured can have changed."""
     said = f"base's `ignore` names every changed file ({count(len(changed), 'file')})"
     typer.echo(f"perfci: passed without measuring: {said}")
     shown = listed([code(path) for path in changed], _MOST_FILES)

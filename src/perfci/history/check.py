@@ -264,7 +264,6 @@ def _holds(device: Device, alerts: Alerts, over: Iterable[Over], nights: Sequenc
 
 
 def _latest(device: Device) -> list[int]:
-    """With those behind it: what went wrong begins no epoch."""
     spoken = [night for curve in device.curves.values() for night in (*curve.values, *curve.nights, *curve.silent)]
     last = max(spoken, default=len(device.heads) - 1)
     return sorted({*epochs(device)[device.heads[last].epoch], *range(last + 1, len(device.heads))})

@@ -238,7 +238,6 @@ def _named(case: CaseCalibration) -> str:
 
 
 def _broken(results: Results) -> list[str]:
-    """Sides of the same code that ask or answer differently."""
     found = []
     for case in results.cases:
         base, head = case.sides["base"], case.sides["head"]

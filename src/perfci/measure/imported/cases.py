@@ -164,7 +164,6 @@ def _of(one: Capture, name: Side, names: Names, ident: str) -> Trace | Counters 
 
 
 def _launches(seen: Trace, shape: _Shape, several: Collection[_Shape]) -> Trace | None:
-    """A mean launch has neither host time nor gaps."""
     uses = [one for one in seen.kernels if _shape(one, several) == shape]
     n = math.fsum(one.count for one in uses)
     if n < 1:

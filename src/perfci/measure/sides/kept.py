@@ -271,7 +271,6 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Of files, links and folders. Raises MachineError, ValueError for anything else."""
     found = {f"{part}/{path}": digest for part in _PARTS for path, digest in file_digests(folder / part).items()}
     for part in _PARTS:
         for path in (folder / part).rglob("*"):

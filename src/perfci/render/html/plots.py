@@ -203,7 +203,6 @@ def _clock(case: Case, start: float) -> dict[str, Any] | None:
 
 
 def _roof(roof: Roof | None) -> dict[str, Any] | None:
-    """In TFLOP/s and FLOP/B; None without declared arithmetic or a ceiling."""
     if roof is None or not (roof.memory and roof.compute):
         return None
     sides = {
