@@ -15,8 +15,11 @@ judge = ["perfci", "compare", "--base", "HEAD", "--only", "src/**", "--json"]
 answer: dict = {}
 for attempt in range(1, 11):
     subprocess.run(program, cwd=copy, input=json.dumps(answer), text=True, check=True)
+    fresh = Path(f"{clone}.src")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(Path(copy, "src"), fresh, symlinks=True)
     shutil.rmtree(Path(clone, "src"))
-    shutil.copytree(Path(copy, "src"), Path(clone, "src"), symlinks=True)
+    fresh.rename(Path(clone, "src"))
     done = subprocess.run(judge, cwd=clone, stdout=subprocess.PIPE, text=True, check=False)
     answer = json.loads(done.stdout)
     print(f"attempt {attempt}: exit {done.returncode}: {answer.get('error') or answer['sentence']}", flush=True)

@@ -69,6 +69,10 @@ CHANGES: dict[str, tuple[str, Callable[[Repo], object]]] = {
     "outside": ("sitecustomize.py", lambda repo: repo.write("sitecustomize.py", "print('here')\n")),
     "mode": ("expected.py", lambda repo: (repo.root / "expected.py").chmod(0o755)),
     "link": ("expected.py", _link),
+    "shadow": ("src/expected.py", lambda repo: repo.write("src/expected.py", "def right(n):\n    return n\n")),
+    "shadow in a folder": ("src/expected/deep.py", lambda repo: repo.write("src/expected/deep.py", "")),
+    "shadow by a link": ("src/expected", lambda repo: (repo.root / "src/expected").symlink_to("lib")),
+    "compiled shadow": ("src/math.abi3.so", lambda repo: repo.write("src/math.abi3.so", "")),
     "suite": ("kernels/more.py", lambda repo: repo.write("kernels/more.py", SUITE.replace("totals", "more"))),
 }  # fmt: skip
 
@@ -96,7 +100,7 @@ def test_no_glob_lets_head_change_what_judges_it(judged: Repo) -> None:
         judged.write(path, (judged.root / path).read_text() + "# more\n")
         run = judged.perfci("compare", "--base", "HEAD", "--only", "*")
         assert run.code == 2
-        assert f"--only: {path} is not as in base, and it is " in run.err or f"{FILE} is base's" in run.err
+        assert f"--only: {path} is not as in base, " in run.err, run.err
         judged.git("checkout", "-q", path)
 
 
@@ -122,9 +126,51 @@ def test_a_faster_wrong_or_broken_library_is_told_as_one_document(judged: Repo) 
 def test_mistakes_of_the_call_are_a_document_too(judged: Repo) -> None:
     run, document = judge(judged, "--bugdet", "9s")
     assert run.code == 2 and "--bugdet" in document["error"]
-    run, document = judge(judged, "--prepared", "nowhere")
-    assert run.code == 2 and document["error"].startswith("--only: looks at the trees before they are built")
-    assert judged.perfci("compare", "--only", "src/**", "--shard", "plan.json:1/2").code == 2
+    run, document = judge(judged, "--repo", "no\udcff")
+    assert run.code == 2 and "no" in document["error"]
+    run = judged.perfci("compare", "--only", "src/**", "--shard", "plan.json:1/2")
+    assert run.code == 2 and "--only: a shard does what was planned" in run.err
+    run = judged.perfci("compare", "--only", "src/**", "--env", "A=1")
+    assert run.code == 2 and "--only: no base holds head to anything" in run.err
+    run = judged.perfci("compare", "--bogus", "--", "--json")
+    assert run.code == 2 and "--bogus" in run.err, "a case's name asks for nothing"
+
+
+def test_what_a_link_leads_to_is_held_like_the_suite(judged: Repo) -> None:
+    for path in ("kernels/totals.py", FILE):
+        judged.write(f"src/lib/{Path(path).name}", (judged.root / path).read_text())
+        (judged.root / path).unlink()
+        (judged.root / path).symlink_to(f"{'../' * path.count('/')}src/lib/{Path(path).name}")
+    judged.commit()
+    for name in ("totals.py", FILE):
+        path = judged.root / "src/lib" / name
+        path.write_text(path.read_text() + "# more\n")
+        run, document = judge(judged)
+        assert run.code == 2 and f"{name} is not as in base" in document["error"], document
+        judged.git("checkout", "-q", "src")
+
+
+def test_prepared_sides_are_as_held_as_they_were_asked_for(judged: Repo) -> None:
+    judged.write("src/lib/ops.py", OPS + "# more\n")
+    assert judged.perfci("compare", "--base", "HEAD", "--only", "src/**", "--prepare", "sides").code == 0
+    run = judged.perfci("compare", "--base", "HEAD", "--prepared", "sides", "--quick")
+    assert run.code == 2 and "--only" in run.err, run.err
+
+
+@pytest.mark.slow
+def test_a_reference_that_head_s_code_rewrites_in_its_process_fails(judged: Repo) -> None:
+    """At the measured parameters as at those that are only checked."""
+    text = SUITE.replace("from expected import right", "import expected").replace("right(n)", "expected.right(n)")
+    judged.write("kernels/totals.py", text)
+    judged.commit()
+    for forged in ("7", "7 if n == 1_999 else n * (n - 1) // 2"):
+        judged.write(
+            "src/lib/ops.py", f"import expected\n\ndef total(n):\n    return {forged}\n\nexpected.right = total\n"
+        )
+        run, report = judge(judged)
+        assert run.code == 1, report["rows"]
+        [row] = [row for row in report["rows"] if row["effect"] == "fail"]
+        assert row["class"] == "changed" and "the reference's result is " in row["reason"], row
 
 
 AGENT = """

@@ -192,6 +192,8 @@ def compare(
         raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --shard")
     if creep and (gpus is not None or shard is not None):
         raise UsageError("--creep: is asked on one GPU in one job: leave out --gpus and --shard")
+    if creep and only:
+        raise UsageError("--only: base is to judge, and --creep asks limits of head: leave one out")
     asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env, "only": only}
     if gpus is not None:
         from perfci.cli.gpus import compare_on_gpus
@@ -510,7 +512,7 @@ def publish(here: Annotated[Path | None, typer.Option(metavar="FOLDER", hidden=T
 
 
 def main() -> None:
-    """Entry point: every error is one line on stderr and an exit code."""
+    """Entry point: every error is one line on stderr, or with `--json` a document on stdout, and an exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # `µ` on a terminal that knows only ASCII
@@ -583,10 +585,12 @@ def _say(line: str, code: int) -> int:
     with suppress(OSError):  # of a stderr that takes nothing: the exit code tells the kind all the same
         if DEBUG in sys.argv:
             traceback.print_exc()
-        if "--json" in sys.argv:
+        words = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+        if "--json" in words:
             from perfci.model.report import Failure
 
-            typer.echo(Failure(error=line.removeprefix("perfci: "), exit_code=2 if code == 2 else 3).model_dump_json())
+            error = line.removeprefix("perfci: ").encode(errors="backslashreplace").decode()
+            typer.echo(Failure(error=error, exit_code=2 if code == 2 else 3).model_dump_json())
             return code
         typer.echo(line if line.startswith("perfci") else f"perfci: {line}", err=True)
     return code

@@ -68,7 +68,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
     """Do one whole job. Ends the process."""
     request = gone_on(read_request(mode, keeps=True, **asked))
     if request.where.prepare is not None:
-        prepare(request, request.where.prepare, Console(stderr=True))
+        prepare(request, request.where.prepare, Console(stderr=True, quiet=asked.get("json", False)))
         raise typer.Exit(0)
     tell_measured(request, json=asked.get("json", False))
 
@@ -76,7 +76,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 def tell_measured(request: Request, *, json: bool = False) -> NoReturn:
     """Measure, judge, write and tell."""
     outcome = measure(request, Console(stderr=True, quiet=json))
-    if json and isinstance(outcome.problem, PerfciError):
+    if json and isinstance(outcome.problem, UsageError):
         raise outcome.problem  # which is told as JSON, too
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured
@@ -152,10 +152,10 @@ def prepare(request: Request, folder: Path, console: Console) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     with Teller(console) as teller, keep_outputs(request.where.out, request.where.repository):
         sides = prepare_sides(request, folder, teller)
-    for side in sides:
-        if side.failure is not None:
-            typer.echo(f"perfci: {side.failure.text}", err=True)
-    typer.echo(f"perfci: prepared {' and '.join(side.name for side in sides)} in {folder}", err=True)
+        for side in sides:
+            if side.failure is not None:
+                teller.note(side.failure.text)
+        teller.note(f"prepared {' and '.join(side.name for side in sides)} in {folder}")
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -182,10 +182,7 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
         if asked.get("pull_request"):
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
         fields["purpose"] = "reference"
-    if asked.get("only"):
-        if "prepared" in fields:
-            raise UsageError("--only: looks at the trees before they are built: give it beside --prepare")
-        fields["only"] = asked["only"]
+    fields |= {"only": asked["only"]} if asked.get("only") else {}
     fields |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     fields |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     fields |= {"budget": duration("--budget", asked["budget"])} if asked.get("budget") else {}

@@ -261,7 +261,7 @@ def _build(root: Path, files: Sequence[str], read: Sequence[_File], said: list[s
     install = "SETUPTOOLS_SCM_PRETEND_VERSION=0 " * any(map(BY_TAGS.match, requires)) + "pip install --no-deps"
     # A wheel can lack what developers have, such as folders without __init__.py: the code is taken from the tree.
     module = re.sub(r"\W", "_", str(name))
-    editable = "--editable " * any((root / folder / module).is_dir() for folder in (".", "src"))
+    editable = "--editable " * any(any((root / folder / module).glob("*.py")) for folder in (".", "src"))
     plain = f'build: {install} --target "$PERFCI_SITE" {editable}.'
     written = _written(project.get("tool", {}))
     if backend.startswith(BACKENDS) or compiles:

@@ -140,7 +140,6 @@ def as_planned(request: Request, shard: Shard, file: Path) -> Request:
 
 
 def _goes_on(request: Request, shard: Shard) -> bool:
-    """Raises UsageError where a begun shard is to begin again."""
     out = request.where.out
     path = out / JOURNAL
     some = bool(begun(path))

@@ -109,7 +109,6 @@ def _epoch(reference: Reference | None, devices: Mapping[DeviceKind, str], envir
 
 
 def _require_committed(one: Comparison) -> None:
-    """Without a commit it could not be found again."""
     if "head" not in one.report.sides:
         raise UsageError(f"{one.place}: ended before it knew what it measures: {one_line(one.report.sentence)}")
     for side, code in one.report.sides.items():

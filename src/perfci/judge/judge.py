@@ -47,6 +47,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         environments=results.environments,
         purpose=results.plan.purpose,
         dependent=dependence is not None and dependence.beyond_chance,
+        held=results.plan.held,
     )
     context = replace(context, starved=starved(context, cases))
     of_files, files_in_both = file_rows(context, results)

@@ -49,6 +49,8 @@ class Context:
     """Pairs resemble those before them beyond chance."""
     starved: bool = False
     """No case came to its first look."""
+    held: bool = False
+    """What head declares otherwise fails."""
 
     def relative_to(self, bound: Criterion) -> Criterion | None:
         """Return the relative criterion on the same metric of the case; None without one."""
@@ -253,6 +255,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
     if not case.code_proved and (different := differences(base, head, context.environments)):
         # A release asks what it asked: until the next one there is nothing that could be done about it.
         effect: Effect = "warn" if context.purpose == "reference" else context.effect_if_unanswered(case)
+        effect = "fail" if context.held else effect
         return "changed", effect, "; ".join([*different, *redeclared(base, head), *results_apart(base, head)])
     return None
 
@@ -263,14 +266,14 @@ def declared_otherwise(context: Context, case: Case) -> Row | None:
     base, head = state(case, "base"), state(case, "head")
     if not context.compared or base.status != "ok" or head.status != "ok" or case.code_proved:
         return None
-    different, apart = redeclared(base, head), results_apart(base, head)
+    different, apart = redeclared(base, head, whole=context.held), results_apart(base, head)
     if apart:
         reason = f"another result than base's, and no reference says which is right: {'; '.join([*apart, *different])}"
         return _row(context, case, "changed", context.effect_if_unanswered(case), reason)
     if not different:
         return None
     reason = f"judged by base's declarations; {'; '.join(different)}"
-    return _row(context, case, "changed", "warn", reason)
+    return _row(context, case, "changed", "fail" if context.held else "warn", reason)
 
 
 def fails_in_both(context: Context, case: Case) -> bool:

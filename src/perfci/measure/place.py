@@ -123,8 +123,8 @@ def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: C
         with costs.phase("snapshot"):
             home = _home(request, scratch, account) if kept is None else kept.home
             sides = materialise(request, sources, home, progress, seed)
-            if request.what.only and "base" in sides:
-                require_only(sides["base"], sides["head"], request.what.only)
+            if request.what.only:
+                require_only(sources, sides["base"], sides["head"], request.what.only)
     if request.planned is not None:
         require_planned(request.planned.sources, of_sources(sources, sides))
     first = next(iter(sides.values()))

@@ -58,6 +58,7 @@ def make_plan(request: Request, place: Place, subjects: Sequence[Subject], decla
         precise=what.question is not None and what.question.precise,
         exact_pairs=PROFILED_PAIRS if how.profile else what.exact_pairs,
         judged=not how.profile,
+        held=bool(what.only),
     )
 
 

@@ -5,10 +5,11 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
+from importlib.machinery import all_suffixes
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from perfci.measure.request import Progress, Request
@@ -21,7 +22,7 @@ from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
 from perfci.sources.environment import DOWNLOADS, HOMES, OF_HOME, TEMPORARY, side_environment
 from perfci.sources.git import NamedCommit, Repository, means_itself
-from perfci.sources.snapshot import Suite, file_digests, snapshot_commit, snapshot_folder, snapshot_worktree
+from perfci.sources.snapshot import Suite, file_digests, path_text, snapshot_commit, snapshot_folder, snapshot_worktree
 from perfci.system.child import Arena, Died
 from perfci.system.files import disk_errors, end_of, remove, remove_tree
 from perfci.system.process import Parent
@@ -125,6 +126,8 @@ def find_sources(request: Request) -> Sources:
     notes: list[str] = []
     if repo is None and (what.mode == "compare" or what.committed):
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
+    if what.only and what.itself:
+        raise UsageError("--only: no base holds head to anything: name one with --base")
     head = repo.head_commit() if repo else None
     base: NamedCommit | None = None
     if repo and what.commits:
@@ -266,20 +269,46 @@ def materialise(request: Request, sources: Sources, home: Path, progress: Progre
     return sides
 
 
-def require_only(base: SideWork, head: SideWork, globs: Sequence[str]) -> None:
-    """Raise UsageError where head's tree differs from base's in a file that no glob matches, or in the policy or a file
-    of base's suite."""
+IMPORTED = (*all_suffixes(), ".pth")
+
+
+def require_only(sources: Sources, base: SideWork, head: SideWork, globs: Sequence[str]) -> None:
+    """Raise UsageError where head's tree differs from base's in a file that no glob matches, in the policy or a file of
+    base's suite, or by a new file that Python could import in place of another."""
+    if sources.policy_from != "base" or sources.texts["base"] != sources.texts["head"]:
+        raise UsageError(f"--only: {FILE} is not as in base, and base's is to judge: put it back")
     ours, theirs = (file_digests(side.tree) for side in (base, head))
-    policy = base.policy
-    suite = [*policy.globs, *filter(None, (script[key] for script in policy.scripts for key in ("file", "each")))]
-    held = {
-        str(path.relative_to(side.tree)) for side in (base, head) for glob in suite for path in side.tree.glob(glob)
-    }
+    held = {name for side in (base, head) for name in _suite_files(side.tree, base.policy)}
     for path in sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)):
-        of = FILE if path == FILE else "the suite" if path in held else ""
-        if of or not any(matches(glob, path) for glob in globs):
-            why = f"{of} is base's" if of == FILE else f"it is of {of}, which is base's" if of else "no glob matches it"
-            raise UsageError(f"--only: {escaped(path, 300)} is not as in base, and {why}: put it back")
+        if path in held:
+            why = "it is of the suite"
+        elif not any(matches(glob, path) for glob in globs):
+            why = "no glob matches it"
+        elif path not in ours and _imports_as_another(head.tree / path, path, ours, base.policy.path):
+            why = "Python could import it in place of another module: new ones belong into a package that base has"
+        else:
+            continue
+        raise UsageError(f"--only: {escaped(path, 300)} is not as in base, and {why}: put it back")
+
+
+def _suite_files(tree: Path, policy: Policy) -> Iterator[str]:
+    """Names in `file_digests`, of links' targets, too."""
+    scripts = policy.scripts
+    named = [path for glob in (*policy.globs, *(one["file"] for one in scripts)) for path in tree.glob(glob)]
+    root = tree.resolve()
+    for path in (*named, *(tree / one["each"] for one in scripts if one["each"])):
+        yield path_text(path.relative_to(tree))
+        if path.resolve().is_relative_to(root):
+            yield path_text(path.resolve().relative_to(root))
+
+
+def _imports_as_another(file: Path, name: str, ours: Mapping[str, str], searched: Sequence[str]) -> bool:
+    """Not below a package of base's, whose modules bear its name."""
+    if not file.name.endswith(IMPORTED) and not file.is_symlink():  # which may lead to a package
+        return False
+    known = {folder for path in ours for folder in PurePosixPath(path).parents}
+    folder = next(one for one in PurePosixPath(name).parents if one in known)
+    return str(folder / "__init__.py") not in ours or folder in map(PurePosixPath, searched)
 
 
 def take_snapshot(name: Side, request: Request, sources: Sources, target: Path) -> SideCode:

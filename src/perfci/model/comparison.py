@@ -17,7 +17,7 @@ from perfci.model.fingerprint import Environments, Variable
 from perfci.model.results import Case, CaseSide
 from perfci.model.text import escaped, one_line
 from perfci.model.timing import Setting
-from perfci.worker.checks.sketch import SAME
+from perfci.worker.checks.sketch import LENGTH, SAME
 
 SKETCH_TOLERANCE = 1e-6
 """Relative to the largest projection: far above float64's rounding, far below any change that matters."""
@@ -82,12 +82,16 @@ def _dicts(what: str, base: Mapping[str, Any], head: Mapping[str, Any]) -> list[
     ]
 
 
-def _sketches(base: list[float], head: list[float]) -> list[str]:
+def _sketches(base: list[float], head: list[float], *, whole: bool) -> list[str]:
+    """`whole`: at all checked parameters, too."""
     if not base and not head:
         return []
     if not base or not head:
         return [_both("a reference", "given" if base else "not given", "given" if head else "not given")]
-    return _apart("the reference's result", base, head, SKETCH_TOLERANCE)
+    end = max(len(base), len(head)) if whole else LENGTH
+    pieces = (slice(first, first + LENGTH) for first in range(0, end, LENGTH))
+    found = (_apart("the reference's result", base[one], head[one], SKETCH_TOLERANCE) for one in pieces)
+    return next(filter(None, found), [])
 
 
 def _apart(what: str, base: list[float], head: list[float], tolerance: float) -> list[str]:
@@ -161,12 +165,15 @@ def results_apart(base: CaseSide, head: CaseSide) -> list[str]:
     return [*found, *["its keys or texts differ"] * other]
 
 
-def redeclared(base: CaseSide, head: CaseSide) -> list[str]:
-    """Return what head declares otherwise of the same executions; base's declarations judge both."""
+def redeclared(base: CaseSide, head: CaseSide, *, whole: bool = False) -> list[str]:
+    """Return what head declares otherwise of the same executions; base's declarations judge both.
+
+    `whole`: references are compared at all checked parameters, not at the case's own alone.
+    """
     found = _dicts("declared work", base.work.model_dump(), head.work.model_dump())
     for name in ("rtol", "atol"):
         mine, theirs = getattr(base.check, name), getattr(head.check, name)
         if mine != theirs:
             found.append(_both(name, mine, theirs))
     other = alternatives(base, head)
-    return [*found, *_sketches(base.check.sketch, head.check.sketch), *([other] if other else [])]
+    return [*found, *_sketches(base.check.sketch, head.check.sketch, whole=whole), *([other] if other else [])]

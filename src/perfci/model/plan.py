@@ -177,6 +177,8 @@ class Plan(Document):
     """Take this many pairs of every case, as calibration does."""
     judged: bool = True
     """False for a profile."""
+    held: bool = False
+    """Head may not ask or expect anything else than base (`--only`)."""
 
     @property
     def timed(self) -> list[Criterion]:

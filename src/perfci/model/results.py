@@ -77,7 +77,8 @@ class Check(Document):
     """As declared, for all outputs or by position or key; None without a reference."""
     atol: float | dict[str, float] | None = None
     sketch: list[float] = Field(default_factory=list)
-    """Projections of the reference's values: equal if base's and head's agree."""
+    """Projections of the reference's values, the case's own first, then at other parameters: equal if base's and head's
+    agree."""
     result: list[float] = Field(default_factory=list)
     """Projections of the result of a script's call that has no reference; empty where it is not the same twice."""
     content: str = ""

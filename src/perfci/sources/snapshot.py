@@ -409,6 +409,11 @@ def file_digests(folder: Path, wanted: Callable[[str, int], bool] = lambda _path
         }
 
 
+def path_text(path: Path) -> str:
+    """Return a path as `file_digests` does: text, whatever its bytes."""
+    return _text(os.fsencode(path))
+
+
 def _text(name: bytes) -> str:
     return name.decode(errors="backslashreplace")
 

@@ -337,7 +337,6 @@ def _factor(spread: float) -> float:
 
 
 def _placed(one: _Proposed, x: Array, sd: Array, start: int, end: int) -> _Proposed:
-    """All answers from the change before (`start`) to the change after (`end`) place a step."""
     levels = np.median(x[start : one.at]), np.median(x[one.at : end])
     x, sd = x[start:end], sd[start:end]
     weight = sd**-2

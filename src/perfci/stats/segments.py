@@ -95,7 +95,6 @@ def winsorised(squares: Array, lost: int) -> tuple[Array, Ints]:
 
 
 def _deviate(t: Array, freedom: Array) -> Array:
-    """The normal deviate as improbable as t ≥ 0."""
     found: Array = (8 * freedom + 1) / (8 * freedom + 3) * np.sqrt(freedom * np.log1p(t * t / freedom))
     return found
 

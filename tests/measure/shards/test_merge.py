@@ -129,6 +129,7 @@ OF_PLAN: dict[str, Change] = {
     "the plan's precise": setting("plan.precise", True),
     "the plan's exact_pairs": setting("plan.exact_pairs", 3),
     "the plan's judged": setting("plan.judged", False),
+    "the plan's held": setting("plan.held", True),
     "the model of cuda": setting("fingerprint.devices", {"cuda": "NVIDIA H100"}),
     "the tree of base": setting("sides", {"base": SideCode(commit="4" * 40), "head": SideCode()}),
     "the tree of head": lambda one: setattr(one.sides["head"], "tree", "another"),

@@ -280,6 +280,7 @@ OF_PREPARED: dict[str, Callable[[Built], object]] = {
     "the set of --env": asking(env={"head": {"A": "1"}}),
     "--committed": asking(committed=True),
     "the pull request": asking(pull_request=True),
+    "the set of --only": asking(only=["src/**"]),
     "the set of sides": lambda of: of.document(lambda told: told["sides"].pop("base")),
     "the interpreter of base": asking(base_python="/bin/sh"),
     "the interpreter of head": asking(python="/bin/sh", base_python=sys.executable),

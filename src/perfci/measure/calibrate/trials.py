@@ -228,7 +228,6 @@ def _held(case: CaseCalibration) -> bool:
 
 
 def _promised(case: CaseCalibration) -> tuple[float | None, float | None]:
-    """The smallest change that can be promised, a share, and a readable limit for it."""
     share = None if case.smallest is None else float(np.expm1(case.smallest))
     return share, None if share is None else step_for(share)
 

@@ -242,7 +242,6 @@ def _side(
 
 
 def _repeated(profile: Profile) -> Fault | None:
-    """Sums over more launches than an execution has are of several."""
     if profile.trace is None or profile.counters is None:
         return None
     counted = sum(kernel.count for kernel in profile.counters.kernels)

@@ -77,6 +77,7 @@ def _asked(request: Request, folder: Path) -> dict[str, Any]:
         "the set of --env": request.what.env,
         "--committed": request.what.committed,
         "the pull request": request.what.pull_request,
+        "the set of --only": request.what.only,
     }
 
 

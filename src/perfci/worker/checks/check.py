@@ -52,10 +52,10 @@ def check_case(
     the same.
 
     Returns `ok`; `kind` ("wrong", "nan", "invalid") and `text` of the first failure, which ends the check; `shapes`,
-    the sets checked; `compared`, how many had a reference; `worst`; and of the own set `rtol`, `atol`, `sketch`,
-    `unredrawn` (why not), `result` and `content` (sketch and digest, of a script without a reference whose result is
-    the same twice), `missed` (which execution failed: the "first" or a "later" one) and `versus`: `Versus.told` with
-    why it is `wrong`.
+    the sets checked; `compared`, how many had a reference; `worst`; `sketch`, of each reference; and of the own set
+    `rtol`, `atol`, `unredrawn` (why not), `result` and `content` (sketch and digest, of a script without a reference
+    whose result is the same twice), `missed` (which execution failed: the "first" or a "later" one) and `versus`:
+    `Versus.told` with why it is `wrong`.
     """
     result: dict[str, Any] = {
         "ok": True,
@@ -95,8 +95,9 @@ def check_case(
         out = _executed(prepared, sizes)
         outcome = _outcome(prepared, out, expected, base)
         result["missed"] = "" if outcome.ok else "first"
+        if reference and outcome.ok:
+            result["sketch"] += sketch(expected)
         if own and reference and outcome.ok:
-            result["sketch"] = sketch(expected)
             again = Outcome(True) if once else _again(prepared, out, sizes, base)
             if not again.ok:
                 again = _because(again, carried(prepared, _right(sizes, base)))

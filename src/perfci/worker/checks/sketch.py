@@ -12,6 +12,8 @@ from .compare import chunks, is_complex, leaves, widen, xp_of
 from .plain import is_array, is_number, is_tensor, plain
 
 PROJECTIONS = 4
+LENGTH = 1 + PROJECTIONS
+"""Of a sketch."""
 SAME = 1e-2
 """Relative to the largest projection, of results that nothing says to be right: above the rounding of half-precision
 types."""

@@ -103,7 +103,6 @@ class Script:
 
 
 def _arguments(text: str) -> list[str]:
-    """Return a line's words, as a shell has them, without a comment. Raises ValueError."""
     for mark in re.finditer(r"(?:^|\s)#", text):
         with contextlib.suppress(ValueError):  # within quotes
             return shlex.split(text[: mark.start()])
