@@ -73,6 +73,7 @@ CHANGES: dict[str, tuple[str, Callable[[Repo], object]]] = {
     "shadow in a folder": ("src/expected/deep.py", lambda repo: repo.write("src/expected/deep.py", "")),
     "shadow by a link": ("src/expected", lambda repo: (repo.root / "src/expected").symlink_to("lib")),
     "compiled shadow": ("src/math.abi3.so", lambda repo: repo.write("src/math.abi3.so", "")),
+    "loop": ("kernels/loop.py", lambda repo: (repo.root / "kernels/loop.py").symlink_to("loop.py")),
     "suite": ("kernels/more.py", lambda repo: repo.write("kernels/more.py", SUITE.replace("totals", "more"))),
 }  # fmt: skip
 

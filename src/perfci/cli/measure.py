@@ -76,7 +76,7 @@ def measure_and_report(mode: Literal["run", "compare"], **asked: Any) -> None:
 def tell_measured(request: Request, *, json: bool = False) -> NoReturn:
     """Measure, judge, write and tell."""
     outcome = measure(request, Console(stderr=True, quiet=json))
-    if json and isinstance(outcome.problem, UsageError):
+    if json and isinstance(outcome.problem, UsageError | KeyboardInterrupt):
         raise outcome.problem  # which is told as JSON, too
     try:
         if not isinstance(outcome.problem, UsageError):  # which is one line, and nothing was measured

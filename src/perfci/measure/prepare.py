@@ -295,11 +295,12 @@ def _suite_files(tree: Path, policy: Policy) -> Iterator[str]:
     """Names in `file_digests`, of links' targets, too."""
     scripts = policy.scripts
     named = [path for glob in (*policy.globs, *(one["file"] for one in scripts)) for path in tree.glob(glob)]
-    root = tree.resolve()
+    root = os.path.realpath(tree)
     for path in (*named, *(tree / one["each"] for one in scripts if one["each"])):
         yield path_text(path.relative_to(tree))
-        if path.resolve().is_relative_to(root):
-            yield path_text(path.resolve().relative_to(root))
+        target = Path(os.path.realpath(path))  # which takes a link to itself as it is
+        if target.is_relative_to(root):
+            yield path_text(target.relative_to(root))
 
 
 def _imports_as_another(file: Path, name: str, ours: Mapping[str, str], searched: Sequence[str]) -> bool:
