@@ -421,7 +421,7 @@ def capture(nsys, folder, name, site, *, isolated=True, domain=True):
             isolate(command) if isolated else command, env=env, cwd=folder, check=False, text=True, timeout=120,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        if "Connection to Agent lost" not in done.stdout:
+        if "Connection to Agent lost" not in done.stdout and "Local Endpoint is not available" not in done.stdout:
             break
     assert classify(done.returncode, done.stdout, report) is None, done.stdout
     assert exported(nsys, report, export, env=env) is None

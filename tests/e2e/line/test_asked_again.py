@@ -11,7 +11,7 @@ from perfci.sources.git import NamedCommit
 
 SAID = Request.of(
     "compare", Path("/here"), Path("/there"), base="v1", cases=["a/*"], devices=["cpu"], python="py",
-    base_python="other", env={"head": {"A": "b"}}, quick=True, committed=True, pull_request=True, seed=3,
+    base_python="other", env={"head": {"A": "b"}}, only=["src/**"], quick=True, committed=True, pull_request=True, seed=3,
     purpose="reference", measure_all=True, exact_pairs=9, budget=2.5, strict=True, raw=True,
     command=["perfci", "compare"],
 )  # fmt: skip

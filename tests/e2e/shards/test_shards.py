@@ -153,7 +153,7 @@ def test_models_of_device_share_error_rates_and_pass_together(repo: Repo) -> Non
     assert both.out.splitlines()[-1].startswith("2 models: ") and "Another: CPU/2 " in both.out.splitlines()[-1]
     assert all("One of 2 models of device that share α" in report["notes"][0] for report in reports.values())
     json_of = repo.perfci("merge", "shard-1", "other/shard-1", "--json")
-    assert (json_of.code, "2 models have a report each" in json_of.err) == (2, True)
+    assert (json_of.code, "2 models have a report each" in json.loads(json_of.out)["error"]) == (2, True)
 
 
 def test_a_shard_measures_what_was_planned_or_nothing(repo: Repo) -> None:
