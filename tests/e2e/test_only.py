@@ -30,7 +30,7 @@ SUITE = """
         return lambda: total(n)
 """
 OPS = "def total(n):\n    total = 0\n    for i in range(n):\n        total += i\n    return total\n"
-FAST = "def total(n):\n    return n * (n - 1) // 2\n"
+FAST = "def total(n):\n    return sum(range(n))\n"
 
 
 @pytest.fixture
@@ -164,11 +164,10 @@ def test_a_reference_that_head_s_code_rewrites_in_its_process_fails(judged: Repo
     text = SUITE.replace("from expected import right", "import expected").replace("right(n)", "expected.right(n)")
     judged.write("kernels/totals.py", text)
     judged.commit()
-    for forged in ("7", "7 if n == 1_999 else n * (n - 1) // 2"):
-        judged.write(
-            "src/lib/ops.py", f"import expected\n\ndef total(n):\n    return {forged}\n\nexpected.right = total\n"
-        )
-        run, report = judge(judged)
+    for forged in ("7", "7 if n == 1_999 else total"):  # in the time of the honest one
+        forgery = OPS.replace("return total", f"return {forged}")
+        judged.write("src/lib/ops.py", f"import expected\n\n{forgery}\nexpected.right = total\n")
+        run, report = judge(judged, "--budget", "40s")
         assert run.code == 1, report["rows"]
         [row] = [row for row in report["rows"] if row["effect"] == "fail"]
         assert row["class"] == "changed" and "the reference's result is " in row["reason"], row
