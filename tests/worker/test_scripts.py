@@ -794,4 +794,4 @@ def test_a_result_is_told_by_its_numbers_and_by_all_else_in_it_where_it_is_the_s
     monkeypatch.setenv("PERFCI_SITE", "/tmp/run/head/site")
     assert in_base == told('lambda: ("/tmp/run/head/tree/a", 1)') != told('lambda: ("/tmp/run/head/tree/b", 1)')
     assert told("lambda: __import__('os').urandom(8)") == ([], "")
-    assert told("lambda: __import__('random').SystemRandom().random()") == ([], "")
+    assert told("lambda: [__import__('random').SystemRandom().random() for _ in range(9)]") == ([], "")
