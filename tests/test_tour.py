@@ -95,7 +95,9 @@ def test_the_tour_typed(tmp_path: Path) -> None:
     assert len(came_back) == len(commands)
     for (command, said), lines in zip(commands, came_back, strict=True):
         text = re.sub(r"^note: Pairs resemble .*\n\n", "", "\n".join(lines), flags=re.MULTILINE)  # of a busy machine
-        ours, theirs = shown(said, [line for line in text.splitlines() if not line.startswith("perfci: ")])  # its progress
+        ours, theirs = shown(
+            said, [line for line in text.splitlines() if not line.startswith("perfci: ")]
+        )  # its progress
         if ours[:1] == ["PASS: No regression: # cases unchanged"] and theirs[0].startswith("UNDECIDED: "):
             # The machine was too busy to exclude so little: what follows from that is another page's.
             ours = [line for line in ours if line and "unchanged" not in line]

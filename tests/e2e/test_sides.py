@@ -295,3 +295,30 @@ def test_what_a_check_compiles_in_the_tree_is_the_sides_own(repo: Repo) -> None:
     journal.write_text(until + voided)
     run = repo.perfci("compare", "--resume")
     assert journal.read_text().rpartition(voided)[2].count('"kind":"checked"') == 2, run.out + run.err
+
+
+def test_what_a_try_compiled_and_left_to_be_compiled_anew_is_no_change_of_a_side_s_files(repo: Repo) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    repo.write(
+        "kernels/built.py",
+        """
+        import os
+        import perfci
+
+        @perfci.kernel(devices=["cpu"])
+        def built(bench):
+            folder = os.environ["TRITON_CACHE_DIR"]
+            made = os.path.join(folder, "built.cubin")
+            if not os.path.exists(made):
+                os.makedirs(folder, exist_ok=True)
+                with open(made, "wb") as out:
+                    out.write(os.urandom(8))
+            return lambda: sum(range(2_000))
+        """,
+    )
+    repo.commit()
+    other = (repo.root / "kernels/built.py").read_text().replace("def built", "def other")
+    repo.write("kernels/other.py", other)
+    run = repo.perfci("compare", "--base", "HEAD", "--measure-all")
+    assert run.code == 0, run.out + run.err
+    assert run.classes()["built"] == "unchanged"

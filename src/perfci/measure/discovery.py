@@ -123,7 +123,8 @@ def _settle_caches(tries: Sequence[_Try]) -> None:
             with disk_errors("removed", each.before):
                 remove_tree(each.before)
         else:
-            put_back_cache(each.side, each.before)
+            with each.side.own():
+                put_back_cache(each.side, each.before)
 
 
 def _load(
