@@ -109,6 +109,8 @@ class _Try:
     side: SideWork
     before: Path
     """A copy of the side's caches."""
+    cached: dict[str, str]
+    """Of `before`, when it was made: the other side's code runs until it is put back."""
     compiled: bool = False
     """A compiler took long."""
     whole: bool = False
@@ -123,8 +125,9 @@ def _settle_caches(tries: Sequence[_Try]) -> None:
             with disk_errors("removed", each.before):
                 remove_tree(each.before)
         else:
-            with each.side.own():
-                put_back_cache(each.side, each.before)
+            put_back_cache(each.side, each.before)
+            if each.side.seal is not None:
+                each.side.seal.require_caches(each.cached)
 
 
 def _load(
@@ -171,7 +174,7 @@ def _try(
         with disk_errors("removed", before):
             remove_tree(before)
         return
-    tries.append(tried := _Try(side, before))
+    tries.append(tried := _Try(side, before, side.seal.caches() if side.seal is not None else {}))
     counted = bench.parent.builds.seconds
     with suppress(Died):  # whatever is wrong, checks will say so
         worker.begin("try", devices=devices, seconds=TRYING)

@@ -257,3 +257,20 @@ def test_an_interpreter_that_cannot_check_is_an_error(side: Path, parent: Parent
     imported(side)
     with pytest.raises(MachineError, match=r"/bin/false: cannot check the bytecode of base: it exited with"):
         seal.require("/bin/false", parent, dict(os.environ), parent.scratch / "log")
+
+
+def test_caches_that_are_put_back_are_held_to_what_they_were(side: Path) -> None:
+    cubin = side / "cache" / "triton" / "kernel.cubin"
+    cubin.parent.mkdir(parents=True, exist_ok=True)
+    cubin.write_bytes(b"of the build")
+    seal = Seal("base", side / "tree", side / "site", side / "cache")
+    then = seal.caches()
+    with seal.own():
+        cubin.write_bytes(b"of a try")
+    cubin.write_bytes(b"of the build")
+    seal.require_caches(then)
+    seal.close_caches()
+    seal.require_caches(then)
+    cubin.write_bytes(b"of the other side, put back")
+    with pytest.raises(MachineError, match=r"kernel\.cubin was changed"):
+        seal.close_caches()

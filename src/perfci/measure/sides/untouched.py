@@ -94,6 +94,15 @@ class Seal:
                 f"is no verdict: find out what writes there, and let {other} be built in its own folders"
             )
 
+    def caches(self) -> dict[str, str]:
+        """Return path → digest of what must stay of the caches as they are now. Raises MachineError."""
+        then = self._cached
+        return cache_digests(self._cache, lambda path, mode: path in then or _is_code(path, mode))
+
+    def require_caches(self, cached: Mapping[str, str]) -> None:
+        """Hold the caches to what `caches` returned, once they are put back as they were then."""
+        self._cached = dict(cached)
+
     def close_caches(self) -> None:
         """Check the caches a last time. Raises MachineError."""
         self._require_caches()
