@@ -15,7 +15,17 @@ from perfci.measure.journal import Journal
 from perfci.measure.machine import Watch
 from perfci.measure.request import PairProgress, Progress
 from perfci.measure.rounds import PairOutcome, end_workers, run_round
-from perfci.measure.sampling import Need, PairCost, adapt, cheapest, next_batch, pair_cost, pairs_left, planned_pairs
+from perfci.measure.sampling import (
+    LEAST_PAIRS,
+    Need,
+    PairCost,
+    adapt,
+    cheapest,
+    next_batch,
+    pair_cost,
+    pairs_left,
+    planned_pairs,
+)
 from perfci.model.base import DeviceKind
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
@@ -120,14 +130,15 @@ class Loop:
     def _in_turn(self, cases: Sequence[Case]) -> list[Case]:
         """Return the open cases that go on: the cheapest, where not all come to a look that can show a regression.
 
-        Cost alone chooses, never what pairs show, and the choice stands until each has come to that look or has ended.
-        Each is asked as it would be alone, by its own looks and its share of α: both error rates hold.
+        Cost alone chooses, never what pairs show, and the choice stands, once two pairs tell what each costs, until
+        each has come to that look or has ended. Each is asked as it would be alone, by its own looks and its share of
+        α: both error rates hold.
         """
         behind = self._behind(cases)
         if self.plan.exact_pairs is not None or not any(map(self._criteria, behind)):
             return [*cases]
         chosen = [case for case in behind if case.key in self.chosen]
-        if min((len(case.pairs) - planned_pairs(case, self.benches) for case in chosen), default=0) <= 0:
+        if min((len(case.pairs) for case in chosen), default=0) <= LEAST_PAIRS:
             tries = sum(bool(self._criteria(case)) for case in behind) == self.asked
             needs, left = self._needs(behind), self.budget.left
             # Where none fits with room for what scatter may ask, one that may fit is tried: else time is left over.
@@ -156,7 +167,7 @@ class Loop:
             cost = self._cost(unit)
             pairs = max(self._look(case) - len(case.pairs) for case in unit)
             planned = min(pairs, max(0, *(planned_pairs(case, self.benches) - len(case.pairs) for case in unit)))
-            seconds = planned * cost.planned + (pairs - planned) * cost.least
+            seconds = planned * (cost.planned - cost.built) + (pairs - planned) * cost.least
             last = all(not self._criteria(case) or (case.proof is not None and case.proof.by) for case in unit)
             found.append(Need(unit, pairs, pairs * cost.planned, seconds, last))
         return found

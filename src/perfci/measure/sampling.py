@@ -54,7 +54,9 @@ class PairCost(NamedTuple):
 
     planned: float
     least: float
-    """Of the shape that `adapt` chose, or of the smallest that it may choose."""
+    """Of the shape that `adapt` chose, or of the smallest that it may choose, without `built`."""
+    built: float = 0.0
+    """Of `planned`, which further pairs may not take: a first pair's opening compiles."""
 
 
 class Need(NamedTuple):
@@ -119,7 +121,8 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, b
         placements, blocks = setup.placements, setup.placements * setup.blocks
     beside = pair.seconds["open"] + pair.seconds["close"]
     saved = pair.seconds["block"] * (1 - blocks / pair.blocks) + beside * (1 - (placements - 1) / max(1, before - 1))
-    return PairCost(whole, whole - saved)
+    built = pair.seconds["first"] if len(case.pairs) == 1 else 0.0
+    return PairCost(whole, whole - saved - built, built)
 
 
 def planned_pairs(case: Case, benches: Mapping[DeviceKind, Bench]) -> int:

@@ -39,6 +39,12 @@ class Kernel:
     audited: bool = False
     within: float = 0.0
     """Scatter of its blocks: where there is any, pairs tell it, and could be smaller otherwise."""
+    built: float = 0.0
+    """Seconds more that a pair's opening takes, if it builds: the first `builds` pairs'."""
+    builds: int = 1
+
+    def building(self, pairs: int) -> float:
+        return self.built if pairs < self.builds else 0.0
 
 
 @dataclass
@@ -106,7 +112,7 @@ class Machine:
         for case in random.Random(f"{self.seed}/{index}").sample(cases, len(cases)):
             if self.clock.now >= deadline:
                 break
-            self.clock.now += self.kernels[case.id].seconds
+            self.clock.now += self.kernels[case.id].seconds + self.kernels[case.id].building(len(case.pairs))
             done(PairOutcome(case, self.pair(case)))
 
     def begin(self, cases: Sequence[Case]) -> None:
@@ -124,6 +130,7 @@ class Machine:
             scatter = Scatter(placements=2, blocks=4, placement=squares[0], block=squares[1])
             parts = {"first": 4, "open": 8, "block": 2, "close": 8}
             each = {name: one.seconds / part for name, part in parts.items()}
+            each["first"] += one.building(n)
             return Pair(index=n, values=times, seconds=each, blocks=8, scatter=scatter)
         return Pair(index=n, values=times, seconds={} if one.command else {"block": one.seconds})
 
@@ -200,6 +207,19 @@ def test_the_cheapest_are_decided_and_what_is_too_dear_says_what_it_needs() -> N
     assert calm.advice.startswith("A budget of 5m would do (--budget 5m, ")
     strict = judge(Machine({"cheap": Kernel(1.0), "dear": Kernel(20.0)}, 60.0).run(), strict=True)
     assert (strict.verdict, strict.exit_code) == ("fail", 1)
+
+
+@pytest.mark.parametrize("built", [0.0, 20.0])
+def test_a_first_pair_that_builds_leaves_a_case_that_fits(built: float) -> None:
+    run = Machine({"quick": Kernel(0.5), "compiled": Kernel(1.0, within=1e-4, built=built)}, 20.0 + built)
+    made = run.run()
+    assert (pairs_of(made), run.said) == ({"quick": 8, "compiled": 8}, [])
+
+
+def test_a_case_that_is_as_dear_again_is_left_at_its_second_pair() -> None:
+    run = Machine({"quick": Kernel(0.5), "dear": Kernel(1.0, within=1e-4, built=20.0, builds=99)}, 60.0)
+    assert pairs_of(run.run()) == {"quick": 8, "dear": 2}
+    assert run.said == ["the budget of 60s is too short for dear; a budget of 5m would do"]
 
 
 def test_the_budget_that_is_said_to_do_does() -> None:

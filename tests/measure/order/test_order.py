@@ -88,20 +88,20 @@ def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_executions_and_by_t
     def cost(one: Case, beside: float = 0.0) -> tuple[float, ...]:
         return pair_cost(one, benches, runner, beside)
 
-    assert cost(case("fresh", 0, 0.0)) == pytest.approx((3.6, 0.4)), "twice what samples take"
-    assert cost(case("fresh", 0, 0.0), 5.0) == pytest.approx((6.8, 5.2)), "or what others take besides theirs"
+    assert cost(case("fresh", 0, 0.0)) == pytest.approx((3.6, 0.4, 0.0)), "twice what samples take"
+    assert cost(case("fresh", 0, 0.0), 5.0) == pytest.approx((6.8, 5.2, 0.0)), "or what others take besides theirs"
     app = case("app", 0, 0.0).model_copy(update={"origin": "command"})
-    assert cost(app) == (8.0, 8.0)
+    assert cost(app) == (8.0, 8.0, 0.0)
     taken = case("taken", 1, 0.0)
     taken.pairs[0].blocks = 18
     taken.pairs[0].seconds = {"first": 1.0, "open": 2.0, "block": 9.0, "close": 3.0}
-    assert cost(taken) == pytest.approx((15.0, 2.0)), "what a smaller pair cannot save stays"
+    assert cost(taken) == pytest.approx((15.0, 1.0, 1.0)), "what a smaller pair cannot save stays, but for what builds"
     none = Moments(time=0.0, cross=0.0, clock=0.0)
     taken.pairs[0].scatter = Scatter(placements=3, blocks=6, placement=none, block=none)
     taken.pairs *= 2
-    assert cost(taken) == pytest.approx((15.0, 15.0)), "then it is as large as it is to be"
+    assert cost(taken) == pytest.approx((15.0, 15.0, 0.0)), "then it is as large as it is to be"
     benches["cpu"].setups["taken@cpu"] = replace(setup, placements=2, blocks=3)
-    assert cost(taken) == pytest.approx((15.0, 15.0 - 9.0 * 2 / 3 - 5.0 / 2))
+    assert cost(taken) == pytest.approx((15.0, 15.0 - 9.0 * 2 / 3 - 5.0 / 2, 0.0))
 
 
 def test_pairs_that_are_left_are_those_to_the_look_that_decides() -> None:
