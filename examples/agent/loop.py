@@ -1,4 +1,4 @@
-"""Ask a program that edits kernels until the gate shows a faster one: `python loop.py CLONE COPY PROGRAM [ARGUMENT …]`.
+"""Ask a program that edits kernels until they are shown to be 10 % faster: `python loop.py CLONE COPY PROGRAM [ARG …]`.
 
 CLONE is the judge's, with perfci's policy, and PROGRAM cannot write to it. PROGRAM runs in COPY, reads the last answer
 as JSON from stdin, and edits `src/` there.
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 clone, copy, *program = sys.argv[1:]
-judge = ["perfci", "compare", "--base", "HEAD", "--only", "src/**", "--json"]
+judge = ["perfci", "compare", "--base", "HEAD", "--only", "src/**", "--claim", "*: 10%", "--json"]
 answer: dict = {}
 for attempt in range(1, 11):
     subprocess.run(program, cwd=copy, input=json.dumps(answer), text=True, check=True)
@@ -20,9 +20,9 @@ for attempt in range(1, 11):
     shutil.copytree(Path(copy, "src"), fresh, symlinks=True)
     shutil.rmtree(Path(clone, "src"))
     fresh.rename(Path(clone, "src"))
-    done = subprocess.run(judge, cwd=clone, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([*judge, "--attempt", str(attempt)], cwd=clone, stdout=subprocess.PIPE, text=True, check=False)
     answer = json.loads(done.stdout)
     print(f"attempt {attempt}: exit {done.returncode}: {answer.get('error') or answer['sentence']}", flush=True)
-    if done.returncode == 0 and answer["counts"].get("improvement"):
+    if answer.get("verdict") == "pass":  # nothing is worse, and each claim is shown
         sys.exit(0)
 sys.exit(1)

@@ -185,6 +185,17 @@ def compare(
             help="Refuse, with exit code 2, a change to other files than these, and any to suite or policy.",
         ),
     ] = None,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB: PERCENT",
+            help="Say whether the time of these cases falls by as much, by pairs of their own: 'softmax*: 10%'.",
+        ),
+    ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option(metavar="K", min=1, help="Of a search that claims again: the K-th spends 1 / K (K + 1) of α."),
+    ] = None,
     **asked: Any,
 ) -> None:
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
@@ -194,7 +205,12 @@ def compare(
         raise UsageError("--creep: is asked on one GPU in one job: leave out --gpus and --shard")
     if creep and only:
         raise UsageError("--only: base is to judge, and --creep asks limits of head: leave one out")
+    if claim and (gpus is not None or shard is not None):
+        raise UsageError("--claim: is decided on one GPU in one job: leave out --gpus and --shard")
+    if attempt is not None and not claim:
+        raise UsageError("--attempt: counts claims: give one, such as --claim 'softmax*: 10%'")
     asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env, "only": only}
+    asked |= {"claim": claim, "attempt": attempt}
     if gpus is not None:
         from perfci.cli.gpus import compare_on_gpus
 

@@ -24,6 +24,7 @@ from perfci.measure.place import prepare_sides
 from perfci.measure.request import CACHE, COMMAND, KEEP, OUT, SEED, WAIT, Request
 from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
+from perfci.model.claims import Claim
 from perfci.model.policy import Traced
 from perfci.model.report import Report
 from perfci.model.results import Results
@@ -183,6 +184,8 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
         fields["purpose"] = "reference"
     fields |= {"only": asked["only"]} if asked.get("only") else {}
+    fields |= {"claims": [parse_claim(text) for text in asked["claim"]]} if asked.get("claim") else {}
+    fields |= {"attempt": asked["attempt"]} if asked.get("attempt") else {}
     fields |= {"measure_all": True} if asked.get("measure_all") else {}  # else as the environment says
     fields |= {"trace": parse_trace(asked["trace"])} if asked.get("trace") else {}
     fields |= {"budget": duration("--budget", asked["budget"])} if asked.get("budget") else {}
@@ -274,6 +277,14 @@ def parse_trace(text: str) -> frozenset[Traced]:
         if name not in known:
             raise UsageError(f"--trace {text}: {did_you_mean(name, known, 'write osrt, memory or osrt,memory')}")
     return frozenset(known[name] for name in text.split(","))
+
+
+def parse_claim(text: str) -> Claim:
+    """Return the claim of `--claim`. Raises UsageError."""
+    try:
+        return Claim.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--claim {error}") from None
 
 
 def duration(option: str, text: str) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from perfci.judge.claims import claim_rows, claimed
 from perfci.judge.criteria import not_asked, rows_of
 from perfci.judge.explain.case import case_profile, seen
 from perfci.judge.headline import headline, worst_rows
@@ -73,7 +74,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
             "again."
         )
 
-    first = headline(results, context, cases, rows, files_in_both)
+    claims = claim_rows(context, results)
+    first = claimed(headline(results, context, cases, rows, files_in_both), claims, strict=strict)
     if exploratory:
         notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
     return Report(
@@ -91,6 +93,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         exploratory=exploratory,
         counts={str(name): n for name, n in counts.items()},
         rows=rows,
+        claims=claims,
         measured=statistics,
         facts=[facts(case, context.looks.first, ceilings.get(case.device)) for case in ranked],
         trails=trails(ranked, rows, context.looks),

@@ -5,13 +5,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from perfci.measure.request import WRITTEN, How, Request, What
 from perfci.model.base import Document, Side, UsageError
 from perfci.model.comparison import require_same
-from perfci.model.results import Case, CaseSide, Pair, Proof, Reason
+from perfci.model.results import Case, CaseSide, ClaimPairs, Pair, Proof, Reason
 from perfci.sources.git import NamedCommit, Repository
 from perfci.system.files import Appender, disk_errors, read_lines
 
@@ -89,6 +90,16 @@ def put_away(out: Path) -> None:
         (out / SAMPLES).unlink(missing_ok=True)
 
 
+class PairJournal(Protocol):
+    """Record of pairs and of cases that fail in them."""
+
+    def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
+        """As of `Journal`."""
+
+    def add_failure(self, key: str, side: str, reason: Reason) -> None:
+        """As of `Journal`."""
+
+
 class Journal:
     """Record of one run. Raises MachineError."""
 
@@ -100,6 +111,7 @@ class Journal:
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}
         self.pairs: dict[str, list[Pair]] = {}
+        self.claimed: dict[str, ClaimPairs] = {}
         self.probes: list[tuple[str, str, dict[str, Any]]] = []
         self.worked: dict[str, Proof] | None = None
         """None before work is compared."""
@@ -129,6 +141,11 @@ class Journal:
                 self.probes += [(key, record["side"], record["probe"])] if record["probe"] else []
             elif kind == "pair":
                 self.pairs.setdefault(key, []).append(Pair.model_validate(record["pair"]))
+            elif kind == "claim pair":
+                self.claimed.setdefault(key, ClaimPairs()).pairs.append(Pair.model_validate(record["pair"]))
+            elif kind == "claim failed":
+                failures = self.claimed.setdefault(key, ClaimPairs()).failures
+                failures[record["side"]] = Reason.model_validate(record["reason"])
             elif kind == "failed":
                 self.failed[key, record["side"]] = Reason.model_validate(record["reason"])
             elif kind == "voided":
@@ -165,14 +182,35 @@ class Journal:
 
     def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
         """Record a pair; `samples` in seconds, per side and placement."""
-        self._samples.append({"key": key, "pair": pair.index, "samples": dict(samples)})
-        self._file.append({"kind": "pair", "key": key, "pair": plain(pair)})
+        self._add_pair("pair", key, pair, samples)
 
     def add_failure(self, key: str, side: str, reason: Reason) -> None:
         """Record a case's failure in one side."""
-        self._file.append({"kind": "failed", "key": key, "side": side, "reason": plain(reason)})
+        self._add_failure("failed", key, side, reason)
+
+    def of_claims(self) -> PairJournal:
+        """Return the record of pairs and failures of claims."""
+        return _ClaimJournal(self)
+
+    def _add_pair(self, kind: str, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
+        self._samples.append({"key": key, kind: pair.index, "samples": dict(samples)})
+        self._file.append({"kind": kind, "key": key, "pair": plain(pair)})
+
+    def _add_failure(self, kind: str, key: str, side: str, reason: Reason) -> None:
+        self._file.append({"kind": kind, "key": key, "side": side, "reason": plain(reason)})
 
     def close(self) -> None:
         """Close the files."""
         self._file.close()
         self._samples.close()
+
+
+@dataclass(frozen=True)
+class _ClaimJournal:
+    journal: Journal
+
+    def add_pair(self, key: str, pair: Pair, samples: Mapping[Side, list[list[float]]]) -> None:
+        self.journal._add_pair("claim pair", key, pair, samples)
+
+    def add_failure(self, key: str, side: str, reason: Reason) -> None:
+        self.journal._add_failure("claim failed", key, side, reason)

@@ -11,7 +11,7 @@ from perfci.measure.bench import Bench
 from perfci.measure.budget import Budget
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
-from perfci.measure.journal import Journal
+from perfci.measure.journal import PairJournal
 from perfci.measure.machine import Watch
 from perfci.measure.request import PairProgress, Progress
 from perfci.measure.rounds import PairOutcome, end_workers, run_round
@@ -27,7 +27,7 @@ from perfci.measure.sampling import (
     planned_pairs,
 )
 from perfci.model.base import DeviceKind
-from perfci.model.comparison import differences
+from perfci.model.comparison import comparable
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Environments
 from perfci.model.plan import Plan
@@ -47,12 +47,14 @@ class Loop:
     plan: Plan
     benches: Mapping[DeviceKind, Bench]
     runner: Runner
-    journal: Journal
+    journal: PairJournal
     progress: Progress
     watch: Watch
     costs: Costs
     budget: Budget
     environments: Environments | None = None
+    before: int = 0
+    """Pairs that were taken before, in the run's other loop."""
     seconds: float = 0.0
     needed: float = 0.0
     """Budget that would do, where this one cannot show a regression of any case; else 0."""
@@ -86,7 +88,7 @@ class Loop:
                     break
                 batch = next_batch(affordable, plan, self.budget.left)
                 # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
-                index = sum(len(case.pairs) for case in measurable)
+                index = self.before + sum(len(case.pairs) for case in measurable)
                 self._round(batch, index, self._deadline(batch))
                 taken = {case.key for case in batch}
                 open_cases = [case for case in open_cases if case.key not in taken or self._goes_on(case)]
@@ -230,11 +232,7 @@ class Loop:
 
     def _criteria(self, case: Case) -> list[Criterion]:
         """Criteria that pairs decide; without base's where base does not ask the same."""
-        base, head = case.sides.get("base"), case.sides["head"]
-        compared = (
-            base is not None and base.status == "ok" and not case.proved
-            and not differences(base, head, self.environments)
-        )  # fmt: skip
+        compared = comparable(case, self.environments)
         return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
 
     def _goes_on(self, case: Case) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from perfci.model.base import DeviceKind, Document, Side
+from perfci.model.claims import Claim
 from perfci.model.criteria import Purpose
 from perfci.model.metrics import Direction
 from perfci.model.plan import Plan
@@ -69,6 +70,9 @@ class What(Document, frozen=True):
     question: Question | None = None
     only: list[str] = Field(default_factory=list)
     """Globs of the files that head may change; empty: all."""
+    claims: list[Claim] = Field(default_factory=list)
+    attempt: int | None = Field(None, ge=1)
+    """Of a search, which claims after each; they share α."""
     purpose: Purpose = "change"
     comparisons: int = 1
     models: int = Field(1, ge=1, le=MOST_MODELS)
@@ -146,7 +150,7 @@ class How(Document, frozen=True):
 WRITTEN = {
     "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--python base:",
     "env": "--env", "quick": "--quick", "committed": "--committed", "only": "--only", "pull_request": "--pull-request",
-    "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all",
+    "claims": "--claim", "attempt": "--attempt", "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all",
     "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
 }  # fmt: skip
 """Fields that `--resume` takes from the earlier run → their written form."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from perfci.measure.budget import Budget
 from perfci.measure.cases import Declarations, ended, mains, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, missed, settle_all, unredrawn
+from perfci.measure.claims import claimants, fit_claims, loop_plan, plan_claims
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.discovery import discover
@@ -120,6 +121,7 @@ class Measurement:
             self._prove_work(run)
             self._time(run)
             self._profile(run)
+            self._claim(run)
             self._end(run)
             return run.results
 
@@ -151,7 +153,11 @@ class Measurement:
 
     def _plan(self, place: Place, cases: Cases) -> _Settled:
         planned = self.request.planned
-        plan = make_plan(self.request, place, cases.subjects(), cases.known) if planned is None else planned.plan
+        if planned is None:
+            plan = make_plan(self.request, place, cases.subjects(), cases.known)
+            plan.claims = plan_claims(self.request.what, cases.measured)
+        else:
+            plan = planned.plan
         plan.budget = self.request.how.budget or plan.budget
         began = place.built + self.costs.so_far().get("wait", 0.0)
         return _Settled(cases, plan, Budget(plan.budget, began, place.parent.builds))
@@ -197,6 +203,8 @@ class Measurement:
                 case.proof = known.get(case.key)
         plan.m = shared(plan.criteria, what, {case.key for case in cases if case.code_proved})
         plan.looks = fitted(plan.m, what)
+        if plan.claims is not None:
+            fit_claims(what, plan.claims, cases)
 
     def _begin(self, place: Place, settled: _Settled, watch: Watch, stack: ExitStack) -> _Run:
         """Write down what is known before the first check."""
@@ -270,6 +278,21 @@ class Measurement:
                 run.place, run.profilers, unproved, run.plan, run.place.parent.scratch / "profile",
                 self.progress.stage, run.budget, partial(self.timed, run.results), self.request.how.trace, self.barrier,
             )  # fmt: skip
+
+    def _claim(self, run: _Run) -> None:
+        """Take pairs for what is claimed, once all is known that limits and explanations rest on."""
+        place, claims = run.place, run.plan.claims
+        if claims is None or run.results.budget_needed:
+            return
+        before = sum(len(case.pairs) for case in run.cases.all)
+        with claimants(run.cases.measured, claims, run.journal, place.environments) as cases:
+            if cases:
+                self.progress.stage("measuring what is claimed")
+            loop = Loop(
+                loop_plan(run.plan, claims), place.benches, place.runner, run.journal.of_claims(), self.progress,
+                run.watch, self.costs, run.budget, place.environments, before,
+            )  # fmt: skip
+            loop.run(cases)
 
     def _end(self, run: _Run) -> None:
         measured, results = run.cases.measured, run.results

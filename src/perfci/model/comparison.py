@@ -122,6 +122,14 @@ def differences(base: CaseSide, head: CaseSide, environments: Environments | Non
     return found + _dicts("timing", *timings)
 
 
+def comparable(case: Case, environments: Environments | None = None) -> bool:
+    """Tell whether pairs can say how head's times differ from base's."""
+    base, head = case.sides.get("base"), case.sides["head"]
+    if base is None or case.proved or base.status != "ok" or head.status != "ok":
+        return False
+    return not differences(base, head, environments)
+
+
 def settings_apart(environments: Environments, cases: Sequence[Case]) -> Environments:
     """Return the environments with the settings of libraries that differ between sides."""
     found = set()

@@ -149,6 +149,16 @@ def count_sharing(criteria: Iterable[Criterion], proved: Collection[str], models
     return max(1, here) * models * comparisons
 
 
+class ClaimPlan(Document):
+    """What is claimed of cases, decided by pairs of its own at an α of its own."""
+
+    criteria: Items[Criterion]
+    """As of `Claim.criterion`."""
+    looks: Looks = Field(default_factory=Looks)
+    m: int = Field(1, ge=1)
+    """Shares of α, as of `sharing`."""
+
+
 class Plan(Document):
     """All that is measured, in which order, and how it will be decided."""
 
@@ -177,6 +187,7 @@ class Plan(Document):
     """Take this many pairs of every case, as calibration does."""
     judged: bool = True
     """False for a profile."""
+    claims: ClaimPlan | None = None
     held: bool = False
     """Head may not ask or expect anything else than base (`--only`)."""
 

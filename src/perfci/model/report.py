@@ -114,6 +114,24 @@ class Row(Document):
         return beyond(self.kind) if self.kind != "presence" and self.against == "bound" else None
 
 
+ClaimAnswer = Literal["shown", "not shown", "undecided"]
+"""Less than is claimed is excluded; so much is; neither."""
+
+
+class ClaimRow(Document):
+    """The answer to a claim: the time of a case falls by a share at least."""
+
+    case: str
+    device: DeviceKind
+    fall: float
+    answer: ClaimAnswer
+    reason: str
+    change: float | None = None
+    """Ratio head/base (Hodges–Lehmann) of its own pairs, at equal SM clock where measured."""
+    interval: Interval | None = None
+    pairs: int = 0
+
+
 class Measured(Document):
     """Statistics of one metric of one case, limit or not."""
 
@@ -320,6 +338,8 @@ class Report(Document):
     """Class → cases, each by its worst row."""
     rows: list[Row]
     """Worst first."""
+    claims: list[ClaimRow] = Field(default_factory=list)
+    """Those that are not shown first; pairs of their own answer them."""
     measured: list[Measured]
     facts: list[CaseFacts]
     """Of every case, as `measured`, in the order of its worst row."""

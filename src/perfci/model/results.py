@@ -229,6 +229,18 @@ class Proof(Document):
     """The limit that asks for a number whatever the code, `time max 5 ms`: head alone is measured."""
 
 
+Stopped = Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"]
+"""Why measuring ended. `hopeless`: hardly any further pairs would have decided it."""
+
+
+class ClaimPairs(Document):
+    """Pairs taken for what is claimed of a case, behind its limits' decisions: none of them judges a limit."""
+
+    pairs: Items[Pair] = Field(default_factory=list)
+    stopped: Stopped = "decided"
+    failures: dict[Side, Reason] = Field(default_factory=dict)
+
+
 class Case(Document):
     """A case on one device, with everything measured."""
 
@@ -241,8 +253,8 @@ class Case(Document):
     proof: Proof | None = None
     """None where no proof was sought."""
     pairs: Items[Pair] = Field(default_factory=list)
-    stopped: Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"] = "decided"
-    """Why measuring ended. `hopeless`: hardly any further pairs would have decided it."""
+    stopped: Stopped = "decided"
+    claimed: ClaimPairs | None = None
     budget_needed: Amount = 0.0
     """Seconds that would do for the case and all cheaper ones, where the budget ended before the first look that can
     show a regression; else 0."""

@@ -105,7 +105,9 @@ class _Printer:
                 self.table(self.other_table())
         self.block(self.profile())
         self.traced()
-        self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks])
+        claims = self.view.claims
+        self.block([_prose("", claim, "bold") for claim in claims])
+        self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks[len(claims) :]])
         if self.report.verdict == "undecided" and not self.report.unjudged:
             self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 

@@ -332,13 +332,22 @@ class View:
         return self.report.profiles[:MOST_PROFILES]
 
     @cached_property
+    def claims(self) -> list[str]:
+        """The answer to each claim, those that are not shown first."""
+        return [
+            f"claim {row.answer}: {row.case}{self.on(row.device)} {limit_percent(row.fall)} faster: {row.reason}"
+            for row in self.report.claims
+        ]
+
+    @cached_property
     def remarks(self) -> list[str]:
-        """Files that did not import and have no row, notes."""
+        """Claims, files that did not import and have no row, notes."""
         told = {row.case for row in self.report.rows if row.case == row.file}
         lost = [one for one in self.report.files if one.file not in told]
         found = [f"Does not import: {one.file} ({one.side}): {one_line(one.reason.text, 400)}" for one in lost]
         return (
-            found
+            self.claims
+            + found
             + ["what has no answer fails the run too (--strict, or undecided in fail_on)"] * self.report.strict
             + self.report.notes
         )

@@ -6,12 +6,14 @@ import pytest
 
 from perfci.measure.journal import Journal, begun_with, gone_on
 from perfci.measure.request import MEASURE_ALL, WRITTEN, How, Request, What, Where
+from perfci.model.claims import Claim
 from perfci.model.results import Case, CaseSide, Proof
 from perfci.sources.git import NamedCommit
 
 SAID = Request.of(
     "compare", Path("/here"), Path("/there"), base="v1", cases=["a/*"], devices=["cpu"], python="py",
-    base_python="other", env={"head": {"A": "b"}}, only=["src/**"], quick=True, committed=True, pull_request=True, seed=3,
+    base_python="other", env={"head": {"A": "b"}}, only=["src/**"],
+    claims=[Claim(cases="a*", fall=0.1)], attempt=2, quick=True, committed=True, pull_request=True, seed=3,
     purpose="reference", measure_all=True, exact_pairs=9, budget=2.5, strict=True, raw=True,
     command=["perfci", "compare"],
 )  # fmt: skip

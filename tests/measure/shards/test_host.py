@@ -26,6 +26,7 @@ from perfci.measure.shards.document import PlannedCase, SharedPlan
 from perfci.measure.shards.host import Member, measure_together
 from perfci.measure.shards.merge import merge
 from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.claims import Claim
 from perfci.model.results import Results
 from tests.e2e.conftest import Repo, adding
 
@@ -149,6 +150,7 @@ def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
         "base_python": "py", "env": {"head": {"A": "1"}}, "quick": True, "seed": 3, "purpose": "seam",
         "measure_all": not plan.what.measure_all, "exact_pairs": 9, "comparisons": 2, "models": 2, "suite": "5" * 40,
         "commits": ("1" * 40, "2" * 40), "question": Question(metric="time"), "only": ["src/**"],
+        "claims": [Claim.parse("*: 10%")], "attempt": 2,
     }  # fmt: skip
     assert others.keys() == What.model_fields.keys() - {"mode"}
     for name, value in others.items():

@@ -1,0 +1,48 @@
+"""Claims: the time of a case is said to fall by a share at least."""
+
+import re
+
+from pydantic import Field
+
+from perfci.model.base import DeviceKind, Document
+from perfci.model.criteria import Criterion, LimitSource
+from perfci.model.metrics import CATALOGUE
+from perfci.model.text import escaped
+from perfci.model.units import parse_percent
+
+_CLAIM = re.compile(r"(?P<cases>\S+?):?\s+(?P<fall>\S+)", re.ASCII)
+
+
+class Claim(Document, frozen=True):
+    """The time of each case that a glob matches falls by a share at least."""
+
+    cases: str
+    fall: float = Field(gt=0, lt=1)
+
+    @classmethod
+    def parse(cls, text: str) -> "Claim":
+        """Read `softmax*: 10%`. Raises ValueError."""
+        found = _CLAIM.fullmatch(text.strip())
+        try:
+            fall = 0.0 if found is None else parse_percent(found["fall"])
+        except ValueError:
+            fall = 0.0
+        if found is None or not 0 < fall < 1:
+            raise ValueError(f"'{escaped(text, 80)}': write cases and by how much their time falls: 'softmax*: 10%'")
+        return cls(cases=found["cases"], fall=fall)
+
+    def criterion(self, case: str, device: DeviceKind) -> Criterion:
+        """Return whether the time of a case falls by as much, as a limit mirrored: `regression` is yes."""
+        time = CATALOGUE["time"]
+        return Criterion(
+            case=case, device=device, metric=time.name, unit=time.unit, tier=time.tier, better="higher",
+            kind="regression", bound=self.fall, source=LimitSource(origin="default"), threshold=True,
+        )  # fmt: skip
+
+
+def sharing(asked: int, attempt: int | None) -> int:
+    """Return by how much α of claims is divided: by those `asked`, and for the K-th attempt by K (K + 1).
+
+    The shares of all attempts sum to 1: however long a program searches, what it claims is wrong with a chance of α.
+    """
+    return max(1, asked) * (1 if attempt is None else attempt * (attempt + 1))
