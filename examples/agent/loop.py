@@ -20,7 +20,8 @@ for attempt in range(1, 11):
     shutil.copytree(Path(copy, "src"), fresh, symlinks=True)
     shutil.rmtree(Path(clone, "src"))
     fresh.rename(Path(clone, "src"))
-    done = subprocess.run([*judge, "--attempt", str(attempt)], cwd=clone, stdout=subprocess.PIPE, text=True, check=False)
+    counted = [*judge, "--attempt", str(attempt)]
+    done = subprocess.run(counted, cwd=clone, stdout=subprocess.PIPE, text=True, check=False)
     answer = json.loads(done.stdout)
     print(f"attempt {attempt}: exit {done.returncode}: {answer.get('error') or answer['sentence']}", flush=True)
     if answer.get("verdict") == "pass":  # nothing is worse, and each claim is shown

@@ -194,6 +194,7 @@ def test_the_example_s_loop_ends_with_what_is_shown_to_be_faster(judged: Repo, t
         env={**judged.env, "PATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    first, second = done.stdout.splitlines()
+    first, *_, last = done.stdout.splitlines()  # on a busy machine it may take another one
     assert first.startswith("attempt 1: exit 1: `totals/n=2000`: fails in head: at n=2000: result is ")
-    assert second.startswith("attempt 2: exit 0: No regression: 1 improvement (`totals/n=2000` is "), second
+    assert "exit 0: No regression: 1 improvement (`totals/n=2000` is " in last, last
+    assert last.endswith("; 1 claim shown"), last
