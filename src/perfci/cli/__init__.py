@@ -196,6 +196,7 @@ def compare(
         int | None,
         typer.Option(metavar="K", min=1, help="Of a search that claims again: the K-th spends 1 / K (K + 1) of α."),
     ] = None,
+    described: Annotated[str | None, typer.Option(hidden=True)] = None,
     **asked: Any,
 ) -> None:
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
@@ -210,7 +211,7 @@ def compare(
     if attempt is not None and not claim:
         raise UsageError("--attempt: counts claims: give one, such as --claim 'softmax*: 10%'")
     asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env, "only": only}
-    asked |= {"claim": claim, "attempt": attempt}
+    asked |= {"claim": claim, "attempt": attempt, "described": described}
     if gpus is not None:
         from perfci.cli.gpus import compare_on_gpus
 

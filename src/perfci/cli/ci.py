@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -29,6 +30,7 @@ from perfci.measure.request import ANEW, OUT, WAIT, Request
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import begun
 from perfci.model.base import MachineError, PerfciError, UsageError
+from perfci.model.claims import CLAIM_LINE, Claim
 from perfci.model.publication import Publication
 from perfci.model.publication import Shard as Published
 from perfci.model.results import UNMEASURED, Results
@@ -301,12 +303,14 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Ba
     stranger = event.why_stranger(context) if settings.raw == "true" else ""
     if stranger:
         typer.echo(f"perfci: raw: reports of profilers are not handed on: {stranger}")
+    claims = _claims(settings, context) if compared else {}
     machine = read_machine({WAIT: os.environ.get(WAIT, "")})
     return Request.of(
         "compare" if compared else "run",
         out.parent,
         out,
         **machine,
+        **claims,
         base=compared.ref if compared else None,
         pull_request=compared.merge if compared else False,
         models=settings.models,
@@ -322,12 +326,28 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Ba
     )
 
 
+def _claims(settings: Settings, context: event.Context) -> dict[str, Any]:
+    """A description's claim; one that cannot be read is only told."""
+    if not context.claim:
+        return {}
+    try:
+        claim = Claim.parse(context.claim)
+    except ValueError as error:
+        typer.echo(f"perfci: the description's {CLAIM_LINE} {error}")
+        return {}
+    if settings.planned or settings.plan:
+        typer.echo(f"perfci: the description's {CLAIM_LINE} is not measured in shards")
+        return {}
+    return {"claims": [claim], "described": context.claim}
+
+
 def _words(settings: Settings, request: Request) -> list[str]:
     what, how = request.what, request.how
     words = how.command[2:]
     words += [f"--base={what.base}"] if what.base else []
     words += ["--pull-request"] if what.pull_request else []
     words += ["--raw"] if how.raw else []
+    words += [f"--described={what.described}"] if what.described else []
     return [*words, *([f"--python={settings.python}"] if settings.python else [])]
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from perfci.measure.shards.document import PLAN
+from perfci.model.claims import Claim, sharing
 from perfci.model.comparison import differences
 from perfci.model.criteria import asked_in
 from perfci.model.plan import Looks, count_sharing
@@ -227,6 +228,7 @@ def _check_bounds(results: Results) -> None:
     if any(case.origin == "imported" for case in results.cases):
         raise Unfit("has cases that another tool measured")
     _check_proofs(results)
+    _check_claims(results)
     kernels = set(plan.declared.kernels) if plan.declared is not None else None
     if kernels is not None and any((case.origin == "kernel") != (case.id in kernels) for case in results.cases):
         raise Unfit("takes a kernel for a command, or a command for a kernel")
@@ -244,6 +246,26 @@ def _check_bounds(results: Results) -> None:
             raise Unfit("has a limit that nothing can answer")
         if limit.source.origin == "kernel" and limit.source.where not in places:
             raise Unfit("has a limit that stands neither in a policy nor beside a kernel")
+
+
+def _check_claims(results: Results) -> None:
+    claims = results.plan.claims
+    if any(case.claimed is not None and len(case.claimed.pairs) > MOST_PAIRS for case in results.cases):
+        raise Unfit(f"has a case with more than {MOST_PAIRS} worker pairs")
+    if claims is None:
+        return
+    known = {case.key: case for case in results.cases}
+    if len(claims.criteria) > MOST_CASES or any(one.case_key not in known for one in claims.criteria):
+        raise Unfit("claims something of a case that it has not")
+    decided = sum(not known[one.case_key].code_proved for one in claims.criteria)
+    if claims.m < sharing(decided, None) or claims.looks != Looks.fitted(claims.m):
+        raise Unfit(_OTHER_RATES)
+    try:
+        claim = Claim.parse(claims.described)
+    except ValueError:
+        raise Unfit("claims what no description can have claimed") from None
+    if any(one != claim.criterion(one.case, one.device) for one in claims.criteria):
+        raise Unfit("claims something else than the description")
 
 
 def _check_proofs(results: Results) -> None:

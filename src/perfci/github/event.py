@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from perfci.model.base import UsageError
+from perfci.model.claims import described
 from perfci.model.publication import Origin
 
 _COPIED = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,9})")
@@ -70,6 +71,7 @@ class _PullRequest(_Untrusted):
     number: Number
     head: _Head
     base: _Base
+    body: str | None = None
 
 
 class _PullRequestEvent(_Untrusted):
@@ -154,6 +156,8 @@ class Context:
     """The default branch; empty where unknown."""
     previous_head: str = ""
     """The pull request's head until this push; empty for any other event."""
+    claim: str = ""
+    """What the pull request's description claims, as `described`."""
 
 
 def load(env: Mapping[str, str]) -> Context:
@@ -234,7 +238,8 @@ def _pull_request(name: str, payload: Mapping[str, Any], env: Surroundings) -> C
     privileged = name == "pull_request_target"
     merge = None if privileged or pull.head.sha == env.GITHUB_SHA else env.GITHUB_SHA
     default = event.repository.default_branch
-    return Context(origin, pull.base.sha, merge, head == repository, privileged, default, event.before or "")
+    before, claim = event.before or "", described(pull.body or "")
+    return Context(origin, pull.base.sha, merge, head == repository, privileged, default, before, claim)
 
 
 def _push(name: str, payload: Mapping[str, Any], env: Surroundings) -> Context:

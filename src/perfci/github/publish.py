@@ -22,6 +22,7 @@ from perfci.history.store import Store
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
+from perfci.model.claims import described
 from perfci.model.limits import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
@@ -231,6 +232,8 @@ def worth_telling(publication: Publication, when: When) -> bool:
     """Tell whether to begin a comment."""
     if when == "always" or publication.exit_code or publication.undecided or publication.acceptance:
         return True
+    if any(shard.report.claims for shard in publication.shards):
+        return True
     classes = {row.class_ for shard in publication.shards for row in shard.report.rows}
     return when == "on-change" and not classes <= _QUIET
 
@@ -283,7 +286,7 @@ def _read(
 ) -> _Faulty | None:
     gathered = gather(source, inputs, api)
     into.missing += gathered.missing
-    faults = [_judged(handed, policy, where, source.origin, into) for handed in gathered.handed]
+    faults = [_judged(handed, policy, where, source, into) for handed in gathered.handed]
     if gathered.unconfirmed and any(shard.report.strict for shard in into.shards):
         into.missing.append(gathered.unconfirmed)
     else:
@@ -307,8 +310,8 @@ def _read(
     return None if failed else next(filter(None, faults), None)
 
 
-def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, into: Publication) -> _Faulty | None:
-    results, faulty = handed.results, None
+def _judged(handed: Handed, policy: Policy | None, where: str, source: Source, into: Publication) -> _Faulty | None:
+    results, origin, faulty = handed.results, source.origin, None
     declared = results.plan.declared or Declared(whole=False)
     try:
         if results.error is not None and results.error.kind == "policy" and policy is not None:
@@ -317,6 +320,7 @@ def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, i
             faulty = _Faulty(UsageError(text), declared) if text else None
         links_ = [link for artifact in handed.artifacts for link in links(artifact, origin)]
         shard = Shard(name=handed.name, report=_report(results, policy, where), artifacts=links_)
+        _answer_claims(shard.report, results, source)
         alone = into.model_copy(update={"shards": [shard]})
         for render in (comment.render, comment.render_check, comment.render_summary):
             render(alone)  # raises here, of one job alone, what its values would raise where everything is said
@@ -328,6 +332,19 @@ def _judged(handed: Handed, policy: Policy | None, where: str, origin: Origin, i
     except _UNJUDGED as error:
         into.missing.append(f"{handed.said} cannot be judged ({type(error).__name__})")
     return faulty
+
+
+def _answer_claims(report: Report, results: Results, source: Source) -> None:
+    """What a pull request's description claims now is answered, and a fork's by its own numbers."""
+    claims, pull = results.plan.claims, source.pull or source.queued
+    now = described(pull.body or "") if pull is not None else ""
+    if claims is not None and now != claims.described:
+        report.claims = []
+    if now and (claims is None or now != claims.described):
+        report.notes.insert(0, f"claimed, and not measured: {now}")
+    if source.origin.fork:
+        for row in report.claims:
+            row.reason += ", by its own numbers"
 
 
 def _hear(source: Source, into: Publication, joined: int, inputs: Publishing, api: Api) -> None:

@@ -37,7 +37,8 @@ def claim_rows(context: Context, results: Results) -> list[ClaimRow]:
     rows = [
         _unmeasured(context, case, one) or _measured(plan, own[case.key], one, drifts=drifts)
         for one in plan.criteria
-        for case in [cases[one.case_key]]
+        for case in [cases.get(one.case_key)]
+        if case is not None
     ]
     return sorted(rows, key=lambda row: (_ORDER[row.answer], row.case, row.device, row.fall))
 

@@ -75,7 +75,9 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
         )
 
     claims = claim_rows(context, results)
-    first = claimed(headline(results, context, cases, rows, files_in_both), claims, strict=strict)
+    first = headline(results, context, cases, rows, files_in_both)
+    if results.plan.claims is not None and not results.plan.claims.described:
+        first = claimed(first, claims, strict=strict)
     if exploratory:
         notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
     return Report(

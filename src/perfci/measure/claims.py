@@ -16,11 +16,14 @@ from perfci.model.results import Case, ClaimPairs
 
 
 def plan_claims(what: What, cases: Sequence[Case]) -> ClaimPlan | None:
-    """Return what is claimed of which case; None where nothing is. Raises UsageError for a claim that is of none."""
+    """Return what is claimed of which case; None where nothing is.
+
+    Raises UsageError for a claim that is of none, unless a description makes it: no job may end by one.
+    """
     if not what.claims:
         return None
     lost = next((claim for claim in what.claims if not any(matches(claim.cases, case.id) for case in cases)), None)
-    if lost is not None:
+    if lost is not None and not what.described:
         why = nearest(lost.cases, (case.id for case in cases))
         raise UsageError(f"--claim {lost.cases}: matches no case that is measured: {why}")
     asked = [
@@ -29,7 +32,7 @@ def plan_claims(what: What, cases: Sequence[Case]) -> ClaimPlan | None:
         for claim in sorted(set(what.claims), key=lambda claim: claim.fall)
         if matches(claim.cases, case.id)
     ]
-    return ClaimPlan(criteria=asked)
+    return ClaimPlan(criteria=asked, described=what.described)
 
 
 def fit_claims(what: What, plan: ClaimPlan, cases: Iterable[Case]) -> None:

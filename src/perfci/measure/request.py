@@ -71,6 +71,8 @@ class What(Document, frozen=True):
     only: list[str] = Field(default_factory=list)
     """Globs of the files that head may change; empty: all."""
     claims: list[Claim] = Field(default_factory=list)
+    described: str = ""
+    """The words of a pull request's description that `claims` are read from."""
     attempt: int | None = Field(None, ge=1)
     """Of a search, which claims after each; they share α."""
     purpose: Purpose = "change"

@@ -10,6 +10,9 @@ from perfci.model.metrics import CATALOGUE
 from perfci.model.text import escaped
 from perfci.model.units import parse_percent
 
+CLAIM_LINE = "perfci-claim:"
+"""Of a pull request's description: claims as `--claim` does, and changes no check."""
+_LONGEST = 200
 _CLAIM = re.compile(r"(?P<cases>\S+?):?\s+(?P<fall>\S+)", re.ASCII)
 
 
@@ -46,3 +49,10 @@ def sharing(asked: int, attempt: int | None) -> int:
     The shares of all attempts sum to 1: however long a program searches, what it claims is wrong with a chance of α.
     """
     return max(1, asked) * (1 if attempt is None else attempt * (attempt + 1))
+
+
+def described(text: str) -> str:
+    """Return what a description claims; empty where it has no such line, several, or one that is long or not ASCII."""
+    lines = [line.strip() for line in text.splitlines() if line.strip().lower().startswith(CLAIM_LINE)]
+    found = lines[0][len(CLAIM_LINE) :].strip() if len(lines) == 1 else ""
+    return found if len(found) <= _LONGEST and found.isascii() and found.isprintable() else ""

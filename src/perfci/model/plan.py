@@ -157,6 +157,8 @@ class ClaimPlan(Document):
     looks: Looks = Field(default_factory=Looks)
     m: int = Field(1, ge=1)
     """Shares of α, as of `sharing`."""
+    described: str = Field("", max_length=200)
+    """The words of the pull request's description that claim it, whose answer changes no verdict."""
 
 
 class Plan(Document):

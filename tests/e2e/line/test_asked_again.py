@@ -30,7 +30,7 @@ def test_every_option_that_a_journal_keeps_comes_back(tmp_path: Path, monkeypatc
     assert {name for name in WRITTEN if said[name] == unsaid[name]} == set(), "each is another here"
     # Its repository, output folder and device are this call's; of the rest these are, too, or no command line says them.
     again = {"mode", "resume", "wait", "counters"}
-    elsewhere = {"commits", "suite", "question", "comparisons", "models"}
+    elsewhere = {"commits", "suite", "question", "comparisons", "models", "described"}
     alone = {"profile", "trace"}  # begin anew
     assert What.model_fields.keys() | How.model_fields.keys() == WRITTEN.keys() | again | elsewhere | alone
 
