@@ -17,11 +17,14 @@ import yaml
 
 import perfci
 from perfci.cli.ci import _request, _words
+from perfci.github.checkout import BaseOfHead
+from perfci.github.event import context
 from perfci.github.settings import Settings
 from perfci.measure.shards.document import read_plan
+from perfci.sources.git import NamedCommit
 from tests.e2e.conftest import SYSTEM_PYTHON, Repo, adding, as_root
 from tests.e2e.warm import Warm
-from tests.github.loopback.scene import beside, proposed
+from tests.github.loopback.scene import beside, environment, proposed
 from tests.github.loopback.server import REPOSITORY, Pull
 from tests.github.loopback.suites import AT_MOST, LIMIT, applications, hostile, took
 from tests.sources.repo import git
@@ -549,3 +552,28 @@ def test_perfci_in_a_container_is_told_of_reports_too(repository: str, words: li
     request = _request(settings, found, Path("perfci-out"), None)
     assert [word for word in _words(settings, request) if "raw" in word] == words
     assert request.how.counters is bool(words), "no counters are read for code of a fork"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "answers"), [("adding* 50%", ["shown"]), ("gone* 10%", []), ("much faster", [])])
+def test_a_job_measures_what_the_description_claims_and_ends_by_its_limits(
+    hub: Hub, line: str, answers: list[str]
+) -> None:
+    hub.main(LIMIT.replace("20%", "900%"), adding(n=20_000))
+    hub.repo.write("kernels/adding.py", adding(n=1_000))
+    payload = hub.pull_request()
+    payload["pull_request"]["body"] = f"Fast.\n\nperfci-claim: {line}\n"
+    job = hub.job("pull_request", payload, hub.merge, hub.checkout(hub.merge))
+    assert (job.code, job.outputs["verdict"]) == (0, "pass"), job.log
+    assert [row["answer"] for row in job.report["claims"]] == answers
+    assert ("the description's perfci-claim: 'much faster': write cases" in job.log) == (line == "much faster")
+
+
+def test_perfci_in_a_container_is_told_of_what_is_claimed() -> None:
+    sent = proposed(Pull(7, "a" * 40))
+    sent["pull_request"]["body"] = "perfci-claim: adding* 50%"
+    found = context("pull_request", sent, environment(100))
+    request = _request(
+        Settings(), found, Path("perfci-out"), BaseOfHead("main", merge=False, base=NamedCommit("main", "b" * 40, ""))
+    )
+    assert "--described=adding* 50%" in _words(Settings(), request)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from perfci.github.event import context
+from perfci.judge.judge import judge
 from perfci.measure.claims import fit_claims, plan_claims
 from perfci.measure.request import What
 from perfci.model.claims import Claim, described
@@ -44,6 +45,9 @@ def test_what_is_claimed_is_answered_and_changes_no_check(hub: GitHub, ratio: fl
     assert f"claim {answer}: matmul/n=0 10 % faster: " in comment.replace("\\", "")
     assert "No regression: 1 case unchanged" in comment
     assert "own numbers" not in comment
+    claimed = judge(claiming(ratio))
+    plain = judge(measured(1.0))
+    assert (claimed.rows, claimed.sentence, claimed.pairs) == (plain.rows, plain.sentence, plain.pairs)
 
 
 @pytest.mark.parametrize(
