@@ -228,16 +228,31 @@ def test_nodes_are_whole_or_not_compared(node: dict, words: str) -> None:
 
 
 def test_padding_of_a_librarys_kernel_is_no_data() -> None:
-    """It is what differs between processes of a side, or captures of a process; of own code, that is a difference."""
+    """It is what differs between processes or captures of both sides; of own code, that is a difference."""
     base = [simple(**parameter("00112233")), simple(**parameter("00552233"))]
-    head = [simple(**parameter("00992233")), simple(**parameter("00992233"))]
+    head = [simple(**parameter("00992233")), simple(**parameter("00772233"))]
     assert told(base, head) == ""
-    head[0]["nodes"][0]["parameters"][0]["bytes"] = head[1]["nodes"][0]["parameters"][0]["bytes"] = "00992234"
-    assert "parameter 0, bytes from 0 00__2233 → 00__2234" in told(base, head)
+    for one in head:
+        one["nodes"][0]["parameters"][0]["bytes"] = "00992234"
+    assert "parameter 0, bytes from 0 00112233 → 00552233" in told(base, head), "head's are alike"
     loose = [simple(**parameter("00112233", loose=[1, 2]))] * 2
-    assert told(loose, [simple(**parameter("00445533"))] * 2) == ""
+    assert told(loose, [simple(**parameter("00445533", loose=[2]))] * 2) == "", "of one number"
     own = [simple(own=True, **parameter("00112233")), simple(own=True, **parameter("00552233"))]
     assert "base differs from process to process" in told(own, own[:1] * 2)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_number_that_one_side_alone_computes_anew_is_no_padding(swapped: bool) -> None:
+    """A length that grows from call to call, a stride that hangs on the process."""
+    steady = [simple(**parameter("10000000"))] * 2
+    for anew in (
+        [simple(**parameter("20000000", loose=[0])), simple(**parameter("20000000", loose=[0]))],
+        [simple(**parameter("20000000")), simple(**parameter("30000000"))],
+    ):
+        sides = (anew, steady) if swapped else (steady, anew)
+        assert "parameter 0, bytes from 0 " in told(*sides)
+    seldom = [simple(**parameter("10000000", loose=[0])), simple(**parameter("10000000"))]
+    assert told(steady, seldom) == "", "what one process of a side shows, and the other never, nobody writes"
 
 
 def test_padding_is_none_where_another_image_may_read_it() -> None:

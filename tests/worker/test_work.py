@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.worker.work.elf import demangled, functions, variables
-from perfci.worker.work.record import _padding, _Values, drawing_again
+from perfci.worker.work.record import _padding, _unsteady, _Values, drawing_again
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -66,6 +66,37 @@ def test_captures_that_launch_more_or_less_tell_of_no_padding() -> None:
     """Which launch is which is not known: what differs may be data of two."""
     assert _padding([[values("00"), values("00")], [values("01")]]) == []
     assert _padding([]) == []
+
+
+def launched(held: str, *addresses: int, own: bool = True, grid: int = 1, function: str = "f") -> _Values:
+    launch = ((grid, 1, 1), (128, 1, 1), 0)
+    return values(held, *addresses, function=function)._replace(own=own, launch=launch)
+
+
+@pytest.mark.parametrize(
+    ("captures", "why"),
+    [
+        ([launched("0011"), launched("0011")], ""),
+        ([launched("0011"), launched("0022")], "kernel f: its parameter 0 differs from capture to capture"),
+        # What a library leaves unwritten, and where tensors lie, may differ.
+        ([launched("0011", own=False), launched("0022", own=False)], ""),
+        ([launched(ADDRESS, 0), launched(NUMBER, 0)], ""),
+        ([launched(ADDRESS, 0), launched(NUMBER)], "kernel f: its parameter 0 differs from capture to capture"),
+        ([launched("00", own=False), launched("00", own=False, grid=2)], "kernel f: its launch differs from"),
+        ([launched("00"), launched("00", function="g")], "kernel f: its launch differs from"),
+        ([launched("00"), launched("0000")], "kernel f: its launch differs from"),
+        ([launched("00"), None], ""),
+    ],
+)
+def test_executions_that_launch_something_else_each_time_are_not_compared(captures: list, why: str) -> None:
+    said = _unsteady([[one] for one in captures], [[0]] * len(captures))
+    assert said.startswith(why) and bool(said) == bool(why)
+
+
+def test_executions_that_do_more_at_times_are_not_compared() -> None:
+    one = launched("00")
+    assert _unsteady([[one], [one]], [[0, 1], [0]]) == "what it gives the GPU differs from capture to capture"
+    assert _unsteady([[one]], [[0]]) == ""
 
 
 @pytest.mark.torch

@@ -26,6 +26,8 @@ _PARTS = {
 _ADDRESSES = ":names addresses"
 """Ends the digest of memory that holds addresses: what lies there was not read."""
 _WORD = 8
+_NUMBER = 4
+"""Bytes of one value: where both sides leave some of them unwritten, others may be alike by chance."""
 _NAME, _REASON = 60, 400
 """Characters of a kernel's name, and of a recorded reason."""
 
@@ -97,8 +99,8 @@ def _unknown(one: Recorded) -> str:
 
 
 def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[int, int, int]]:
-    """Bytes, as node, parameter and offset, that differ between captures or processes of a side, and host addresses in
-    every process."""
+    """Bytes, as node, parameter and offset, that differ between captures or processes, and host addresses in every
+    process."""
     found: set[tuple[int, int, int]] = set()
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
@@ -111,12 +113,22 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
             values = [bytes.fromhex(one.bytes) for one in same]
             if len({len(value) for value in values}) != 1:
                 continue
-            found |= {(number, index, at) for one in same for at in one.loose}
+            found |= {(number, index, at) for at in _loose(same[: len(base)], same[len(base) :])}
             for at in set.intersection(*(set(one.host) for one in same)):
                 found |= {(number, index, place) for place in range(at, at + _WORD)}
-            for side in (values[: len(base)], values[len(base) :]):
-                found |= {(number, index, at) for at, held in enumerate(zip(*side, strict=True)) if len(set(held)) > 1}
     return found
+
+
+def _loose(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
+    """What each process of one side writes anew, and none of the other, is a value that somebody computes."""
+    some, every = [], []
+    for side in (base, head):
+        held = zip(*(bytes.fromhex(one.bytes) for one in side), strict=True)
+        apart = {at for at, values in enumerate(held) if len(set(values)) > 1}
+        some.append(apart.union(*(one.loose for one in side)))
+        every.append(apart | set.intersection(*(set(one.loose) for one in side)))
+    both = {at // _NUMBER for at in some[0] & some[1]}
+    return {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both}
 
 
 # ---------------------------------------------------------------- what differs between two lists

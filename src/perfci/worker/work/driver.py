@@ -167,17 +167,20 @@ class Driver:
             found[name] = bytes(value).hex()
         return found
 
-    def function(self, function: int) -> tuple[str, int, dict[str, int]]:
-        """Return a function's name, its module's handle and its attributes."""
+    def function(self, function: int) -> tuple[str, int]:
+        """Return a function's name and its module's handle."""
         handle, name, module = ctypes.c_void_p(function), ctypes.c_char_p(), ctypes.c_void_p()
         self.call("cuFuncGetName", ctypes.byref(name), handle)
         self.call("cuFuncGetModule", ctypes.byref(module), handle)
-        attributes = {}
+        return (name.value or b"").decode("utf-8", "backslashreplace"), int(module.value or 0)
+
+    def attributes(self, function: int) -> dict[str, int]:
+        """Return a function's attributes as they are now."""
+        found, value = {}, ctypes.c_int()
         for number, words in FUNCTION_ATTRIBUTES.items():
-            value = ctypes.c_int()
-            self.call("cuFuncGetAttribute", ctypes.byref(value), number, handle)
-            attributes[words] = value.value
-        return (name.value or b"").decode("utf-8", "backslashreplace"), int(module.value or 0), attributes
+            self.call("cuFuncGetAttribute", ctypes.byref(value), number, ctypes.c_void_p(function))
+            found[words] = value.value
+        return found
 
     def loaded_from(self, kernel: int) -> int:
         """Return the handle of a CUkernel's library, or 0."""

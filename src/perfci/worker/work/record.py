@@ -55,9 +55,9 @@ class Record:
         read.
 
         Process settings are those behind the `last` draw. Only the first draw shows parameter bytes that nobody
-        writes; for a library's kernel the others give addresses alone. Raises OpaqueWork, what capture raises,
-        OSError.
+        writes, and whether one capture launches what another does. Raises OpaqueWork, what capture raises, OSError.
         """
+        self.known.clear()  # a handle may be another function's by now
         sampler = GraphSampler(fns)
         with self.images.listened():
             for fn in (*[fns[0]] * WARM_CALLS, *fns):
@@ -67,17 +67,21 @@ class Record:
         torch, pool = sampler.rig.torch, sampler.rig.pool
         redraw = drawing_again(torch)
         captures: list[list[Optional[_Values]]] = []
+        kinds: list[list[int]] = []
         held: list[int] = []
         for whole in [*[False] * (0 if self.number else STIRRED), True]:
             _stir(torch, held)
             redraw()
             graph = _captured(sampler, batch)
             memory = Memory(torch, self.driver, pool, contents=whole)
-            recorder = _Recorder(self.driver, self.images, memory, self.own, self.known, first=not self.number)
+            recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
             captures.append(list(recorder.values(graph)))
+            kinds.append(list(recorder.kinds(graph)))
         launches = [None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0]]
         if not self.number:
             self.launches, self.padding = launches, _padding(captures)
+        if why := _unsteady(captures, kinds):
+            recorder.unread.add(why)
         recorder.padding = self.padding if launches == self.launches else []
         found = recorder.graph(graph)
         for address in held:
@@ -150,6 +154,10 @@ class _Values(NamedTuple):
     parameters: list[bytes]
     addresses: list[set[int]]
     """For each parameter, offsets of addresses that the driver knows."""
+    own: bool = False
+    """The side's own, whose bytes are all somebody's."""
+    launch: tuple[Any, ...] = ()
+    """Grid, block, bytes of dynamic shared memory."""
 
 
 _Padding = Optional[list[tuple[set[int], set[int]]]]
@@ -163,7 +171,7 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
         return []
     found: list[_Padding] = []
     for same in zip(*captures):
-        several = [one for one in same if one is not None]
+        several = [one for one in same if one is not None and not one.own]
         shapes = {(one.function, tuple(map(len, one.parameters))) for one in several}
         if len(several) < len(captures) or len(shapes) != 1:
             found.append(None)
@@ -182,6 +190,25 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
     return found
 
 
+def _unsteady(captures: Sequence[Sequence[Optional[_Values]]], kinds: Sequence[Sequence[int]]) -> str:
+    """Return how captures of the same executions differ, which the timed ones may do as well; empty if they do not."""
+    if any(one != kinds[0] for one in kinds):
+        return "what it gives the GPU differs from capture to capture"
+    for same in zip(*captures):
+        several = [one for one in same if one is not None]
+        if len({(one.function, one.launch, tuple(map(len, one.parameters))) for one in several}) > 1:
+            return f"kernel {several[0].function}: its launch differs from capture to capture"
+        for index in range(len(several[0].parameters) if several and several[0].own else 0):
+            addresses = set.intersection(*(one.addresses[index] for one in several))
+            plain = [bytearray(one.parameters[index]) for one in several]
+            for value in plain:
+                for at in addresses:
+                    value[at : at + _WORD] = bytes(_WORD)
+            if any(value != plain[0] for value in plain):
+                return f"kernel {several[0].function}: its parameter {index} differs from capture to capture"
+    return ""
+
+
 class _Function(NamedTuple):
     name: str
     title: str
@@ -189,7 +216,6 @@ class _Function(NamedTuple):
     image: str
     """Empty where it is not known."""
     own: bool
-    attributes: dict[str, int]
 
 
 class _Recorder:
@@ -200,12 +226,10 @@ class _Recorder:
         memory: Memory,
         own: Sequence[str],
         known: dict[int, _Function],
-        *,
-        first: bool,
     ) -> None:
         """`known`: functions by handle."""
-        self.driver, self.images, self.memory, self.own = driver, images, memory, own
-        self.known, self.first = known, first
+        self.driver, self.images, self.memory, self.own, self.known = driver, images, memory, own, known
+        self.attributes: dict[int, dict[str, int]] = {}
         self.primary = driver.primary()
         self.used: dict[str, int] = {}
         self.twice: set[str] = set()
@@ -245,8 +269,16 @@ class _Recorder:
                 self.unread.add(f"{name}: such nodes are not compared")
         return {"kind": name}
 
+    def kinds(self, graph: int) -> Iterator[int]:
+        """Yield each node's kind, a child graph's behind it."""
+        for handle in self.driver.nodes(graph):
+            kind = self.driver.kind(handle)
+            yield kind
+            if kind == CHILD:
+                yield from self.kinds(self.driver.child(handle))
+
     def values(self, graph: int) -> Iterator[Optional[_Values]]:
-        """Yield the parameters of each launch; None if it is the side's own, or unreadable."""
+        """Yield the parameters of each launch; None if they are unreadable."""
         for handle in self.driver.nodes(graph):
             kind = self.driver.kind(handle)
             if kind == CHILD:
@@ -256,10 +288,13 @@ class _Recorder:
             params = self.driver.kernel(handle)
             function = self.function(params)
             try:
-                held = [] if function.own else [value for _, value in self.driver.parameters(params)]
+                held = [value for _, value in self.driver.parameters(params)]
             except OpaqueWork:  # `kernel` says so
-                held = []
-            yield _Values(function.name, held, [set(self.addresses(value)) for value in held]) if held else None
+                yield None
+                continue
+            addresses = [set(self.addresses(value)) for value in held]
+            launch = (tuple(params.grid), tuple(params.block), params.shared)
+            yield _Values(function.name, held, addresses, function.own, launch)
 
     def addresses(self, value: bytes) -> Iterator[int]:
         for at in range(0, len(value) - _WORD + 1, _WORD):
@@ -268,11 +303,11 @@ class _Recorder:
 
     def function(self, params: KernelParams) -> _Function:
         if (known := self.known.get(params.func)) is None:
-            name, module, attributes = self.driver.function(params.func)
+            name, module = self.driver.function(params.func)
             library = self.driver.loaded_from(params.kern or 0)
             image = self.images.of(self.driver, library, module, name) or ""
             own = self.images.is_own(library, module, name, self.own)
-            known = _Function(name, demangled(name)[:MOST_TITLE], module, image, own, attributes)
+            known = _Function(name, demangled(name)[:MOST_TITLE], module, image, own)
             self.known[params.func] = known
         return known
 
@@ -280,7 +315,9 @@ class _Recorder:
         params = self.driver.kernel(handle)
         padding = self.padding[self.launches] if self.launches < len(self.padding) else None
         self.launches += 1
-        name, title, module, image, own, attributes = self.function(params)
+        name, title, module, image, own = self.function(params)
+        if params.func not in self.attributes:
+            self.attributes[params.func] = self.driver.attributes(params.func)
         if image:
             if self.used.setdefault(image, module) != module:
                 self.twice.add(image)
@@ -301,7 +338,7 @@ class _Recorder:
             "block": list(params.block),
             "shared": params.shared,
             "launch": launch,
-            "attributes": attributes,
+            "attributes": self.attributes[params.func],
         }
         try:
             found["parameters"] = self.parameters(params, padding, own=own)
@@ -328,8 +365,6 @@ class _Recorder:
                     free = taken.isdisjoint(range(at, at + _WORD))
                     if free and self.memory.is_host(int.from_bytes(value[at : at + _WORD], "little")):
                         host.append(at)
-            if not own and not self.first:
-                plain, loose, none, host = bytearray(len(value)), set(), set(), []
             loose = loose.union(*(range(at, at + _WORD) for at in none))
             found.append(
                 {"offset": offset, "bytes": plain.hex(), "places": places, "host": host, "loose": sorted(loose)}
@@ -360,6 +395,9 @@ class _Recorder:
                     self.unread.add(f"variable {name}: several modules have one, loaded from the same machine code")
                 place = self.driver.symbol(module, name)
                 held = self.memory.digest(*place) if place is not None and place[1] else ""
+                seen = self.driver.memory(place[0]) if place is not None else None
+                if seen is not None and seen[0] == "managed":
+                    self.unread.add(f"variable {name}: it lies in managed memory, which moves")
                 if not held:
                     self.unread.add(f"variable {name}: the driver does not find it")
                 found.append({"image": image, "name": name, "bytes": place[1] if place else 0, "digest": held})
