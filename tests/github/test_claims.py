@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from perfci.github import artifact, thin
 from perfci.github.event import context
 from perfci.judge.judge import judge
 from perfci.measure.claims import fit_claims, plan_claims
@@ -86,8 +87,13 @@ def test_a_fork_answers_by_its_own_numbers(hub: GitHub) -> None:
         ({"described": ""}, "claims what no description can have claimed"),
         ({"described": "matmul*: 9%"}, "claims something else than the description"),
         ({"looks": Looks(alpha=0.5)}, "error rates that are not perfci's"),
-        ({"criteria": [Claim(cases="*", fall=0.1).criterion("gone", "cuda")]}, "claims something of a case"),
+        (
+            {"criteria": [Claim(cases="*", fall=0.1).criterion("gone", "cuda")]},
+            "claims something else than the description",
+        ),
         ({"criteria": claiming(1.0).plan.criteria}, "claims something else than the description"),
+        ({"criteria": []}, "claims something else than the description"),
+        ({"described": "gone* 10%"}, "claims something else than the description"),
     ],
 )
 def test_an_artifact_that_claims_by_its_own_rules_is_refused(hub: GitHub, plan: dict[str, Any], words: str) -> None:
@@ -113,3 +119,26 @@ def test_a_description_claims_in_one_line_of_ascii(hub: GitHub, body: str, claim
     sent = proposed(hub.pull(7, "a" * 40))
     sent["pull_request"]["body"] = body or None
     assert context("pull_request", sent, environment(1)).claim == claim
+
+
+def test_one_pair_told_many_times_is_refused(hub: GitHub) -> None:
+    _, run = scene(hub)
+    made = claiming(0.8)
+    made.cases[0].claimed.pairs = made.cases[0].claimed.pairs[:1] * 16
+    hub.upload(run, packed(made))
+    assert "cases.0.claimed.pairs" in refused(hub, run)
+
+
+def test_a_claim_is_left_out_where_it_is_too_much_to_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = claiming(0.8)
+    plain = measured(1.0)
+    content = made.model_dump_json().encode()
+    thin._leave_out(made)
+    bound = len(thin._dumped(made)) - 500
+    assert len(thin._dumped(plain)) < bound
+    monkeypatch.setattr(artifact, "MEMBER_BYTES", bound)
+    fitted, _ = thin.fit(content)
+    kept = Results.model_validate_json(fitted)
+    assert (kept.plan.claims, kept.cases[0].claimed) == (None, None)
+    assert "What the description claims was too much to hand over." in kept.notes
+    assert [row.class_ for row in judge(kept).rows] == ["unchanged"]

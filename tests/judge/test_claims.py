@@ -99,6 +99,32 @@ def test_a_lower_clock_of_head_is_no_speed_up():
     assert "the clock of head was lower" in report.claims[0].reason
 
 
+@pytest.mark.parametrize(("ratio", "answer"), [(0.5, "shown"), (0.85, "shown"), (1.0, "not shown")])
+@pytest.mark.parametrize("clocks", [False, True])
+def test_what_is_obvious_is_answered_by_four_pairs(ratio, answer, clocks):
+    """Of replayed graphs without a tuner, as most are on a GPU."""
+    calm = {"tuner": ""}
+    made = case("softmax/n=1", base=side(**calm), head=side(**calm))
+    own = pairs(*values(ratio, n=4, sd=1e-4, seed=1))
+    for pair in at_clocks(own) if clocks else own:
+        pair.tuners = {"base": "", "head": ""}
+    made.claimed = ClaimPairs(pairs=own)
+    report = judge(asked([made], "softmax*: 10%"))
+    assert (answers(report), report.claims[0].pairs) == ({"softmax/n=1": answer}, 4)
+
+
+def test_what_has_no_answer_fails_where_the_policy_says_so():
+    found = asked([claimed(0.9)], "softmax*: 10%")
+    found.fail_on = ["broken", "undecided"]
+    assert judge(found).exit_code == 1
+
+
+def test_one_case_claimed_twice_alike_is_claimed_once():
+    found = asked([claimed(0.8)], "*: 10%", "softmax*: 10%", "softmax*: 5%")
+    assert [one.bound for one in found.plan.claims.criteria] == [0.05, 0.1]
+    assert found.plan.claims.m == 2
+
+
 def test_pairs_that_resemble_those_before_them_answer_nothing():
     made = claimed(0.8)
     walk = 0.8 * np.exp(np.cumsum(np.random.default_rng(3).normal(0, 0.01, 64)))

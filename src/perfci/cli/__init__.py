@@ -194,7 +194,9 @@ def compare(
     ] = None,
     attempt: Annotated[
         int | None,
-        typer.Option(metavar="K", min=1, help="Of a search that claims again: the K-th spends 1 / K (K + 1) of α."),
+        typer.Option(
+            metavar="K", min=1, max=10**6, help="Of a search that claims again: it spends 1 / K (K + 1) of α."
+        ),
     ] = None,
     described: Annotated[str | None, typer.Option(hidden=True)] = None,
     **asked: Any,

@@ -336,7 +336,7 @@ def _judged(handed: Handed, policy: Policy | None, where: str, source: Source, i
 
 def _answer_claims(report: Report, results: Results, source: Source) -> None:
     """What a pull request's description claims now is answered, and a fork's by its own numbers."""
-    claims, pull = results.plan.claims, source.pull or source.queued
+    claims, pull = results.plan.claims, source.pull
     now = described(pull.body or "") if pull is not None else ""
     if claims is not None and now != claims.described:
         report.claims = []

@@ -27,6 +27,12 @@ def fit(content: bytes) -> tuple[bytes, str]:
         _leave_out(results)
         results.notes, note = [*results.notes, NOTE], NOTE
         thinned = _dumped(results)
+    if _refused(thinned) and results.plan.claims is not None and results.plan.claims.described:
+        results.plan.claims = None
+        for case in results.cases:
+            case.claimed = None
+        results.notes.append("What the description claims was too much to hand over.")
+        thinned = _dumped(results)
     if why := _refused(thinned):
         raise artifact.Unfit(why)
     if _answers(artifact.parse(thinned)) != before:
@@ -63,7 +69,7 @@ def _leave_out(results: Results) -> None:
     """What a metric is of stays, and so do a change's causes: without them a wrong one would be named."""
     results.moments = []
     for case in results.cases:
-        for pair in case.pairs:
+        for pair in [*case.pairs, *(case.claimed.pairs if case.claimed is not None else ())]:
             pair.first, pair.samples, pair.seconds, pair.at, pair.blocks = None, {}, {}, None, 0
             pair.choices, pair.scatter = {}, None
         checks = [side.check for side in case.sides.values()]

@@ -56,10 +56,10 @@ def _unmeasured(context: Context, case: Case, criterion: Criterion) -> ClaimRow 
     """What answers without pairs; None where pairs do."""
     if case.proved:
         return _answered(case, criterion, "not shown", "proved unchanged")
+    if (row := presence(context, case)) is not None:
+        return _answered(case, criterion, "undecided", f"{row.class_}: {row.reason}")
     if case.claimed is None:
-        row = presence(context, case)
-        why = f"not measured for it{stopped(case)}" if row is None else f"{row.class_}: {row.reason}"
-        return _answered(case, criterion, "undecided", why)
+        return _answered(case, criterion, "undecided", f"not measured for it{stopped(case)}")
     for name, said in _FAILED.items():
         if reason := case.claimed.failures.get(name):
             failed = case.sides[name].model_copy(update={"reason": reason})
@@ -69,6 +69,8 @@ def _unmeasured(context: Context, case: Case, criterion: Criterion) -> ClaimRow 
 
 def _measured(plan: ClaimPlan, case: Case, criterion: Criterion, *, drifts: bool) -> ClaimRow:
     found = answer(case, criterion, plan.looks, plan.m, ended=True)
+    if case.pairs and found.ratios is None:
+        return _answered(case, criterion, "undecided", "its pairs have no times to compare")
     if found.ratios is None or found.ratios.x.size < 2:
         return _answered(case, criterion, "undecided", f"{count(len(found.head), 'pair')} of its own{stopped(case)}")
     n, ratios = found.decision.n, found.ratios
@@ -81,7 +83,7 @@ def _measured(plan: ClaimPlan, case: Case, criterion: Criterion, *, drifts: bool
             return _answered(case, criterion, "undecided", f"{seen}; {DRIFTS}", **values)
         case "unchanged":
             return _answered(case, criterion, "not shown", seen, **values)
-        case "regression" if _as_measured(plan, criterion, ratios.measured):
+        case "regression" if found.decision.early or _as_measured(plan, criterion, ratios.measured):
             return _answered(case, criterion, "shown", seen, **values)
         case "regression":
             why = "as it was measured, the clock of head was lower, and so much is not shown"
@@ -91,7 +93,7 @@ def _measured(plan: ClaimPlan, case: Case, criterion: Criterion, *, drifts: bool
 
 
 def _as_measured(plan: ClaimPlan, criterion: Criterion, measured: Array) -> bool:
-    """Whoever waits for a result waits by the clock as it was."""
+    """Whoever waits for a result waits by the clock as it was. Looks before the first one ask that themselves."""
     r_log = margin(criterion.bound, criterion.better)
     return p_greater(criterion.sign * measured, r_log) <= plan.looks.confirm
 

@@ -77,7 +77,7 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     claims = claim_rows(context, results)
     first = headline(results, context, cases, rows, files_in_both)
     if results.plan.claims is not None and not results.plan.claims.described:
-        first = claimed(first, claims, strict=strict)
+        first = claimed(first, claims, strict=context.effect_if_unanswered() == "fail")
     if exploratory:
         notes.append("Judged by other limits than the run was planned with: its error rates do not hold.")
     return Report(

@@ -7,12 +7,15 @@ from perfci.measure.journal import Journal
 from perfci.measure.plan import fitted
 from perfci.measure.request import What
 from perfci.model.base import UsageError, matches
-from perfci.model.claims import sharing
+from perfci.model.claims import claimed_of, sharing
 from perfci.model.comparison import comparable
 from perfci.model.fingerprint import Environments
 from perfci.model.limits import nearest
 from perfci.model.plan import ClaimPlan, Plan
 from perfci.model.results import Case, ClaimPairs
+
+CLAIM_ROUNDS = 10**9
+"""Number of their first round: no run of limits has as many pairs, resumed or not."""
 
 
 def plan_claims(what: What, cases: Sequence[Case]) -> ClaimPlan | None:
@@ -26,12 +29,7 @@ def plan_claims(what: What, cases: Sequence[Case]) -> ClaimPlan | None:
     if lost is not None and not what.described:
         why = nearest(lost.cases, (case.id for case in cases))
         raise UsageError(f"--claim {lost.cases}: matches no case that is measured: {why}")
-    asked = [
-        claim.criterion(case.id, case.device)
-        for case in cases
-        for claim in sorted(set(what.claims), key=lambda claim: claim.fall)
-        if matches(claim.cases, case.id)
-    ]
+    asked = claimed_of(what.claims, ((case.id, case.device) for case in cases))
     return ClaimPlan(criteria=asked, described=what.described)
 
 

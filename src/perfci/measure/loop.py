@@ -53,8 +53,8 @@ class Loop:
     costs: Costs
     budget: Budget
     environments: Environments | None = None
-    before: int = 0
-    """Pairs that were taken before, in the run's other loop."""
+    first_round: int = 0
+    """Number of its first round, behind those of the run's other loop."""
     seconds: float = 0.0
     needed: float = 0.0
     """Budget that would do, where this one cannot show a regression of any case; else 0."""
@@ -88,7 +88,7 @@ class Loop:
                     break
                 batch = next_batch(affordable, plan, self.budget.left)
                 # A number that no other round of this run has, resumed or not: orders and placements are drawn from it.
-                index = self.before + sum(len(case.pairs) for case in measurable)
+                index = self.first_round + sum(len(case.pairs) for case in measurable)
                 self._round(batch, index, self._deadline(batch))
                 taken = {case.key for case in batch}
                 open_cases = [case for case in open_cases if case.key not in taken or self._goes_on(case)]
@@ -146,6 +146,9 @@ class Loop:
             # Where none fits with room for what scatter may ask, one that may fit is tried: else time is left over.
             roomy = cheapest(needs, left, self.start, room=ROOM)
             found = roomy or cheapest(needs, left, self.start, tries=tries)
+            if not found:  # one after the other: what has compiled may cost less from its second pair on
+                hoped = [need._replace(seconds=need.seconds - need.built) for need in needs if need.built]
+                found = cheapest(hoped, left, self.start)[:1]
             chosen = [case for need in found for case in need.cases]
             self.chosen = {case.key for case in chosen}
         keys = {case.key for case in behind}
@@ -169,9 +172,9 @@ class Loop:
             cost = self._cost(unit)
             pairs = max(self._look(case) - len(case.pairs) for case in unit)
             planned = min(pairs, max(0, *(planned_pairs(case, self.benches) - len(case.pairs) for case in unit)))
-            seconds = planned * (cost.planned - cost.built) + (pairs - planned) * cost.least
+            seconds = planned * cost.planned + (pairs - planned) * cost.least
             last = all(not self._criteria(case) or (case.proof is not None and case.proof.by) for case in unit)
-            found.append(Need(unit, pairs, pairs * cost.planned, seconds, last))
+            found.append(Need(unit, pairs, pairs * cost.planned, seconds, pairs * cost.built, last))
         return found
 
     def _cost(self, unit: Sequence[Case]) -> PairCost:

@@ -131,6 +131,8 @@ def remarks(what: What, plan: Plan, sides: Mapping[Side, SideWork]) -> list[str]
         notes.append("one reference compared with the one before: nothing is judged")
     if not plan.judged:
         notes.append(f"profiled, not judged: times are of {PROFILED_PAIRS} workers")
+    if plan.claims is not None and not plan.claims.criteria:
+        notes.append(f"claimed of no case that is measured: {what.described}")
     if what.quick and plan.judged:
         notes.append(f"--quick: at most {QUICK_PAIRS} pairs, no fuzzed shapes; an undecided case needs a full run")
     return notes

@@ -152,8 +152,9 @@ class How(Document, frozen=True):
 WRITTEN = {
     "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--python base:",
     "env": "--env", "quick": "--quick", "committed": "--committed", "only": "--only", "pull_request": "--pull-request",
-    "claims": "--claim", "attempt": "--attempt", "seed": SEED, "purpose": "--creep", "measure_all": "--measure-all",
-    "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict", "raw": "--raw", "command": "",
+    "claims": "--claim", "attempt": "--attempt", "described": "", "seed": SEED, "purpose": "--creep",
+    "measure_all": "--measure-all", "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict",
+    "raw": "--raw", "command": "",
 }  # fmt: skip
 """Fields that `--resume` takes from the earlier run → their written form."""
 ANEW = "make a new plan with `perfci plan`"

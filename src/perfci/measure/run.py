@@ -14,7 +14,7 @@ from typing import NamedTuple
 from perfci.measure.budget import Budget
 from perfci.measure.cases import Declarations, ended, mains, merge, redeclared, require_some, subjects
 from perfci.measure.checks import check_all, missed, settle_all, unredrawn
-from perfci.measure.claims import claimants, fit_claims, loop_plan, plan_claims
+from perfci.measure.claims import CLAIM_ROUNDS, claimants, fit_claims, loop_plan, plan_claims
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
 from perfci.measure.discovery import discover
@@ -29,7 +29,7 @@ from perfci.measure.proof.work import prove_work
 from perfci.measure.request import Progress, Request
 from perfci.measure.rounds import launch_gap_notes
 from perfci.measure.sides.planned import require_cases
-from perfci.model.base import PerfciError, PolicyError, Side
+from perfci.model.base import MachineError, PerfciError, PolicyError, Side
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Fingerprint
 from perfci.model.limits import Subject, criteria, looser, told
@@ -284,15 +284,19 @@ class Measurement:
         place, claims = run.place, run.plan.claims
         if claims is None or run.results.budget_needed:
             return
-        before = sum(len(case.pairs) for case in run.cases.all)
         with claimants(run.cases.measured, claims, run.journal, place.environments) as cases:
             if cases:
                 self.progress.stage("measuring what is claimed")
             loop = Loop(
                 loop_plan(run.plan, claims), place.benches, place.runner, run.journal.of_claims(), self.progress,
-                run.watch, self.costs, run.budget, place.environments, before,
+                run.watch, self.costs, run.budget, place.environments, CLAIM_ROUNDS,
             )  # fmt: skip
-            loop.run(cases)
+            try:
+                loop.run(cases)
+            except (MachineError, KeyboardInterrupt) as error:
+                if not claims.described:
+                    raise
+                run.results.notes.append(f"what the description claims was not measured: {str(error) or 'interrupted'}")
 
     def _end(self, run: _Run) -> None:
         measured, results = run.cases.measured, run.results

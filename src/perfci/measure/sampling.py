@@ -54,9 +54,9 @@ class PairCost(NamedTuple):
 
     planned: float
     least: float
-    """Of the shape that `adapt` chose, or of the smallest that it may choose, without `built`."""
+    """Of the shape that `adapt` chose, or of the smallest that it may choose."""
     built: float = 0.0
-    """Of `planned`, which further pairs may not take: a first pair's opening compiles."""
+    """Of both, which further pairs may not take: a first pair's opening compiles."""
 
 
 class Need(NamedTuple):
@@ -68,6 +68,8 @@ class Need(NamedTuple):
     """Seconds of pairs of the planned schedule."""
     seconds: float
     """Seconds of the smallest pairs."""
+    built: float = 0.0
+    """Of `seconds`, which they may not take."""
     last: bool = False
     """Nothing unproved depends on it."""
 
@@ -122,7 +124,7 @@ def pair_cost(case: Case, benches: Mapping[DeviceKind, Bench], runner: Runner, b
     beside = pair.seconds["open"] + pair.seconds["close"]
     saved = pair.seconds["block"] * (1 - blocks / pair.blocks) + beside * (1 - (placements - 1) / max(1, before - 1))
     built = pair.seconds["first"] if len(case.pairs) == 1 else 0.0
-    return PairCost(whole, whole - saved - built, built)
+    return PairCost(whole, whole - saved, built)
 
 
 def planned_pairs(case: Case, benches: Mapping[DeviceKind, Bench]) -> int:

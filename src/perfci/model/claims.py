@@ -1,10 +1,11 @@
 """Claims: the time of a case is said to fall by a share at least."""
 
 import re
+from collections.abc import Iterable
 
 from pydantic import Field
 
-from perfci.model.base import DeviceKind, Document
+from perfci.model.base import DeviceKind, Document, matches
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.metrics import CATALOGUE
 from perfci.model.text import escaped
@@ -13,6 +14,8 @@ from perfci.model.units import parse_percent
 CLAIM_LINE = "perfci-claim:"
 """Of a pull request's description: claims as `--claim` does, and changes no check."""
 _LONGEST = 200
+LEAST = 1e-3
+
 _CLAIM = re.compile(r"(?P<cases>\S+?):?\s+(?P<fall>\S+)", re.ASCII)
 
 
@@ -20,7 +23,7 @@ class Claim(Document, frozen=True):
     """The time of each case that a glob matches falls by a share at least."""
 
     cases: str
-    fall: float = Field(gt=0, lt=1)
+    fall: float = Field(ge=LEAST, le=1 - LEAST)
 
     @classmethod
     def parse(cls, text: str) -> "Claim":
@@ -30,7 +33,7 @@ class Claim(Document, frozen=True):
             fall = 0.0 if found is None else parse_percent(found["fall"])
         except ValueError:
             fall = 0.0
-        if found is None or not 0 < fall < 1:
+        if found is None or not LEAST <= fall <= 1 - LEAST:
             raise ValueError(f"'{escaped(text, 80)}': write cases and by how much their time falls: 'softmax*: 10%'")
         return cls(cases=found["cases"], fall=fall)
 
@@ -41,6 +44,17 @@ class Claim(Document, frozen=True):
             case=case, device=device, metric=time.name, unit=time.unit, tier=time.tier, better="higher",
             kind="regression", bound=self.fall, source=LimitSource(origin="default"), threshold=True,
         )  # fmt: skip
+
+
+def claimed_of(claims: Iterable[Claim], cases: Iterable[tuple[str, DeviceKind]]) -> list[Criterion]:
+    """Return what is claimed of `cases`, ids with devices: the same share of the same case once."""
+    found = {
+        (ident, device, claim.fall): claim.criterion(ident, device)
+        for ident, device in cases
+        for claim in claims
+        if matches(claim.cases, ident)
+    }
+    return [found[key] for key in sorted(found)]
 
 
 def sharing(asked: int, attempt: int | None) -> int:

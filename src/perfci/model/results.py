@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from perfci.model.base import Amount, DeviceKind, Document, Items, Side
 from perfci.model.fingerprint import Environments, Fingerprint
@@ -229,6 +229,14 @@ class Proof(Document):
     """The limit that asks for a number whatever the code, `time max 5 ms`: head alone is measured."""
 
 
+def _apart(pairs: list[Pair]) -> list[Pair]:
+    if len({pair.index for pair in pairs}) != len(pairs):
+        raise ValueError("two pairs have the same index")
+    return pairs
+
+
+Pairs = Annotated[Items[Pair], AfterValidator(_apart)]
+"""Each with an index of its own."""
 Stopped = Literal["decided", "cap", "budget", "failed", "skipped", "interrupted", "changed", "hopeless"]
 """Why measuring ended. `hopeless`: hardly any further pairs would have decided it."""
 
@@ -236,7 +244,7 @@ Stopped = Literal["decided", "cap", "budget", "failed", "skipped", "interrupted"
 class ClaimPairs(Document):
     """Pairs taken for what is claimed of a case, behind its limits' decisions: none of them judges a limit."""
 
-    pairs: Items[Pair] = Field(default_factory=list)
+    pairs: Pairs = Field(default_factory=list)
     stopped: Stopped = "decided"
     failures: dict[Side, Reason] = Field(default_factory=dict)
 
@@ -252,19 +260,12 @@ class Case(Document):
     sides: dict[Side, CaseSide]
     proof: Proof | None = None
     """None where no proof was sought."""
-    pairs: Items[Pair] = Field(default_factory=list)
+    pairs: Pairs = Field(default_factory=list)
     stopped: Stopped = "decided"
     claimed: ClaimPairs | None = None
     budget_needed: Amount = 0.0
     """Seconds that would do for the case and all cheaper ones, where the budget ended before the first look that can
     show a regression; else 0."""
-
-    @field_validator("pairs")
-    @classmethod
-    def _pairs_differ(cls, pairs: list[Pair]) -> list[Pair]:
-        if len({pair.index for pair in pairs}) != len(pairs):
-            raise ValueError("two pairs have the same index")
-        return pairs
 
     @property
     def key(self) -> str:

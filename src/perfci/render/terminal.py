@@ -107,7 +107,7 @@ class _Printer:
         self.traced()
         claims = self.view.claims
         self.block([_prose("", claim, "bold") for claim in claims])
-        self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks[len(claims) :]])
+        self.block([_prose("note: ", remark, "cyan") for remark in self.view.remarks[: -len(claims) or None]])
         if self.report.verdict == "undecided" and not self.report.unjudged:
             self.block([Text(f"Why is it undecided, and what to do: {page(words.UNDECIDED_PAGE)}", "dim")])
 

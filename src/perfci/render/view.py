@@ -341,15 +341,15 @@ class View:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Claims, files that did not import and have no row, notes."""
+        """Files that did not import and have no row, notes, claims."""
         told = {row.case for row in self.report.rows if row.case == row.file}
         lost = [one for one in self.report.files if one.file not in told]
         found = [f"Does not import: {one.file} ({one.side}): {one_line(one.reason.text, 400)}" for one in lost]
         return (
-            self.claims
-            + found
+            found
             + ["what has no answer fails the run too (--strict, or undecided in fail_on)"] * self.report.strict
             + self.report.notes
+            + self.claims
         )
 
     @cached_property

@@ -13,7 +13,7 @@ from perfci.sources.git import NamedCommit
 SAID = Request.of(
     "compare", Path("/here"), Path("/there"), base="v1", cases=["a/*"], devices=["cpu"], python="py",
     base_python="other", env={"head": {"A": "b"}}, only=["src/**"],
-    claims=[Claim(cases="a*", fall=0.1)], attempt=2, quick=True, committed=True, pull_request=True, seed=3,
+    claims=[Claim(cases="a*", fall=0.1)], attempt=2, described="a* 10%", quick=True, committed=True, pull_request=True, seed=3,
     purpose="reference", measure_all=True, exact_pairs=9, budget=2.5, strict=True, raw=True,
     command=["perfci", "compare"],
 )  # fmt: skip
@@ -30,7 +30,7 @@ def test_every_option_that_a_journal_keeps_comes_back(tmp_path: Path, monkeypatc
     assert {name for name in WRITTEN if said[name] == unsaid[name]} == set(), "each is another here"
     # Its repository, output folder and device are this call's; of the rest these are, too, or no command line says them.
     again = {"mode", "resume", "wait", "counters"}
-    elsewhere = {"commits", "suite", "question", "comparisons", "models", "described"}
+    elsewhere = {"commits", "suite", "question", "comparisons", "models"}
     alone = {"profile", "trace"}  # begin anew
     assert What.model_fields.keys() | How.model_fields.keys() == WRITTEN.keys() | again | elsewhere | alone
 

@@ -218,8 +218,16 @@ def test_a_first_pair_that_builds_leaves_a_case_that_fits(built: float) -> None:
 
 def test_a_case_that_is_as_dear_again_is_left_at_its_second_pair() -> None:
     run = Machine({"quick": Kernel(0.5), "dear": Kernel(1.0, within=1e-4, built=20.0, builds=99)}, 60.0)
-    assert pairs_of(run.run()) == {"quick": 8, "dear": 2}
+    assert pairs_of(run.run()) == {"quick": 8, "dear": 2}, "once nothing else is left"
     assert run.said == ["the budget of 60s is too short for dear; a budget of 5m would do"]
+
+
+def test_cases_that_build_in_each_process_are_chosen_by_all_that_they_cost() -> None:
+    """Else all would seem to fit, and the budget end with none of them at its look."""
+    kernels = {f"k/n={n}": Kernel(1.0, within=1e-4, built=5.0 + n / 10, builds=99) for n in range(8)}
+    taken = sorted(pairs_of(Machine(kernels, 8 * 6.5 + 2 * 6 * 8).run()).values())
+    assert taken[-2:] == [8, 8]
+    assert max(taken[:-3]) <= 2, taken
 
 
 def test_the_budget_that_is_said_to_do_does() -> None:

@@ -95,7 +95,7 @@ def test_what_a_pair_costs_is_told_by_samples_by_a_command_s_executions_and_by_t
     taken = case("taken", 1, 0.0)
     taken.pairs[0].blocks = 18
     taken.pairs[0].seconds = {"first": 1.0, "open": 2.0, "block": 9.0, "close": 3.0}
-    assert cost(taken) == pytest.approx((15.0, 1.0, 1.0)), "what a smaller pair cannot save stays, but for what builds"
+    assert cost(taken) == pytest.approx((15.0, 2.0, 1.0)), "what a smaller pair cannot save stays"
     none = Moments(time=0.0, cross=0.0, clock=0.0)
     taken.pairs[0].scatter = Scatter(placements=3, blocks=6, placement=none, block=none)
     taken.pairs *= 2
