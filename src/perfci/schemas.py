@@ -47,7 +47,7 @@ _DOCUMENTS: dict[str, tuple[type[Document], Literal["validation", "serialization
 
 
 def _described(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of a model's fields by their names in a document.
+    """Docstrings of a model's fields by their names in a document.
 
     pydantic's `use_attribute_docstrings` takes a quarter of a second of each start.
     """
@@ -90,7 +90,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _limits() -> dict[str, Any]:
-    """Return what must hold between a limit's fields, by the catalogue of metrics.
+    """What must hold between a limit's fields, by the catalogue of metrics.
 
     The loader alone knows what a policy's own metric may be compared with.
     """

@@ -1,7 +1,7 @@
 """Comparisons of a bisect, each measured once, also after an interruption.
 
-A comparison is an ordinary one of two commits with one question in place of the policy's limits. `journal.jsonl` in the
-bisect's folder holds the answers.
+Each is an ordinary one, with one question in place of the policy's limits. `journal.jsonl` in the bisect's folder holds
+the answers.
 """
 
 import time
@@ -36,7 +36,7 @@ PREVIOUS = "previous"
 MORE_BUDGET = 3.0
 """Times the budget with which an undecided comparison goes on, once."""
 _EXPLAINED = 5
-"""Sentences of an explanation that are kept."""
+"""Sentences kept of an explanation."""
 
 _Key = tuple[StepPurpose, str, str, float | None]
 Measure = Callable[[Request], Results]
@@ -68,7 +68,7 @@ class Bisecting:
     bad: str
     metric: str = "time"
     limit: float | None = None
-    """Relative change from which on the ends differ; None takes the policy's."""
+    """Relative change from which the ends differ; None takes the policy's."""
     first_parent: bool = False
     deeper: bool = False
     """Search what an accused commit leaves of the change, too."""
@@ -87,7 +87,6 @@ class Comparisons:
         self.skip = {repo.commit(name).sha for name in asked.skip}
         self.known: dict[_Key, BisectStep] = {}
         self.about: About | None = None
-        """None until something was measured."""
         path = self.out / JOURNAL
         self.resumed = path.exists() and not asked.restart and self._load(path, identity)
         """An unfinished bisect is gone on with."""
@@ -98,7 +97,7 @@ class Comparisons:
             self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
 
     def _load(self, path: Path, identity: Mapping[str, Any]) -> bool:
-        """A bisect that ended is done, unless what it leaves is to be searched, too."""
+        """A bisect that ended is done, unless what it leaves is searched, too."""
         records = read_lines(path)
         if not records:
             return False  # it was killed before it wrote anything
@@ -211,7 +210,7 @@ class Comparisons:
 
 
 def _put_away(out: Path) -> None:
-    """To PREVIOUS, in place of the one there; forget one that measured nothing."""
+    """To PREVIOUS; forget one that measured nothing."""
     previous, everything = out / PREVIOUS, (JOURNAL, COMPARISONS, *ANSWERS)
     with disk_errors("moved", out):
         if any((out / name).exists() for name in ANSWERS) or any((out / COMPARISONS).glob(f"*/{PAIRS}")):

@@ -25,7 +25,7 @@ class Trial(NamedTuple):
     better: Direction | None = None
     """The direction that does not count; None: either does."""
     bound: float | None = None
-    """Relative change that is asked about; None takes the limit."""
+    """Relative change asked about; None takes the limit."""
     sharing: int = 1
     """Questions that share the error rates."""
 

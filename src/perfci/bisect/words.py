@@ -67,7 +67,7 @@ def sentence(found: Range, metric: str) -> str:
 
 
 def told(one: BisectStep, head: CommitFacts) -> str:
-    """Return a line on a comparison that was just made."""
+    """Return a line on a comparison just made."""
     commits = f"{short(one.base)} .. {short(one.head)}"
     if one.answer == "unknown":
         said = f"skipped: {one.reason}" if one.purpose == "step" else one.reason

@@ -52,7 +52,7 @@ class JobAnswer:
     """The job's answer to the workflow."""
 
     verdict: str
-    """Empty for a plan, and for a shard that was measured before."""
+    """Empty for a plan, and for a shard measured before."""
     code: int
     summary: str
     """Markdown."""
@@ -120,8 +120,8 @@ def sift_reports(folder: Path) -> None:
 def without_secrets() -> dict[str, str]:
     """Return the environment, its runner's part then hidden from its processes.
 
-    With a secret in it the process first starts itself anew without: /proc shows what a process was started with. So it
-    does where Python could import from the checkout.
+    With a secret in it, or where Python could import from the checkout, the process first starts itself anew without:
+    /proc shows what a process was started with.
     """
     env = dict(os.environ)
     clean = scrubbed(env)
@@ -238,7 +238,7 @@ def _base_of(plan: SharedPlan) -> str:
 def _stands(shard: Shard, env: Mapping[str, str]) -> JobAnswer | None:
     """None where it is to be measured. `PERFCI_EARLIER` names the folder of earlier attempts' artifacts.
 
-    Raises UsageError for a shard that was begun there.
+    Raises UsageError for a shard begun there.
     """
     earlier = _handed_over(shard, env)
     if any(results.error is None for results in earlier):
@@ -327,7 +327,7 @@ def _request(settings: Settings, context: event.Context, out: Path, compared: Ba
 
 
 def _claims(settings: Settings, context: event.Context) -> dict[str, Any]:
-    """A description's claim; one that cannot be read is only told."""
+    """One that cannot be read is only told."""
     if not context.claim:
         return {}
     try:
@@ -406,7 +406,6 @@ def _satisfied(changed: list[str]) -> JobAnswer:
 
 
 def _without_own_commits(head: str, base: str) -> JobAnswer:
-    """A commit would be compared with itself."""
     typer.echo(f"perfci: nothing to compare, and nothing was measured: {base} holds every commit of {head}")
     said = f"{code(head)} has no commit of its own, {code(base)} holds them all. Nothing was measured: this is no pass."
     return JobAnswer("undecided", 0, f"### {ICONS['undecided']} Nothing to compare\n\n{said}\n")

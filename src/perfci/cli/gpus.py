@@ -81,7 +81,7 @@ def _require_devices(plan: SharedPlan, members: list[Member]) -> None:
 
 
 def _merged(folders: list[Path], out: Path, built: float) -> Results:
-    """`built`: seconds to build and plan, once for all."""
+    """`built`: seconds to build and plan, once."""
     (merged,) = read_shards(folders, out)  # GPUs of one model share one plan
     results = merged.results
     for side in results.sides.values():

@@ -28,7 +28,7 @@ ON_CPU = {
 
 
 def write_first(where: Path, repo: Repository | None) -> None:
-    """Write the first files into the folder `where`, keep what is there, and say what to do next.
+    """Write the first files into `where`, keep what is there, and say what to do next.
 
     Raises `UsageError` where a policy is there.
     """

@@ -43,7 +43,7 @@ CALIBRATION_FILES = ("calibration.md", "calibration.json", "results.json", "samp
 
 @dataclass(frozen=True)
 class Finished:
-    """A measurement that is written to its folder."""
+    """A measurement written to its folder."""
 
     report: Report
     problem: PerfciError | KeyboardInterrupt | None

@@ -80,7 +80,7 @@ class Teller:
             self.note(kind)
 
     def note(self, text: str) -> None:
-        """Tell something in a line of its own, which is not wrapped without a terminal."""
+        """Tell something in a line of its own, not wrapped without a terminal."""
         wraps = self._live is not None  # a changing line must not pass the width either
         self.console.print(f"perfci: {escaped(text)}", highlight=False, markup=False, soft_wrap=not wraps)
 

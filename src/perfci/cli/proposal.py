@@ -28,9 +28,9 @@ WORDS = ("bench", "perf")
 PLAIN = re.compile(r"[A-Za-z0-9_][\w./*-]*")
 """Text that YAML takes as it stands."""
 LARGEST = 2**20
-"""Bytes of a file that is read."""
+"""Bytes read of a file."""
 MOST = 6
-"""Globs of a proposal, which has ten lines at most."""
+"""Globs of a proposal of ten lines at most."""
 POLICY = """\
 # What perfci measures here, and what must hold. `perfci list` shows the calls of the benchmarks' timers: the cases.
 # In an entry of the suite, `select: {{provider: ours}}` keeps some of them, by words of their names, and
@@ -50,7 +50,7 @@ BACKENDS = ("scikit_build_core", "mesonpy", "maturin", "nanobind")
 
 @dataclass
 class Proposal:
-    """Lines of `perfci.yaml`, and what is to be said of them."""
+    """Lines of `perfci.yaml`, and remarks on them."""
 
     scripts: list[str] = field(default_factory=list)
     """Files, of pytest's, too."""
@@ -59,7 +59,7 @@ class Proposal:
     cpu: bool = False
     """None of them speaks of a GPU."""
     first: str = ""
-    """One to begin with: the shortest of which all imports are there."""
+    """The shortest of which all imports are there."""
 
     @property
     def policy(self) -> str | None:
@@ -73,7 +73,7 @@ class _File:
     times: bool
     """It calls a known timer."""
     runs: bool
-    """It does something when it is run."""
+    """It does something when run."""
     tests: bool
     imports: frozenset[str]
     """Last names of what it imports."""

@@ -108,7 +108,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def log_line(text: str) -> str:
-    """Return a line of the log that the runner does not take for a command."""
+    """Return a line of the log that the runner takes for no command."""
     return " " + visible(text).replace("##[", "## [")
 
 

@@ -27,7 +27,7 @@ class UnknownCapabilityError(MachineError):
 
 @dataclass(frozen=True)
 class Image:
-    """An image that is present."""
+    """A present image."""
 
     id: str
     env: Mapping[str, str]

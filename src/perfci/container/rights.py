@@ -1,4 +1,4 @@
-"""The rights of a container, fewer for code that is not trusted. Pure but for `read_host`."""
+"""The rights of a container, fewer for untrusted code. Pure but for `read_host`."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -94,8 +94,7 @@ def counting(need: Need, host: Host, *, trusted: bool, asked: bool | None, perfm
 
 
 def environment(caller: Mapping[str, str], pass_env: Iterable[str], *, build: bool, trusted: bool) -> dict[str, str]:
-    """Return the caller's variables that fit the image; for code that is not trusted no likely secret, not even of
-    `pass_env`."""
+    """Return the caller's variables that fit the image; for untrusted code no likely secret, not even of `pass_env`."""
     named = set(pass_env)
 
     def fits(name: str) -> bool:

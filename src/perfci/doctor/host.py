@@ -41,7 +41,7 @@ def check_system(machine: Machine) -> Iterator[Finding]:
 
 
 def wsl(machine: Machine) -> bool:
-    """Return whether the kernel is that of the Windows Subsystem for Linux."""
+    """Return whether this is the Windows Subsystem for Linux."""
     return "microsoft" in (machine.read("/proc/version") or "").lower()
 
 

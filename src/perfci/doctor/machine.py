@@ -38,7 +38,7 @@ def asked(function: Callable[[], Fact]) -> "Future[Fact]":
 
 @dataclass
 class Machine:
-    """The machine as checks get it. In tests `root` stands in for `/`, `env` for the environment with its PATH."""
+    """In tests `root` stands in for `/`, `env` for the environment with its PATH."""
 
     root: Path = Path("/")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

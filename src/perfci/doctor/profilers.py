@@ -126,7 +126,7 @@ def counting_refused(machine: Machine) -> Fault | None:
 
 
 def permission(machine: Machine) -> tuple[Fault | None, bool]:
-    """Return why counters may not be read, and whether that was tried."""
+    """Return why counters may not be read, and whether tried."""
     tool = machine.known(ncu)
     if isinstance(tool, Fault) or not machine.known(inside).usable:
         return counting_refused(machine), False

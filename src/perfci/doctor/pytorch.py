@@ -1,4 +1,4 @@
-"""torch as the interpreter of the code under test sees it, in a process of its own."""
+"""torch as the interpreter of the code under test sees it, in another process."""
 
 import json
 from collections.abc import Iterator

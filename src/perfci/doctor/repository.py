@@ -13,7 +13,7 @@ from perfci.sources.git import fetching
 from perfci.system.bounded import Said
 
 MOST_CONFIGS = 200
-"""Configurations of submodules that are read."""
+"""Configurations read of submodules."""
 DUBIOUS = "dubious ownership"
 """The words of git before 2.38 about a repository of another user."""
 _HEADER = re.compile(r"http\.(.*\.)?extraheader")

@@ -23,7 +23,7 @@ READING = 480.0
 
 
 class Handed(NamedTuple):
-    """Measurements that are judged as one."""
+    """Measurements judged as one."""
 
     said: str
     name: str

@@ -88,7 +88,7 @@ def _copied(source: Path, temporary: Path) -> Reports:
 def sift(folder: Path, env: Mapping[str, str]) -> Reports:
     """Remove the reports in `folder` that hold a secret of this job. Raises MachineError.
 
-    For secrets that were taken out of the measuring environment before any code ran: here none runs.
+    For secrets taken out of the measuring environment before any code ran: here none runs.
     """
     withheld = secrets({name: value for name, value in env.items() if is_secret(name)})
     names, left = list[str](), list[str]()

@@ -137,7 +137,7 @@ class Source:
     idle: bool = False
     """The run was to measure nothing, and none has measured its head yet."""
     closed: str = ""
-    """Why nothing can be said of a pull request that is not open."""
+    """Why nothing can be said of a closed pull request."""
     doubt: str = ""
 
 
@@ -209,8 +209,7 @@ def change(source: Source, api: Api) -> Change:
 def retargeted(source: Source, api: Api) -> str:
     """Tell why a measurement is of another base than the pull request's, or empty. Raises ApiError.
 
-    By its events, and its age: a run that it started is no older. A run that is started again has its first attempt's
-    base.
+    By its events, and its age: a run that it started is no older. A run started again has its first attempt's base.
     """
     pull = source.pull
     if pull is None:
@@ -283,7 +282,7 @@ def _stored(
 def _pull_of(run: WorkflowRun, head: str, api: Api) -> tuple[PullRequest | None, str]:
     """By owner, branch, repository and commit; or why it is unknown.
 
-    One that has moved on since is returned where no other is there: whoever posts sees that the head is another.
+    One that has moved on is returned where there is no other: whoever posts sees that the head is another.
     """
     name, branch = _full_name(run), run.head_branch
     if not name or not branch:

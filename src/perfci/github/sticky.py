@@ -132,7 +132,7 @@ def _write(write: Callable[[str], object], texts: Sequence[str]) -> None:
 
 
 def _retire(comment: IssueComment, url: str) -> None:
-    """Or delete it where that is not allowed. Without its marker it is never found."""
+    """Or delete it where not allowed. Without its marker it is never found."""
     try:
         comment.edit(_RETIRED.format(url=url))
         comment.minimize("OUTDATED")

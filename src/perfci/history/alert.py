@@ -1,8 +1,8 @@
 """Alerts: the limits that main is over on two nights in a row.
 
-Pure. Two nights over in a row begin an alert, two within in a row end it; nights that know nothing do not count. Each
-epoch is counted by itself. The alert of a reference or a bound goes on in the next one; that of a step, whose commit
-before was not measured there, only stays.
+Pure. Two nights within in a row end an alert; nights that know nothing do not count. Each epoch is counted by itself.
+The alert of a reference or a bound goes on in the next one; that of a step, whose commit before was not measured there,
+only stays.
 """
 
 from collections.abc import Iterable
@@ -32,9 +32,9 @@ class Alert:
     epoch: str
     """In which it began."""
     good: Commit | None
-    """The newest commit before that is known to be within."""
+    """The newest commit before known to be within."""
     bad: Commit
-    """The first commit that was over."""
+    """The first commit over."""
     since: Instant
     """The first night over it."""
     begun: Instant | Literal[""] = ""
@@ -69,8 +69,7 @@ class Alerts:
     open: list[Alert]
     ended: list[Alert]
     once: list[Alert]
-    """Over on one night so far, of any stretch; with a step on an epoch's last night for as long as that is the
-    newest."""
+    """Over on one night so far, of any stretch; with a step on an epoch's last night while that is the newest."""
     within: dict[tuple[str, str, str], Instant]
     """Case, metric and epoch → the newest night within the limit to the reference."""
 

@@ -1,15 +1,14 @@
 """The limits by one night: over, within, or unknown. Pure.
 
-Three limits of a metric of a case are followed:
+Limits of a metric of a case:
 
 - `reference`: the distance to the reference, of each night.
 
 - `bound`: an absolute limit. Likewise.
 
-- `last`: a step. Only one night compares main with the commit before it; from the next night on both sides of that
-comparison have the step. What is asked from then on is the distance to the commit before the step, by tonight's ratio
-to the reference and that commit's, a second measurement; without one, by the product of the ratios from night to night
-since.
+- `last`: a step. Only one night compares main with the commit before it; from the next on both sides have it. Asked
+from then on is the distance to the commit before the step, by tonight's ratio to the reference and that commit's, a
+second measurement; without one, by the product of the ratios from night to night since.
 
 The class of a night's own comparison tells. Of a distance that no test was asked about: within the limit where all of
 the interval is; over where all of it is, or, once a test has shown the step, where the estimate confirms it.

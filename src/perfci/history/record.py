@@ -306,7 +306,7 @@ class _Part:
         return facts.timing.mode if facts is not None and facts.timing is not None and key in self._measured else ""
 
     def scatter(self, key: Key) -> float | None:
-        """Return the standard deviation of the logarithms of pairs' ratios."""
+        """Standard deviation of the logarithms of pairs' ratios."""
         trail = self._trails.get(key)
         ratios = [one for one in trail.ratios if one is not None and 0 < one < math.inf] if trail else []
         if trail is None or len(ratios) < 2 or len(ratios) != len(trail.ratios):

@@ -146,7 +146,7 @@ def read(store: Store) -> list[Device]:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Look for no garbage: documents have no cycles, and looking takes as long as reading them."""
+    """Documents have no cycles, and looking for garbage takes as long as reading them."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -26,7 +26,7 @@ class Headline:
     verdict: Verdict
     sentence: str
     advice: str
-    """The next step; empty where there is none."""
+    """Empty where there is none."""
     needs_review: bool = False
     unjudged: bool = False
 
@@ -194,7 +194,7 @@ def _unjudged(results: Results, context: Context, cases: str, todo: str) -> Head
 
 
 def _undecided(worst: list[Row]) -> str:
-    """`worst`: a row per case, worst first."""
+    """`worst`: a row per case."""
     rows = [row for row in worst if row.effect == "undecided"]
     lead, asked = row_words(next(filter(_seems_worse, rows), rows[0])), _asked(worst)
     if asked == 1:

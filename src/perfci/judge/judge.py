@@ -30,8 +30,8 @@ def judge(results: Results, *, strict: bool = False, criteria: list[Criterion] |
     """Judge a results document.
 
     `strict` lets what has no answer fail the run, wherever what is broken does. `criteria` replace the planned ones;
-    where those that pairs decide differ, the report is marked exploratory. The same results give the same report, in
-    whatever order cases and pairs stand. Raises ValueError where the plan's looks do not fit together.
+    where those that pairs decide differ, the report is marked exploratory. The order of cases and pairs does not
+    matter. Raises ValueError where the plan's looks do not fit together.
     """
     asked = results.plan.criteria if criteria is None else criteria
     exploratory = _timed(asked) != _timed(results.plan.criteria)

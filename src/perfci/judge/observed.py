@@ -21,8 +21,8 @@ from perfci.model.units import limit_percent, show
 CAPTURES = "let the profiler trace it (docs/import.md#captures)"
 _BANDWIDTH = "copy_bandwidth"
 SCATTER, SCATTER_POINTS = 0.10, 5.0
-"""By how much a profiler's value that is not exact may differ between runs of the same code: a share, and percentage
-points. An L2's contents differ by a tenth of the traffic."""
+"""By how much a profiler's inexact value may differ between runs of the same code: a share, and percentage points. An
+L2's contents differ by a tenth of the traffic."""
 TMA = ("gh", "gb")
 """They have the Tensor Memory Accelerator: Hopper's, Blackwell's."""
 
@@ -96,7 +96,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, base: float | 
 
 
 def inapplicable(case: Case, criterion: Criterion) -> bool:
-    """Tell whether a limit that does not name the case asks it for what no side has any of."""
+    """Tell whether a limit not naming the case asks it for what no side has."""
     if criterion.named or not (_of_kernels(criterion) or criterion.metric.startswith(_BANDWIDTH)):
         return False
     sides = [name for name in SIDES if name in case.sides and case.sides[name].status != "absent"]

@@ -16,8 +16,8 @@ TIMED = frozenset({"time", "cycles", "speedup", *DERIVED})
 
 
 def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None:
-    """Return the row of a case of which a side's time, its Hodges–Lehmann centre, is beyond this machine's speed of
-    light; else None."""
+    """Return the row of a case where a side's time, its Hodges–Lehmann centre, is beyond this machine's speed of light;
+    else None."""
     ceilings, gpu = machine.ceilings.get(case.device), machine.gpu
     if ceilings is None:
         return None
@@ -42,7 +42,7 @@ def impossible(context: Context, case: Case, machine: Fingerprint) -> Row | None
 SLACK: dict[DeviceKind, float] = {"cuda": 1.25, "cpu": 2.0}
 """By how much a ceiling may have been missed."""
 ROTATED = 2.0
-"""Times the L2 from which on input sets of `rotating` let reads count."""
+"""Times the L2 from which input sets of `rotating` let reads count."""
 
 
 def least_time(

@@ -16,7 +16,7 @@ def starved(context: Context, cases: Sequence[Case]) -> bool:
 
 
 def sentence(results: Results, context: Context) -> str:
-    """Return the sentence of a run that is starved."""
+    """Return the sentence of a starved run."""
     budget, first = show_budget(results.plan.budget), context.looks.first
     who = listed((case.id for case in results.cases if _asked(context, case)), mark="`")
     if results.budget_needed:

@@ -178,8 +178,8 @@ def of_case(case: Case, metric: str, unit: str, class_: Class, effect: Effect, r
 def state(case: Case, side: Side) -> CaseSide:
     """Return a side's state of a case.
 
-    A case that is absent because its file did not import or its side did not build has failed; one that was skipped
-    because time ran out has no pairs.
+    One absent because its file did not import or its side did not build has failed; one skipped because time ran out
+    has no pairs.
     """
     found = case.sides.get(side, CaseSide(status="absent"))
     kind = found.reason.kind if found.reason else None
@@ -262,7 +262,7 @@ def _compared(context: Context, case: Case) -> tuple[Class, Effect, str] | None:
 
 def declared_otherwise(context: Context, case: Case) -> Row | None:
     """Return the row of a case that head declares otherwise, or that has another result where no reference says which
-    is right, and that is judged all the same."""
+    is right, and is judged all the same."""
     base, head = state(case, "base"), state(case, "head")
     if not context.compared or base.status != "ok" or head.status != "ok" or case.code_proved:
         return None
@@ -282,14 +282,14 @@ def fails_in_both(context: Context, case: Case) -> bool:
 
 
 def base_failed_later(case: Case) -> bool:
-    """Tell whether base, which had been right, failed while it was measured."""
+    """Tell whether base, right before, failed while it was measured."""
     base, head = state(case, "base"), state(case, "head")
     during = base.reason is not None and base.reason.during == "round"
     return base.status == "failed" and during and head.status == "ok"
 
 
 def file_rows(context: Context, results: Results) -> tuple[list[Row], list[Row]]:
-    """Return rows of suite files that did not import, and those of them that fail in base and head."""
+    """Return rows of suite files that did not import, and those that fail in base and head."""
     told = {
         (name, side.file)
         for case in results.cases

@@ -75,8 +75,7 @@ def _stands(criterion: Criterion, found: Answer) -> bool:
 
 
 def _unlike(context: Context, case: Case, criterion: Criterion) -> Row | None:
-    """Of an alternative that differs between the sides, or did not always run; for one that is wrong see
-    `_unmeasured`."""
+    """Of an alternative that differs between the sides, or did not always run; for a wrong one see `_unmeasured`."""
     sides = case.sides
     if "base" in sides and "head" in sides and (why := alternatives(sides["base"], sides["head"])):
         effect = context.effect_if_unanswered(case)
@@ -261,10 +260,10 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
 
 
 def _already_broken(context: Context, case: Case, criterion: Criterion, base: float, broken: str) -> tuple[Effect, str]:
-    """A bound that base breaks binds head, which must not be worse.
+    """`base`: its centre, beyond the bound; `broken`: how head breaks it.
 
-    `base`: its centre; `broken`: how head breaks the bound. Head fails where it is worse by more than the relative
-    limit, or without one where it is shown to be worse at all, within the bound's own share of α.
+    Head fails where it is worse by more than the relative limit, or without one where it is shown to be worse at all,
+    within the bound's own share of α.
     """
     was = show(base, criterion.unit)
     relative = context.relative_to(criterion) or criterion.against_base(NOISE)

@@ -125,11 +125,11 @@ class Bench:
         work: bool = False,
         seed: int | None = None,
     ) -> Worker:
-        """Return a fresh worker that is importing its suite. Raises Died.
+        """Return a fresh worker importing its suite. Raises Died.
 
         `beside`: a worker of the other side runs, too. Then it writes no bytecode: base's would repair unseen what
-        head's code did to base's. Both make their GPU context at the same time. `work`: it sees all loaded machine
-        code. `seed`: of draws during import.
+        head's code did to base's. Both make their GPU context at once. `work`: it sees all loaded machine code. `seed`:
+        of draws during import.
         """
         side = self.sides[name]
         arena = side.arena(self.threads, self.cores)
@@ -148,7 +148,7 @@ class Bench:
         return worker
 
     def loading(self, worker: Worker) -> Wait:
-        """Return the wait for a worker that is importing its suite."""
+        """Return the wait for a worker importing its suite."""
         return worker.wait(max(self.timeout, 60.0))
 
     def loaded(self, worker: Worker, waited: Wait | None = None) -> Worker:

@@ -45,7 +45,7 @@ class Budget:
 
     def profiling(self, needed: bool) -> float:
         """Return profilers' seconds from here on: a fifth of the budget; where limits have them `needed`, all that is
-        left if that is more."""
+        left, if more."""
         return max(PROFILING_SHARE * self.seconds, self.left if needed else 0.0)
 
     def patience(self, seconds: float) -> float:

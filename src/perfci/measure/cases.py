@@ -40,7 +40,7 @@ class Declarations:
     scripts: list[dict[str, Any]] = field(default_factory=list)
     """With their calls."""
     unrun: list[str] = field(default_factory=list)
-    """Kernels of scripts that were not asked for."""
+    """Kernels of scripts not asked for."""
     broken: set[str] = field(default_factory=set)
     imports: dict[str, float] = field(default_factory=dict)
     """`import NAME` → seconds for each worker."""
@@ -138,8 +138,8 @@ def merge(
 def require_some(
     cases: Sequence[Case], declarations: Mapping[Side, Declarations], known: Declared, globs: Sequence[str]
 ) -> None:
-    """Raise UsageError where there is nothing to measure, or a glob matches no case, unless a broken file or a command
-    that did not run could still match."""
+    """Raise UsageError where there is nothing to measure, or a glob matches no case, unless a broken file or an unrun
+    command could still match."""
     names = sorted({*known.kernels, *known.commands})
     lost = [glob for glob in globs if not matched(glob, names, known)] if cases else [*globs] if names else []
     if not cases and known.unrun and not any(one.files or one.scripts for one in declarations.values()):
@@ -159,7 +159,7 @@ def require_some(
 
 
 def may_match(globs: Iterable[str], kernel: str) -> bool:
-    """Tell whether a kernel of which no case is known may have one that a glob matches."""
+    """Tell whether a kernel without known cases may have one that a glob matches."""
     return any(matched(glob, (), Declared(unrun=[kernel])) for glob in globs)
 
 

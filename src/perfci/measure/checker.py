@@ -28,8 +28,6 @@ LATE = Reason(kind="budget", text="the budget ended before it was checked")
 
 
 class _Described(Document):
-    """The answer to `describe`."""
-
     digest: str
     dtype: str
     work: Work
@@ -312,7 +310,7 @@ def _is_short(text: str) -> bool:
 def _found(
     bench: Bench, worker: Worker | None, name: Side, case: Case, told: CheckReply, asked: TimingMode
 ) -> Probe | None:
-    """Return None where the result is wrong. Raises Died."""
+    """None where the result is wrong. Raises Died."""
     side = case.sides[name]
     side.versus = told.versus
     if not told.ok:

@@ -219,7 +219,7 @@ def _close(checkers: "Sequence[Checker]") -> None:
 
 
 def settle_all(cases: Sequence[Case], place: Place, declarations: Mapping[Side, Declarations], probes: Probes) -> None:
-    """Fix how each case is measured, the same in base and head; a case that cannot be measured so has failed."""
+    """Fix how each case is measured; one that cannot be measured so has failed."""
     for case in cases:
         working = {name: one for name, one in probes.get(case.key, {}).items() if case.sides[name].status == "ok"}
         if case.origin != "kernel" or not working:
@@ -256,7 +256,7 @@ def unredrawn(cases: Sequence[Case]) -> list[str]:
 
 
 def missed(cases: Sequence[Case]) -> list[str]:
-    """Return a note on calls of scripts that are compared with nothing, as base misses their reference."""
+    """Return a note on calls of scripts compared with nothing, as base misses their reference."""
     found = [f"{case.id} ({case.sides['base'].check.missed})" for case in cases if "base" in case.sides
              and case.sides["base"].check.missed]  # fmt: skip
     if not found:

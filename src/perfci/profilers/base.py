@@ -20,12 +20,12 @@ from perfci.system.users import SAME, Account
 TRACED = 3
 """Times its time-out that a case may take under a timeline."""
 LOG_END = 200_000
-"""Bytes of a log that are searched for an error."""
+"""Bytes of a log searched for an error."""
 LARGEST_TIMELINE = 128 * MIB
 """Bytes; nsys.perfetto.MOST_EVENTS take a tenth."""
 SMALLER = "let it do less: fewer steps, or fewer shapes"
 WHOLE = ""
-"""The range that is a whole command."""
+"""The range of a whole command."""
 
 Scope = Literal["case", "command", "side"]
 Code = list[KernelCode]
@@ -157,8 +157,8 @@ class Profiler(ABC, Generic[Seen]):
         """Read the report; `ended` is None where the profiler was killed for its time.
 
         `names`: of the ranges of cases, or WHOLE. What goes wrong is a fault, never an exception. Code under test can
-        write any file in its place: read it in a process of its own (`system.bounded.call`), within bounds, as the user
-        of that code (`ProfilerRequest.account`).
+        write any file in its place: read it in another process (`system.bounded.call`), within bounds, as the user of
+        that code (`ProfilerRequest.account`).
         """
         raise NotImplementedError(f"{self.name} is put around nothing")  # it writes no report: `inspect` is asked
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import perfci
 
 VARIABLE = "PERFCI_DOCS"
-"""For a perfci that was not installed: in an action, in a container."""
+"""For a perfci not installed: in an action, in a container."""
 
 
 def page(name: str) -> str:

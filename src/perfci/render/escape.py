@@ -19,7 +19,7 @@ _LINKS = re.compile(r"@(?=\S)|\\#(?=\d)|GH-(?=\d)|:(?=//)|www(?=\.)|(?:mailto|xm
 _LINKS_IN_TAGS = re.compile(r"(?<=[\w.+-]@)(?=[\w.-])|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
 """Where GitHub makes links within the tags of code, where it mentions nobody."""
 NOTHING = "<!-- -->"
-"""No link reaches across a comment of HTML, which is neither shown nor copied."""
+"""No link reaches across a comment of HTML, neither shown nor copied."""
 _COMMITS = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{7,40}(?![0-9A-Za-z])", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[-+](?=\s|$)|[-=](?=[-=\s]|$)|:(?=-)|\d{1,9}(?=[.)](?:\s|$)))")
 _URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/[A-Za-z0-9._~:/?#&=%+,-]*")
@@ -30,7 +30,7 @@ _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
 class Safe(str):
-    """Text that is escaped already."""
+    """Text already escaped."""
 
     __slots__ = ()
 

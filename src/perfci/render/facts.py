@@ -13,7 +13,7 @@ _OF_ONE_CASE = ("executions_per_graph", "rotated_bytes", "sets")
 """Parts that follow from the size and time of a case."""
 
 _MOST = 12
-"""Packages, and variables, that are named."""
+"""Named packages, and variables."""
 
 
 def timing(timing: Timing) -> str:

@@ -87,7 +87,7 @@ def environments(shown: Sequence[View], names: Sequence[str]) -> Fold:
 
 
 def dropped(left_out: Sequence[Fold]) -> list[str]:
-    """Return the names of sections that were left out."""
+    """Return the names of sections left out."""
     return list(dict.fromkeys(fold.name for fold in left_out))
 
 

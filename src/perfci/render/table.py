@@ -66,7 +66,7 @@ class Table:
     def drawn(self, console: Console) -> Iterator[Text]:
         """Yield lines within the terminal.
 
-        An id is broken behind `/`; one with a part that is too wide stands above its row's values.
+        An id is broken behind `/`; one with too wide a part stands above its row's values.
         """
         width, widths = console.width, self.widths
         case = self.names.index("case") if "case" in self.names else 0

@@ -26,7 +26,7 @@ NEEDS_REVIEW = " — this change needs review"
 _PHASES = {"open": "set-up", "warm": "warm-up", "close": "clean-up"}
 """Where a word alone says little."""
 _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
-"""Share of a phase, seconds of an import that are told; imports listed."""
+"""Share of a phase, seconds of an import to be told; imports listed."""
 MOST_PROFILES = 20
 """Cases whose profiles are shown."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
@@ -246,7 +246,7 @@ class View:
 
     @cached_property
     def devices(self) -> list[str]:
-        """Devices that were used, with a GPU's driver."""
+        """Devices used, with a GPU's driver."""
         known = self.report.fingerprint.devices
         names = [known[kind] for kind in self.kinds or known if known.get(kind)]
         if self.report.fingerprint.driver and ("cuda" in self.kinds or not self.kinds):
@@ -333,7 +333,7 @@ class View:
 
     @cached_property
     def claims(self) -> list[str]:
-        """The answer to each claim, those that are not shown first."""
+        """The answer to each claim, those not shown first."""
         return [
             f"claim {row.answer}: {row.case}{self.on(row.device)} {limit_percent(row.fall)} faster: {row.reason}"
             for row in self.report.claims
@@ -354,7 +354,7 @@ class View:
 
     @cached_property
     def checked(self) -> list[CaseFacts]:
-        """Facts of the cases that were checked."""
+        """Facts of the cases checked."""
         return [facts for facts in self.report.facts if self.check(facts)]
 
     @staticmethod

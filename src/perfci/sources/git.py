@@ -220,7 +220,7 @@ class Repository:
         return f"{fetch}, or check out with `fetch-depth: 0`"
 
     def has_origin(self) -> bool:
-        """Tell whether there is a remote named origin."""
+        """Tell whether a remote is named origin."""
         return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
     def resolve_base(self, ref: str | None, pull_request: bool) -> NamedCommit:

@@ -388,7 +388,7 @@ def _raise_unless_gone(error: OSError) -> None:
 
 
 def _seal(target: Path) -> str:
-    """Return the SHA-256 over sorted (path, mode, content)."""
+    """SHA-256 over sorted (path, mode, content)."""
     for path, info in _files(target):
         if not stat.S_ISLNK(info.st_mode):
             path.chmod(0o755 if info.st_mode & stat.S_IXUSR else 0o644)

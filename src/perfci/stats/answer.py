@@ -27,7 +27,7 @@ from perfci.stats.walsh import Array, hodges_lehmann, interval
 
 PRECISE = 0.25
 GIVEN_UP = 0.95
-"""Share of undecided continuations from which on a case is hopeless."""
+"""Share of undecided continuations from which a case is hopeless."""
 CONTINUATIONS = 200
 """The share is then known to ± 1.5 %."""
 

@@ -11,7 +11,7 @@ from perfci.model.plan import Looks
 from perfci.stats.walsh import Array, hodges_lehmann, interval, null_tail
 
 PROMISE = 0.99
-"""Share of true changes that are found, and of unchanged cases within the limit, at the smallest r."""
+"""Share of true changes found, and of unchanged cases within the limit, at the smallest r."""
 EFFECT_LEVEL = 0.99
 """Coverage of the intervals of all biases together."""
 STEPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10, 0.15, 0.20)
@@ -44,7 +44,7 @@ class Noise(NamedTuple):
 def noise(x: Sequence[float] | Array, cases: int) -> Noise:
     """`x`: ln(head/base) per pair of one of `cases` cases, shape (n,).
 
-    Raises ValueError for n < 2, a value that is not finite, or cases < 1.
+    Raises ValueError for n < 2, a value not finite, or cases < 1.
     """
     values = np.asarray(x, dtype=np.float64)
     if values.size < 2 or cases < 1:

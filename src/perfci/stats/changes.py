@@ -54,11 +54,11 @@ RESOLUTION = 0.0005
 RECENT = 7
 """Answers that say where a series stands now."""
 PEERS = 20
-"""Series of a device from which on they tell of a night and each other's correlation."""
+"""Series of a device from which they tell of a night and each other's correlation."""
 
 _CANDIDATES = slice(0, WINDOW - FEWEST + 1)
 _MANY = 30
-"""Residuals from which on they tell variance and correlation."""
+"""Residuals from which they tell variance and correlation."""
 _EVERY_NIGHT, _ESTIMATED = 60, 4
 """Noise is estimated on each answer up to this one; then on every fourth."""
 _ALLOWED = 1.5
@@ -78,7 +78,7 @@ _WIDER = 1.2
 
 @dataclass(frozen=True)
 class Change:
-    """Nights are columns of the matrix that was scanned."""
+    """Nights are columns of the scanned matrix."""
 
     kind: Literal["step", "drift"]
     before: int
@@ -109,7 +109,7 @@ def scan(x: Array, error: Array) -> list[Scanned]:
 
     x: log ratios to the reference, shape (series, nights), in the order of time, NaN where a night has no answer.
     error: their standard errors. What is proposed on a night rests on nights up to it; a gap counts for nothing. Raises
-    ValueError for other shapes, an infinite log ratio, or an error that is negative or not finite.
+    ValueError for other shapes, an infinite log ratio, or an error negative or not finite.
     """
     if x.ndim != 2 or x.shape != error.shape:
         raise ValueError("log ratios and errors have the shape (series, nights)")
@@ -263,7 +263,7 @@ class _Scan:
         self._part(row, MEMORY - FEWEST)
 
     def _bend(self, row: int, at: int, sd: Array, noise: Noise, last: _Proposed | None) -> tuple[int | None, bool]:
-        """The place from which on a series drifts, None where it steps; and whether the last change began the drift."""
+        """The place from which a series drifts, None where it steps; and whether the last change began the drift."""
         clip, n, previous = float(noise.clip()[0]), int(self.n[row]), int(self.previous[row])
         own = MEMORY - n
         ended = 0 if last is None else (last.last if last.kind == "drift" else last.at)

@@ -8,9 +8,8 @@ a placements of n blocks, block ratios x_kij = ln(head/base) of the blocks that 
     E Σ (x_ki. - x_k..)² / (K (a - 1))   = P² + B²/n
     variance of a pair's x               = L² + P²/a + B²/(a n)
 
-L, P and B are what differs from worker pair to worker pair, from placement to placement within one, and from block
-to block within a placement. What base and head share (drift, the same offsets of buffers) cancels in the ratio and
-is in none of them.
+L, P and B are what differs from worker pair to worker pair, from placement to placement within one, from block to block
+within that. What base and head share (drift, the same offsets of buffers) cancels in the ratio and is in none of them.
 """
 
 import math
@@ -151,7 +150,7 @@ def allot(found: Components, costs: Costs, target: float, seconds: float, most: 
     The cheapest that scatter within workers by `target` at most, a standard deviation in log units, for up to `most`
     seconds a pair; out of reach, those that scatter least for `seconds`; where these allow nothing, one placement of
     two blocks. Without bounds the least lies at n = √(cost_placement/cost_block) · B/P (Cochran, Sampling Techniques,
-    3rd ed., 10.6). Raises ValueError for costs that are not positive and finite.
+    3rd ed., 10.6). Raises ValueError for costs not positive and finite.
     """
     if not all(math.isfinite(cost) and cost > 0 for cost in costs):
         raise ValueError("costs are positive numbers of seconds")

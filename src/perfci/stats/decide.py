@@ -66,7 +66,7 @@ class Decision:
     """Index of the look that decided, or showed a case within the limit that goes on; else the last one taken. None
     for a last look, and for one before the first."""
     n: int
-    """Pairs that were used."""
+    """Pairs used."""
     p: float | None
     """p-value of the deciding test; None where none decided."""
     estimate: float | None
@@ -140,7 +140,7 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
     since neither fails a run. Within the limit is never a regression later; as the tests are monotone, raising any x
     never turns a regression into something else.
 
-    Invalid: a value that is not finite, an r_log that is not positive and finite. Raises ValueError for m < 1.
+    Invalid: a value not finite, an r_log not positive and finite. Raises ValueError for m < 1.
     """
     values = np.asarray(x, dtype=np.float64)
     if (code := _unfit(values, m) or _no_margin(r_log)) != "":
@@ -161,8 +161,6 @@ def decide(x: Sequence[float] | Array, r_log: float, looks: Looks, m: int, *, en
 
 
 class _Look(NamedTuple):
-    """A look that is taken, and what it may spend."""
-
     number: int | None
     """None for the last one."""
     n: int
@@ -315,10 +313,10 @@ def decide_bound(
 ) -> Decision:
     """Decide whether the location of head's worker values is `beyond` the bound: `above` it, or `below`.
 
-    `values`: shape (n,), in the metric's unit and in the order measured. `violation` where the location is beyond
-    within the look's share of α/m; `unchanged` at the first look whose Hodges–Lehmann centre is on the right side or
-    exactly on the bound; else `continue`, or with `ended` a last look. Invalid: a value or bound that is not finite.
-    Raises ValueError for m < 1.
+    `values`: shape (n,), in the metric's unit, in the order measured. `violation` where the location is beyond within
+    the look's share of α/m; `unchanged` at the first look whose Hodges–Lehmann centre is on the right side or exactly
+    on the bound; else `continue`, or with `ended` a last look. Invalid: a value or bound not finite. Raises ValueError
+    for m < 1.
     """
     array = np.asarray(values, dtype=np.float64)
     if (code := _unfit(array, m) or ("" if math.isfinite(bound) else "bound")) != "":

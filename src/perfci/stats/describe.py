@@ -22,7 +22,7 @@ def _finite(values: Sequence[float] | Array) -> Array:
 
 
 TRIMMED = 0.2
-"""Share of samples that is cut from each end."""
+"""Share of samples cut from each end."""
 
 
 def trimmed_mean(samples: Sequence[float] | Array) -> float:

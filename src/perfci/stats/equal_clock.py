@@ -1,20 +1,20 @@
 """Log ratios of time at equal SM clock.
 
-At the power limit a GPU's clock wanders, and the time of what it computes with it; the time of what waits for
-memory does not follow. How far a case follows is read from its own blocks: the slope b of ln time on ln clock
-within workers, pooled over the workers of base and head. The log ratio of a pair is then adjusted as in an
-analysis of covariance (Cochran, Biometrics 13, 1957; Snedecor & Cochran, Statistical Methods, 8th ed., ch. 18):
+At the power limit a GPU's clock wanders, and with it the time of what computes, not of what waits for memory. How far a
+case follows is read from its own blocks: the slope b of ln time on ln clock within workers, pooled over the workers of
+base and head. The log ratio of a pair is then adjusted as in an analysis of covariance (Cochran, Biometrics 13, 1957;
+Snedecor & Cochran, Statistical Methods, 8th ed., ch. 18):
 
     x = ln(time_head / time_base) + b ln(clock_head / clock_base),   b = -Σ covariance / Σ variance, within [0, 1]
 
-b is 1 where a case takes the same cycles at any clock, and 0 where the clock does not matter. Noise in the
-measured clock draws b towards 0 (Fuller, Measurement Error Models, 1987, 1.1), that is, towards time as it is, in
-the measure in which correcting by a noisy clock would add more noise than it takes away.
+b is 1 where a case takes the same cycles at any clock, and 0 where the clock does not matter. Noise in the measured
+clock draws b towards 0 (Fuller, Measurement Error Models, 1987, 1.1), that is, towards time as it is, as far as
+correcting by a noisy clock would add more noise than it takes away.
 
-Two things make it a fair basis for an exact test. b comes from deviations within workers of base and of head, so that
-exchanging the sides of any pair leaves it as it is and turns the sign of x: a signed-rank test of identical code
-keeps its level, and a change that moves the mean clock does not enter b. And b comes from the first look's pairs
-alone, so that the x of a pair never changes once a decision may rest on it.
+It is a fair basis for an exact test. b comes from deviations within workers, so that exchanging the sides of any pair
+leaves b and turns the sign of x: a signed-rank test of identical code keeps its level, and a change that moves the mean
+clock does not enter b. And b comes from the first look's pairs alone, so that the x of a pair never changes once a
+decision may rest on it.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Do pairs resemble those before them? All tests rest on independent pairs.
 
 The lag-1 correlation of a run: pairs of each case as ranks, centred and scaled to a variance of 1, multiplied with
-their successors, and the products of all cases averaged. Ranks, so that no stray pair speaks for all. If independent,
-all orders are as likely (Wald & Wolfowitz, Ann. Math. Stat. 14, 1943). The p-value is a permutation test's: the share
-of random orders whose correlation is as large. All cases of a run are put into the same order, which keeps what a round
+their successors, the products of all cases averaged. Ranks, so that no stray pair speaks for all. If independent, all
+orders are as likely (Wald & Wolfowitz, Ann. Math. Stat. 14, 1943). The p-value is a permutation test's: the share of
+random orders whose correlation is as large. All cases of a run are put into the same order, which keeps what a round
 has in common.
 
 In 36 series recorded on an H200 the correlation is +0.004. With 0.6, simulated runs of 20 criteria on unchanged code
@@ -30,7 +30,7 @@ class Lag(NamedTuple):
     """The lag-1 correlation of a run."""
 
     r: float
-    """Less the mean over random orders, which is a little below 0."""
+    """Less the mean over random orders, a little below 0."""
     p: float
     """One-sided, of a correlation above that of random orders; at least 1 / (ORDERS + 1)."""
 

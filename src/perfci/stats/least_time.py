@@ -18,7 +18,7 @@ NAMES = {
 def least_seconds(work: Work, ceilings: Ceilings, dtype: str | None = None, *, tf32: bool = False) -> float:
     """Return the seconds of `work` at the measured ceilings of memory or compute, whichever is more.
 
-    0 where that cannot be said. `tf32`: float32 operands may go through tensor cores.
+    0 where unknown. `tf32`: float32 operands may go through tensor cores.
     """
     if not all(math.isfinite(one) and one >= 0 for one in (work.flops, work.read, work.written)):
         return 0.0

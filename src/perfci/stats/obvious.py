@@ -29,7 +29,7 @@ from perfci.stats.walsh import Array, hodges_lehmann
 def p_beyond(x: Sequence[float] | Array, r_log: float) -> float:
     """Return the p-value of "the location of x, shape (n,), is greater than r_log": 1 where a value is not beyond it.
 
-    Raises ValueError for fewer than two values, and for one that is not finite.
+    Raises ValueError for fewer than two values, and for one not finite.
     """
     y = np.asarray(x, dtype=np.float64) - r_log
     if y.size < 2 or not np.isfinite(y).all():

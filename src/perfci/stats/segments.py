@@ -15,18 +15,18 @@ Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 THRESHOLD = 4.5
-"""Normal deviate from which on a change is proposed."""
+"""Normal deviate from which a change is proposed."""
 CLIP = 0.75
-"""Of the threshold, for a residual: two such nights and a third that is as before do not reach it below √3/2, three do
-above 1/√3."""
+"""Of the threshold, for a residual: two such nights and a third as before do not reach it below √3/2, three do above
+1/√3."""
 FEWEST = 3
 """Answers before a change and after it."""
 WINDOW = 30
 """Answers among which a change is sought."""
 MEMORY = 360
-"""Answers of a series that are kept."""
+"""Answers kept of a series."""
 LEAST = 0.002
-"""Log ratio of the smallest change that is proposed."""
+"""Log ratio of the smallest change proposed."""
 LEVEL = 0.95
 """Coverage of intervals."""
 NORMAL = 1.4826

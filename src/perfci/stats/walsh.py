@@ -1,10 +1,9 @@
 """Exact signed-rank tests, estimate and interval, all read from the Walsh averages (x_i + x_j)/2, i ≤ j.
 
-The number of Walsh averages above c is Wilcoxon's signed-rank statistic of x - c (Tukey 1949; Hollander &
-Wolfe, Nonparametric Statistical Methods, 2nd ed., 3.1-3.4); their median is the Hodges-Lehmann estimate
-(Hodges & Lehmann, Ann. Math. Stat. 34, 1963); their order statistics are the exact interval. Everything is
-exact for observations that are symmetric about the location, and monotone: raising any x never raises the
-p-value of "greater".
+The number of Walsh averages above c is Wilcoxon's signed-rank statistic of x - c (Tukey 1949; Hollander & Wolfe,
+Nonparametric Statistical Methods, 2nd ed., 3.1-3.4); their median is the Hodges-Lehmann estimate (Hodges & Lehmann,
+Ann. Math. Stat. 34, 1963); their order statistics are the exact interval. Everything is exact for observations
+symmetric about the location, and monotone: raising any x never raises the p-value of "greater".
 """
 
 import math

@@ -155,8 +155,8 @@ def take(made: Path, target: Path, largest: int) -> None:
 
 
 def call(function: Callable[..., T], bounds: Bounds, folder: Path, account: Account = SAME, /, **arguments: Any) -> T:
-    """Return what `function` of a module of perfci's returns in a process of its own, as the user `account` in its desk
-    `folder`; arguments and answer go as JSON. Raises Unread."""
+    """Return what `function` of a perfci module returns in another process, as the user `account` in its desk `folder`;
+    arguments and answer go as JSON. Raises Unread."""
     adapter: TypeAdapter[T] = TypeAdapter(get_type_hints(function, include_extras=True)["return"])
     try:
         request = json.dumps(

@@ -112,7 +112,7 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that are left of these."""
+    """Return the bytes left of these."""
     return min([psutil.virtual_memory().available, *(group.free for group in memory_groups(root))])
 
 

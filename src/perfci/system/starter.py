@@ -30,7 +30,7 @@ D = TypeVar("D", bound=Document)
 
 
 def _peer(sock: socket.socket) -> int | None:
-    """Return the process at the other end, or None (unix(7), SO_PEERCRED)."""
+    """The process at the other end (unix(7), SO_PEERCRED)."""
     if not sys.platform.startswith("linux"):
         return None
     pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
@@ -56,8 +56,6 @@ def greeted(sock: socket.socket, name: int | str, pid: int | None) -> Channel | 
 
 
 class _Failed(Document):
-    """A worker's answer that it has none."""
-
     error: Reason
     poisoned: bool = False
     """Its CUDA context no longer works."""
@@ -161,7 +159,7 @@ class Starter:
         }
 
     def spawned(self, arena: Arena, log: Path, under: Under | None) -> "Worker":
-        """Return a worker that is a process of its own. Raises Died."""
+        """Return a worker in a process of its own. Raises Died."""
         ident = next(self.numbers)
         env = dict(arena.env) if under is None else under.environment(arena.env)
         setup = self._setup(ident, arena) | {"env": env, "profiled": under is not None}
@@ -220,7 +218,7 @@ class Starter:
         return ident
 
     def has_ended(self, ident: int) -> bool:
-        """Tell whether the end of a process has been reported."""
+        """Tell whether a process's end was reported."""
         return ident in self._exits
 
     def wait_exit(self, ident: int, timeout: float) -> Exit | None:
@@ -256,9 +254,7 @@ class Wait:
         self.starter, self.ident, self.pid, self.channel, self.watch = starter, ident, pid, channel, watch
         self.timeout, self.deadline = timeout, time.monotonic() + timeout
         self.polled = time.monotonic()
-        """When its processes were last looked at."""
         self.died: Died | None = None
-        """Why it was killed."""
 
     @property
     def next_poll(self) -> float:
@@ -266,7 +262,7 @@ class Wait:
         return self.polled + POLL
 
     def is_over(self) -> bool:
-        """Tell whether it has ended, was killed, or its answer is already read from the socket."""
+        """Tell whether it ended, was killed, or its answer is already read from the socket."""
         answered = self.channel is not None and self.channel.pending()
         return answered or self.died is not None or self.starter.has_ended(self.ident)
 

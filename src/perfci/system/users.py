@@ -1,4 +1,4 @@
-"""The user that the code under test runs as, where that is not the user of this process.
+"""The user that the code under test runs as, where another than this process's.
 
 `PERFCI_WORKER=UID:GID` names it. The run stays root, and starts code of the sides behind setpriv(1): another user, no
 capability, and no way to gain one. What that user writes is taken back before it is read.
@@ -226,7 +226,7 @@ class Outputs:
     """Negative where it need not be held."""
 
     def require(self) -> None:
-        """Raise MachineError where the folder has been replaced."""
+        """Raise MachineError where the folder was replaced."""
         try:
             same = self.descriptor < 0 or os.path.samestat(os.fstat(self.descriptor), self.folder.lstat())
         except OSError:
@@ -296,8 +296,8 @@ def _copy_in_place(name: str, inside: int) -> None:
 
 
 def _below(top: Path) -> Iterator[tuple[str, int, os.stat_result]]:
-    """Yield (name, descriptor of its folder, facts) of all below `top`, without following links; a folder is read after
-    the caller has dealt with it."""
+    """(Name, descriptor of its folder, facts) of all below `top`, without following links; a folder is read after the
+    caller has dealt with it."""
     if not stat.S_ISDIR(top.lstat().st_mode):
         return
     for _, folders, files, descriptor in os.fwalk(top, onerror=_raise, follow_symlinks=False):

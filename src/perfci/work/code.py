@@ -1,9 +1,8 @@
 """Compares the machine code that a kernel executes in two images (cubins), which differ from build to build by paths
 and lines.
 
-They are compared section by section, byte by byte, without those and without other kernels' sections. Sections and
-symbols must stand in the same order: an index then means the same in both, and NVIDIA's unpublished formats need not be
-known.
+They are compared section by section, byte by byte, without those and other kernels' sections. Sections and symbols must
+stand in the same order: an index then means the same in both, and NVIDIA's unpublished formats need not be known.
 """
 
 import re

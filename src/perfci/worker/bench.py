@@ -270,7 +270,7 @@ class Bench:
         return max(sizes, key=lambda name: sizes[name]) if sizes else ""
 
     def holds(self, tensor: Tensor) -> bool:
-        """Tell whether `tensor` lies in memory that was drawn."""
+        """Tell whether `tensor` lies in drawn memory."""
         memory = tensor.untyped_storage().data_ptr()
         return any(one.tensor.untyped_storage().data_ptr() == memory for one in self._drawn)
 
@@ -412,7 +412,7 @@ def prepare(
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the global generators of random, and of torch and numpy where they are loaded."""
+    """As `Bench.seed_everything`, by `seed`."""
     standard_random.seed(seed)
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None:

@@ -1,4 +1,4 @@
-"""Finds bytecode that is not that of its source: `python -I -S -B bytecode.py FILE`, in the side's interpreter.
+"""Finds bytecode that is not its source's: `python -I -S -B bytecode.py FILE`, in the side's interpreter.
 
 Bytecode that would not be loaded (another version's, without a source, older than it) is not faulty.
 FILE holds a JSON list of paths; the last line printed lists the faulty ones.

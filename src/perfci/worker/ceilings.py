@@ -17,7 +17,7 @@ CPU_BYTES = 256 * 2**20
 CPU_MATMUL = 512
 REPEATS = 7
 LONG = 10e-3
-"""Seconds from which on an execution is repeated only twice."""
+"""Seconds from which an execution is repeated only twice."""
 FP4_FACTOR = 4.0
 """Tensor cores from Blackwell on take 4-bit numbers, torch.matmul does not: their dense rate is at most this many
 times that of 8 bits (B200: 9 and 4.5 PFLOP/s, B300: 15 and 4.5; NVIDIA's data sheets)."""

@@ -92,9 +92,9 @@ class SmClock:
         self._call("cuLaunchKernel", self._function, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def hertz(self) -> Optional[float]:
-        """Return cycles per second, once the device is idle: the mean over the SMs that have every stamp.
+        """Return cycles per second, once the device is idle: the mean over the SMs with every stamp.
 
-        Taken within windows around samples if the timer's tick allows, else over the block; None if that is too short.
+        Taken within windows around samples if the timer's tick allows, else over the block; None if too short.
         """
         stamps = self._stamps[: self._windows].cpu()
         stamps = stamps[:, :, (stamps[..., 0] > 0).all(1).all(0)]

@@ -68,8 +68,8 @@ def scripts(
 ) -> list[dict[str, Any]]:
     """Add the kernels of benchmark scripts to what `discover` has found; return an entry for each file, with its calls.
 
-    An entry has the fields of `Script`, `file` a glob, and `listed` where that is known; or `names`, file → `kernel` of
-    those that are asked for. `running` is around the run of each file.
+    An entry has the fields of `Script`, `file` a glob, and `listed` where known; or `names`, file → `kernel` of those
+    asked for. `running` is around the run of each file.
     """
     top = Path(root).resolve()
     kernels, listed = found["kernels"], []
@@ -115,7 +115,7 @@ def scripts(
 
 
 class _Names:
-    """The names in a folder, each looked up alone."""
+    """Each name looked up alone."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -332,7 +332,7 @@ def _of_packages(folder: str) -> bool:
 
 
 def _imported() -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield name, file as given, real path and real folders of each module with a file, or of a namespace package."""
+    """Name, file as given, real path and real folders of each module with a file, or of a namespace package."""
     for name, module in list(sys.modules.items()):
         if not isinstance(module, ModuleType):
             continue

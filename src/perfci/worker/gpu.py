@@ -1,4 +1,4 @@
-"""Timing on a GPU: event pairs, and a GPU that is held back until a block is queued."""
+"""Timing on a GPU: event pairs, and a GPU held back until a block is queued."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class GpuSampler(abc.ABC):
 
     @abc.abstractmethod
     def _besides(self, times: list[float]) -> float:
-        """Return the GPU seconds of a block besides its samples."""
+        """GPU seconds of a block besides its samples."""
 
     def elsewhere(self, seconds: float) -> Optional[str]:
         """Return one line where the case still works once the current stream is done."""

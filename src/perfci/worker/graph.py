@@ -17,7 +17,7 @@ from .gpu import WARM_CALLS, Events, GpuSampler, rig
 from .work.driver import CHILD, CONDITIONAL, COPY, KERNEL, MEMSET, Driver, OpaqueWork
 
 FIRST_REPLAY = 100e-6
-"""Seconds to queue a replay until that was measured."""
+"""Seconds to queue a replay until measured."""
 PROBED, PROBING = 20, 20e-3
 """Executions in the graph that tries whether a case can be captured, at most, and seconds for them; two at least, since
 some cannot be captured twice in one."""

@@ -34,7 +34,7 @@ class Template:
     """
 
     def __init__(self, close: Callable[[], None], begin: Callable[[dict[str, Any], int], None]) -> None:
-        """`close`: releases the parent's resources; `begin`: turns a fork into what was requested."""
+        """`close`: releases the parent's resources."""
         ours, theirs = socket.socketpair()
         read, self._wake = os.pipe()
         self.pid = os.fork()
@@ -96,7 +96,6 @@ class Parent:
     """The loop of the parent process."""
 
     def __init__(self, channel: Channel, enter_stem: Callable[[dict[str, Any], int], None]) -> None:
-        """`enter_stem`: turns a fork into a stem."""
         self.channel, self.enter_stem = channel, enter_stem
         self.running: dict[int, tuple[int, float]] = {}  # pid → (id of the request, start)
         self.stems: dict[int, tuple[int, float]] = {}  # likewise, of those that stay

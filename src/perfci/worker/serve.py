@@ -168,7 +168,7 @@ class Server:
             self.channel.send(reply)
 
     def _left(self) -> bool:
-        """End the scripts of a case that failed. Return False where one does not, or the device no longer answers."""
+        """End a failed case's scripts. False where one does not, or the device no longer answers."""
         self.prepared, self.sampler = [], None
         try:
             leave_all()
@@ -455,7 +455,7 @@ class Server:
         return [one.fn for one in declared if one is not None]
 
     def do_capture(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Let a profiler that waits for it record from here on, or stop."""
+        """Let a waiting profiler record from here on, or stop."""
         if message["on"]:
             self.capture.enter_context(profile.capture(message["device"] == "cuda"))
         else:

@@ -1,8 +1,7 @@
 """Traces of tuners: code that times kernels and picks one, so that processes of the same code may differ.
 
-None is changed here: each worker tunes for itself, unless it finds a choice in its side's cache. Where two are close,
-all processes of base may fall into one and those of head into the other: pairs that agree then show nothing
-(`stats/obvious.py`).
+Each worker tunes for itself, unless it finds a choice in its side's cache. Where two are close, all processes of base
+may fall into one and those of head into the other: pairs that agree then show nothing (`stats/obvious.py`).
 
 Traces are Triton's autotuner, `torch.backends.cudnn.benchmark`, TunableOp, and Python code that waits for the GPU or
 reads its events. C++ is not seen, so a library that launches or times GPU work and is neither torch's, Triton's nor
@@ -92,7 +91,7 @@ def _noting(function: Callable[..., Any], does: str) -> Callable[..., Any]:
 
 
 def find() -> None:
-    """Watch the known tuners that were imported since."""
+    """Watch the known tuners imported since."""
     module = sys.modules.get("triton.runtime.autotuner")
     tuner = getattr(module, "Autotuner", None)
     if tuner is None or id(tuner) in _watched:

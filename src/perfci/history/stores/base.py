@@ -27,7 +27,7 @@ MOST_NIGHTS = 100_000
 MOST_LISTED = 2 * MOST_NIGHTS
 """Names, foreign ones among them."""
 MOST_FAULTS = 1000
-"""Faults that are named one by one."""
+"""Faults named one by one."""
 TOP = "nights"
 _BATCH = 64
 """Documents that are asked for at once."""
@@ -41,7 +41,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Fault:
-    """A document that was not read."""
+    """A document not read."""
 
     name: str
     """As the store has it, what does not print escaped."""
@@ -138,7 +138,7 @@ class Store(ABC):
         """Raises BadNight."""
 
     def fault(self, name: str, reason: str) -> None:
-        """Name a document that is left out."""
+        """Name a document left out."""
         if len(self.faults) < MOST_FAULTS:
             self.faults.append(Fault(escaped(name, 200), reason))
             return
@@ -146,7 +146,7 @@ class Store(ABC):
         self.faults[MOST_FAULTS:] = [Fault("…", f"and {count(self._unnamed, 'document')} more")]
 
     def names(self) -> list[Listed]:
-        """Return the documents in the order of their start. Raises MachineError where the store cannot be reached."""
+        """Return the documents in the order of their start. Raises MachineError."""
         self.faults, self._unnamed = [], 0
         found: dict[tuple[str, str], Listed] = {}
         for listed in sorted(self._list(), key=_order):
@@ -168,10 +168,7 @@ class Store(ABC):
         return names[-MOST_NIGHTS:]
 
     def read(self, names: Iterable[Listed]) -> Iterator[tuple[Listed, Night]]:
-        """Yield listed documents with their nights; what cannot be read becomes a fault.
-
-        Raises MachineError where the store cannot be reached.
-        """
+        """Yield listed documents with their nights; what cannot be read becomes a fault. Raises MachineError."""
         for batch in _batches(names):
             for listed, content in zip(batch, self._fetch([one.name for one in batch]), strict=True):
                 try:
@@ -184,7 +181,7 @@ class Store(ABC):
     def runs(self) -> Iterator[Night]:
         """Yield the nights in the order of their start, of each run the last attempt with the best answers.
 
-        Raises MachineError where the store cannot be reached.
+        Raises MachineError.
         """
         runs: dict[str, list[Listed]] = {}
         for listed in self.names():

@@ -23,7 +23,7 @@ from perfci.system.bounded import run
 from perfci.system.files import disk_errors
 
 TRIES = 30
-"""Pushes: each that is lost is one that another writer has won."""
+"""Pushes: each lost is one that another writer has won."""
 _STUCK = 4
 """Refused pushes though nobody else has pushed, before that is an error."""
 _PATIENCE = 600.0

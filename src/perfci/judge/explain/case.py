@@ -21,7 +21,7 @@ from perfci.model.units import show
 MOST_KERNELS = 20
 """Kernels of a case that a report lists."""
 MOST_CALLS, LEAST_SHARE = 8, 0.01
-"""Functions of the CUDA API and the OS runtime that are listed, and the least share of the host's time in it."""
+"""Functions listed of the CUDA API and the OS runtime, and the least share of the host's time in it."""
 CAUSED: frozenset[Class] = frozenset({"regression", "improvement", "clock", "inconclusive"})
 """Classes beside whose change its cause stands."""
 

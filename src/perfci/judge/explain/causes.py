@@ -31,9 +31,9 @@ SLOWEST = 3
 NEWS = 0.8
 """From this share of a rule's estimated speed-up on base's says the same."""
 TELLING = 0.10
-"""Of the change, from which on a finding explains it."""
+"""Of the change, from which a finding explains it."""
 SUSPICIOUS = 0.03
-"""Change of the time that is profiled; where nothing moved beside one, the machine did it."""
+"""Change of the time profiled; where nothing moved beside one, the machine did it."""
 
 _SENTENCE = re.compile(r"(?<=[.!?)])\s+(?=[A-Z])")
 
@@ -129,7 +129,7 @@ def _unexplained(base: Seen, head: Seen, ratio: float | None) -> list[str]:
 
 
 def _unseen(sides: dict[Side, Profile]) -> list[str]:
-    """Parts that a side lacks. One that no side has and no fault names was not asked for."""
+    """A part that no side has and no fault names was not asked for."""
     said = []
     for part in ("trace", "counters"):
         lacking = [name for name, profile in sides.items() if _lacks(profile, part)]

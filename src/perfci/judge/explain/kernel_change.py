@@ -1,4 +1,4 @@
-"""Differences of kernels that are in base and in head."""
+"""Differences of kernels in base and head."""
 
 import math
 from collections import Counter

@@ -8,10 +8,10 @@ from perfci.model.kernels import LAUNCHERS, computed, identify, parts, spaced
 from perfci.model.text import shorten
 
 SHORT, LONGER, BRIEF = 64, 120, 52
-"""Characters of a name, of one that is not unique so, and in a sentence."""
+"""Characters of a name, of one not unique so, and in a sentence."""
 
 _SPELT_OUT = 40
-"""Characters from which on a name without a template has its settings spelt out."""
+"""Characters from which a name without a template has its settings spelt out."""
 _CAST = re.compile(r"\((?:unsigned )?(?:bool|char|short|int|long|long long)\)(?=-?\d)")
 _WORD = re.compile(r"[^\W\d]")
 _SCOPE = re.compile(r"\b\w+::(?=\w)")

@@ -18,7 +18,7 @@ from perfci.stats.least_time import compute_rate, memory_time_of
 from perfci.stats.series import side_values
 
 TENSOR = 5.0
-"""Percent of cycles with tensor pipes active from which on float32 operands are taken for TF32."""
+"""Percent of cycles with tensor pipes active from which float32 operands are taken for TF32."""
 CLOSE = 1.05
 """Times a ceiling: no nearer than the clocks of both measurements differ by."""
 TRAFFIC = 1.10

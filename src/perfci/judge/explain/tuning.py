@@ -73,7 +73,6 @@ def _varied(side: Side, counted: Counter[tuple[Config, ...]]) -> str:
 
 
 def _several(configs: Sequence[Config], only: set[str] | None = None) -> str:
-    """`only`: the parameters named."""
     words = []
     for config in configs:
         parts = (f"{_plain(name)} {_plain(value)}" for name, value in config if only is None or name in only)

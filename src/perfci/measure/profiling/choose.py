@@ -12,7 +12,7 @@ from perfci.stats.decide import margin
 from perfci.stats.walsh import hodges_lehmann
 
 SLOWER, FASTER = 1.03, 0.90
-"""Ratios of time from which on a profile is worth its seconds, whatever the limit."""
+"""Ratios of time from which a profile is worth its seconds, whatever the limit."""
 OPEN, LAST = 2, 3
 """Ranks: no answer and beyond its limit; behind all."""
 

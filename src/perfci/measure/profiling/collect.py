@@ -71,7 +71,7 @@ class Profilers:
 
 
 def find_profilers(place: Place, plan: Plan, how: How, out: Path) -> Profilers:
-    """Find the profilers, whose files go to `out`. Code that is not trusted gets no counters."""
+    """Find the profilers, whose files go to `out`. Untrusted code gets no counters."""
     folder = None if plan.judged else _anew(out / KEPT)
     raw = _anew(out / RAW, how.raw) if how.raw or not plan.judged else None
     gpu, _ = Gpu.open(place.facts.uuid or 0) if "cuda" in place.benches else (None, "")
@@ -245,7 +245,6 @@ class _Pass:
         self._provide(self.profilers.of(part, "case"), part, bench.parent, cases, names, ready, start)
 
     def command(self, part: Part, asked: Command, cases: Sequence[Case], metrics: Sequence[str]) -> None:
-        """Profile one command, sides in turns."""
         runner, forms = self.place.runner, _forms(self.place, asked.name)
 
         def start(found: Profiler[Any], parent: Parent, name: Side, cases: Sequence[Case]) -> _Seen:

@@ -30,8 +30,7 @@ class Differing:
     """Folders whose listings differ."""
 
     def first(self, named: Iterable[str], listings: Iterable[str], but: Collection[str] = ()) -> str:
-        """Return a differing path that was named, `but` for some, or listed; else empty. Bytecode stands for its
-        source."""
+        """Return a differing path named, `but` for some, or listed; else empty. Bytecode stands for its source."""
         touched = ({source_of(path) for path in named} & self.paths).difference(but)
         return min(touched, default="") or min(self.folders.intersection(listings), default="")
 

@@ -135,7 +135,7 @@ class _Module:
             self.effects.append(min([one.lineno, *(each.lineno for each in getattr(one, "decorator_list", ()))]))
 
     def line(self, start: int = 0) -> int:
-        """Return the first line from `start` that does more than define, or 0."""
+        """First line from `start` that does more than define, or 0."""
         return min((line for line in self.effects if line >= start), default=0)
 
     def _bind(self, one: ast.Import | ast.ImportFrom) -> None:
@@ -145,7 +145,7 @@ class _Module:
             self.bound.setdefault(top if plain else alias.asname or alias.name, set()).add(top if plain else target)
 
     def _targets(self, one: ast.Import | ast.ImportFrom) -> dict[ast.alias, str]:
-        """What a part of an import asks for: a module or its attribute."""
+        """A module or its attribute."""
         if isinstance(one, ast.Import):
             return {alias: alias.name for alias in one.names}
         above = self.package[: len(self.package) - one.level + 1] if one.level else []
@@ -199,7 +199,7 @@ class _Module:
         return (value is None or self._is_data(value)) and self._defines(one, is_enum)
 
     def _is_plain(self, value: ast.expr | None) -> bool:
-        """Tell whether an expression is data, or only kept: under a name, in a tuple, list or dict."""
+        """Or only kept: under a name, in a tuple, list or dict."""
         if value is None or isinstance(value, (ast.Name, ast.Constant, ast.Lambda)):
             return True
         if isinstance(value, ast.Attribute):
@@ -222,7 +222,7 @@ class _Module:
         return bool(top) and top not in self.own
 
     def _is_data(self, value: ast.AST, local: Collection[str] = ()) -> bool:
-        """Tell whether an expression is of data, of `local` names, or of what lies outside the repository."""
+        """Also of `local` names, or of what lies outside the repository."""
         if isinstance(value, ast.Name):
             own = value.id in _OWN_NAMES and value.id not in self.bound.keys() | self.defined
             return value.id in local or value.id in self.data or own or self._is_outside(value)

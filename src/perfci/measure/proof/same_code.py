@@ -371,7 +371,6 @@ class _Process:
         self.unsure = f"the process that was traced failed: {why} (log: logs/prove-{self.side.name}.log)"
 
     def trace(self) -> TracedNames:
-        """What it named, once it has answered."""
         if self.worker is not None and self.wait is not None:
             try:
                 reply = self.worker.answer(self.wait.timeout, waited=self.wait)

@@ -60,7 +60,7 @@ class Part:
 
 @dataclass
 class TracedNames:
-    """Names of processes, in parts that begin at the mark; with `unsure` it proves nothing."""
+    """Names of processes, in parts that begin at the mark."""
 
     parts: list[Part] = field(default_factory=list)
     unsure: str = ""
@@ -246,7 +246,7 @@ class _Reader:
         return self.real[name]
 
     def place(self, name: str) -> str:
-        """Return where a name stands, even a link's."""
+        """Where a name stands, even a link's."""
         folder, last = posixpath.split(name.rstrip("/"))
         return self.resolve(name) if last in ("", ".", "..") else posixpath.join(self.resolve(folder or "/"), last)
 
@@ -279,12 +279,12 @@ class _Reader:
             raise _Unsure("it speaks to another process through a socket")
 
     def is_ours(self, address: str) -> bool:
-        """Tell whether a socket is the run's, also by `worker.channel.reachable`'s name."""
+        """Also by `worker.channel.reachable`'s name."""
         short = rf"/proc/self/fd/\d+/{re.escape(posixpath.basename(self.around.socket))}"
         return address == self.around.socket or re.fullmatch(short, address) is not None
 
     def change(self, call: str, arguments: str, names: list[list[str]]) -> None:
-        """Writes go only to own places, which are gone in the end."""
+        """Writes go only to own places, gone in the end."""
         if call == "chdir":
             for folder in names[0]:
                 self.enter(folder)

@@ -186,7 +186,7 @@ class _Recording:
         self.folders: dict[str, Folders] = {}
 
     def record(self, cases: Sequence[Case]) -> list[tuple[str, Folders]]:
-        """Return id and folders of what all processes recorded in time."""
+        """Id and folders of what all processes recorded in time."""
         lots = self._lots(cases)
         self.folders = {case.id: {side: [] for side in SIDES} for case in cases}
         left = sum(len(lot) * _longest(lot[0]) for lot in lots)
@@ -275,7 +275,7 @@ class _Recorder:
         self.workers: list[Worker] = []
 
     def record(self, case: Case, target: Path, until: float) -> Generator[Wait, None, str]:
-        """Return why the case's work was not recorded into `target` by then, or empty."""
+        """Why the case's work was not recorded into `target` by then, or empty."""
         setup = self.bench.setups.get(case.key, _ONE)
         try:
             if not (self.workers and self.workers[-1].alive):

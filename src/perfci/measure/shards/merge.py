@@ -1,6 +1,6 @@
 """Results of all shards of a plan become those of one run. Pure.
 
-A shard that was begun stands for good: choosing between two measurements of it by what they say would spend α twice.
+A begun shard stands for good: choosing between two measurements of it by what they say would spend α twice.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

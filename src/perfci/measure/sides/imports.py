@@ -31,7 +31,7 @@ from perfci.worker.discover import matches
 
 LOG = "imports.log"
 TIMEOUT = 120.0
-"""Seconds for a stem to import all that was asked for."""
+"""Seconds for a stem to import all asked for."""
 TRIES = 4
 """Stems of a run, each without one module more."""
 MOST, LONGEST = 2000, 200
@@ -39,7 +39,7 @@ MOST, LONGEST = 2000, 200
 
 
 class Imports:
-    """A run's imports that are paid once."""
+    """A run's imports paid once."""
 
     def __init__(self, place: Place) -> None:
         self.place, self.parent = place, place.parent
@@ -209,7 +209,7 @@ _RUN = ("args", "each", "tests", "device", "timers")
 
 
 def _runs(side: SideWork, differs: Collection[str]) -> dict[str, list[Any]]:
-    """Return how each file of the suite is run. `differs`: a list of arguments among them is one side's alone."""
+    """`differs`: a list of arguments among them is one side's alone."""
     found: dict[str, list[Any]] = {file: [] for files, _ in _roots(side) for file in files}
     for script in side.scripts:
         own = [side.name] if f"tree/{script['each']}" in differs else []
@@ -219,8 +219,8 @@ def _runs(side: SideWork, differs: Collection[str]) -> dict[str, list[Any]]:
 
 
 def _roots(side: SideWork) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield files that the suite names, with conftest.py beside tests, and the folders that running them puts before
-    the path."""
+    """Files that the suite names, with conftest.py beside tests, and the folders that running them puts before the
+    path."""
     yield sorted({file for glob in side.suite for file in _files(side, glob)}), []
     for script in side.scripts:
         for file in _files(side, script["file"]):

@@ -1,12 +1,12 @@
 """Checks that a side's files are still those that were built, once everything is measured.
 
 Base and head run as one user unless perfci is in a container: head's code could rewrite base's files. So both are
-digested once built, and again before a verdict. Files that were there must be unchanged. Later ones must be nothing
-that Python would import, but for what the side's own discovery and checks made, and bytecode that matches its source.
+digested once built, and again before a verdict. Old files must be unchanged. New ones must be nothing that Python would
+import, but for what the side's own discovery and checks made, and bytecode that matches its source.
 
 Caches fill while a side runs. What a side's build left there, and code it compiles while it runs alone, must stay.
 
-This is no sandbox: it does not see what is put back in time, nor what is done to what sides compile beside each other.
+No sandbox: it sees neither what is put back in time, nor what is done to what sides compile beside each other.
 """
 
 import json
@@ -113,7 +113,7 @@ class Seal:
         self._refuse([f"cache/{escaped(path)} {_became(path, then, now)}" for path in _differ(then, now)])
 
     def strays(self, before: Mapping[str, Mapping[str, str]]) -> list[Path]:
-        """Return importable files that were not there `before`, as of `importable`."""
+        """Return importable files not there `before`, as of `importable`."""
         return [
             self._folders[which] / path
             for which, found in self.importable().items()
@@ -176,7 +176,7 @@ class Seal:
     def _doctored(
         self, files: list[str], python: str, parent: Parent, env: Mapping[str, str], log: Path
     ) -> list[tuple[str, str]]:
-        """Folder and path of bytecode that does not match its source. Raises MachineError where that is unknown."""
+        """Folder and path of bytecode that does not match its source. Raises MachineError where unknown."""
         log.unlink(missing_ok=True)
         listed = parent.scratch / f"bytecode-{self.name}.json"
         listed.write_text(json.dumps(files))
@@ -253,7 +253,7 @@ def _is_cached(path: str) -> bool:
 
 
 def _imported(path: str, mode: int) -> bool:
-    """Tell whether Python would import a file of this name, or a folder that its link leads to."""
+    """Python would import a file of this name, or a folder that its link leads to."""
     pure = PurePosixPath(path)
     if "__pycache__" in pure.parts:
         return False

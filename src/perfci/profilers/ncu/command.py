@@ -96,7 +96,7 @@ def cuda_major(ncu_version: str) -> int:
 
 
 def unfit_driver(driver_cuda: str, ncu_version: str) -> Fault | None:
-    """Return why ncu will refuse the driver, where that is known.
+    """Return why ncu will refuse the driver, where known.
 
     `driver_cuda`: of cuDriverGetVersion (`13.0`), never torch's. Seen: ncu's CUDA major must not exceed the driver's; a
     newer minor works.
@@ -122,7 +122,7 @@ _RUNTIME = "use a machine whose containers run under runc, or go without counter
 
 
 def may_count(root: Path = Path("/")) -> Fault | None:
-    """Return why this process may not count, where that is known.
+    """Return why this process may not count, where known.
 
     The driver asks for CAP_SYS_ADMIN (from 565 on CAP_PERFMON does) where its parameter RmProfilingAdminOnly is 1.
     Where code under test runs as another user, ncu gets those of the two that this process has. Under WSL a setting of

@@ -93,7 +93,7 @@ class _Page:
         return whole or (self.details and self._last < len(row) < len(self._header))
 
     def add(self, row: Sequence[str]) -> bool:
-        """Return False for a launch too many."""
+        """False for a launch too many."""
         if not self.details and self._units is None:
             self._units = dict(zip(self._header, row, strict=True))
             return True
@@ -176,8 +176,7 @@ def _left_out(page: _Page) -> str:
 
 
 def _records(file: Iterable[str]) -> Iterator[str]:
-    """Yield lines of the table, without ncu's own (`==PROF== …`), NUL and empty ones: ncu writes no line break into a
-    field."""
+    """Without ncu's own lines (`==PROF== …`), NUL and empty ones: ncu writes no line break into a field."""
     for line in file:
         if line.strip() and not line.startswith("=="):
             yield line.replace("\0", "�")
@@ -240,8 +239,8 @@ _NOTHING = re.compile(r"([^:]*):(.+?)(?::none){6}")
 
 
 def _nvtx(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield domain and name of `1112 "perfci:NAME:none:none:RGB:0xff:REGISTERED:NAME" `: type and value of payload,
-    colour and message are behind."""
+    """Domain and name of `1112 "perfci:NAME:none:none:RGB:0xff:REGISTERED:NAME" `: type and value of payload, colour
+    and message are behind."""
     for column, cell in cells.items():
         if any(one in column for one in _RANGES):
             for text in re.findall(r'"([^"]*)"', cell):

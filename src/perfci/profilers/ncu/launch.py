@@ -37,7 +37,7 @@ METRICS = tuple(
         ]
     )
 )
-"""All that are read, beside those asked for by ncu's names."""
+"""All read, beside those asked for by ncu's names."""
 
 Values = Mapping[str, tuple[float | None, str]]
 """Metric → value and unit; None for what is no number."""

@@ -18,7 +18,7 @@ MOST_BLOCKS = 200_000
 LONGEST_HEADER = 2**24
 """Bytes: some hundred, but 130 kB for all texts with `--set full`."""
 SEARCHED = 8 * 2**20
-"""Bytes that are searched for the version, which stands behind the first launches."""
+"""Bytes searched for the version, which stands behind the first launches."""
 _WRITTEN_BY = re.compile(rb"(20\d\d\.\d{1,2}(?:\.\d{1,3}){1,2}) \(build \d+\)")
 
 
@@ -66,7 +66,7 @@ def written_by(file: BinaryIO) -> str:
 
 
 def _fields(message: bytes) -> dict[int, int] | None:
-    """Return a protobuf message's numbers (protobuf.dev/programming-guides/encoding)."""
+    """A protobuf message's numbers (protobuf.dev/programming-guides/encoding)."""
     found: dict[int, int] = {}
     at = 0
 

@@ -66,7 +66,7 @@ def copies(root: Path = Path("/")) -> list[Module]:
 def read(path: Path, version: str, module: Module, metrics: Sequence[str] = METRICS) -> Content | None:
     """Read `metrics` of a report. None where `ncu_report` cannot be imported.
 
-    It is native code, which a damaged report may take over: call it in a process of its own.
+    It is native code, which a damaged report may take over: call it in another process.
     """
     launches: list[Launch] = []
     dropped = 0

@@ -86,16 +86,16 @@ class Ncu(Profiler[Counters]):
         return SLOWEST if self.full or self.further else SLOWER
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Ncu":
-        """Return the same around a command."""
+        """See `Profiler`."""
         seconds = self.slower * timeout
         return replace(self, whole=True, kernels=asked.kernels, launches=COMMAND_LAUNCHES, seconds=seconds)
 
     def asking(self, metrics: Sequence[str]) -> "Ncu":
-        """Return the same with further metrics of ncu's."""
+        """See `Profiler`."""
         return replace(self, names=tuple(dict.fromkeys([*self.names, *metrics])))
 
     def without(self, refused: Mapping[str, str]) -> "Ncu":
-        """Return the same without what ncu refused."""
+        """See `Profiler`."""
         names = tuple(name for name in self.names if name not in refused)
         return replace(self, names=names, refused={**self.refused, **refused})
 
@@ -104,7 +104,7 @@ class Ncu(Profiler[Counters]):
         return self.unavailable
 
     def under(self, report: Path) -> Under:
-        """Return how a process is started under ncu."""
+        """See `Profiler`."""
 
         def command(argv: list[str]) -> list[str]:
             return ncu_command.command(
@@ -164,7 +164,7 @@ def counters(
     further: bool = False,
     account: Account = SAME,
 ) -> Read[Counters]:
-    """Call `report.read` in a process of its own."""
+    """Call `report.read` in another process."""
     try:
         size = regular(path, ncu_file.LARGEST)
         bounds = grown(

@@ -36,8 +36,8 @@ def read(
 ) -> Read[Counters]:
     """Return each range's counters in a report or raw CSV. Never raises for a file's content.
 
-    `ranges`: the cases'; a launch belongs to the first that is open around it, and a range without a launch is a fault.
-    None: to the outermost range in DOMAINS. `whole`: every launch belongs to "". `names`: what every launch must have,
+    `ranges`: the cases'; a launch belongs to the first open around it, and a range without a launch is a fault. None:
+    to the outermost range in DOMAINS. `whole`: every launch belongs to "". `names`: what every launch must have,
     perfci's or ncu's names or a set's; None takes the table's. `own`: ncu's metrics that limits need, of a file that
     perfci did not ask for. `further`: take the table's besides `names`. `most`: ncu's `--launch-count`. `ncu`: reads
     the report where no `ncu_report` does; `modules`: those to try, None all. `timeout`: seconds of `ncu`.

@@ -16,7 +16,7 @@ from perfci.profilers.nsys.privacy import environment
 from perfci.system.bounded import run
 
 DURATION = 60
-"""Seconds of a command that are recorded."""
+"""Seconds recorded of a command."""
 SIZE = 2**30
 """Bytes, of all that nsys and a command write, above which it is ended; of a report, above which it is not exported: an
 export is four to eight times as large."""

@@ -72,7 +72,7 @@ class Events(Export):
         skip: int | None = None,
     ) -> None:
         """`executions`: of each name, where known. `outermost`: the names are to be found. `skip`: first executions of
-        each process that are left out."""
+        each process, left out."""
         super().__init__(db)
         self.outermost, self.skip = outermost, skip
         self.apart = outermost or skip is not None
@@ -169,8 +169,7 @@ class Events(Export):
         )
 
     def find_outermost(self) -> None:
-        """Take the ranges that are open in no other of their process, and their names. Raises BadExport for too
-        many."""
+        """Take the ranges open in no other of their process, and their names. Raises BadExport for too many."""
         # Of ranges that overlap none lies in the other: `overlaps` leaves them out, and says so.
         self.db.execute(
             "CREATE TABLE outermost AS SELECT id, said, start FROM (SELECT *, max(end) OVER (PARTITION BY pid ORDER BY "

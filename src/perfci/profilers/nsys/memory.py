@@ -1,4 +1,4 @@
-"""Device memory in an nsys export (`--cuda-memory-usage=true`): the most that is held, and what is at the end.
+"""Device memory in an nsys export (`--cuda-memory-usage=true`): the most held, and what is at the end.
 
 Levels are of what the process tree has allocated since the capture began. Processes add up on a GPU of one number.
 """

@@ -67,7 +67,7 @@ def note_missing(events: Events) -> None:
 
 
 def _unlaunched(events: Events) -> None:
-    """Note device work during an execution that no call of it launched, or whose call is lost.
+    """Note device work during an execution that no call of it launched.
 
     A synchronisation keeps cases apart: such work is of a thread that works on between executions, of another process,
     or its call is missing or has wrong times.
@@ -119,7 +119,7 @@ def _graphs(events: Events) -> None:
 
 
 def _silent(events: Events) -> None:
-    """Note launches and copies whose device work is missing.
+    """Note launches and copies without device work.
 
     A copy or memory set of zero bytes has no work, and no trace tells a call's bytes: what lacks its work in every
     execution counts as one, if there is other work of the kind.
@@ -247,7 +247,7 @@ def _diagnostics(events: Events) -> None:
 
 
 def _costs(events: Events, text: str) -> Sequence[str] | None:
-    """Return metrics that a message's loss could change, empty for all; None without a loss.
+    """Metrics that a message's loss could change, empty for all; None without a loss.
 
     Two messages stand in whole traces, too: nothing is lost where each call has its work and all work its call.
     """

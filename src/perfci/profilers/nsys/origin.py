@@ -7,7 +7,7 @@ from perfci.profilers.nsys.export import fault
 from perfci.system.gpu import cuda_version
 
 SCHEMA = 3
-"""The newest major version that was tried: nsys 2022.4 to 2025.6."""
+"""The newest major version tried: nsys 2022.4 to 2025.6."""
 
 
 def version_of(events: Events) -> str:

@@ -43,7 +43,7 @@ def isolation(user: tuple[str, ...] = ()) -> Isolation:
     """Return the isolation that works here: a PID namespace, as root or in a user namespace, which dies with its first
     process, daemons included.
 
-    `user`: words that start a command as nsys's user, where that is another.
+    `user`: words that start a command as nsys's user, where another.
     """
     unshare = shutil.which("unshare")
     ways = [

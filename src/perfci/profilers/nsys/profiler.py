@@ -51,7 +51,7 @@ class Nsys(Profiler[Trace]):
 
     @classmethod
     def find(cls, request: ProfilerRequest) -> "Nsys | Fault":
-        """Return the first nsys that runs, or why there is none."""
+        """See `command.find`."""
         found = nsys_command.find()
         if isinstance(found, Fault):
             return found
@@ -62,13 +62,13 @@ class Nsys(Profiler[Trace]):
         return replace(self, cuda=device == "cuda")
 
     def for_command(self, device: DeviceKind, timeout: float, asked: Command) -> "Nsys":
-        """Return the same around a command."""
+        """See `Profiler`."""
         loop = Loop(asked.range, asked.skip) if asked.range is not None else None
         more = frozenset(one for one in asked.trace if device == "cuda" or one != "memory")
         return replace(self, cuda=device == "cuda", whole=True, loop=loop, more=more, seconds=TRACED * timeout)
 
     def under(self, report: Path) -> Under:
-        """Return how a process is started under nsys."""
+        """See `Profiler`."""
         output = report.with_suffix(".nsys-rep")
         duration = nsys_command.DURATION if self.whole else None
 
@@ -202,7 +202,7 @@ def traces(
     executions: int | None = None,
     asked: Sequence[Traced] = (),
 ) -> nsys_trace.Reading:
-    """Call `trace.read` in a process of its own."""
+    """Call `trace.read` in another process."""
     try:
         # A file that is refused before it is opened is described by `nsys_trace.read`.
         size = export.lstat().st_size if export.is_file() else 0

@@ -50,7 +50,7 @@ class Loop(NamedTuple):
     name: str
     """Of their NVTX range."""
     skip: int = 0
-    """First executions of each process that are left out."""
+    """First executions of each process, left out."""
 
 
 def read(
@@ -183,7 +183,7 @@ def _traces(events: Events, asked: Sequence[Traced]) -> dict[str, Trace]:
 
 
 def _capture_length(events: Events) -> int:
-    """Ns from the first to the last event, or nsys's own length where that is longer."""
+    """Ns from the first to the last event, or nsys's own length where longer."""
     spans = list(events.rows("SELECT min(start), max(end) FROM calls UNION ALL SELECT min(start), max(end) FROM ops"))
     if events.nvtx is not None:
         spans += events.rows(f"SELECT min(x.start), max(x.end) FROM {events.nvtx.rows} x WHERE {events.nvtx.good}")

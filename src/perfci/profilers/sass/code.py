@@ -57,7 +57,7 @@ class Inspected:
     kernels: dict[str, list[KernelCode]] = field(default_factory=dict)
     """By the name in the code, mangled for C++: a cache holds many of one name."""
     left: list[str] = field(default_factory=list)
-    """Files that were not read to their end, and why."""
+    """Files not read to their end, and why."""
 
 
 Runner = Callable[[Path], Iterator[str]]
@@ -151,7 +151,7 @@ def may_name(path: Path, kernels: Iterable[KernelUse]) -> bool:
 
 
 def _is_whole(content: mmap.mmap) -> bool:
-    """Tell whether a file has its section headers, which a cubin ends with (elf(5))."""
+    """By its section headers, with which a cubin ends (elf(5))."""
     at = content.find(_ELF, 0, 128 + len(_ELF))
     header = content[at : at + 64] if at >= 0 else b""
     if len(header) < 64:
@@ -161,7 +161,7 @@ def _is_whole(content: mmap.mmap) -> bool:
 
 
 def _word(name: str) -> bytes:
-    """A part of a kernel's name that stands in its code under any spelling; empty where none is known."""
+    """A part of a kernel's name in its code under any spelling; empty where none is known."""
     plain = re.split(r"[<(]", name.removeprefix("void "), maxsplit=1)[0].strip()
     last = plain.rpartition("::")[2]
     return last.encode() if re.fullmatch(r"[\w:]+", plain) and last != "operator" else b""
@@ -221,7 +221,7 @@ def _bare(path: Path) -> Iterator[Path]:
 
 
 def _fitness(major: int, minor: int, kind: str, capability: tuple[int, int]) -> tuple[int, int] | None:
-    """Return how well code fits a chip, larger is better, or None.
+    """The larger the better; None where it does not fit.
 
     Code runs on chips of its major number and an equal or higher minor one; so does a family's (`f`); an architecture's
     (`a`) runs on it alone (CUDA C++ Programming Guide, "Feature Set Compiler Targets").

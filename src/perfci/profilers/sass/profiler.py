@@ -70,7 +70,7 @@ def code(
     kernels: Sequence[Sequence[KernelUse]],
     account: Account = SAME,
 ) -> Matched:
-    """Call `match_files` in a process of its own. Raises Unread."""
+    """Call `match_files` in another process. Raises Unread."""
     bounds = Bounds(
         seconds=sass.SEARCH_TIME + sass.INSPECTION_TIME, memory=512 * MIB, program=sass.MEMORY,
         written=sass.LARGEST_TEXT,
@@ -87,7 +87,7 @@ def match_files(
     folders: list[Path], tool: Path | None, capability: tuple[int, int], kernels: list[list[KernelUse]]
 ) -> Matched:
     """Return the code of `kernels` in files below `folders`, as `sass.code.match` does, and unread files and why. No
-    list where there is no file, None where there is no tool for those that are there."""
+    list where there is no file, None where there is no tool for them."""
     files, left = sass.code_files(folders)
     if not files:
         return [[None] * len(one) for one in kernels] if left else [], left

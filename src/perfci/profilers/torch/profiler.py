@@ -41,11 +41,11 @@ class Kineto(Profiler[Trace]):
         return cls(request, TRACED * request.timeout)
 
     def for_cases(self, device: DeviceKind) -> "Kineto":
-        """Return the same for one device."""
+        """See `Profiler`."""
         return replace(self, device=device)
 
     def path(self, report: Path, name: str) -> str | None:
-        """Return a path for each case."""
+        """See `Profiler`."""
         return f"{report}-{name}.json.gz"
 
     def read(self, report: Path, names: Sequence[str], ended: Exit | None, log: Path) -> Read[Trace]:
@@ -120,7 +120,7 @@ def _kineto(
 
 
 def captured(path: Path, by: Literal["range", "kernel"]) -> Read[Trace]:
-    """Call `capture.read` in a process of its own."""
+    """Call `capture.read` in another process."""
     try:
         bounds = grown(regular(path, LARGEST_TRACE), MIB / 8, 300)
         with desk() as folder:

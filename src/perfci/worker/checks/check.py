@@ -241,7 +241,7 @@ def _rewritten(prepared: Prepared, out: Any, execute: Callable[[], Any], given: 
 
 
 def _put_back(prepared: Prepared) -> bool:
-    """Write the inputs of a script's call anew, which it may work on in place. Return False where that cannot be."""
+    """A script may work in place on its call's inputs. False where they cannot be written anew."""
     with _memory_apart(prepared):
         try:
             redraw = set_up(prepared)
@@ -274,8 +274,8 @@ def _anew(prepared: Prepared, expected: Any, given: Given) -> Outcome:
 def _redrawn(
     prepared: Prepared, out: Any, execute: Callable[[], Any], given: Given, replay: Optional[Callable[[], Any]] = None
 ) -> tuple[Outcome, str]:
-    """Execute with inputs redrawn; `replay` instead, if it reads all of them from the GPU. Return also why none
-    were. `out`: what was returned last."""
+    """Execute with inputs redrawn; `replay` instead, if it reads all of them from the GPU. Also why none were. `out`:
+    what was returned last."""
     if prepared.bench.declared_reference() is None:
         return Outcome(True), ""
     with _memory_apart(prepared):

@@ -95,7 +95,7 @@ class _Tensor(Spoiled):
 
 
 def spoil(out: Any, bench: Bench) -> list[Spoiled]:
-    """Overwrite what a kernel returned, to catch one that returns it again without computing it.
+    """Overwrite what a kernel returned.
 
     Left alone are inputs that the bench drew (kernels may work in place), memory that elements share, and what cannot
     be written or, for want of memory, kept.

@@ -38,7 +38,7 @@ class Refused(Exception):
 
 
 class Opaque:
-    """Stands for a value that is neither compared nor opened."""
+    """Stands for a value neither compared nor opened."""
 
 
 OPAQUE = Opaque()

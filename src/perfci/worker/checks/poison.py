@@ -42,7 +42,7 @@ def leaf_sizes(out: Any, drawn: Callable[[Any], bool] = lambda tensor: False) ->
 
 @contextlib.contextmanager
 def poisoned_memory(sizes: Sequence[int], device: str) -> Iterator[None]:
-    """Fill memory that is allocated and not written with ones meanwhile: NaN in every floating-point type.
+    """Fill memory allocated and not written with ones meanwhile: NaN in every floating-point type.
 
     On a GPU, or without glibc, only blocks of `sizes` bytes are filled; on macOS none.
     """
@@ -87,7 +87,7 @@ def _poison_cached(sizes: Sequence[int], device: str) -> None:
 
 
 def _cut_from(size: int) -> int:
-    """Return the bytes from which glibc cuts an aligned block (`_int_memalign` in malloc.c).
+    """Bytes from which glibc cuts an aligned block (`_int_memalign` in malloc.c).
 
     A freed chunk of that size, zeroed by `M_PERTURB`, comes back from the tcache unless that is full.
     """

@@ -25,8 +25,8 @@ NO_ROOM = "there is no room for its inputs three times"
 HOST_BYTES = 2**30
 """A case that drew more on the host is not set up again, lest memory runs out."""
 ADDRESSES = range(2**40, 2**48)
-"""Where 64-bit systems map memory; data are seldom as large. The heap of a program that is not position-independent, as
-Debian's Python, lies below: only pointers into a draw count there."""
+"""Where 64-bit systems map memory; data are seldom as large. The heap of a position-dependent program, as Debian's
+Python, lies below: only pointers into a draw count there."""
 _CALLABLES = (types.BuiltinMethodType, type("".__str__))
 _PARTS = {
     "sparse_coo": ("_indices", "_values"),
@@ -218,7 +218,7 @@ class Redraw:
         return all(any(one in known for known in ranges) for one, ranges in zip((own, other), self._ranges))
 
     def _are_addresses(self, own: Sequence[Any], other: Sequence[Any]) -> bool:
-        """Tell whether they differ in addresses only. Raises Unpaired if in part."""
+        """They differ in addresses only. Raises Unpaired if in part."""
         differing = [(a, b) for a, b in zip(own, other) if a != b]
         found = [(a, b) for a, b in differing if self._are_address(a, b)]
         if not found:

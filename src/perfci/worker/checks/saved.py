@@ -45,8 +45,8 @@ def kept(node: Any) -> dict[str, Any]:
 
 
 def _twice(node: Any, name: str) -> Any:
-    """Return an attribute, its tensors without a graph. Raises OpaqueGraph for new tensors each time, as of
-    checkpoints' hooks."""
+    """An attribute, its tensors without a graph. Raises OpaqueGraph for new tensors each time, as of checkpoints'
+    hooks."""
     one, again = _detached(getattr(node, name)), _detached(getattr(node, name))
     if _places(one) != _places(again):
         raise OpaqueGraph(f"a graph of autograd whose {type(node).__name__} makes anew what it has saved")

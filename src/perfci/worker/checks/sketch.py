@@ -70,7 +70,7 @@ def alike(one: list[float], other: list[float]) -> bool:
 
 
 def _mix(index: Any) -> Any:
-    """Return 32 well-mixed bits of an int or an int64 array: C. Wellons' lowbias32 (hash-prospector).
+    """32 well-mixed bits of an int or an int64 array: C. Wellons' lowbias32 (hash-prospector).
 
     Products may wrap around; their low 32 bits are still right.
     """

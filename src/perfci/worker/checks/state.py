@@ -41,7 +41,7 @@ def carried(prepared: Prepared, right: Callable[[Prepared], bool]) -> str:
 
 
 def unbounded(prepared: Prepared) -> str:
-    """Return which tensors that were drawn finite no longer are, or ""."""
+    """Return which tensors drawn finite no longer are, or ""."""
     drawn = [one for one in prepared.bench._drawn if one.method in ("randn", "rand", "zeros")]
     try:
         with builtin_torch():

@@ -1,4 +1,4 @@
-"""Modules that are imported once for all workers.
+"""Modules imported once for all workers.
 
 `asked` tells what a suite asks for, `stem` imports it, `inherited` says why a module must not be inherited.
 """

@@ -85,7 +85,7 @@ class Settings:
 
 
 def _is_made(name: str) -> bool:
-    """Tell whether a library makes it: torch's compiler, Cython's runtime, one in C (pyexpat)."""
+    """By a library: torch's compiler, Cython's runtime, one in C (pyexpat)."""
     top = name.partition(".")[0]
     above = getattr(getattr(sys.modules.get(top), "__spec__", None), "loader", None)
     return (
@@ -195,7 +195,7 @@ class Difference:
 
 
 def _way(name: str) -> list[str]:
-    """Return the real paths of folders and links on a name's way (path_resolution(7)), then of its target."""
+    """Real paths of folders and links on a name's way (path_resolution(7)), then of its target."""
     todo = os.path.join(_folder(), name).split("/")[::-1]
     path, way, links = "/", ["/"], 0
     while todo:
@@ -222,8 +222,8 @@ class AskingFinder(Finder):
 
     def __init__(self, setup: dict[str, Any], differing: dict[str, Any], tell: Callable[[str, str], None]) -> None:
         """`setup`: modules of its stem are removed, and come back when asked for. `differing`: as `Difference` takes
-        it, with `scripts`, the folders that running those puts before the path. `tell`: gets module and digest of
-        settings; the module and "" if what differs was read meanwhile; at last "" and what is not reported, and why."""
+        it, with `scripts`, the folders that running those puts before the path. `tell`: see `Scouting` of
+        measure/cases.py; takes a module back if what differs was read meanwhile."""
         root, site, path = setup["tree"], setup["site"], [*differing["scripts"], *setup["path"]]
         groups, plain, self.moved = setup.get("groups", {}), setup.get("plain", {}), setup.get("first", "")
         self.own = [os.path.realpath(root), os.path.realpath(site)]
@@ -299,7 +299,7 @@ class AskingFinder(Finder):
         return discover.real_file(os.path.join(self.own[0], suite)) in self.difference.lines
 
     def withdraw(self) -> None:
-        """Withdraw the modules that are being imported."""
+        """Withdraw the modules being imported."""
         with self.lock:
             for name in self.told:
                 if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
@@ -328,7 +328,7 @@ class AskingFinder(Finder):
 
 
 def _only_looks(frame: Optional[FrameType]) -> bool:
-    """Tell whether `importlib.util.find_spec` calls a finder, and no import."""
+    """`importlib.util.find_spec` calls a finder, and no import."""
     while frame is not None and frame.f_code.co_name in ("find_spec", "_find_spec"):
         if frame.f_globals.get("__name__") == "importlib.util":
             return True

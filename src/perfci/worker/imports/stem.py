@@ -54,7 +54,7 @@ class Stem(Parent):
         self.environments: list[dict[str, str]] = message["environments"]
         self.settings = Settings(self.folder, message["path"])
         self.stopped = ""
-        """The module from which on the suite decides how it imports."""
+        """The module from which the suite decides how it imports."""
         self.fault: Optional[dict[str, Any]] = None
         """The module that spoiled this process, and why."""
         if message["kinds"]:
@@ -273,14 +273,12 @@ class _Alike(Distribution):
         self.guard, self.places = guard, places
 
     def read_text(self, filename: Any) -> Optional[str]:
-        """See `importlib.metadata.Distribution`."""
         texts = [_text(place / filename) for place in self.places]
         if len(set(texts)) > 1:
             self.guard.fault = self.guard.fault or f"reads {filename} of {self.places[0].name}, which differs"
         return texts[0]
 
     def locate_file(self, path: Any) -> Any:
-        """See `importlib.metadata.Distribution`."""
         self.guard.fault = self.guard.fault or f"asks where {self.places[0].name} is"
         return self.places[0].parent / path
 

@@ -129,7 +129,7 @@ def _part(value: Any) -> str:
 
 
 def label(value: Any) -> Optional[Scalar]:
-    """Return a word for a test's parameter, which is the same in every process, or None."""
+    """Return a word for a test's parameter, the same in every process, or None."""
     told: Optional[Scalar] = scalar(value)
     told = told if told is not None else shape(value)
     if told is not None:
@@ -150,7 +150,7 @@ def label(value: Any) -> Optional[Scalar]:
 
 
 def stable(first: Sequence[Words], second: Sequence[Words]) -> list[str]:
-    """Return the names of which two runs of a script, in which timers returned other times, have the same values.
+    """Return the names with the same values in two runs of a script whose timers returned other times.
 
     Raises ValueError where the runs made other calls.
     """

@@ -21,7 +21,7 @@ class Copies:
 
     @functools.cached_property
     def folder(self) -> str:
-        """Where copies are, which are made at the first write."""
+        """Where copies are, made at the first write."""
         return tempfile.mkdtemp(prefix="perfci-written-")
 
     def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:

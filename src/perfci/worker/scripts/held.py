@@ -1,4 +1,4 @@
-"""A function that is called on a thread of its own, within what stands there: frames, `with` blocks, modes."""
+"""A function called on a thread of its own, within what stands there: frames, `with` blocks, modes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Held:
         raise Left
 
     def __call__(self) -> Any:
-        """Call the function, on the caller's stream."""
+        """On the caller's stream."""
         if threading.current_thread() is self._thread:
             return self.fn()
         if self._stream is None:

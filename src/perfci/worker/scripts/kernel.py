@@ -39,7 +39,7 @@ class Expected:
         self.drawn = _nothing_drawn
 
     def __call__(self) -> Any:
-        """Return the result. Raises ValueError where it holds no number."""
+        """Raises ValueError where the result holds no number."""
         if self.key not in self.known:
             held = self.run()
             try:
@@ -176,8 +176,8 @@ def kernel_of(script: Script, tree: str, listed: Optional[Mapping[str, Any]] = N
 
 
 def _without_reference(kernel: ScriptKernel, cases: Sequence[CaseSpec]) -> str:
-    """Return which cases lack one that others have. Raises Unlisted where none has, or where it is not known which of
-    several is a case's."""
+    """Cases that lack one that others have. Raises Unlisted where none has, or where it is not known which of several
+    is a case's."""
     asked = kernel.script.reference
     if not asked or not cases:
         return ""
@@ -225,8 +225,6 @@ def _known(names: Sequence[str]) -> str:
 
 @dataclass
 class _Listed:
-    """The calls of all runs of a script."""
-
     calls: list[Words] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)

@@ -101,7 +101,7 @@ _sessions: list[Session] = []
 
 
 def session_of(script: Script, tree: str, line: Line) -> Session:
-    """Return a session of a file's tests that is not busy, and now is.
+    """Return an idle session of a file's tests, now busy.
 
     Sessions beside it are of files that pytest would run together. Raises Stuck, and what a new one raises.
     """
@@ -139,7 +139,7 @@ class Reaching(Run):
         self, script: Script, tree: str, line: Line, names: Sequence[str], wanted: Params, bench: Bench, held: Held,
         session: Optional[Session],
     ) -> None:  # fmt: skip
-        """`names`: those that tell the script's calls apart. `session`: of tests."""
+        """`names`: those that tell the script's calls apart."""
         super().__init__(script, tree, line)
         self.session = session
         self.names, self.wanted, self.held = names, wanted, held

@@ -61,7 +61,7 @@ class Script:
     args: Sequence[str]
     device: str
     select: Mapping[str, Sequence[Scalar]]
-    """Name → values of the calls that are cases; all, where it is empty."""
+    """Name → values of the calls that are cases; empty: all."""
     reference: Mapping[str, Scalar]
     """Name → value: the call that differs in these alone says what is right."""
     rtol: float

@@ -53,8 +53,8 @@ def _end(node: Any) -> Place:
 
 @functools.lru_cache(maxsize=None)
 def _assigned(tree: ast.AST) -> list[tuple[str, Place, bool]]:
-    """Return what any scope assigns, where, and whether that is a keyword of a call, which may: `globals().update`.
-    What has no place stands at the top."""
+    """What any scope assigns, where, and whether that is a keyword of a call, which may: `globals().update`. What has
+    no place stands at the top."""
     found: list[tuple[str, Place, bool]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):

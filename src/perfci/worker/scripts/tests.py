@@ -166,7 +166,6 @@ class _Plugin:
         return True
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> None:
-        """Hear what ends a test."""
         if call.excinfo is not None and not isinstance(call.excinfo.value, Left):
             error = call.excinfo.value
             own = (self.pytest.skip.Exception, self.pytest.xfail.Exception)  # a project's, told in its words: no case
@@ -174,7 +173,6 @@ class _Plugin:
             self.run.ended(item.name, SystemExit(str(error) or "no reason given") if skips else error)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Hear what keeps a file's tests from being found."""
         if report.failed:
             self.run.ended(report.nodeid, RuntimeError(_error(report.longreprtext)))
         elif report.skipped:

@@ -66,8 +66,8 @@ _replaced: dict[str, Any] = {}
 
 
 def exchange(own: Mapping[str, str]) -> None:
-    """Put ours in the place of timers, of seeding functions and drivers, wherever modules hold them; in that of modules
-    that are not imported yet, once they are.
+    """Put ours in the place of timers, of seeding functions and drivers, wherever modules hold them; in that of later
+    modules, once they are imported.
 
     `own`: the project's timers, as `KNOWN`. Raises ValueError for one that there is not.
     """
@@ -145,13 +145,12 @@ def _name(path: str) -> str:
 
 
 class _Later(Finder):
-    """A finder that replaces what modules have as soon as they are imported."""
+    """Replaces what modules have as soon as they are imported."""
 
     def __init__(self, modules: set[str]) -> None:
         self.modules = modules
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        """See `importlib.abc.MetaPathFinder`."""
         if name not in self.modules:
             return None
         self.modules.discard(name)
@@ -164,8 +163,6 @@ class _Later(Finder):
 
 
 class _Loader:
-    """A module's loader, and what is to follow."""
-
     def __init__(self, loader: Any) -> None:
         self.loader = loader
 
@@ -173,7 +170,6 @@ class _Loader:
         return getattr(self.loader, name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """See `importlib.abc.Loader`."""
         self.loader.exec_module(module)
         _replace_in(module.__name__)
 

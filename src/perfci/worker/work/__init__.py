@@ -1,1 +1,1 @@
-"""A case's work for the GPU: nodes of the CUDA graph that is captured for timing."""
+"""A case's work for the GPU: nodes of the CUDA graph captured for timing."""

@@ -207,7 +207,7 @@ class Images:
         return self.sets[digest]
 
     def variables(self, digest: str) -> list[str]:
-        """Return an image's variables in device memory, in order."""
+        """See `elf.variables`."""
         if digest not in self.lists:
             self.lists[digest] = variables(self.held[digest])
         return self.lists[digest]

@@ -152,6 +152,6 @@ class Memory:
         return any(self.driver.memory(one) is not None for one in likely.tolist())
 
     def _view(self, address: int, count: int, kind: str) -> Any:
-        """Return a tensor without a copy (CUDA Array Interface 3)."""
+        """Without a copy (CUDA Array Interface 3)."""
         interface = {"shape": (count,), "typestr": kind, "data": (address, False), "version": 3}
         return self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device="cuda")

@@ -46,8 +46,8 @@ def read_google_benchmark(
 
     `time`: seconds of real time (under `/manual_time` the benchmark's own), one per repetition; the mean of a file with
     aggregates only. `bandwidth`, `throughput`: google-benchmark's bytes and items per second, over CPU time except
-    under `/real_time` and `/manual_time`. Counters and `cpu_time` need a declaration in `custom`, the policy's metrics.
-    Raises ValueError, one line, for an unusable file.
+    under `/real_time` and `/manual_time`. Counters and `cpu_time` need a declaration in `custom`. Raises ValueError,
+    one line, for an unusable file.
     """
     root = read_document(path, _fits, "google-benchmark", "write it with --benchmark_out=FILE")
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}

@@ -27,8 +27,8 @@ _MEANS = ("user", "system")
 def read_hyperfine(path: Path, name: str, custom: Mapping[str, CustomMetric] | None = None) -> dict[str, Reported]:
     """Return cases of a hyperfine result by id `NAME/COMMAND/PARAMETER=VALUE…`; `--command-name` shortens commands.
 
-    `time`: seconds, one per run, else their mean. `user` and `system`, means over runs, need a declaration in `custom`,
-    the policy's metrics. A command with a failed run has no time. Raises ValueError, one line, for an unusable file.
+    `time`: seconds, one per run, else their mean. `user` and `system`, means over runs, need a declaration in `custom`.
+    A command with a failed run has no time. Raises ValueError, one line, for an unusable file.
     """
     root = read_document(path, _fits, "hyperfine", "write it with --export-json FILE")
     found = (_command(entry, name, custom or {}) for entry in dicts(root["results"], path, "hyperfine"))

@@ -31,8 +31,7 @@ def read_pytest_benchmark(
     `NAME/tests/test_x.py/test_y/100`.
 
     `time`: seconds of one call per round, else the mean, as `--benchmark-save` writes without `--benchmark-save-data`.
-    Numbers in `extra_info` need a declaration in `custom`, the policy's metrics. Raises ValueError, one line, for an
-    unusable file.
+    Numbers in `extra_info` need a declaration in `custom`. Raises ValueError, one line, for an unusable file.
     """
     root = read_document(path, _fits, "pytest-benchmark", "write it with --benchmark-json=FILE")
     found = (_benchmark(entry, name, custom or {}) for entry in dicts(root["benchmarks"], path, "pytest-benchmark"))
