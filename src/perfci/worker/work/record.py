@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
-from ..gpu import WARM_CALLS
 from ..graph import GraphSampler
 from ..proof.flags import flags
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, OpaqueWork
@@ -60,9 +59,7 @@ class Record:
         self.known.clear()  # a handle may be another function's by now
         sampler = GraphSampler(fns)
         with self.images.listened():
-            for fn in (*[fns[0]] * WARM_CALLS, *fns):
-                fn()
-        sampler.rig.synchronize()
+            (sampler.settle if self.number else sampler.warm)()  # as a pair's first placement and its others
         sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
         torch, pool = sampler.rig.torch, sampler.rig.pool
         redraw = drawing_again(torch)
