@@ -14,7 +14,7 @@ from perfci.bisect.run import bisect
 from perfci.bisect.search import Trial
 from perfci.measure.request import Request
 from perfci.model.base import MachineError, UsageError
-from perfci.model.comparison import claims
+from perfci.model.comparison import marks
 from perfci.model.results import Reason, Results
 from perfci.sources.git import Repository
 from tests.bisect.test_search import Made
@@ -120,8 +120,8 @@ def test_restart_forgets(made: Made) -> None:
 @pytest.mark.parametrize(
     "text",
     ["[]\n", "{}\n", '{"kind": "header"}\n{}\n', '{"kind": "header", "identity": 3}\n{}\n',
-     json.dumps({"kind": "header", "identity": claims(IDENTITY)}) + '\n{"kind": "compared", "bound": 1, "compared": {}}\n',
-     json.dumps({"kind": "header", "identity": claims(IDENTITY)}) + "\n{}\n", "garbage\n"],
+     json.dumps({"kind": "header", "identity": marks(IDENTITY)}) + '\n{"kind": "compared", "bound": 1, "compared": {}}\n',
+     json.dumps({"kind": "header", "identity": marks(IDENTITY)}) + "\n{}\n", "garbage\n"],
 )  # fmt: skip
 def test_a_damaged_journal_is_one_line(made: Made, text: str) -> None:
     (made.folder.parent / "out").mkdir()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.model.base import UsageError
-from perfci.model.comparison import claims, digest, require_same
+from perfci.model.comparison import digest, marks, require_same
 
 LEAVES = [
     None, True, False, 0, 1, -1, 10**30, 0.0, -0.0, 1.0, 1e30, float("nan"), float("inf"), "", "0", "1", "1.0", "True",
@@ -96,7 +96,7 @@ def refused(then: dict[str, Any], now: dict[str, Any]) -> str:
 
 @given(LEAF, LEAF)
 def test_a_fact_of_another_type_is_another(one: Any, other: Any) -> None:
-    then, now = claims({"fact": one}), claims({"fact": other})
+    then, now = marks({"fact": one}), marks({"fact": other})
     if typed(one) == typed(other):
         require_same(then, now, "out", "has changed", "begin anew")
     else:
@@ -105,8 +105,8 @@ def test_a_fact_of_another_type_is_another(one: Any, other: Any) -> None:
 
 @given(LEAF)
 def test_a_fact_that_one_side_lacks_is_another_in_both_directions(one: Any) -> None:
-    refused(claims({"fact": one}), {})
-    refused({}, claims({"fact": one}))
+    refused(marks({"fact": one}), {})
+    refused({}, marks({"fact": one}))
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,12 @@ def test_a_fact_that_one_side_lacks_is_another_in_both_directions(one: Any) -> N
     ],
 )
 def test_what_differs_is_told_where_people_can_read_it(then: Any, now: Any, said: str) -> None:
-    assert refused(claims({"same": 1, "fact": then}), claims({"fact": now, "same": 1})) == said
-    assert "TOKEN" not in json.dumps(claims({"fact": then}))
+    assert refused(marks({"same": 1, "fact": then}), marks({"fact": now, "same": 1})) == said
+    assert "TOKEN" not in json.dumps(marks({"fact": then}))
 
 
 def test_what_is_missing_is_told() -> None:
-    assert refused({}, claims({"fact": "2.5"})) == "out: fact has changed (nothing, here 2.5): begin anew"
+    assert refused({}, marks({"fact": "2.5"})) == "out: fact has changed (nothing, here 2.5): begin anew"
 
 
 @given(st.text(), st.text())

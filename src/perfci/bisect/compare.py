@@ -19,7 +19,7 @@ from perfci.measure.journal import JOURNAL as PAIRS
 from perfci.measure.journal import plain
 from perfci.measure.request import Question, Request
 from perfci.model.base import DeviceKind, Document, MachineError, UsageError
-from perfci.model.comparison import claims, differences, require_same
+from perfci.model.comparison import differences, marks, require_same
 from perfci.model.metrics import Direction
 from perfci.model.results import Results
 from perfci.model.text import one_line, short
@@ -94,7 +94,7 @@ class Comparisons:
             _put_away(self.out)
         self._file = Appender(path)
         if not self.resumed:
-            self._file.append({"kind": "header", "identity": claims(identity)}, sync=True)
+            self._file.append({"kind": "header", "identity": marks(identity)}, sync=True)
 
     def _load(self, path: Path, identity: Mapping[str, Any]) -> bool:
         """A bisect that ended is done, unless what it leaves is searched, too."""
@@ -109,7 +109,7 @@ class Comparisons:
             if len(records) == 1 and not any((path.parent / COMPARISONS).glob(f"*/{PAIRS}")):
                 return False  # a mistake ended it before anything was measured
             todo = "give --restart to begin anew, or another --out"
-            then, now = records[0]["identity"], claims(identity)
+            then, now = records[0]["identity"], marks(identity)
             require_same(then, now, path, "is not that of the unfinished bisect", todo)
             for record in records[1:]:
                 if record["kind"] == "about":
@@ -233,7 +233,7 @@ def _about(results: Results) -> About:
         device_name=facts.devices.get(case.device, case.device),
         better=asked.better,
         limit=asked.bound,
-        machine=claims(facts.lasting()),
+        machine=marks(facts.lasting()),
     )
 
 

@@ -22,7 +22,7 @@ from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.measure.shards.merge import merge_models, model_of, plan_of
 from perfci.model.base import PolicyError, UsageError
-from perfci.model.comparison import claims
+from perfci.model.comparison import marks
 from perfci.model.report import Report
 from perfci.model.results import MOST_MODELS, MOST_SHARDS, Reason, Results
 from perfci.model.text import count
@@ -145,7 +145,7 @@ def _goes_on(request: Request, shard: Shard) -> bool:
     some = bool(begun(path))
     if request.how.resume:
         return some  # else nothing is lost by beginning, on another machine too
-    if some and claims({"the shard": shard.name}).items() <= read_lines(path)[0].get("identity", {}).items():
+    if some and marks({"the shard": shard.name}).items() <= read_lines(path)[0].get("identity", {}).items():
         raise UsageError(
             f"{out}: holds {shard.words} of this plan, which is measured once: go on with it by --resume, or "
             "make a new plan"

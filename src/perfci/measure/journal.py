@@ -106,7 +106,7 @@ class Journal:
     def __init__(
         self, out: Path, identity: Mapping[str, str], run: str, resume: bool, begun: Mapping[str, Any] | None = None
     ) -> None:
-        """`identity`: claims. `begun`: of `begun_with`."""
+        """`identity`: marks. `begun`: of `begun_with`."""
         self.run = run
         self.checked: dict[tuple[str, str], CaseSide] = {}
         self.failed: dict[tuple[str, str], Reason] = {}

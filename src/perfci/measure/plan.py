@@ -9,7 +9,7 @@ from perfci.measure.request import Question, Request, What
 from perfci.measure.sides.planned import of_environments, of_sides
 from perfci.measure.timing import MODES, SCHEDULES
 from perfci.model.base import Side, UsageError
-from perfci.model.comparison import claims
+from perfci.model.comparison import marks
 from perfci.model.criteria import Criterion, LimitSource
 from perfci.model.criteria import asked as asks
 from perfci.model.limits import Subject, criteria
@@ -103,8 +103,8 @@ def _criterion(
 
 
 def identity(request: Request, place: Place, plan: Plan, cases: Sequence[Case]) -> dict[str, str]:
-    """Return claims that `--resume` must repeat."""
-    return claims(
+    """Return marks that `--resume` must repeat."""
+    return marks(
         place.facts.lasting()
         | of_sides(place.sources, place.sides)
         | of_environments(place.environments)

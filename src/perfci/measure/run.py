@@ -211,8 +211,8 @@ class Measurement:
         what, how, limits = self.request.what, self.request.how, place.limits
         cases, plan, budget = settled.cases, settled.plan, settled.budget
         begun = begun_with(self.request, place.sources.base, cases.all)
-        claims = identity(self.request, place, plan, cases.all)
-        journal = Journal(self.request.where.out, claims, settled.run, how.resume, begun)
+        marks = identity(self.request, place, plan, cases.all)
+        journal = Journal(self.request.where.out, marks, settled.run, how.resume, begun)
         stack.callback(journal.close)
         results = self.results = self._begun(place, journal.run, plan)
         results.fail_on = limits.fail_on

@@ -1,6 +1,6 @@
 """Is what was written down the same as what is here now, and are base and head of a case one question?
 
-Facts that must be the same are JSON values by name; claims are what is written down of them.
+Facts that must be the same are JSON values by name; marks are what is written down of them.
 """
 
 import hashlib
@@ -41,8 +41,8 @@ def digest(value: Any) -> str:
     return hashlib.sha256(_canonical(value).encode()).hexdigest()
 
 
-def claims(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the claims: a short line as JSON; else, and of mappings, the digest."""
+def marks(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the marks: a short line as JSON; else, and of mappings, the digest."""
     return {name: _claim(fact) for name, fact in facts.items()}
 
 

@@ -15,7 +15,7 @@ from perfci.measure.run import Measurement
 from perfci.measure.shards.deal import deal, planned
 from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan, read_plan
 from perfci.model.base import UsageError
-from perfci.model.comparison import claims
+from perfci.model.comparison import marks
 
 from .build import shared_plan
 
@@ -51,7 +51,7 @@ def test_the_deal_is_even(seconds: list[float], shards: int) -> None:
 
 def plan() -> SharedPlan:
     cases = [PlannedCase(key=f"{name}@cuda", seconds=1.0, shard=number) for number, name in enumerate("ab", 1)]
-    return shared_plan(cases, sources=claims({"the code of head": "a" * 64}))
+    return shared_plan(cases, sources=marks({"the code of head": "a" * 64}))
 
 
 def test_a_shard_keeps_the_error_rates_of_the_whole() -> None:

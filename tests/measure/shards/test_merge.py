@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks.shards import LIMITS, count
 from perfci.judge.judge import judge
-from perfci.measure.shards.merge import _claims, _shared, merge
+from perfci.measure.shards.merge import _marks, _shared, merge
 from perfci.model.base import MachineError, PerfciError, UsageError
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.metrics import CustomMetric
-from perfci.model.plan import Declared, Schedule
+from perfci.model.plan import ClaimPlan, Declared, Schedule
 from perfci.model.results import FileFailure, Reason, Results, SideCode
 from tests.judge.build import ceilings
 
@@ -129,6 +129,7 @@ OF_PLAN: dict[str, Change] = {
     "the plan's precise": setting("plan.precise", True),
     "the plan's exact_pairs": setting("plan.exact_pairs", 3),
     "the plan's judged": setting("plan.judged", False),
+    "the plan's claims": setting("plan.claims", ClaimPlan(criteria=[])),
     "the plan's held": setting("plan.held", True),
     "the model of cuda": setting("fingerprint.devices", {"cuda": "NVIDIA H100"}),
     "the tree of base": setting("sides", {"base": SideCode(commit="4" * 40), "head": SideCode()}),
@@ -144,7 +145,7 @@ def test_shards_of_which_one_fact_differs_are_refused_by_its_name(name: str) -> 
         one.plan.devices, one.fingerprint.devices = ["cuda"], {"cuda": "NVIDIA H200"}
         one.sides = {"base": SideCode(), "head": SideCode()}
     assert judge(merge(found)).verdict == "fail"
-    assert _claims(_shared(*found[0])).keys() == OF_PLAN.keys()
+    assert _marks(_shared(*found[0])).keys() == OF_PLAN.keys()
     OF_PLAN[name](found[1][1])
     said = refused(found)
     assert said.startswith(f"shard-2: {name} is not that of shard-1"), said

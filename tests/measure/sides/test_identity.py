@@ -27,7 +27,7 @@ from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
 from perfci.measure.sides import kept, prepared
 from perfci.measure.sides.planned import of_machine, of_sources, require_cases, require_planned
 from perfci.model.base import UsageError
-from perfci.model.comparison import claims
+from perfci.model.comparison import marks
 from perfci.model.fingerprint import Environments, Fingerprint, GpuFacts
 from perfci.model.plan import Plan
 from perfci.model.policy import Policy
@@ -184,7 +184,7 @@ def machine_of(run: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("of", "table"), [(sources_of, OF_SOURCES), (machine_of, OF_MACHINE)])
 def test_no_shard_is_measured_where_one_fact_is_not_that_of_the_plan(of, table) -> None:
-    then = json.loads(json.dumps(claims(of(Run()))))
+    then = json.loads(json.dumps(marks(of(Run()))))
     assert then.keys() == table.keys()
     require_planned(then, of(Run()))
     for name, change in table.items():
@@ -200,7 +200,7 @@ def test_no_shard_is_measured_where_one_fact_is_not_that_of_the_plan(of, table) 
 def test_a_device_that_was_not_planned_is_refused() -> None:
     less = Run(devices=["cuda"])
     with pytest.raises(UsageError, match=r"the model of cpu is not that of the plan \(nothing, here AMD\)"):
-        require_planned(claims(machine_of(less)), machine_of(Run()))
+        require_planned(marks(machine_of(less)), machine_of(Run()))
 
 
 def command(key: str, of: str) -> Case:
@@ -265,7 +265,7 @@ def moved(of: Built) -> None:
 def committed(of: Built) -> None:
     of.repo.commit("more")
     of.request = of.request.but(base="main~2")
-    of.document(lambda told: told["asked"].update(claims({"--base": "main~2"})))
+    of.document(lambda told: told["asked"].update(marks({"--base": "main~2"})))
 
 
 def committed_base(of: Built) -> None:

@@ -12,7 +12,7 @@ from perfci.measure.run import Measurement
 from perfci.measure.shards.document import PlannedCase, Shard, SharedPlan
 from perfci.measure.sides.planned import of_machine, of_sources
 from perfci.model.base import UsageError
-from perfci.model.comparison import claims
+from perfci.model.comparison import marks
 from perfci.model.results import PlanPart, SideCode
 from perfci.model.text import count
 
@@ -62,8 +62,8 @@ def share_out(measurement: Measurement, shards: int, out: Path, *, fewer: bool =
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         command=measurement.request.how.command,
         what=measurement.request.what,
-        sources=claims(of_sources(place.sources, place.sides)),
-        machine=claims(of_machine(place.facts, list(place.benches), place.environments)),
+        sources=marks(of_sources(place.sources, place.sides)),
+        machine=marks(of_machine(place.facts, list(place.benches), place.environments)),
         sides={
             name: SideCode(**side.info.model_dump(include={"ref", "commit", "subject", "dirty", "tree"}))
             for name, side in place.sides.items()

@@ -25,7 +25,7 @@ from perfci.measure.run import Measurement, failed_results
 from perfci.measure.shards.deal import planned, share_out
 from perfci.measure.shards.document import PLAN, Shard, SharedPlan, read_plan
 from perfci.model.base import MachineError, PerfciError, UsageError
-from perfci.model.comparison import claims, require_same
+from perfci.model.comparison import marks, require_same
 from perfci.model.results import Results
 from perfci.model.text import count, listed
 from perfci.system.child import Exit
@@ -98,7 +98,7 @@ def _known(request: Request, members: Sequence[Member], path: Path) -> SharedPla
     # Gone on with, base is the commit that it was.
     asked = request.but(base=known.what.base) if request.what.base == known.base else request
     then, now = (
-        claims({WRITTEN.get(name, name): value for name, value in one.model_dump(mode="json").items()})
+        marks({WRITTEN.get(name, name): value for name, value in one.model_dump(mode="json").items()})
         for one in (known.what, asked.what)
     )
     require_same(then, now, "--resume", "is not that of the run before", "give the same, or leave out --resume")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from perfci.model.base import MachineError, UsageError
-from perfci.model.comparison import claims, require_same
+from perfci.model.comparison import marks, require_same
 from perfci.model.criteria import Criterion
 from perfci.model.fingerprint import Ceilings, Fingerprint, Rate
 from perfci.model.results import Case, PlanPart, Reason, Results
@@ -114,16 +114,16 @@ def _require_one_plan(shared: Sequence[Shared]) -> None:
     if not shared:
         raise UsageError("merge: names no results: name the folders of all shards")
     first, *others = shared
-    then, todo = _claims(first), "merge the shards of one plan, each as it was measured"
+    then, todo = _marks(first), "merge the shards of one plan, each as it was measured"
     for one in others:
-        require_same(then, _claims(one), one.name, f"is not that of {first.name}", todo)
+        require_same(then, _marks(one), one.name, f"is not that of {first.name}", todo)
 
 
 def _tree(results: Results) -> dict[str, str]:
-    return claims({f"the tree of {name}": [side.commit, side.tree] for name, side in results.sides.items()})
+    return marks({f"the tree of {name}": [side.commit, side.tree] for name, side in results.sides.items()})
 
 
-def _claims(shared: Shared) -> dict[str, str]:
+def _marks(shared: Shared) -> dict[str, str]:
     one, part = shared.results, shared.part
     plan = one.plan.model_dump(mode="json", exclude={"criteria", "budget"})
     policy = {"fail_on", "policy_from", "custom_metrics"}
@@ -138,7 +138,7 @@ def _claims(shared: Shared) -> dict[str, str]:
         **{f"the plan's {name}": value for name, value in plan.items()},
         **{f"the model of {device}": one.fingerprint.devices.get(device) for device in one.plan.devices},
     }
-    return claims(found) | _tree(one)
+    return marks(found) | _tree(one)
 
 
 def _standing(number: int, attempts: Sequence[Shared]) -> Shared:

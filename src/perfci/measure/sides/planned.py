@@ -6,7 +6,7 @@ from typing import Any
 from perfci.measure.prepare import SideWork, Sources
 from perfci.measure.request import ANEW, Planned
 from perfci.model.base import DeviceKind, Side
-from perfci.model.comparison import claims, require_same
+from perfci.model.comparison import marks, require_same
 from perfci.model.fingerprint import Environments, Fingerprint
 from perfci.model.results import Case
 
@@ -45,14 +45,14 @@ def of_machine(facts: Fingerprint, devices: Sequence[DeviceKind], environments: 
 
 
 def require_planned(then: Mapping[str, str], now: Mapping[str, Any]) -> None:
-    """Raise UsageError where a fact differs from the plan's claims `then`."""
+    """Raise UsageError where a fact differs from the plan's marks `then`."""
     todo = f"measure what was planned, or {ANEW} on this machine"
-    require_same(then, claims(now), "--shard", "is not that of the plan", todo)
+    require_same(then, marks(now), "--shard", "is not that of the plan", todo)
 
 
 def require_cases(planned: Planned, cases: Sequence[Case]) -> list[Case]:
     """Return those of `cases` measured here. Raises UsageError for other cases than planned."""
     then = {f"the case {key}": command for key, command in planned.known.items()}
     now = {f"the case {one.key}": one.kernel if one.origin == "command" else "" for one in cases}
-    require_planned(claims(then), now)
+    require_planned(marks(then), now)
     return [case for case in cases if case.key in planned.proofs]

@@ -13,7 +13,7 @@ from perfci.measure.prepare import SideWork, Sources, choose_python, find_source
 from perfci.measure.request import Request
 from perfci.measure.sides.untouched import cache_digests
 from perfci.model.base import Document, Side, UsageError
-from perfci.model.comparison import claims, require_same
+from perfci.model.comparison import marks, require_same
 from perfci.model.policy_text import FILE, parse_policy
 from perfci.model.results import Reason, SideCode
 from perfci.model.text import escaped
@@ -53,7 +53,7 @@ _AGAIN = "prepare it again"
 def write(request: Request, sources: Sources, sides: Mapping[Side, SideWork], begun: float, folder: Path) -> None:
     """Write the document of `folder`. Raises MachineError."""
     made = Prepared(
-        asked=claims(_asked(request, folder)),
+        asked=marks(_asked(request, folder)),
         root=str(sources.root),
         policy_from=sources.policy_from,
         notes=sources.notes,
@@ -93,7 +93,7 @@ def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[S
     for."""
     made = _read(folder / MANIFEST)
     names = ["base", "head"] if request.what.mode == "compare" else ["head"]
-    then = made.asked | claims({"the set of sides": sorted(made.sides)})
+    then = made.asked | marks({"the set of sides": sorted(made.sides)})
     _require(folder, then, _asked(request, folder) | {"the set of sides": names})
     sources = Sources(
         repo=None,
@@ -114,7 +114,7 @@ def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[S
         python = choose_python(request.what.python_of(name), side.policy, sources.root, request.where.own_python)
         found = _files(side)  # what is new came as the side was measured before
         interpreter, known = f"the interpreter of {name}", found.keys() & one.files.keys()
-        then = claims({interpreter: one.python} | {f"{name}/{path}": each for path, each in one.files.items()})
+        then = marks({interpreter: one.python} | {f"{name}/{path}": each for path, each in one.files.items()})
         _require(folder, then, {interpreter: python} | {f"{name}/{path}": found[path] for path in known})
         side.close(one.files.keys())
         sides[name] = side
@@ -147,11 +147,11 @@ def _require_sources(request: Request, made: Prepared, folder: Path, scratch: Pa
     for name, side in made.sides.items():
         commit, policy = f"the commit of {name}", f"the policy of {name}"
         one = sources.base if name == "base" else sources.head
-        then = claims({commit: side.info.commit, policy: side.policy})
+        then = marks({commit: side.info.commit, policy: side.policy})
         _require(folder, then, {commit: one and one.sha, policy: sources.texts.get(name)})
     if not request.what.committed:
         tree = take_snapshot("head", request, sources, scratch / "now").tree
-        _require(folder, claims({"the working tree": made.sides["head"].info.tree}), {"the working tree": tree})
+        _require(folder, marks({"the working tree": made.sides["head"].info.tree}), {"the working tree": tree})
 
 
 def _commit(info: SideCode) -> NamedCommit | None:
@@ -159,4 +159,4 @@ def _commit(info: SideCode) -> NamedCommit | None:
 
 
 def _require(folder: Path, then: Mapping[str, str], now: Mapping[str, Any]) -> None:
-    require_same(then, claims(now), folder, "has changed since it was prepared", _AGAIN)
+    require_same(then, marks(now), folder, "has changed since it was prepared", _AGAIN)
