@@ -65,6 +65,14 @@ def test_a_claim_that_came_later_is_said_to_be_not_measured(hub: GitHub) -> None
     assert made == [f"claimed, and not measured: {LINE}"]
 
 
+@pytest.mark.parametrize(
+    "body", [f"perfci-claim: {LINE}\nperfci-claim: {LINE}", "Perfci-Claim: söftmax 10%", "perfci-claim:"]
+)
+def test_a_claim_that_is_not_read_is_said_to_be_none(hub: GitHub, body: str) -> None:
+    made = published_notes(hub, measured(1.0), body)
+    assert made == ["the description claims nothing that is read: give one line, `perfci-claim: softmax* 10%`"]
+
+
 def published_notes(hub: GitHub, made: Results, body: str) -> list[str]:
     pull, run = scene(hub)
     pull.body = body

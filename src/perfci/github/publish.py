@@ -22,7 +22,7 @@ from perfci.history.store import Store
 from perfci.judge.judge import judge
 from perfci.judge.replan import judge_by
 from perfci.model.base import UsageError
-from perfci.model.claims import described
+from perfci.model.claims import CLAIM_LINE, described
 from perfci.model.limits import mistake
 from perfci.model.plan import Declared
 from perfci.model.policy import Policy
@@ -337,11 +337,16 @@ def _judged(handed: Handed, policy: Policy | None, where: str, source: Source, i
 def _answer_claims(report: Report, results: Results, source: Source) -> None:
     """What a pull request's description claims now is answered, and a fork's by its own numbers."""
     claims, pull = results.plan.claims, source.pull
-    now = described(pull.body or "") if pull is not None else ""
+    body = (pull.body or "") if pull is not None else ""
+    now = described(body)
     if claims is not None and now != claims.described:
         report.claims = []
     if now and (claims is None or now != claims.described):
         report.notes.insert(0, f"claimed, and not measured: {now}")
+    if not now and CLAIM_LINE in body.lower():
+        report.notes.insert(
+            0, f"the description claims nothing that is read: give one line, `{CLAIM_LINE} softmax* 10%`"
+        )
     if source.origin.fork:
         for row in report.claims:
             row.reason += ", by its own numbers"
