@@ -43,8 +43,13 @@ def answers(report: Report) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("ratio", "answer", "verdict", "code"),
-    [(0.85, "shown", "pass", 0), (0.95, "not shown", "fail", 1), (1.2, "not shown", "fail", 1), (0.9, "undecided", "undecided", 0)],
-)  # fmt: skip
+    [
+        (0.85, "shown", "pass", 0),
+        (0.95, "not shown", "fail", 1),
+        (1.2, "not shown", "fail", 1),
+        (0.9, "undecided", "undecided", 0),
+    ],
+)
 def test_a_claim_is_answered_by_its_own_pairs(ratio, answer, verdict, code):
     found = asked([claimed(ratio)], "softmax*: 10%")
     report = judge(found)
@@ -61,8 +66,10 @@ def test_what_was_claimed_is_said_first_where_nothing_else_fails():
         "5.1 % faster, between 4.9 % faster and 5.3 % faster, by 10 pairs of its own"
     )
     assert [(row.case, row.fall, row.answer) for row in report.claims] == [
-        ("softmax/n=1", 0.1, "not shown"), ("softmax/n=2", 0.1, "shown"), ("softmax/n=2", 0.15, "shown"),
-    ]  # fmt: skip
+        ("softmax/n=1", 0.1, "not shown"),
+        ("softmax/n=2", 0.1, "shown"),
+        ("softmax/n=2", 0.15, "shown"),
+    ]
     shown = judge(asked([claimed(0.85)], "softmax*: 10%"))
     assert shown.sentence.endswith("; 1 claim shown")
     slower = judge(asked([case("softmax/n=1", 1.2), claimed(0.95, "softmax/n=2")], "softmax/n=2: 10%"))
@@ -140,7 +147,9 @@ def test_a_claim_must_be_of_a_case_that_is_measured():
     assert plan_claims(What(mode="compare"), [claimed(0.8)]) is None
 
 
-@pytest.mark.parametrize("text", ["", "softmax", "softmax*: 0%", "softmax*: 100%", "softmax*: -3%", "softmax*: 10", "a b: 1%", "x: nan%"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text", ["", "softmax", "softmax*: 0%", "softmax*: 100%", "softmax*: -3%", "softmax*: 10", "a b: 1%", "x: nan%"]
+)
 def test_what_is_no_claim_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match="write cases and by how much their time falls"):
         Claim.parse(text)

@@ -37,9 +37,13 @@ def journal(folder: Path, *, resume: bool = False) -> Journal:
 
 def test_only_what_pairs_can_answer_is_measured_again(tmp_path: Path) -> None:
     cases = [
-        case("softmax/n=1"), case("softmax/n=2", base=side("absent")), case("softmax/n=3", **PROVED),
-        case("softmax/n=4", head=side("failed", "wrong")), case("softmax/n=5", head=side(params={"n": 65})), case("add"),
-    ]  # fmt: skip
+        case("softmax/n=1"),
+        case("softmax/n=2", base=side("absent")),
+        case("softmax/n=3", **PROVED),
+        case("softmax/n=4", head=side("failed", "wrong")),
+        case("softmax/n=5", head=side(params={"n": 65})),
+        case("add"),
+    ]
     made = begun(*cases)
     with claimants(cases, made.plan.claims, journal(tmp_path), None) as stand_ins:
         assert [one.id for one in stand_ins] == ["softmax/n=1"]
@@ -103,9 +107,14 @@ def test_no_description_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measure_run, "Loop", Ending)
     place = SimpleNamespace(benches={}, runner=None, environments=None)
     run: Any = SimpleNamespace(
-        place=place, plan=made.plan, results=made, journal=journal(tmp_path), watch=None, budget=None,
+        place=place,
+        plan=made.plan,
+        results=made,
+        journal=journal(tmp_path),
+        watch=None,
+        budget=None,
         cases=SimpleNamespace(measured=made.cases),
-    )  # fmt: skip
+    )
     measurement = Measurement(Request.of("compare", tmp_path, tmp_path), SILENT)
     with nullcontext() if line else pytest.raises(type(error)):
         measurement._claim(run)

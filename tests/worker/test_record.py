@@ -114,9 +114,12 @@ class Captured:
     def __init__(self, folder: Path, *, own: bool = False) -> None:
         self.folder, self.driver = folder, Driver()
         images: Any = SimpleNamespace(
-            listened=nullcontext, held={IMAGE: b"code"}, of=lambda *asked: IMAGE, is_own=lambda *asked: own,
+            listened=nullcontext,
+            held={IMAGE: b"code"},
+            of=lambda *asked: IMAGE,
+            is_own=lambda *asked: own,
             variables=lambda image: ["table"],
-        )  # fmt: skip
+        )
         folder.mkdir()
         self.record = record.Record(images, folder, ["/side/lib"])
         self.record.driver = self.driver  # type: ignore[assignment]

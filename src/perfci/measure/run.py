@@ -288,9 +288,17 @@ class Measurement:
             if cases:
                 self.progress.stage("measuring what is claimed")
             loop = Loop(
-                loop_plan(run.plan, claims), place.benches, place.runner, run.journal.of_claims(), self.progress,
-                run.watch, self.costs, run.budget, place.environments, CLAIM_ROUNDS,
-            )  # fmt: skip
+                loop_plan(run.plan, claims),
+                place.benches,
+                place.runner,
+                run.journal.of_claims(),
+                self.progress,
+                run.watch,
+                self.costs,
+                run.budget,
+                place.environments,
+                CLAIM_ROUNDS,
+            )
             try:
                 loop.run(cases)
             except (MachineError, KeyboardInterrupt) as error:

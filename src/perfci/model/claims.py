@@ -41,9 +41,17 @@ class Claim(Document, frozen=True):
         """Return whether the time of a case falls by as much, as a limit mirrored: `regression` is yes."""
         time = CATALOGUE["time"]
         return Criterion(
-            case=case, device=device, metric=time.name, unit=time.unit, tier=time.tier, better="higher",
-            kind="regression", bound=self.fall, source=LimitSource(origin="default"), threshold=True,
-        )  # fmt: skip
+            case=case,
+            device=device,
+            metric=time.name,
+            unit=time.unit,
+            tier=time.tier,
+            better="higher",
+            kind="regression",
+            bound=self.fall,
+            source=LimitSource(origin="default"),
+            threshold=True,
+        )
 
 
 def claimed_of(claims: Iterable[Claim], cases: Iterable[tuple[str, DeviceKind]]) -> list[Criterion]:
