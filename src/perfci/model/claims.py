@@ -30,7 +30,7 @@ class Claim(Document, frozen=True):
         """Read `softmax*: 10%`. Raises ValueError."""
         found = _CLAIM.fullmatch(text.strip())
         try:
-            fall = 0.0 if found is None else parse_percent(found["fall"])
+            fall = 0.0 if found is None else round(parse_percent(found["fall"]), 9)
         except ValueError:
             fall = 0.0
         if found is None or not LEAST <= fall <= 1 - LEAST:
