@@ -95,6 +95,7 @@ def test_a_fork_answers_by_its_own_numbers(hub: GitHub) -> None:
         ({"described": ""}, "claims what no description can have claimed"),
         ({"described": "matmul*: 9%"}, "claims something else than the description"),
         ({"looks": Looks(alpha=0.5)}, "error rates that are not perfci's"),
+        ({"m": 2, "looks": Looks.fitted(2)}, "error rates that are not perfci's"),
         (
             {"criteria": [Claim(cases="*", fall=0.1).criterion("gone", "cuda")]},
             "claims something else than the description",

@@ -262,7 +262,8 @@ def _check_claims(results: Results) -> None:
     if claims.criteria != claimed_of([claim], ((case.id, case.device) for case in results.cases)):
         raise Unfit("claims something else than the description")
     decided = sum(not known[one.case_key].code_proved for one in claims.criteria)
-    if claims.m < sharing(decided, None) or claims.looks != Looks.fitted(claims.m):
+    shares = range(sharing(decided, None), sharing(len(claims.criteria), None) + 1)
+    if claims.m not in shares or claims.looks != Looks.fitted(claims.m):
         raise Unfit(_OTHER_RATES)
 
 

@@ -303,7 +303,7 @@ class Measurement:
                 loop.run(cases)
             except (MachineError, KeyboardInterrupt) as error:
                 if not claims.described:
-                    raise
+                    raise  # else it is the description's alone: limits are decided, and no description ends a run
                 run.results.notes.append(f"what the description claims was not measured: {str(error) or 'interrupted'}")
 
     def _end(self, run: _Run) -> None:

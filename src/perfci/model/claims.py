@@ -15,7 +15,7 @@ CLAIM_LINE = "perfci-claim:"
 """Of a pull request's description: claims as `--claim` does, and changes no check."""
 _LONGEST = 200
 LEAST = 1e-3
-
+"""The smallest share, and what the largest leaves: sentences show as much."""
 _CLAIM = re.compile(r"(?P<cases>\S+?):?\s+(?P<fall>\S+)", re.ASCII)
 
 
