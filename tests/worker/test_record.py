@@ -1,7 +1,8 @@
 """What a recorder writes of each draw, by a driver that tells what one would."""
 
 import json
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 from perfci.work.lists import WorkList
 from perfci.work.same import Recorded, why_not_same
+from perfci.worker.gpu import WARM_CALLS
 from perfci.worker.work import record
 from perfci.worker.work.driver import KERNEL
 
 IMAGE = "ab" * 32
 TENSOR = 1 << 40
+TEXTURE = 77
 
 
 class Launch(SimpleNamespace):
@@ -28,6 +31,7 @@ class Driver:
         self.captures: list[list[Launch]] = []
         self.attributes_now = {"registers": 16}
         self.managed = False
+        self.shift = 0
 
     def primary(self) -> int:
         return 1
@@ -43,15 +47,20 @@ class Driver:
 
     def kernel(self, handle: tuple[int, int]) -> Any:
         launch = self.captures[handle[0]][handle[1]]
+        launch.shift = self.shift
         return SimpleNamespace(
             func=7, kern=0, context=1, grid=[launch.grid, 1, 1], block=[32, 1, 1], shared=0, of=launch
         )
 
     def parameters(self, params: Any) -> list[tuple[int, bytes]]:
-        return [(0, TENSOR.to_bytes(8, "little") + params.of.number.to_bytes(8, "little"))]
+        words = TENSOR, params.of.number
+        return [(0, bytes(params.of.shift) + b"".join(word.to_bytes(8, "little") for word in words))]
 
     def function(self, function: int) -> tuple[str, int]:
         return "kernel", 3
+
+    def is_texture(self, handle: int) -> bool:
+        return handle == TEXTURE
 
     def attributes(self, function: int) -> dict[str, int]:
         return dict(self.attributes_now)
@@ -94,18 +103,21 @@ class Memory:
         return "d"
 
 
-CALLS: list[str] = []
-
-
 class Sampler:
     def __init__(self, fns: Any) -> None:
-        self.rig = SimpleNamespace(synchronize=lambda: None, forget_pool=lambda: None, torch=None, pool=(0, 1))
+        self.rig = SimpleNamespace(
+            synchronize=lambda: EVENTS.append("synchronize"), forget_pool=lambda: None, torch=None, pool=(0, 1)
+        )
 
-    def warm(self) -> None:
-        CALLS.append("warm")
 
-    def settle(self) -> None:
-        CALLS.append("settle")
+EVENTS: list[str] = []
+
+
+@contextmanager
+def listened() -> Iterator[None]:
+    EVENTS.append("listen")
+    yield
+    EVENTS.append("no longer")
 
 
 class Captured:
@@ -114,7 +126,7 @@ class Captured:
     def __init__(self, folder: Path, *, own: bool = False) -> None:
         self.folder, self.driver = folder, Driver()
         images: Any = SimpleNamespace(
-            listened=nullcontext,
+            listened=listened,
             held={IMAGE: b"code"},
             of=lambda *asked: IMAGE,
             is_own=lambda *asked: own,
@@ -128,7 +140,7 @@ class Captured:
         """`captures`: grid and number of each."""
         self.left = [[Launch(grid=grid, number=number)] for grid, number in captures]
         number = self.record.number
-        self.record.add([lambda: None], 1, last=last)
+        self.record.add([lambda: EVENTS.append("call")], 1, last=last)
         assert not self.left
         written = json.loads((self.folder / record.FILE.format(number)).read_text())
         return Recorded(WorkList.model_validate(written), {IMAGE: b"code"})
@@ -140,7 +152,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "Memory", Memory)
     monkeypatch.setattr(record, "GraphSampler", Sampler)
     monkeypatch.setattr(record, "drawing_again", lambda torch: lambda: None)
-    monkeypatch.setattr(record, "_stir", lambda torch, held: None)
+    monkeypatch.setattr(record, "_stirred", lambda torch: nullcontext())
     monkeypatch.setattr(record.Record, "_settings", lambda self: {})
 
 
@@ -178,7 +190,15 @@ def compared(process: Any, base: list[list[tuple[int, int]]], head: list[list[tu
 def test_the_same_work_is_the_same_in_every_draw(process: Any) -> None:
     assert compared(process, [STEADY, [(1, 100)]], [STEADY, [(1, 100)]]) == ""
     assert compared(process, [STEADY, [(1, 100)]], [STEADY, [(1, 100)]], own=True) == ""
-    assert CALLS[-2:] == ["warm", "settle"], "as a pair's first placement and its second"
+
+
+def test_draws_are_warmed_as_placements_are_and_only_what_the_case_waits_for_is_its_own(process: Any) -> None:
+    of = process()
+    EVENTS.clear()
+    of.draw(*STEADY)
+    of.draw((1, 100))
+    first = ["listen", *["call"] * (WARM_CALLS + 1), "no longer", "synchronize"]
+    assert [*first, "listen", "call", "no longer", "synchronize"] == EVENTS
 
 
 def test_a_librarys_number_counts_in_every_draw(process: Any) -> None:
@@ -215,3 +235,16 @@ def test_a_managed_variable_is_not_compared(process: Any) -> None:
     of = process()
     of.driver.managed = True
     assert of.draw(*STEADY).work.unread == ["variable table: it lies in managed memory, which moves"]
+
+
+def test_what_lies_behind_a_texture_is_not_compared(process: Any) -> None:
+    unread = process().draw(*[(1, TEXTURE)] * 5).work.unread
+    assert unread == ["kernel kernel: it reads a texture or a surface, whose contents are not compared"]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_address_in_a_packed_structure_of_ones_own_is_not_compared(process: Any, own: bool) -> None:
+    of = process(own=own)
+    of.driver.shift = 4
+    unread = of.draw(*STEADY).work.unread
+    assert unread == (["kernel kernel: an address stands where compilers put none"] if own else [])

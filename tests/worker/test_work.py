@@ -1,6 +1,11 @@
 """What a worker knows of machine code without a GPU: the names in images, and how parameters' padding is found."""
 
+import ctypes
 import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -8,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.worker.work.elf import demangled, functions, variables
-from perfci.worker.work.record import _padding, _unsteady, _Values, drawing_again
+from perfci.worker.work.record import _padding, _stirred, _unsteady, _Values, drawing_again
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -120,3 +125,28 @@ def test_names_of_cpp_are_written_for_people() -> None:
     pytest.importorskip("torch")  # which needs the library that knows them
     assert demangled("_Z9work_gridPKfPfif") == "work_grid(float const*, float*, int, float)"
     assert [demangled(name) for name in ("_scaled", "_Z", "", "_Z\udc80")] == ["_scaled", "_Z", "", "_Z\udc80"]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_bytes_that_nobody_writes_differ_between_stirred_calls(tmp_path: Path) -> None:
+    """As an operator's structures do: a function's variables, and no other call between."""
+    path = tmp_path / "left.so"
+    code = '#include <string.h>\nvoid left(char *out) { char some[2048]; __asm__("" : "=m"(some)); memcpy(out, some, 2048); }'
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=code, text=True, check=True)
+    left = ctypes.CDLL(str(path)).left
+
+    def called() -> bytes:
+        out = ctypes.create_string_buffer(2048)
+        left(out)
+        return out.raw
+
+    still = [called() for _ in range(5)]
+    with _stirred(None):
+        stirred = [called() for _ in range(5)]
+
+    def differing(several: list[bytes]) -> int:
+        return sum(len(set(values)) > 1 for values in zip(*several, strict=True))
+
+    assert differing(stirred) > 1500
+    assert differing(still) < 500
+    assert sys.gettrace() is None or "coverage" in sys.modules

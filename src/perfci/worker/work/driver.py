@@ -40,8 +40,8 @@ _PAGEABLE_ACCESS = 88
 """CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS."""
 _PARAMETERS_POINTER, _PARAMETERS_SIZE = 1, 2
 """CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE."""
-_VALUE_BYTES = 64
-"""Of a CUlaunchAttributeValue."""
+_VALUE_BYTES, _RESOURCE_BYTES = 64, 144
+"""Of a CUlaunchAttributeValue, of a CUDA_RESOURCE_DESC."""
 
 
 class OpaqueWork(Exception):
@@ -93,6 +93,7 @@ class Driver:
         except OSError as error:
             raise OpaqueWork("the CUDA driver cannot be loaded") from error
         self._places: dict[int, list[tuple[int, int]]] = {}
+        self._textures: dict[int, bool] = {0: False}
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call the driver."""
@@ -269,6 +270,17 @@ class Driver:
         self.call("cuCtxGetDevice", ctypes.byref(device))
         self.call("cuDeviceGetDefaultMemPool", ctypes.byref(usual), device)
         return pool.value == usual.value
+
+    def is_texture(self, handle: int) -> bool:
+        """Tell whether a number is the handle of a texture or of a surface."""
+        if handle not in self._textures:
+            described = (ctypes.c_ubyte * _RESOURCE_BYTES)()
+            results = [
+                self.result(f"cu{kind}ObjectGetResourceDesc", described, ctypes.c_uint64(handle))
+                for kind in ("Tex", "Surf")
+            ]
+            self._textures[handle] = _SUCCESS in results
+        return self._textures[handle]
 
     def primary(self) -> int:
         """Return the handle of the device's primary context."""

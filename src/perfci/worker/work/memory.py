@@ -8,22 +8,25 @@ from __future__ import annotations
 import bisect
 import ctypes
 import hashlib
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Optional
 
-from ..maps import pieces
+from ..maps import Piece, pieces
 from .driver import Driver
 
 ALIGNED = 512
 """Bytes of torch's alignment; kernels and libraries ask for no more."""
+_WORD = 8
 _NAMES = ":names addresses"
 _CHUNK = 1 << 22
 """Words of 8 bytes: 32 MiB."""
 _MULTIPLY = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _SPREAD = -0x61C8864680B583EB
 """Of SplitMix64 (Steele, Lea, Flood 2014), signed. A digest against chance, not against intent."""
-_AROUND, _MOST_LIKELY = 1 << 36, 1000
-"""Bytes around torch's memory that may hold other allocations: one random word in 2^26 points there."""
+_GAP, _MOST_LIKELY = 1 << 30, 1000
+"""Bytes between mappings that are taken as one. All that the driver knows lies in mappings of this process, to which
+about one random word in 2^25 points."""
 _SMALL = 1 << 16
 """Bytes up to which a copy to the host is digested faster."""
 _LARGEST = 8 << 30
@@ -51,7 +54,9 @@ class Memory:
         self.begins = [begin for begin, _, _ in self.segments]
         self.shared = driver.shares_host_memory(torch.cuda.current_device())
         """The GPU follows any host address: that is data then."""
-        self.hosts = sorted((piece.begin, piece.end) for piece in pieces() if piece.rights.startswith("r"))
+        mapped = sorted(pieces())
+        self.hosts = [(piece.begin, piece.end) for piece in mapped if piece.rights.startswith("r")]
+        self.bounds = _bounds(mapped)
 
     def is_host(self, address: int) -> bool:
         """Tell whether memory of this process lies at an address."""
@@ -117,41 +122,61 @@ class Memory:
             held = self._view(begin, size, "|u1").cpu() if size else None
             return self._held(ctypes.string_at(held.data_ptr(), size) if held is not None else b"")
         torch = self.torch
-        whole = size // 8
+        whole = size // _WORD
         sums = [0, 0]
         names = False
         for first in range(0, whole, _CHUNK):
-            words = self._view(begin + first * 8, min(_CHUNK, whole - first), "<i8")
+            words = self._view(begin + first * 8, min(_CHUNK + 1, whole - first), "<i8")
+            pairs, likely = self._likely(words)
+            words = words[:_CHUNK]
             place = torch.arange(first, first + words.numel(), device="cuda", dtype=torch.int64)
-            parts = [self._likely(words).sum()]
+            parts = [likely.sum()]
             for number, multiply in enumerate(_MULTIPLY):
                 mixed = (words + place * _SPREAD) * multiply
                 mixed = (mixed ^ (mixed >> 31)) * _MULTIPLY[1 - number]
                 parts.append((mixed ^ (mixed >> 29)).sum())
-            likely, *found = torch.stack(parts).tolist()  # the one wait for a GPU that other processes use, too
+            some, *found = torch.stack(parts).tolist()  # the one wait for a GPU that other processes use, too
             sums = [one + more for one, more in zip(sums, found)]
-            names = names or (likely > 0 and self._names(words))
+            names = names or (some > 0 and self._names(pairs[likely]))
         rest = bytes(self._view(begin + whole * 8, size % 8, "|u1").tolist()) if size % 8 else b""
         text = ":".join([*(f"{one % (1 << 64):016x}" for one in sums), rest.hex(), str(size)])
         return text + (_NAMES if names else "")
 
     def _held(self, held: bytes) -> str:
-        words = self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64) if held[7:] else None
-        return hashlib.sha256(held).hexdigest() + (_NAMES if words is not None and self._names(words) else "")
+        names = False
+        if len(held) >= _WORD:
+            pairs, likely = self._likely(
+                self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64)
+            )
+            names = self._names(pairs[likely])
+        return hashlib.sha256(held).hexdigest() + (_NAMES if names else "")
 
-    def _likely(self, words: Any) -> Any:
-        if not self.segments:
-            return self.torch.ones_like(words, dtype=self.torch.bool)
-        low, high = self.segments[0][0] - _AROUND, self.segments[-1][1] + _AROUND
-        return (words >= low) & (words < high)
+    def _likely(self, words: Any) -> tuple[Any, Any]:
+        """Return each 8 bytes at a multiple of 4, and whether memory of this process is mapped there."""
+        odd = ((words[:-1] >> 32) & 0xFFFFFFFF) | (words[1:] << 32)
+        pairs = self.torch.cat([words, odd])
+        bounds = self.torch.tensor(self.bounds, dtype=self.torch.int64, device=words.device)
+        return pairs, self.torch.bucketize(pairs, bounds, right=True) % 2 == 1
 
-    def _names(self, words: Any) -> bool:
-        likely = words[self._likely(words)]
-        if not self.segments or likely.numel() > _MOST_LIKELY:
-            return True
-        return any(self.driver.memory(one) is not None for one in likely.tolist())
+    def _names(self, likely: Any) -> bool:
+        """Tell whether one is an address that the driver knows, or there are too many to ask."""
+        several = likely.unique()
+        return several.numel() > _MOST_LIKELY or any(self.driver.memory(one) is not None for one in several.tolist())
 
     def _view(self, address: int, count: int, kind: str) -> Any:
         """Without a copy (CUDA Array Interface 3)."""
         interface = {"shape": (count,), "typestr": kind, "data": (address, False), "version": 3}
         return self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device="cuda")
+
+
+def _bounds(mapped: Sequence[Piece]) -> list[int]:
+    """Return begins and ends of mappings, in turns."""
+    bounds: list[int] = []
+    for piece in mapped:
+        if piece.end >= 1 << 63:  # the kernel's
+            continue
+        if bounds and piece.begin - bounds[-1] <= _GAP:
+            bounds[-1] = max(bounds[-1], piece.end)
+        else:
+            bounds += [piece.begin, piece.end]
+    return bounds

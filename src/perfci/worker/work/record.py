@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
+from ..gpu import WARM_CALLS
 from ..graph import GraphSampler
 from ..proof.flags import flags
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, OpaqueWork
@@ -30,8 +32,11 @@ _BALLAST = 500
 """Of up to 4 KiB, as of torch's calls."""
 
 
+_NOISE = 1 << 17
+
+
 class _Noise(ctypes.Structure):
-    _fields_ = [("held", ctypes.c_ubyte * (1 << 16))]
+    _fields_ = [("held", ctypes.c_ubyte * (1 << 15))]
 
 
 FILE = "work-{}.json"
@@ -59,7 +64,9 @@ class Record:
         self.known.clear()  # a handle may be another function's by now
         sampler = GraphSampler(fns)
         with self.images.listened():
-            (sampler.settle if self.number else sampler.warm)()  # as a pair's first placement and its others
+            for fn in [*[fns[0]] * (0 if self.number else WARM_CALLS), *fns]:  # as a pair's first placement and others
+                fn()
+        sampler.rig.synchronize()  # not the case's, so not listened to
         sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
         torch, pool = sampler.rig.torch, sampler.rig.pool
         redraw = drawing_again(torch)
@@ -67,9 +74,10 @@ class Record:
         kinds: list[list[int]] = []
         held: list[int] = []
         for whole in [*[False] * (0 if self.number else STIRRED), True]:
-            _stir(torch, held)
+            held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST)]
             redraw()
-            graph = _captured(sampler, batch)
+            with contextlib.nullcontext() if whole else _stirred(torch):
+                graph = _captured(sampler, batch)
             memory = Memory(torch, self.driver, pool, contents=whole)
             recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
             captures.append(list(recorder.values(graph)))
@@ -137,13 +145,27 @@ def displace_heap() -> None:
         _LIBC.malloc(ctypes.c_size_t(16 + 16 * size))
 
 
-def _stir(torch: Any, held: list[int]) -> None:
-    """Bytes that nobody writes show then."""
-    held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST)]
-    _LIBC.getpid(_Noise.from_buffer_copy(os.urandom(ctypes.sizeof(_Noise))))  # a structure by value lies on the stack
-    some = torch.arange(2 + os.urandom(1)[0])
-    # As deep in torch as the case's own calls, by the kinds of functions that they go through.
-    torch.index_select(torch.sum(some.view(1, -1) + some.view(-1, 1), 0), 0, some[:2]).sort()
+@contextlib.contextmanager
+def _stirred(torch: Any) -> Iterator[None]:
+    """Overwrite the stack before each instruction of Python: bytes of a launch's structures that nobody writes hold
+    what calls before left there, and differ then."""
+    noise = bytearray(os.urandom(_NOISE))
+
+    def stir(frame: Any, event: str, _: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event in ("call", "opcode"):
+            first = int.from_bytes(os.urandom(2), "little")
+            _LIBC.getpid(_Noise.from_buffer(noise, first))  # a structure by value lies on the stack
+        return stir
+
+    if torch is not None and "torch._dynamo" in sys.modules:  # which would compile it, too
+        stir = torch.compiler.disable(stir)
+    before = sys.gettrace()
+    sys.settrace(stir)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 class _Values(NamedTuple):
@@ -348,19 +370,25 @@ class _Recorder:
         page tables cannot follow them."""
         found = []
         for index, (offset, value) in enumerate(self.driver.parameters(params)):
+            words = {
+                at: int.from_bytes(value[at : at + _WORD], "little") for at in range(0, len(value) - 7, _WORD // 2)
+            }
+            if own and any(at % _WORD and self.memory.is_known(word) for at, word in words.items()):
+                raise OpaqueWork("an address stands where compilers put none")
+            if any(self.driver.is_texture(word) for at, word in words.items() if not at % _WORD):
+                raise OpaqueWork("it reads a texture or a surface, whose contents are not compared")
             none, loose = padding[index] if padding is not None else (set(), set())
             plain, places = bytearray(value), []
-            for at in range(0, len(value) - _WORD + 1, _WORD):
-                place = None if at in none else self.memory.find(int.from_bytes(value[at : at + _WORD], "little"))
+            for at, word in words.items():
+                place = None if at % _WORD or at in none else self.memory.find(word)
                 if place is not None:
                     plain[at : at + _WORD] = bytes(_WORD)
                     places.append([at, *place])
             host = []
             if not own and not self.memory.shared:
                 taken = {at for first, *_ in places for at in range(first, first + _WORD)}
-                for at in range(0, len(value) - _WORD + 1, _WORD // 2):
-                    free = taken.isdisjoint(range(at, at + _WORD))
-                    if free and self.memory.is_host(int.from_bytes(value[at : at + _WORD], "little")):
+                for at, word in words.items():
+                    if taken.isdisjoint(range(at, at + _WORD)) and self.memory.is_host(word):
                         host.append(at)
             loose = loose.union(*(range(at, at + _WORD) for at in none))
             found.append(
