@@ -267,6 +267,15 @@ def test_addresses_of_the_host_are_no_data_where_every_process_has_one() -> None
     assert "parameter 0, bytes from 8" in told(base, [simple(**parameter(number))] * 2)
 
 
+def test_where_a_side_holds_an_address_of_the_host_or_a_number_nobody_reads_it() -> None:
+    here, number, other = "00" * 8 + "10" * 8, "00" * 8 + "30" * 8, "00" * 8 + "40" * 8
+    mixed = [simple(**parameter(here, host=[8])), simple(**parameter(number))]
+    assert told(mixed, [simple(**parameter(other))] * 2) == ""
+    assert told([simple(**parameter(other))] * 2, mixed) == ""
+    numbers = [simple(**parameter(other)), simple(**parameter(number))]
+    assert "base differs from process to process" in told(numbers, [simple(**parameter(other))] * 2)
+
+
 def test_what_differs_within_a_side_is_no_work_to_compare() -> None:
     changing = [simple(grid=[1, 1, 1]), simple(grid=[2, 1, 1])]
     assert "head differs from process to process: node 1 of 1, kernel `f`: grid" in told([simple()] * 2, changing)

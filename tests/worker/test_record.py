@@ -90,6 +90,9 @@ class Memory:
     def is_known(self, address: int) -> bool:
         return address == TENSOR
 
+    def is_of_graph(self, address: int) -> bool:
+        return False
+
     def find(self, address: int) -> tuple[int, int, int] | None:
         if address != TENSOR:
             return None

@@ -6,13 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.worker.maps import Piece
 from perfci.worker.work.elf import demangled, functions, variables
+from perfci.worker.work.memory import Memory, _bounds
 from perfci.worker.work.record import _padding, _stirred, _unsteady, _Values, drawing_again
 from tests.work.recorded import documents
 
@@ -39,8 +42,11 @@ def test_damaged_images_name_something_or_nothing(image: bytes, data: st.DataObj
     assert isinstance(variables(bytes(damaged)), list)
 
 
+TENSOR = 1 << 40
+
+
 def values(held: str, *addresses: int, function: str = "f") -> _Values:
-    return _Values(function, [bytes.fromhex(held)], [set(addresses)])
+    return _Values(function, [bytes.fromhex(held)], [dict.fromkeys(addresses, TENSOR)])
 
 
 ADDRESS, NUMBER = "00" * 8, "11" * 8
@@ -98,6 +104,18 @@ def test_executions_that_launch_something_else_each_time_are_not_compared(captur
     assert said.startswith(why) and bool(said) == bool(why)
 
 
+def pointing(address: int, *, own: bool = True) -> _Values:
+    return _Values("f", [bytes(8)], [{0: address}], own, ((1, 1, 1), (32, 1, 1), 0))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_executions_that_read_other_memory_at_times_are_not_compared(own: bool) -> None:
+    here, there, graph = pointing(TENSOR, own=own), pointing(TENSOR + 512, own=own), pointing(0, own=own)
+    said = "kernel f: its parameter 0 leads elsewhere from capture to capture"
+    assert _unsteady([[here], [here]], [[0], [0]]) == _unsteady([[graph], [graph]], [[0], [0]]) == ""
+    assert _unsteady([[here], [there]], [[0], [0]]) == _unsteady([[here], [graph]], [[0], [0]]) == said
+
+
 def test_executions_that_do_more_at_times_are_not_compared() -> None:
     one = launched("00")
     assert _unsteady([[one], [one]], [[0, 1], [0]]) == "what it gives the GPU differs from capture to capture"
@@ -150,3 +168,27 @@ def test_bytes_that_nobody_writes_differ_between_stirred_calls(tmp_path: Path) -
     assert differing(stirred) > 1500
     assert differing(still) < 500
     assert sys.gettrace() is None or "coverage" in sys.modules
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("before", range(0, 24, 4))
+@pytest.mark.parametrize("behind", [0, 2, 4])
+def test_memory_that_holds_an_address_at_a_multiple_of_4_bytes_says_so(before: int, behind: int) -> None:
+    memory = Memory.__new__(Memory)
+    memory.torch = pytest.importorskip("torch")
+    known = TENSOR + (5 << 30)
+    memory.driver = SimpleNamespace(memory=lambda address: "device" if address == known else None)
+    memory.bounds = [1 << 12, 1 << 20, TENSOR, TENSOR + (6 << 30)]
+
+    def names(address: int) -> bool:
+        return memory._held(bytes(before) + address.to_bytes(8, "little") + bytes(behind)).endswith("addresses")
+
+    assert names(known)
+    assert not names(known + 1) and not names(known + (1 << 34))
+
+
+def test_mappings_are_bounded_with_small_gaps_left_out() -> None:
+    ends = [(1 << 40, (1 << 40) + 4096), ((1 << 40) + 8192, (1 << 40) + 12288), (1 << 46, (1 << 46) + 4096)]
+    mapped = [Piece(begin, end, "---p", "") for begin, end in ends]
+    assert _bounds(mapped) == [1 << 40, (1 << 40) + 12288, 1 << 46, (1 << 46) + 4096]
+    assert _bounds([Piece((1 << 64) - 8192, (1 << 64) - 4096, "--xp", "[vsyscall]")]) == []

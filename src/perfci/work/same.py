@@ -99,8 +99,8 @@ def _unknown(one: Recorded) -> str:
 
 
 def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[int, int, int]]:
-    """Bytes, as node, parameter and offset, that differ between captures or processes, and host addresses in every
-    process."""
+    """Bytes, as node, parameter and offset, that differ between captures or processes, and those of addresses of the
+    host, held by every process, or by some of a side and not by all: the same kernel reads them in none."""
     found: set[tuple[int, int, int]] = set()
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
@@ -114,7 +114,10 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
             if len({len(value) for value in values}) != 1:
                 continue
             found |= {(number, index, at) for at in _loose(same[: len(base)], same[len(base) :])}
-            for at in set.intersection(*(set(one.host) for one in same)):
+            held = [set(one.host) for one in same]
+            ours, theirs = held[: len(base)], held[len(base) :]
+            mixed = set().union(*(set().union(*side) - set.intersection(*side) for side in (ours, theirs)))
+            for at in set.intersection(*held) | mixed:
                 found |= {(number, index, place) for place in range(at, at + _WORD)}
     return found
 

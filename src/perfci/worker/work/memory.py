@@ -69,6 +69,11 @@ class Memory:
             self.known[address] = address >= _LEAST_ADDRESS and self.driver.memory(address) is not None
         return self.known[address]
 
+    def is_of_graph(self, address: int) -> bool:
+        """Tell whether an address lies in the graph's own memory."""
+        block = self._block(address)
+        return block is not None and block[0] == "of the graph"
+
     def find(self, address: int) -> Optional[tuple[int, int, int]]:
         """Return the allocation's number, the offset and the alignment, or None."""
         if address < _LEAST_ADDRESS:
@@ -138,18 +143,22 @@ class Memory:
             some, *found = torch.stack(parts).tolist()  # the one wait for a GPU that other processes use, too
             sums = [one + more for one, more in zip(sums, found)]
             names = names or (some > 0 and self._names(pairs[likely]))
-        rest = bytes(self._view(begin + whole * 8, size % 8, "|u1").tolist()) if size % 8 else b""
+        rest = b""
+        if beside := size % _WORD:
+            tail = bytes(self._view(begin + size - beside - _WORD, _WORD + beside, "|u1").tolist())
+            names, rest = names or self._named(tail), tail[_WORD:]
         text = ":".join([*(f"{one % (1 << 64):016x}" for one in sums), rest.hex(), str(size)])
         return text + (_NAMES if names else "")
 
     def _held(self, held: bytes) -> str:
-        names = False
-        if len(held) >= _WORD:
-            pairs, likely = self._likely(
-                self.torch.frombuffer(bytearray(held[: len(held) & -8]), dtype=self.torch.int64)
-            )
-            names = self._names(pairs[likely])
-        return hashlib.sha256(held).hexdigest() + (_NAMES if names else "")
+        return hashlib.sha256(held).hexdigest() + (_NAMES if self._named(held) else "")
+
+    def _named(self, held: bytes) -> bool:
+        whole = bytearray(held + bytes(-len(held) % _WORD))
+        if not whole:
+            return False
+        pairs, likely = self._likely(self.torch.frombuffer(whole, dtype=self.torch.int64))
+        return self._names(pairs[likely])
 
     def _likely(self, words: Any) -> tuple[Any, Any]:
         """Return each 8 bytes at a multiple of 4, and whether memory of this process is mapped there."""

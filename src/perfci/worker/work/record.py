@@ -171,8 +171,9 @@ def _stirred(torch: Any) -> Iterator[None]:
 class _Values(NamedTuple):
     function: str
     parameters: list[bytes]
-    addresses: list[set[int]]
-    """For each parameter, offsets of addresses that the driver knows."""
+    addresses: list[dict[int, int]]
+    """For each parameter, offsets of addresses that the driver knows, and the address; 0 of the graph's own memory,
+    which each capture has elsewhere."""
     own: bool = False
     """The side's own, whose bytes are all somebody's."""
     launch: tuple[Any, ...] = ()
@@ -197,14 +198,14 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
             continue
         parts = []
         for index, value in enumerate(several[0].parameters):
-            always = set.intersection(*(one.addresses[index] for one in several))
+            always = set.intersection(*(set(one.addresses[index]) for one in several))
             taken = {at for first in always for at in range(first, first + _WORD)}
             loose = {
                 at
                 for at in range(len(value))
                 if at not in taken and len({one.parameters[index][at] for one in several}) > 1
             }
-            parts.append((set.union(*(one.addresses[index] for one in several)) - always, loose))
+            parts.append((set().union(*(one.addresses[index] for one in several)) - always, loose))
         found.append(parts)
     return found
 
@@ -217,8 +218,13 @@ def _unsteady(captures: Sequence[Sequence[Optional[_Values]]], kinds: Sequence[S
         several = [one for one in same if one is not None]
         if len({(one.function, one.launch, tuple(map(len, one.parameters))) for one in several}) > 1:
             return f"kernel {several[0].function}: its launch differs from capture to capture"
-        for index in range(len(several[0].parameters) if several and several[0].own else 0):
-            addresses = set.intersection(*(one.addresses[index] for one in several))
+        for index in range(len(several[0].parameters) if several else 0):
+            known = [one.addresses[index] for one in several]
+            addresses = set.intersection(*map(set, known))
+            if any(len({one[at] for one in known}) > 1 for at in addresses):
+                return f"kernel {several[0].function}: its parameter {index} leads elsewhere from capture to capture"
+            if not several[0].own:
+                continue
             plain = [bytearray(one.parameters[index]) for one in several]
             for value in plain:
                 for at in addresses:
@@ -311,14 +317,15 @@ class _Recorder:
             except OpaqueWork:  # `kernel` says so
                 yield None
                 continue
-            addresses = [set(self.addresses(value)) for value in held]
+            addresses = [dict(self.addresses(value)) for value in held]
             launch = (tuple(params.grid), tuple(params.block), params.shared)
             yield _Values(function.name, held, addresses, function.own, launch)
 
-    def addresses(self, value: bytes) -> Iterator[int]:
+    def addresses(self, value: bytes) -> Iterator[tuple[int, int]]:
         for at in range(0, len(value) - _WORD + 1, _WORD):
-            if self.memory.is_known(int.from_bytes(value[at : at + _WORD], "little")):
-                yield at
+            address = int.from_bytes(value[at : at + _WORD], "little")
+            if self.memory.is_known(address):
+                yield at, 0 if self.memory.is_of_graph(address) else address
 
     def function(self, params: KernelParams) -> _Function:
         if (known := self.known.get(params.func)) is None:
