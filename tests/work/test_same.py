@@ -255,6 +255,22 @@ def test_a_number_that_one_side_alone_computes_anew_is_no_padding(swapped: bool)
     assert told(steady, seldom) == "", "what one process of a side shows, and the other never, nobody writes"
 
 
+def test_what_like_launches_leave_unwritten_in_every_process_is_no_number_where_a_side_differs_from_itself() -> None:
+    """Two launches of a kernel, of which each process shows the second to have padding."""
+
+    def twice(held: str) -> dict[str, Any]:
+        like = parameter("00552233", loose=[1, 2, 3])["parameters"]
+        first = simple(**parameter(held))
+        return first | {"nodes": [*first["nodes"], simple(parameters=like)["nodes"][0]]}
+
+    steady, other = twice("00112233"), twice("00662233")
+    assert told([steady, other], [steady] * 2) == told([steady] * 2, [steady, other]) == ""
+    assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([steady] * 2, [other] * 2)
+    assert "differs from process to process" in told(
+        [steady] * 2, [steady, twice("00112233") | simple(**parameter("00662233"))]
+    )
+
+
 def test_padding_is_none_where_another_image_may_read_it() -> None:
     base = [simple(**parameter("00112233")), simple(**parameter("00552233"))]
     assert "differs from process to process" in told(base, [simple(image="cd" * 32, **parameter("00112233"))] * 2)

@@ -4,7 +4,8 @@ What is not known to be the same is a difference. Lists of two processes of a si
 but for padding in library kernels' parameters: nobody writes it, and it holds whatever lay there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfci.model.kernels import identify
@@ -105,6 +106,7 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
     walks = [[node for _, node in walk(one.work)] for one in (*base, *head)]
+    alike = [_loose_numbers(nodes) for nodes in walks]
     for number, nodes in enumerate(zip(*walks, strict=False)):
         # Another image may have other parameters in the same places, and own code may compute what differs.
         if len({node.image for node in nodes}) != 1 or any(node.own is not False for node in nodes):
@@ -113,25 +115,52 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
             values = [bytes.fromhex(one.bytes) for one in same]
             if len({len(value) for value in values}) != 1:
                 continue
-            found |= {(number, index, at) for at in _loose(same[: len(base)], same[len(base) :])}
-            held = [set(one.host) for one in same]
-            ours, theirs = held[: len(base)], held[len(base) :]
-            mixed = set().union(*(set().union(*side) - set.intersection(*side) for side in (ours, theirs)))
-            for at in set.intersection(*held) | mixed:
+            ours, theirs = same[: len(base)], same[len(base) :]
+            numbers = _in_all(of.get(_launch(node, index), set()) for of, node in zip(alike, nodes, strict=True))
+            found |= {(number, index, at) for at in _loose(ours, theirs, numbers)}
+            for at in _of_host(ours, theirs):
                 found |= {(number, index, place) for place in range(at, at + _WORD)}
     return found
 
 
-def _loose(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
-    """What each process of one side writes anew, and none of the other, is a value that somebody computes."""
-    some, every = [], []
+def _launch(node: Node, index: int) -> tuple[object, ...]:
+    return node.function, node.grid, node.block, node.shared, index
+
+
+def _loose_numbers(nodes: Sequence[Node]) -> dict[tuple[object, ...], set[int]]:
+    """Launch and parameter → numbers of which one such launch of the process leaves bytes unwritten."""
+    found: dict[tuple[object, ...], set[int]] = {}
+    for node in nodes:
+        for index, parameter in enumerate(node.parameters or []):
+            found.setdefault(_launch(node, index), set()).update(at // _NUMBER for at in parameter.loose)
+    return found
+
+
+def _of_host(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
+    sides = [[set(one.host) for one in side] for side in (base, head)]
+    found = _in_all(itertools.chain(*sides))
+    for hosts in sides:
+        found |= set().union(*hosts) - _in_all(hosts)
+    return found
+
+
+def _in_all(several: Iterable[set[int]]) -> set[int]:
+    return set.intersection(*several)
+
+
+def _loose(base: Sequence[Parameter], head: Sequence[Parameter], alike: set[int]) -> set[int]:
+    """What each process of one side writes anew, and none of the other, is a value that somebody computes; not where
+    like launches leave the number unwritten in every process (`alike`), and a side's processes differ."""
+    some, every, varying = [], [], set()
     for side in (base, head):
         held = zip(*(bytes.fromhex(one.bytes) for one in side), strict=True)
         apart = {at for at, values in enumerate(held) if len(set(values)) > 1}
+        varying |= apart
         some.append(apart.union(*(one.loose for one in side)))
         every.append(apart | set.intersection(*(set(one.loose) for one in side)))
     both = {at // _NUMBER for at in some[0] & some[1]}
-    return {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both}
+    hidden = {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both}
+    return hidden | {at for at in varying if at // _NUMBER in alike}
 
 
 # ---------------------------------------------------------------- what differs between two lists

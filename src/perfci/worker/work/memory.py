@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Optional
 
-from ..maps import Piece, pieces
+from ..maps import pieces
 from .driver import Driver
 
 ALIGNED = 512
@@ -33,6 +33,9 @@ _LARGEST = 8 << 30
 """Bytes: a second of an H200."""
 _LEAST_ADDRESS = 1 << 20
 """Smaller words are numbers."""
+_LEAST_PAIR = 1 << 42
+"""Below lie mappings of the driver's own, to which pairs of small numbers of 4 bytes point, and at times torch's
+memory."""
 
 
 class Memory:
@@ -56,7 +59,8 @@ class Memory:
         """The GPU follows any host address: that is data then."""
         mapped = sorted(pieces())
         self.hosts = [(piece.begin, piece.end) for piece in mapped if piece.rights.startswith("r")]
-        self.bounds = _bounds(mapped)
+        own = [(begin, end) for begin, end, _ in self.segments]
+        self.bounds = _bounds(sorted([*own, *((one.begin, one.end) for one in mapped if one.begin >= _LEAST_PAIR)]))
 
     def is_host(self, address: int) -> bool:
         """Tell whether memory of this process lies at an address."""
@@ -178,14 +182,14 @@ class Memory:
         return self.torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device="cuda")
 
 
-def _bounds(mapped: Sequence[Piece]) -> list[int]:
+def _bounds(mapped: Sequence[tuple[int, int]]) -> list[int]:
     """Return begins and ends of mappings, in turns."""
     bounds: list[int] = []
-    for piece in mapped:
-        if piece.end >= 1 << 63:  # the kernel's
+    for begin, end in mapped:
+        if end >= 1 << 63:  # the kernel's
             continue
-        if bounds and piece.begin - bounds[-1] <= _GAP:
-            bounds[-1] = max(bounds[-1], piece.end)
+        if bounds and begin - bounds[-1] <= _GAP:
+            bounds[-1] = max(bounds[-1], end)
         else:
-            bounds += [piece.begin, piece.end]
+            bounds += [begin, end]
     return bounds
