@@ -103,7 +103,9 @@ def changed(value: Any) -> Any:
 def no_data(document: dict, path: tuple) -> bool:
     """Whether a value may differ: it says only what is compared, or which machine code, which is another test."""
     return (
-        path[-1] in ("own", "image", "title") or {"host", "loose"} & set(path) or at(document, path) in ([], {}, None)
+        path[-1] in ("own", "image", "title")
+        or {"host", "loose", "unwritten"} & set(path)
+        or at(document, path) in ([], {}, None)
     )
 
 
@@ -134,7 +136,7 @@ def test_a_difference_anywhere_is_none_of_the_same_work(name: str, data: st.Data
 def test_what_is_left_out_is_a_difference(name: str, data: st.DataObject) -> None:
     lists = {"base": case(name)["base"], "head": copy.deepcopy(case(name)["base"])}
     places = [path for path in leaves(lists["head"][0]) if isinstance(path[-1], int)]
-    lengths = {path[:-1] for path in places if path[:-1] and not {"host", "loose"} & set(path)}
+    lengths = {path[:-1] for path in places if path[:-1] and not {"host", "loose", "unwritten"} & set(path)}
     path = data.draw(st.sampled_from(sorted(lengths, key=str)))
     try:
         for one in lists["head"]:
@@ -255,20 +257,23 @@ def test_a_number_that_one_side_alone_computes_anew_is_no_padding(swapped: bool)
     assert told(steady, seldom) == "", "what one process of a side shows, and the other never, nobody writes"
 
 
-def test_what_like_launches_leave_unwritten_in_every_process_is_no_number_where_a_side_differs_from_itself() -> None:
+def test_what_like_launches_of_every_process_leave_unwritten_is_no_number() -> None:
     """Two launches of a kernel, of which each process shows the second to have padding."""
 
-    def twice(held: str) -> dict[str, Any]:
-        like = parameter("00552233", loose=[1, 2, 3])["parameters"]
-        first = simple(**parameter(held))
-        return first | {"nodes": [*first["nodes"], simple(parameters=like)["nodes"][0]]}
+    def twice(held: str, unwritten: list[int]) -> dict:
+        nodes = [simple(**parameter(held)), simple(**parameter("00552233", loose=[1, 2], unwritten=unwritten))]
+        return simple() | {"nodes": [one["nodes"][0] for one in nodes]}
 
-    steady, other = twice("00112233"), twice("00662233")
-    assert told([steady, other], [steady] * 2) == told([steady] * 2, [steady, other]) == ""
-    assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([steady] * 2, [other] * 2)
-    assert "differs from process to process" in told(
-        [steady] * 2, [steady, twice("00112233") | simple(**parameter("00662233"))]
-    )
+    base, head = twice("00112233", [1]), twice("00662233", [1])
+    assert told([base] * 2, [head] * 2) == told([base, head], [base] * 2) == ""
+    for other in (twice("00667733", [1]), twice("00662233", [2])):
+        assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([base] * 2, [other] * 2)
+    wide = [
+        one | {"nodes": [one["nodes"][0] | {"grid": [2, 1, 1]}, one["nodes"][1]]} for one in (base, head)
+    ]  # another launch may read more
+    assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([wide[0]] * 2, [wide[1]] * 2)
+    longer, other = twice("00112244", [1]), twice("00662244", [1])  # as one of more dimensions does
+    assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([longer] * 2, [other] * 2)
 
 
 def test_padding_is_none_where_another_image_may_read_it() -> None:

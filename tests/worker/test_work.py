@@ -54,13 +54,15 @@ ADDRESS, NUMBER = "00" * 8, "11" * 8
 @pytest.mark.parametrize(
     ("captures", "padding"),
     [
-        ([values("001122"), values("00ff22"), values("001122")], [(set(), {1})]),
-        ([values("001122"), values("001122")], [(set(), set())]),
+        ([values("001122"), values("00ff22"), values("001122")], [(set(), {1}, {1})]),
+        # Without a stir, too: somebody may compute it.
+        ([values("001122"), values("00ff22"), values("00ee22")], [(set(), {1}, set())]),
+        ([values("001122"), values("001122")], [(set(), set(), set())]),
         # Always an address: data, wherever it leads to.
-        ([values(ADDRESS, 0), values(NUMBER, 0)], [(set(), set())]),
+        ([values(ADDRESS, 0), values(NUMBER, 0)], [(set(), set(), set())]),
         # An address in one, and none in the other.
-        ([values(ADDRESS, 0), values(NUMBER)], [({0}, set(range(8)))]),
-        ([values(ADDRESS + ADDRESS, 0, 8), values(ADDRESS + ADDRESS, 0)], [({8}, set())]),
+        ([values(ADDRESS, 0), values(NUMBER)], [({0}, set(range(8)), set())]),
+        ([values(ADDRESS + ADDRESS, 0, 8), values(ADDRESS + ADDRESS, 0)], [({8}, set(), set())]),
         # Another launch, or one of the side's own.
         ([values("001122"), values("00ff22", function="g")], None),
         ([values("001122"), values("00ff2233")], None),

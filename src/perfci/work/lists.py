@@ -28,6 +28,8 @@ class Parameter(Document):
     """In a library kernel: offsets of host addresses that the GPU cannot follow."""
     loose: Items[Size] = Field(default_factory=list)
     """In a library kernel: bytes that differ between captures in one process."""
+    unwritten: Items[Size] = Field(default_factory=list)
+    """Of these, those that differ only where the stack was overwritten before."""
 
 
 class End(Document):

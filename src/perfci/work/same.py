@@ -106,7 +106,7 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
     walks = [[node for _, node in walk(one.work)] for one in (*base, *head)]
-    alike = [_loose_numbers(nodes) for nodes in walks]
+    unwritten = _unwritten(walks)
     for number, nodes in enumerate(zip(*walks, strict=False)):
         # Another image may have other parameters in the same places, and own code may compute what differs.
         if len({node.image for node in nodes}) != 1 or any(node.own is not False for node in nodes):
@@ -116,23 +116,35 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
             if len({len(value) for value in values}) != 1:
                 continue
             ours, theirs = same[: len(base)], same[len(base) :]
-            numbers = _in_all(of.get(_launch(node, index), set()) for of, node in zip(alike, nodes, strict=True))
-            found |= {(number, index, at) for at in _loose(ours, theirs, numbers)}
+            found |= {(number, index, at) for at in _loose(ours, theirs)}
+            found |= {(number, index, at) for at in _in_all(of[number][index] for of in unwritten)}
             for at in _of_host(ours, theirs):
                 found |= {(number, index, place) for place in range(at, at + _WORD)}
     return found
 
 
-def _launch(node: Node, index: int) -> tuple[object, ...]:
-    return node.function, node.grid, node.block, node.shared, index
-
-
-def _loose_numbers(nodes: Sequence[Node]) -> dict[tuple[object, ...], set[int]]:
-    """Launch and parameter → numbers of which one such launch of the process leaves bytes unwritten."""
-    found: dict[tuple[object, ...], set[int]] = {}
-    for node in nodes:
-        for index, parameter in enumerate(node.parameters or []):
-            found.setdefault(_launch(node, index), set()).update(at // _NUMBER for at in parameter.loose)
+def _unwritten(walks: Sequence[Sequence[Node]]) -> list[list[list[set[int]]]]:
+    """Return for each process, node and parameter the bytes that some such launch of the process leaves unwritten: the
+    same kernel, with the same numbers where all launches of it write some."""
+    masks: dict[tuple[object, ...], int] = {}
+    for nodes in walks:
+        for node in nodes:
+            for index, one in enumerate(node.parameters or []):
+                loose = sum(0xFF << 8 * at for at in set(one.loose))
+                masks[node.function, index] = masks.get((node.function, index), 0) | loose
+    found = []
+    for nodes in walks:
+        shown: dict[tuple[object, ...], set[int]] = {}
+        of_process = []
+        for node in nodes:
+            of_node = []
+            for index, one in enumerate(node.parameters or []):
+                numbers = int.from_bytes(bytes.fromhex(one.bytes), "little") & ~masks[node.function, index]
+                key = node.function, node.grid, node.block, node.shared, index, numbers
+                of_node.append(shown.setdefault(key, set()))
+                of_node[-1].update(one.unwritten)
+            of_process.append(of_node)
+        found.append(of_process)
     return found
 
 
@@ -148,19 +160,16 @@ def _in_all(several: Iterable[set[int]]) -> set[int]:
     return set.intersection(*several)
 
 
-def _loose(base: Sequence[Parameter], head: Sequence[Parameter], alike: set[int]) -> set[int]:
-    """What each process of one side writes anew, and none of the other, is a value that somebody computes; not where
-    like launches leave the number unwritten in every process (`alike`), and a side's processes differ."""
-    some, every, varying = [], [], set()
+def _loose(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
+    """What each process of one side writes anew, and none of the other, is a value that somebody computes."""
+    some, every = [], []
     for side in (base, head):
         held = zip(*(bytes.fromhex(one.bytes) for one in side), strict=True)
         apart = {at for at, values in enumerate(held) if len(set(values)) > 1}
-        varying |= apart
         some.append(apart.union(*(one.loose for one in side)))
         every.append(apart | set.intersection(*(set(one.loose) for one in side)))
     both = {at // _NUMBER for at in some[0] & some[1]}
-    hidden = {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both}
-    return hidden | {at for at in varying if at // _NUMBER in alike}
+    return {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both}
 
 
 # ---------------------------------------------------------------- what differs between two lists

@@ -23,8 +23,8 @@ from .memory import Memory
 
 _WORD = 8
 _MOST_NODES = 20_000
-STIRRED = 4
-"""Captures beside the first, to show parameter bytes that nobody writes."""
+STIRRED = 3
+"""Captures between the first and the last, to show parameter bytes that nobody writes."""
 MOST_TITLE = 20_000
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -50,7 +50,7 @@ class Record:
         self.driver, self.images, self.folder, self.own = Driver(), images, folder, own
         self.number = 0
         self.launches: list[Any] = []
-        self.padding: list[_Padding] = []
+        self.padding: list[Optional[list[_Padding]]] = []
         self.known: dict[int, _Function] = {}
 
     def add(self, fns: Sequence[Callable[[], Any]], batch: int, *, last: bool) -> None:
@@ -73,12 +73,13 @@ class Record:
         captures: list[list[Optional[_Values]]] = []
         kinds: list[list[int]] = []
         held: list[int] = []
-        for whole in [*[False] * (0 if self.number else STIRRED), True]:
-            held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST)]
+        for turn in range(0 if self.number else -STIRRED - 1, 1):
+            stirring = -STIRRED <= turn < 0
+            held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST * stirring)]
             redraw()
-            with contextlib.nullcontext() if whole else _stirred(torch):
+            with _stirred(torch) if stirring else contextlib.nullcontext():
                 graph = _captured(sampler, batch)
-            memory = Memory(torch, self.driver, pool, contents=whole)
+            memory = Memory(torch, self.driver, pool, contents=turn == 0)
             recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
             captures.append(list(recorder.values(graph)))
             kinds.append(list(recorder.kinds(graph)))
@@ -180,16 +181,26 @@ class _Values(NamedTuple):
     """Grid, block, bytes of dynamic shared memory."""
 
 
-_Padding = Optional[list[tuple[set[int], set[int]]]]
-"""For each parameter of a launch, words that only look like addresses, and bytes that differ between captures; None
-where nothing may be left out."""
+class _Padding(NamedTuple):
+    """Of a parameter."""
+
+    none: set[int]
+    """Words that only look like addresses."""
+    loose: set[int]
+    """Bytes that differ between captures."""
+    unwritten: set[int]
+    """Of these, those that differ only where the stack was stirred before."""
 
 
-def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
-    """A word that is an address in only some captures is none. Nothing where launches cannot be matched."""
+_NO_PADDING = _Padding(set(), set(), set())
+
+
+def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[list[_Padding]]]:
+    """Return the padding of each launch's parameters, None where nothing may be left out; nothing where launches cannot
+    be matched. The first capture and the last are not stirred. A word that is an address in only some is none."""
     if len({len(one) for one in captures}) != 1:
         return []
-    found: list[_Padding] = []
+    found: list[Optional[list[_Padding]]] = []
     for same in zip(*captures):
         several = [one for one in same if one is not None and not one.own]
         shapes = {(one.function, tuple(map(len, one.parameters))) for one in several}
@@ -199,13 +210,12 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[_Padding]:
         parts = []
         for index, value in enumerate(several[0].parameters):
             always = set.intersection(*(set(one.addresses[index]) for one in several))
-            taken = {at for first in always for at in range(first, first + _WORD)}
-            loose = {
-                at
-                for at in range(len(value))
-                if at not in taken and len({one.parameters[index][at] for one in several}) > 1
-            }
-            parts.append((set().union(*(one.addresses[index] for one in several)) - always, loose))
+            free = set(range(len(value))).difference(*(range(at, at + _WORD) for at in always))
+            held = [one.parameters[index] for one in several]
+            loose = {at for at in free if len({one[at] for one in held}) > 1}
+            unwritten = {at for at in loose if held[0][at] == held[-1][at]}
+            none = set().union(*(one.addresses[index] for one in several)) - always
+            parts.append(_Padding(none, loose, unwritten))
         found.append(parts)
     return found
 
@@ -261,7 +271,7 @@ class _Recorder:
         self.images_of_own: set[str] = set()
         self.unread: set[str] = set()
         self.count = self.launches = 0
-        self.padding: list[_Padding] = []
+        self.padding: list[Optional[list[_Padding]]] = []
 
     def graph(self, graph: int) -> dict[str, Any]:
         handles = self.driver.nodes(graph)
@@ -372,7 +382,7 @@ class _Recorder:
             self.unread.add(f"kernel {name}: {error}")
         return found
 
-    def parameters(self, params: KernelParams, padding: _Padding, *, own: bool) -> list[dict[str, Any]]:
+    def parameters(self, params: KernelParams, padding: Optional[list[_Padding]], *, own: bool) -> list[dict[str, Any]]:
         """Host addresses in a library's kernel are left over in padding, or for host code: a GPU without the host's
         page tables cannot follow them."""
         found = []
@@ -384,7 +394,7 @@ class _Recorder:
                 raise OpaqueWork("an address stands where compilers put none")
             if any(self.driver.is_texture(word) for at, word in words.items() if not at % _WORD):
                 raise OpaqueWork("it reads a texture or a surface, whose contents are not compared")
-            none, loose = padding[index] if padding is not None else (set(), set())
+            none, loose, unwritten = padding[index] if padding is not None else _NO_PADDING
             plain, places = bytearray(value), []
             for at, word in words.items():
                 place = None if at % _WORD or at in none else self.memory.find(word)
@@ -398,9 +408,8 @@ class _Recorder:
                     if taken.isdisjoint(range(at, at + _WORD)) and self.memory.is_host(word):
                         host.append(at)
             loose = loose.union(*(range(at, at + _WORD) for at in none))
-            found.append(
-                {"offset": offset, "bytes": plain.hex(), "places": places, "host": host, "loose": sorted(loose)}
-            )
+            kinds = {"host": host, "loose": sorted(loose), "unwritten": sorted(unwritten)}
+            found.append({"offset": offset, "bytes": plain.hex(), "places": places, **kinds})
         return found
 
     def place(self, address: int) -> list[int]:
