@@ -54,7 +54,7 @@ ADDRESS, NUMBER = "00" * 8, "11" * 8
 @pytest.mark.parametrize(
     ("captures", "padding"),
     [
-        ([values("001122"), values("00ff22"), values("001122")], [(set(), {1}, {1})]),
+        ([values("001122"), values("00ff22"), values("00ff22")], [(set(), {1}, {1})]),
         # Without a stir, too: somebody may compute it.
         ([values("001122"), values("00ff22"), values("00ee22")], [(set(), {1}, set())]),
         ([values("001122"), values("001122")], [(set(), set(), set())]),

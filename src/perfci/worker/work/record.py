@@ -24,7 +24,7 @@ from .memory import Memory
 _WORD = 8
 _MOST_NODES = 20_000
 STIRRED = 3
-"""Captures between the first and the last, to show parameter bytes that nobody writes."""
+"""Captures before two plain ones, to show parameter bytes that nobody writes."""
 MOST_TITLE = 20_000
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -74,7 +74,7 @@ class Record:
         kinds: list[list[int]] = []
         held: list[int] = []
         for turn in range(0 if self.number else -STIRRED - 1, 1):
-            stirring = -STIRRED <= turn < 0
+            stirring = turn < -1
             held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST * stirring)]
             redraw()
             with _stirred(torch) if stirring else contextlib.nullcontext():
@@ -197,7 +197,7 @@ _NO_PADDING = _Padding(set(), set(), set())
 
 def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[list[_Padding]]]:
     """Return the padding of each launch's parameters, None where nothing may be left out; nothing where launches cannot
-    be matched. The first capture and the last are not stirred. A word that is an address in only some is none."""
+    be matched. The last two captures are not stirred. A word that is an address in only some is none."""
     if len({len(one) for one in captures}) != 1:
         return []
     found: list[Optional[list[_Padding]]] = []
@@ -213,7 +213,7 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[l
             free = set(range(len(value))).difference(*(range(at, at + _WORD) for at in always))
             held = [one.parameters[index] for one in several]
             loose = {at for at in free if len({one[at] for one in held}) > 1}
-            unwritten = {at for at in loose if held[0][at] == held[-1][at]}
+            unwritten = {at for at in loose if held[-2][at] == held[-1][at]}
             none = set().union(*(one.addresses[index] for one in several)) - always
             parts.append(_Padding(none, loose, unwritten))
         found.append(parts)
