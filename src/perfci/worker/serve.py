@@ -492,7 +492,8 @@ class Server:
         """Write into `folder` the GPU work of a graph of `batch` executions over `sets` input sets, for each seed in
         `draws`.
 
-        `refused` says why it is unknown. With `unseen` libraries nothing may wait for the GPU, as tuners do.
+        `refused` says why it is unknown. Where `unseen` libraries are in this process, too, nothing may wait for the
+        GPU, as tuners do.
         """
         if self.images is None:
             return {"refused": self.unreadable}
@@ -514,7 +515,7 @@ class Server:
             return {"refused": described(error)}
         finally:
             self._release(made)
-        if message["unseen"] and self.images.waited:
+        if message["unseen"] and self.images.waited and tuners.unseen():
             return {"refused": f"it calls {self.images.waited}, as code does that picks the fastest kernel"}
         return {"refused": ""}
 

@@ -185,8 +185,13 @@ def _standing() -> str:
             return f"torch._inductor.config.{name} is on"
     if _earlier:
         return _earlier
-    other = next((name for name in OTHERS if name in sys.modules), None) or os.path.basename(_foreign() or "")
+    other = unseen()
     return f"{other} {UNSEEN}" if other else ""
+
+
+def unseen() -> str:
+    """Return the name of a library in this process of which UNSEEN holds, or empty."""
+    return next((name for name in OTHERS if name in sys.modules), None) or os.path.basename(_foreign() or "")
 
 
 def learn() -> None:
