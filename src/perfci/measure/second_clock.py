@@ -26,8 +26,8 @@ FASTER = 20
 """Times that a side's own word makes a stretch longer than the other side's would: a forged time costs no hours."""
 MOST = 10**7
 """Executions of a stretch: what takes a nanosecond takes 10 ms."""
-BOUND = 2.0
-"""Ratio of both clocks that no honest worker comes near: twice the largest of A/A trials."""
+BOUND = 3.0
+"""Ratio of both clocks: of A/A trials the largest reading was 1.6, and one reading decides nothing."""
 
 
 class Stretch(NamedTuple):
@@ -76,26 +76,30 @@ def stretches(times: Mapping[Side, float], side: Side, batch: int) -> tuple[int,
 
 
 def spent(stretches: Sequence[Stretch]) -> Spent | None:
-    """Return what an execution spent, by what a long stretch took more than a short one; None without both."""
+    """Return what an execution spent, from a short and a long stretch; None without both.
+
+    By the CPU and by the wall, in each stretch and in what the longer one took more: a process waits, for others on a
+    busy machine and for whatever it asks of them, and has several threads; and what holds up one stretch is not the
+    case's.
+    """
     if len(stretches) != 2:
         return None
     short, long = stretches
-    more = long.executions - short.executions
-    return Spent(wall=max(0.0, long.wall - short.wall) / more, cpu=max(0.0, long.cpu - short.cpu) / more)
+    more = Stretch(long.executions - short.executions, long.wall - short.wall, long.cpu - short.cpu)
+    each = [max(0.0, seconds) / one.executions for one in (short, long, more) for seconds in (one.wall, one.cpu)]
+    return Spent(least=min(each), most=max(each))
 
 
 def contradiction(pairs: Sequence[Pair], side: Side) -> str:
     """Return how the clocks contradict each other by the median over the pairs that were read, or empty.
 
-    What a worker says lies between what its threads computed and what passed meanwhile: a process waits, for others on
-    a busy machine and for whatever it asks of them, and has several threads. Of two in the middle, the one that says
-    less counts.
+    Of two in the middle, the one that says less counts.
     """
     apart = []
     for pair in pairs:
         told, said = pair.spent.get(side), pair.values[side]["time"]
         if told is not None and math.isfinite(said) and said > 0:
-            nearest = min(max(said, min(told.wall, told.cpu)), max(told.wall, told.cpu))
+            nearest = min(max(said, told.least), told.most)
             apart.append((math.log(nearest / said) if nearest else -math.inf, nearest, said))
     if len(apart) < READINGS:
         return ""

@@ -186,9 +186,8 @@ class Choice(Document):
 class Spent(Document):
     """Seconds of an execution by the run's own clock."""
 
-    wall: float = Field(ge=0)
-    cpu: float = Field(ge=0)
-    """Of all threads of the worker."""
+    least: float = Field(ge=0)
+    most: float = Field(ge=0)
 
 
 class Pair(Document):
