@@ -109,6 +109,20 @@ def test_the_help_cuts_no_sentence(repo: Repo) -> None:
     assert max(map(len, listed.splitlines())) <= 80
 
 
+def test_without_a_verb_the_help_says_what_comes_first_where_no_policy_is(repo: Repo) -> None:
+    first = "There is no perfci.yaml here yet. First: perfci init"
+    bare = repo.perfci(fresh=True)
+    assert bare.code == 0 and first in " ".join(bare.out.split()) and "compare" in bare.out
+    repo.policy()
+    assert first not in " ".join(repo.perfci(fresh=True).out.split())
+
+
+def test_run_offers_nothing_that_does_nothing_there(repo: Repo) -> None:
+    """It measures everything anyway."""
+    run = repo.perfci("run", "--measure-all", fresh=True)
+    assert run.code == 2 and "No such option: --measure-all" in run.err
+
+
 MET = """
     import torch
 

@@ -26,12 +26,21 @@ DEBUG = "--debug"
 """Anywhere on a command line: tracebacks are shown."""
 
 
+FIRST = (
+    "There is no perfci.yaml here yet. First: perfci init, which writes one, for the benchmarks that it finds or with "
+    "a first case; then perfci compare, as soon as something is changed. perfci doctor says what this machine can give."
+)
+
+
 class Verbs(TyperGroup):
     """The verbs, each with its whole first sentence in the help, where typer cuts it to a line; without a verb the help
     is shown."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return the verb's words."""
+        """Return the verb's words. Without any, where no policy is, the help says what comes first."""
+        here = (Path.cwd(), *Path.cwd().parents)
+        if not args and ctx.parent is None and not any((folder / "perfci.yaml").exists() for folder in here):
+            self.epilog = FIRST
         return super().parse_args(ctx, args or ["--help"])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -178,6 +187,7 @@ def compare(
         ),
     ] = False,
     env: options.Variables = None,
+    measure_all: options.MeasureAll = False,
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -213,6 +223,7 @@ def compare(
     if attempt is not None and not claim:
         raise UsageError("--attempt: counts claims: give one, such as --claim 'softmax*: 10%'")
     asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env, "only": only}
+    asked["measure_all"] = measure_all
     asked |= {"claim": claim, "attempt": attempt, "described": described}
     if gpus is not None:
         from perfci.cli.gpus import compare_on_gpus

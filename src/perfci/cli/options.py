@@ -95,7 +95,6 @@ class Deciding:
     quick: Quick = False
     budget: Budget = None
     strict: Strict = False
-    measure_all: MeasureAll = False
     resume: Resume = False
     json: Json = False
     raw: Annotated[bool, typer.Option("--raw", hidden=True)] = False
