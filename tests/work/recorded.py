@@ -22,6 +22,9 @@ def documents() -> dict:
     for lists in (one for sides in found["cases"].values() for one in sides.values()):
         for work in lists:
             work["settings"] = {"the environment": "0" * 64}  # which were not recorded then
+            for node in work["nodes"]:
+                for parameter in node.get("parameters") or []:
+                    parameter["unwritten"] = parameter.get("loose", [])  # no plain captures told them apart then
     return found
 
 

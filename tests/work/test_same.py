@@ -237,8 +237,11 @@ def test_padding_of_a_librarys_kernel_is_no_data() -> None:
     for one in head:
         one["nodes"][0]["parameters"][0]["bytes"] = "00992234"
     assert "parameter 0, bytes from 0 00112233 → 00552233" in told(base, head), "head's are alike"
-    loose = [simple(**parameter("00112233", loose=[1, 2]))] * 2
-    assert told(loose, [simple(**parameter("00445533", loose=[2]))] * 2) == "", "of one number"
+    loose = [simple(**parameter("00112233", loose=[1, 2], unwritten=[1, 2]))] * 2
+    assert told(loose, [simple(**parameter("00445533", loose=[2], unwritten=[2]))] * 2) == "", "of one number"
+    counted = [simple(**parameter("00112233", loose=[1])), simple(**parameter("00552233", loose=[1]))]
+    assert "bytes from 0" in told(counted, counted[:1] * 2), "somebody computes what plain captures differ in"
+    assert "bytes from 0" in told(counted[:1] * 2, counted[1:] * 2)
     own = [simple(own=True, **parameter("00112233")), simple(own=True, **parameter("00552233"))]
     assert "base differs from process to process" in told(own, own[:1] * 2)
 
@@ -248,32 +251,43 @@ def test_a_number_that_one_side_alone_computes_anew_is_no_padding(swapped: bool)
     """A length that grows from call to call, a stride that hangs on the process."""
     steady = [simple(**parameter("10000000"))] * 2
     for anew in (
-        [simple(**parameter("20000000", loose=[0])), simple(**parameter("20000000", loose=[0]))],
+        [simple(**parameter("20000000", loose=[0], unwritten=[0]))] * 2,
         [simple(**parameter("20000000")), simple(**parameter("30000000"))],
     ):
         sides = (anew, steady) if swapped else (steady, anew)
         assert "parameter 0, bytes from 0 " in told(*sides)
-    seldom = [simple(**parameter("10000000", loose=[0])), simple(**parameter("10000000"))]
-    assert told(steady, seldom) == "", "what one process of a side shows, and the other never, nobody writes"
+    seldom = [simple(**parameter("10000000", loose=[0], unwritten=[0])), simple(**parameter("10000000"))]
+    assert told([simple(**parameter("20000000"))] * 2, seldom) == "", "what one process of a side shows nobody writes"
+
+
+NULL, SET = {"places": []}, {"places": [[0, 0, 0, 512]]}
 
 
 def test_what_like_launches_of_every_process_leave_unwritten_is_no_number() -> None:
     """Two launches of a kernel, of which each process shows the second to have padding."""
 
-    def twice(held: str, unwritten: list[int]) -> dict:
-        nodes = [simple(**parameter(held)), simple(**parameter("00552233", loose=[1, 2], unwritten=unwritten))]
-        return simple() | {"nodes": [one["nodes"][0] for one in nodes]}
+    def twice(held: str, unwritten: list[int], *flags: dict, **more: Any) -> dict:
+        parts = [("00", *flags[:1]), ("00", *flags[1:])]
+        beside = [{"offset": 8, "bytes": "00" * 8, **dict(NULL, **(part[1] if part[1:] else {}))} for part in parts]
+        like = parameter("00552233", loose=[1, 2], unwritten=unwritten)["parameters"]
+        first = {"parameters": [*parameter(held)["parameters"], beside[0]]} | more
+        return simple() | {"nodes": [simple(**first)["nodes"][0], simple(parameters=[*like, beside[1]])["nodes"][0]]}
 
     base, head = twice("00112233", [1]), twice("00662233", [1])
     assert told([base] * 2, [head] * 2) == told([base, head], [base] * 2) == ""
+    differs = "node 1 of 2, kernel `f`: parameter 0, bytes from 0"
     for other in (twice("00667733", [1]), twice("00662233", [2])):
-        assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([base] * 2, [other] * 2)
-    wide = [
-        one | {"nodes": [one["nodes"][0] | {"grid": [2, 1, 1]}, one["nodes"][1]]} for one in (base, head)
-    ]  # another launch may read more
-    assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([wide[0]] * 2, [wide[1]] * 2)
+        assert differs in told([base] * 2, [other] * 2)
+    for unlike in (
+        {"grid": [2, 1, 1]},
+        {"launch": {"priority": "01"}},
+    ):  # which may read more
+        lists = [[twice(held, [1], **unlike)] * 2 for held in ("00112233", "00662233")]
+        assert differs in told(*lists)
+    lists = [[twice(held, [1], SET, NULL)] * 2 for held in ("00112233", "00662233")]
+    assert differs in told(*lists), "a pointer tells what is read"
     longer, other = twice("00112244", [1]), twice("00662244", [1])  # as one of more dimensions does
-    assert "node 1 of 2, kernel `f`: parameter 0, bytes from 0" in told([longer] * 2, [other] * 2)
+    assert differs in told([longer] * 2, [other] * 2)
 
 
 def test_padding_is_none_where_another_image_may_read_it() -> None:
@@ -293,6 +307,8 @@ def test_where_a_side_holds_an_address_of_the_host_or_a_number_nobody_reads_it()
     mixed = [simple(**parameter(here, host=[8])), simple(**parameter(number))]
     assert told(mixed, [simple(**parameter(other))] * 2) == ""
     assert told([simple(**parameter(other))] * 2, mixed) == ""
+    same = [simple(**parameter(number, host=[8])), simple(**parameter(number))]
+    assert "parameter 0, bytes from 8" in told(same, [simple(**parameter(other))] * 2), "mapped in one of them"
     numbers = [simple(**parameter(other)), simple(**parameter(number))]
     assert "base differs from process to process" in told(numbers, [simple(**parameter(other))] * 2)
 

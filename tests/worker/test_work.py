@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from perfci.worker.work.elf import demangled, functions, variables
 from perfci.worker.work.memory import Memory, _bounds
-from perfci.worker.work.record import _padding, _stirred, _unsteady, _Values, drawing_again
+from perfci.worker.work.record import _Capture, _padding, _stirred, _unsteady, _Values, drawing_again
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -44,8 +44,12 @@ def test_damaged_images_name_something_or_nothing(image: bytes, data: st.DataObj
 TENSOR = 1 << 40
 
 
+def unsteady(*launches: _Values | None) -> str:
+    return _unsteady([_Capture([one], [0]) for one in launches])
+
+
 def values(held: str, *addresses: int, function: str = "f") -> _Values:
-    return _Values(function, [bytes.fromhex(held)], [dict.fromkeys(addresses, TENSOR)])
+    return _Values(function, [bytes.fromhex(held)], [dict.fromkeys(addresses, (False, TENSOR))])
 
 
 ADDRESS, NUMBER = "00" * 8, "11" * 8
@@ -54,8 +58,9 @@ ADDRESS, NUMBER = "00" * 8, "11" * 8
 @pytest.mark.parametrize(
     ("captures", "padding"),
     [
-        ([values("001122"), values("00ff22"), values("00ff22")], [(set(), {1}, {1})]),
+        ([values(one) for one in ("001122", "001122", "00ff22", "00ff22", "003322", "003322")], [(set(), {1}, {1})]),
         # Without a stir, too: somebody may compute it.
+        ([values(one) for one in ("001122", "00dd22", "00ff22", "001122", "001122")], [(set(), {1}, set())]),
         ([values("001122"), values("00ff22"), values("00ee22")], [(set(), {1}, set())]),
         ([values("001122"), values("001122")], [(set(), set(), set())]),
         # Always an address: data, wherever it leads to.
@@ -101,26 +106,27 @@ def launched(held: str, *addresses: int, own: bool = True, grid: int = 1, functi
     ],
 )
 def test_executions_that_launch_something_else_each_time_are_not_compared(captures: list, why: str) -> None:
-    said = _unsteady([[one] for one in captures], [[0]] * len(captures))
+    said = unsteady(*captures)
     assert said.startswith(why) and bool(said) == bool(why)
 
 
-def pointing(address: int, *, own: bool = True) -> _Values:
-    return _Values("f", [bytes(8)], [{0: address}], own, ((1, 1, 1), (32, 1, 1), 0))
+def pointing(address: int, *, own: bool = True, graph: bool = False) -> _Values:
+    return _Values("f", [bytes(8)], [{0: (graph, address)}], own, ((1, 1, 1), (32, 1, 1), 0))
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_executions_that_read_other_memory_at_times_are_not_compared(own: bool) -> None:
-    here, there, graph = pointing(TENSOR, own=own), pointing(TENSOR + 512, own=own), pointing(0, own=own)
+    here, there, graph = pointing(TENSOR, own=own), pointing(TENSOR + 512, own=own), pointing(0, own=own, graph=True)
     said = "kernel f: its parameter 0 leads elsewhere from capture to capture"
-    assert _unsteady([[here], [here]], [[0], [0]]) == _unsteady([[graph], [graph]], [[0], [0]]) == ""
-    assert _unsteady([[here], [there]], [[0], [0]]) == _unsteady([[here], [graph]], [[0], [0]]) == said
+    assert unsteady(here, here) == unsteady(graph, graph) == ""
+    assert unsteady(here, there) == unsteady(here, graph) == said
 
 
 def test_executions_that_do_more_at_times_are_not_compared() -> None:
     one = launched("00")
-    assert _unsteady([[one], [one]], [[0, 1], [0]]) == "what it gives the GPU differs from capture to capture"
-    assert _unsteady([[one]], [[0]]) == ""
+    several = [_Capture([one], [0, 1]), _Capture([one], [0])]
+    assert _unsteady(several) == "what it gives the GPU differs from capture to capture"
+    assert _unsteady(several[:1]) == ""
 
 
 @pytest.mark.torch
@@ -186,6 +192,21 @@ def test_memory_that_holds_an_address_at_a_multiple_of_4_bytes_says_so(before: i
 
     assert names(known)
     assert not names(known + 1) and not names(known + (1 << 34))
+
+
+def test_an_address_of_the_host_leads_to_a_place_in_a_file_or_is_no_small_number() -> None:
+    high = 0x7F12 << 32
+    memory = Memory.__new__(Memory)
+    memory.mapped = [
+        Piece(1 << 22, 1 << 23, "r-xp", "/usr/bin/python3"),  # not position-independent
+        Piece(high, high + (1 << 30), "rw-p", ""),
+        Piece(high + (1 << 30), high + (2 << 30), "r-xp", "/lib/torch.so", 4096),
+    ]
+    for number in (0, 5_000_000, 1 << 22, high - 1, high + (2 << 30), (1 << 63) + 5):
+        assert memory.of_host(number) is None
+    assert memory.of_host(high + 64) is memory.of_host(high + 16_000_000) is None, "a number beside half an address"
+    assert memory.of_host(high + (1 << 29)) == ("", 0)
+    assert memory.of_host(high + (1 << 30) + 7) == ("/lib/torch.so", 4096 + 7)
 
 
 def test_mappings_are_bounded_with_small_gaps_left_out() -> None:

@@ -29,6 +29,8 @@ _ADDRESSES = ":names addresses"
 _WORD = 8
 _NUMBER = 4
 """Bytes of one value: where both sides leave some of them unwritten, others may be alike by chance."""
+_MOST_MASKS = 64
+"""Of like launches: each is compared with all."""
 _NAME, _REASON = 60, 400
 """Characters of a kernel's name, and of a recorded reason."""
 
@@ -106,7 +108,7 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
     walks = [[node for _, node in walk(one.work)] for one in (*base, *head)]
-    unwritten = _unwritten(walks)
+    unwritten = [_unwritten(nodes) for nodes in walks]
     for number, nodes in enumerate(zip(*walks, strict=False)):
         # Another image may have other parameters in the same places, and own code may compute what differs.
         if len({node.image for node in nodes}) != 1 or any(node.own is not False for node in nodes):
@@ -123,36 +125,54 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
     return found
 
 
-def _unwritten(walks: Sequence[Sequence[Node]]) -> list[list[list[set[int]]]]:
-    """Return for each process, node and parameter the bytes that some such launch of the process leaves unwritten: the
-    same kernel, with the same numbers where all launches of it write some."""
-    masks: dict[tuple[object, ...], int] = {}
-    for nodes in walks:
-        for node in nodes:
-            for index, one in enumerate(node.parameters or []):
-                loose = sum(0xFF << 8 * at for at in set(one.loose))
-                masks[node.function, index] = masks.get((node.function, index), 0) | loose
-    found = []
-    for nodes in walks:
-        shown: dict[tuple[object, ...], set[int]] = {}
-        of_process = []
-        for node in nodes:
-            of_node = []
-            for index, one in enumerate(node.parameters or []):
-                numbers = int.from_bytes(bytes.fromhex(one.bytes), "little") & ~masks[node.function, index]
-                key = node.function, node.grid, node.block, node.shared, index, numbers
-                of_node.append(shown.setdefault(key, set()))
-                of_node[-1].update(one.unwritten)
-            of_process.append(of_node)
-        found.append(of_process)
+def _unwritten(nodes: Sequence[Node]) -> list[list[set[int]]]:
+    """Return for each node and parameter the bytes that a launch of the process shows to be unwritten which is the same
+    kernel on the same grid, with the same numbers wherever its own do not change, in all its parameters."""
+    groups: dict[object, list[int]] = {}
+    for number, node in enumerate(nodes):
+        places = tuple(
+            (one.offset, len(one.bytes), tuple(at for at, *_ in one.places)) for one in node.parameters or []
+        )
+        launch = node.function, node.image, node.grid, node.block, node.shared, str(node.launch), places
+        groups.setdefault(launch, []).append(number)
+    found: list[list[set[int]]] = [[set() for _ in node.parameters or []] for node in nodes]
+    for group in groups.values():
+        held = {number: bytes.fromhex("".join(one.bytes for one in nodes[number].parameters or [])) for number in group}
+        masks: dict[int, list[int]] = {}
+        for number in group:
+            masks.setdefault(_mask(nodes[number]), []).append(number)
+        for mask, showing in itertools.islice(masks.items(), _MOST_MASKS):
+            plain = {number: int.from_bytes(value, "little") & ~mask for number, value in held.items()}
+            shown: dict[int, list[set[int]]] = {}
+            for number in showing:
+                parts = shown.setdefault(plain[number], [set() for _ in found[number]])
+                for part, one in zip(parts, nodes[number].parameters or [], strict=True):
+                    part.update(one.unwritten)
+            for number in group:
+                for part, more in zip(found[number], shown.get(plain[number], []), strict=False):
+                    part.update(more)
     return found
 
 
+def _mask(node: Node) -> int:
+    """Ones where bytes of its parameters, one behind the other, change from capture to capture."""
+    mask = bytearray()
+    for one in node.parameters or []:
+        own = bytearray(len(one.bytes) // 2)
+        for at in one.loose:
+            own[at : at + 1] = b"\xff"[: len(own) - at] if at < len(own) else b""
+        mask += own
+    return int.from_bytes(mask, "little")
+
+
 def _of_host(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
+    """Where every process holds an address of the host, or some of a side whose others hold something else."""
     sides = [[set(one.host) for one in side] for side in (base, head)]
     found = _in_all(itertools.chain(*sides))
-    for hosts in sides:
-        found |= set().union(*hosts) - _in_all(hosts)
+    for side, hosts in zip((base, head), sides, strict=True):
+        for at in set().union(*hosts) - _in_all(hosts):
+            if len({one.bytes[2 * at : 2 * (at + _WORD)] for one in side}) > 1:
+                found.add(at)
     return found
 
 
@@ -161,15 +181,17 @@ def _in_all(several: Iterable[set[int]]) -> set[int]:
 
 
 def _loose(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
-    """What each process of one side writes anew, and none of the other, is a value that somebody computes."""
-    some, every = [], []
+    """Bytes that nobody writes, as processes differ in them or show. What each process of one side has for itself, and
+    none of the other, is a value that somebody computes; and so is what plain captures of a process differ in."""
+    some, every, computed = [], [], set[int]()
     for side in (base, head):
         held = zip(*(bytes.fromhex(one.bytes) for one in side), strict=True)
         apart = {at for at, values in enumerate(held) if len(set(values)) > 1}
-        some.append(apart.union(*(one.loose for one in side)))
-        every.append(apart | set.intersection(*(set(one.loose) for one in side)))
+        computed |= set().union(*(set(one.loose) - set(one.unwritten) for one in side))
+        some.append(apart.union(*(one.unwritten for one in side)))
+        every.append(apart | _in_all(set(one.unwritten) for one in side))
     both = {at // _NUMBER for at in some[0] & some[1]}
-    return {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both}
+    return {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both} - computed
 
 
 # ---------------------------------------------------------------- what differs between two lists

@@ -18,6 +18,8 @@ class Piece(NamedTuple):
     """Such as `r-xp`; the last is `s` for shared memory."""
     path: str
     """Of the mapped file; else empty, or in brackets."""
+    offset: int = 0
+    """In the file."""
 
 
 def pieces() -> list[Piece]:
@@ -27,7 +29,7 @@ def pieces() -> list[Piece]:
     found = []
     with open(MAPS, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for line in file:
-            place, rights, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            place, rights, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
             begin, end = place.split("-")
-            found.append(Piece(int(begin, 16), int(end, 16), rights, path[0] if path else ""))
+            found.append(Piece(int(begin, 16), int(end, 16), rights, path[0] if path else "", int(offset, 16)))
     return found

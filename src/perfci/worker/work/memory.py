@@ -31,11 +31,13 @@ _SMALL = 1 << 16
 """Bytes up to which a copy to the host is digested faster."""
 _LARGEST = 8 << 30
 """Bytes: a second of an H200."""
+_LEAST_HALF = 1 << 24
+"""Smaller numbers of 4 bytes are taken for numbers, whatever lies beside them."""
 _LEAST_ADDRESS = 1 << 20
 """Smaller words are numbers."""
-_LEAST_PAIR = 1 << 42
-"""Below lie mappings of the driver's own, to which pairs of small numbers of 4 bytes point, and at times torch's
-memory."""
+_LEAST_PAIR, _BELOW = 1 << 42, 1 << 36
+"""Below the first lie mappings of the driver's own, to which pairs of small numbers of 4 bytes point; where torch's
+memory does, too, others' may so many bytes below it."""
 
 
 class Memory:
@@ -57,15 +59,21 @@ class Memory:
         self.begins = [begin for begin, _, _ in self.segments]
         self.shared = driver.shares_host_memory(torch.cuda.current_device())
         """The GPU follows any host address: that is data then."""
-        mapped = sorted(pieces())
-        self.hosts = [(piece.begin, piece.end) for piece in mapped if piece.rights.startswith("r")]
+        self.mapped = sorted(pieces())
+        low = min([_LEAST_PAIR, *(begin - _BELOW for begin in self.begins[:1])])
         own = [(begin, end) for begin, end, _ in self.segments]
-        self.bounds = _bounds(sorted([*own, *((one.begin, one.end) for one in mapped if one.begin >= _LEAST_PAIR)]))
+        self.bounds = _bounds(sorted([*own, *((one.begin, one.end) for one in self.mapped if one.begin >= low)]))
 
-    def is_host(self, address: int) -> bool:
-        """Tell whether memory of this process lies at an address."""
-        at = bisect.bisect_right(self.hosts, (address, float("inf"))) - 1
-        return address >= _LEAST_ADDRESS and at >= 0 and address < self.hosts[at][1]
+    def of_host(self, address: int) -> Optional[tuple[str, int]]:
+        """Return where an address of this process's memory leads to: in a mapped file path and offset, else an empty
+        path; None for what may be a small number beside half an address."""
+        at = bisect.bisect_right(self.mapped, (address, float("inf"))) - 1
+        if address < _LEAST_PAIR or at < 0 or address >= self.mapped[at].end:
+            return None
+        piece = self.mapped[at]
+        if piece.path.startswith("/"):
+            return piece.path, piece.offset + address - piece.begin
+        return ("", 0) if address & 0xFFFFFFFF >= _LEAST_HALF else None
 
     def is_known(self, address: int) -> bool:
         """Tell whether the driver knows an address."""
@@ -73,10 +81,12 @@ class Memory:
             self.known[address] = address >= _LEAST_ADDRESS and self.driver.memory(address) is not None
         return self.known[address]
 
-    def is_of_graph(self, address: int) -> bool:
-        """Tell whether an address lies in the graph's own memory."""
+    def settled(self, address: int) -> tuple[bool, int]:
+        """Return whether an address lies in the graph's own memory, which each capture has elsewhere, and the offset in
+        its block, else the address."""
         block = self._block(address)
-        return block is not None and block[0] == "of the graph"
+        inside = block is not None and block[0] == "of the graph"
+        return inside, address - block[1] if inside and block is not None else address
 
     def find(self, address: int) -> Optional[tuple[int, int, int]]:
         """Return the allocation's number, the offset and the alignment, or None."""
@@ -158,11 +168,13 @@ class Memory:
         return hashlib.sha256(held).hexdigest() + (_NAMES if self._named(held) else "")
 
     def _named(self, held: bytes) -> bool:
-        whole = bytearray(held + bytes(-len(held) % _WORD))
-        if not whole:
-            return False
-        pairs, likely = self._likely(self.torch.frombuffer(whole, dtype=self.torch.int64))
-        return self._names(pairs[likely])
+        for first in range(0, len(held), _CHUNK * _WORD):
+            part = held[first : first + (_CHUNK + 1) * _WORD]
+            whole = self.torch.frombuffer(bytearray(part + bytes(-len(part) % _WORD)), dtype=self.torch.int64)
+            pairs, likely = self._likely(whole)
+            if self._names(pairs[likely]):
+                return True
+        return False
 
     def _likely(self, words: Any) -> tuple[Any, Any]:
         """Return each 8 bytes at a multiple of 4, and whether memory of this process is mapped there."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dis
+import functools
 import hashlib
 import json
 import os
@@ -23,8 +25,9 @@ from .memory import Memory
 
 _WORD = 8
 _MOST_NODES = 20_000
-STIRRED = 3
-"""Captures before two plain ones, to show parameter bytes that nobody writes."""
+STIRRED = False, False, True, True, False, False
+"""Captures of the first draw: what differs in those alone whose stack was stirred before is a byte that nobody
+writes."""
 MOST_TITLE = 20_000
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -33,6 +36,12 @@ _BALLAST = 500
 
 
 _NOISE = 1 << 17
+_QUIET = (
+    "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_FAST", "STORE_DEREF", "POP_", "COPY",
+    "SWAP", "DUP_", "ROT_", "PUSH_NULL", "CACHE", "RESUME", "NOP", "JUMP_", "EXTENDED_ARG", "KW_NAMES", "PRECALL",
+    "RETURN_", "MAKE_", "BUILD_",
+)  # fmt: skip
+"""Instructions that call no operator."""
 
 
 class _Noise(ctypes.Structure):
@@ -70,28 +79,30 @@ class Record:
         sampler.rig.forget_pool()  # where blocks lie in it would hang on the cases before
         torch, pool = sampler.rig.torch, sampler.rig.pool
         redraw = drawing_again(torch)
-        captures: list[list[Optional[_Values]]] = []
-        kinds: list[list[int]] = []
+        captures: list[_Capture] = []
         held: list[int] = []
-        for turn in range(0 if self.number else -STIRRED - 1, 1):
-            stirring = turn < -1
-            held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST * stirring)]
-            redraw()
-            with _stirred(torch) if stirring else contextlib.nullcontext():
-                graph = _captured(sampler, batch)
-            memory = Memory(torch, self.driver, pool, contents=turn == 0)
-            recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
-            captures.append(list(recorder.values(graph)))
-            kinds.append(list(recorder.kinds(graph)))
-        launches = [None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0]]
-        if not self.number:
-            self.launches, self.padding = launches, _padding(captures)
-        if why := _unsteady(captures, kinds):
-            recorder.unread.add(why)
-        recorder.padding = self.padding if launches == self.launches else []
-        found = recorder.graph(graph)
-        for address in held:
-            _LIBC.free(ctypes.c_void_p(address))
+        turns = (False,) if self.number else STIRRED
+        try:
+            for turn, stirring in enumerate(turns, 1):
+                held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST * stirring)]
+                redraw()
+                with _stirred(torch) if stirring else contextlib.nullcontext():
+                    graph = _captured(sampler, batch)
+                memory = Memory(torch, self.driver, pool, contents=turn == len(turns))
+                recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
+                captures.append(_Capture(list(recorder.values(graph)), list(recorder.besides(graph))))
+            launches = [
+                None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0].launches
+            ]
+            if not self.number:
+                self.launches, self.padding = launches, _padding([one.launches for one in captures])
+            if why := _unsteady(captures):
+                recorder.unread.add(why)
+            recorder.padding = self.padding if launches == self.launches else []
+            found = recorder.graph(graph)
+        finally:
+            for address in held:
+                _LIBC.free(ctypes.c_void_p(address))
         for digest in recorder.images_of_own:
             (self.folder / digest).write_bytes(self.images.held[digest])
         written = {
@@ -153,8 +164,8 @@ def _stirred(torch: Any) -> Iterator[None]:
     noise = bytearray(os.urandom(_NOISE))
 
     def stir(frame: Any, event: str, _: Any) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event in ("call", "opcode"):
+        frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = stir, True, False  # in this order, for Python 3.12
+        if event == "call" or (event == "opcode" and _works(frame.f_code, frame.f_lasti)):
             first = int.from_bytes(os.urandom(2), "little")
             _LIBC.getpid(_Noise.from_buffer(noise, first))  # a structure by value lies on the stack
         return stir
@@ -162,6 +173,7 @@ def _stirred(torch: Any) -> Iterator[None]:
     if torch is not None and "torch._dynamo" in sys.modules:  # which would compile it, too
         stir = torch.compiler.disable(stir)
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # which Python 3.12 asks as tracing begins
     sys.settrace(stir)
     try:
         yield
@@ -169,16 +181,31 @@ def _stirred(torch: Any) -> Iterator[None]:
         sys.settrace(before)
 
 
+@functools.lru_cache(maxsize=4096)
+def _working(code: Any) -> bytes:
+    return bytes(not dis.opname[one].startswith(_QUIET) for one in code.co_code)
+
+
+def _works(code: Any, at: int) -> bool:
+    """Tell whether an instruction may call into C."""
+    return bool(_working(code)[at])
+
+
 class _Values(NamedTuple):
     function: str
     parameters: list[bytes]
-    addresses: list[dict[int, int]]
-    """For each parameter, offsets of addresses that the driver knows, and the address; 0 of the graph's own memory,
-    which each capture has elsewhere."""
+    addresses: list[dict[int, tuple[bool, int]]]
+    """For each parameter, offsets of addresses that the driver knows, and where they lead to (`Memory.settled`)."""
     own: bool = False
     """The side's own, whose bytes are all somebody's."""
     launch: tuple[Any, ...] = ()
     """Grid, block, bytes of dynamic shared memory."""
+
+
+class _Capture(NamedTuple):
+    launches: list[Optional[_Values]]
+    besides: list[object]
+    """What else each node is, and what waits for what."""
 
 
 class _Padding(NamedTuple):
@@ -189,7 +216,7 @@ class _Padding(NamedTuple):
     loose: set[int]
     """Bytes that differ between captures."""
     unwritten: set[int]
-    """Of these, those that differ only where the stack was stirred before."""
+    """Of these, those that plain captures agree in, before and behind the stirred ones."""
 
 
 _NO_PADDING = _Padding(set(), set(), set())
@@ -197,7 +224,7 @@ _NO_PADDING = _Padding(set(), set(), set())
 
 def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[list[_Padding]]]:
     """Return the padding of each launch's parameters, None where nothing may be left out; nothing where launches cannot
-    be matched. The last two captures are not stirred. A word that is an address in only some is none."""
+    be matched. The first two captures and the last two are plain. A word that is an address in only some is none."""
     if len({len(one) for one in captures}) != 1:
         return []
     found: list[Optional[list[_Padding]]] = []
@@ -213,18 +240,18 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[l
             free = set(range(len(value))).difference(*(range(at, at + _WORD) for at in always))
             held = [one.parameters[index] for one in several]
             loose = {at for at in free if len({one[at] for one in held}) > 1}
-            unwritten = {at for at in loose if held[-2][at] == held[-1][at]}
+            unwritten = {at for at in loose if held[0][at] == held[1][at] and held[-2][at] == held[-1][at]}
             none = set().union(*(one.addresses[index] for one in several)) - always
             parts.append(_Padding(none, loose, unwritten))
         found.append(parts)
     return found
 
 
-def _unsteady(captures: Sequence[Sequence[Optional[_Values]]], kinds: Sequence[Sequence[int]]) -> str:
+def _unsteady(captures: Sequence[_Capture]) -> str:
     """Return how captures of the same executions differ, which the timed ones may do as well; empty if they do not."""
-    if any(one != kinds[0] for one in kinds):
+    if any(one.besides != captures[0].besides for one in captures):
         return "what it gives the GPU differs from capture to capture"
-    for same in zip(*captures):
+    for same in zip(*(one.launches for one in captures)):
         several = [one for one in same if one is not None]
         if len({(one.function, one.launch, tuple(map(len, one.parameters))) for one in several}) > 1:
             return f"kernel {several[0].function}: its launch differs from capture to capture"
@@ -242,6 +269,10 @@ def _unsteady(captures: Sequence[Sequence[Optional[_Values]]], kinds: Sequence[S
             if any(value != plain[0] for value in plain):
                 return f"kernel {several[0].function}: its parameter {index} differs from capture to capture"
     return ""
+
+
+def _digest(path: str, offset: int) -> bytes:
+    return hashlib.sha256(f"{path}:{offset}".encode("utf-8", "surrogateescape")).digest()[:_WORD]
 
 
 class _Function(NamedTuple):
@@ -304,13 +335,27 @@ class _Recorder:
                 self.unread.add(f"{name}: such nodes are not compared")
         return {"kind": name}
 
-    def kinds(self, graph: int) -> Iterator[int]:
-        """Yield each node's kind, a child graph's behind it."""
-        for handle in self.driver.nodes(graph):
+    def besides(self, graph: int) -> Iterator[object]:
+        """Yield what each node is beside a launch's parameters, a child graph's behind it, and the graph's edges."""
+        handles = self.driver.nodes(graph)
+        for handle in handles:
             kind = self.driver.kind(handle)
             yield kind
-            if kind == CHILD:
-                yield from self.kinds(self.driver.child(handle))
+            if kind == KERNEL:
+                yield {**self.driver.launch_attributes(handle), "access window": ""}  # it holds an address
+            elif kind == MEMSET:
+                set_ = self.driver.memset(handle)
+                yield set_.pitch, set_.value, set_.element, set_.width, set_.height, self.memory.settled(set_.target)
+            elif kind == COPY:
+                params = self.driver.copy(handle)
+                yield params.width, params.rows, params.depth
+                for end in (params.source, params.target):
+                    yield end.x, end.y, end.z, end.lod, end.kind, end.pitch, end.height
+                    yield self.memory.settled(int((end.host if end.kind == 1 else end.device) or 0))
+            elif kind == CHILD:
+                yield from self.besides(self.driver.child(handle))
+        numbers = {handle: number for number, handle in enumerate(handles)}
+        yield sorted((numbers[one], numbers[other], data) for one, other, data in self.driver.edges(graph))
 
     def values(self, graph: int) -> Iterator[Optional[_Values]]:
         """Yield the parameters of each launch; None if they are unreadable."""
@@ -331,11 +376,11 @@ class _Recorder:
             launch = (tuple(params.grid), tuple(params.block), params.shared)
             yield _Values(function.name, held, addresses, function.own, launch)
 
-    def addresses(self, value: bytes) -> Iterator[tuple[int, int]]:
+    def addresses(self, value: bytes) -> Iterator[tuple[int, tuple[bool, int]]]:
         for at in range(0, len(value) - _WORD + 1, _WORD):
             address = int.from_bytes(value[at : at + _WORD], "little")
             if self.memory.is_known(address):
-                yield at, 0 if self.memory.is_of_graph(address) else address
+                yield at, self.memory.settled(address)
 
     def function(self, params: KernelParams) -> _Function:
         if (known := self.known.get(params.func)) is None:
@@ -384,7 +429,7 @@ class _Recorder:
 
     def parameters(self, params: KernelParams, padding: Optional[list[_Padding]], *, own: bool) -> list[dict[str, Any]]:
         """Host addresses in a library's kernel are left over in padding, or for host code: a GPU without the host's
-        page tables cannot follow them."""
+        page tables cannot follow them. Those into files stand for path and offset."""
         found = []
         for index, (offset, value) in enumerate(self.driver.parameters(params)):
             words = {
@@ -405,9 +450,12 @@ class _Recorder:
             if not own and not self.memory.shared:
                 taken = {at for first, *_ in places for at in range(first, first + _WORD)}
                 for at, word in words.items():
-                    if taken.isdisjoint(range(at, at + _WORD)) and self.memory.is_host(word):
-                        host.append(at)
-            loose = loose.union(*(range(at, at + _WORD) for at in none))
+                    if taken.isdisjoint(range(at, at + _WORD)) and (leads := self.memory.of_host(word)) is not None:
+                        taken.update(range(at, at + _WORD))
+                        if leads[0]:
+                            plain[at : at + _WORD] = _digest(os.path.basename(leads[0]), leads[1])
+                        else:
+                            host.append(at)
             kinds = {"host": host, "loose": sorted(loose), "unwritten": sorted(unwritten)}
             found.append({"offset": offset, "bytes": plain.hex(), "places": places, **kinds})
         return found
