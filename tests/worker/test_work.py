@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfci.worker.maps import Piece
 from perfci.worker.work.elf import demangled, functions, variables
 from perfci.worker.work.memory import Memory, _bounds
 from perfci.worker.work.record import _Capture, _padding, _stirred, _unsteady, _Values, drawing_again
