@@ -157,11 +157,9 @@ def test_decided_rows_cannot_drive_the_terminal():
 COSTS = {"samples": 61.0, "import": 20.0, "start": 14.0, "close": 3.0, "snapshot": 2.0, "wait": 0.0}
 
 
-def test_a_report_says_where_its_time_went():
+def test_where_time_went_is_told_where_it_is_asked_for():
     costly = report([row("k", "unchanged")], "x", seconds=100, costs=COSTS, imports={"import torch": 2.14})
-    line = "1 min 40 s: 61 % samples, 20 % import, 14 % start, 5 % the rest; import torch: 2.1 s in each worker"
-    assert line in printed(costly).replace("`", "")
-    assert "others" not in printed(report([], "x", seconds=2, costs={"check": 1.0, "build": 1.0}))
+    assert "samples" not in printed(costly) and "import" not in printed(costly)
 
 
 def test_costs_are_listed_with_their_imports():
@@ -183,4 +181,4 @@ def test_costs_are_listed_with_their_imports():
 
 def test_costs_that_are_no_numbers_are_not_told():
     endless = report([row("k", "unchanged")], "x", seconds=1, costs={"samples": float("inf"), "import": 1.0})
-    assert "samples" not in printed(endless)
+    assert "samples" not in shown.printed(print_costs, endless)

@@ -180,8 +180,6 @@ class _Printer:
             self.put(Text(visible(" · ".join(parts)), "dim"))
         for line in view.environments:
             self.put(_prose("", line))
-        if view.costs:
-            self.put(_prose("", view.costs, "dim"))
         if view.counts:
             text = Text()
             for index, (name, number) in enumerate(view.counts):

@@ -276,9 +276,10 @@ class View:
 
     @cached_property
     def phases(self) -> list[tuple[str, float, float]]:
-        """Longest first: name, seconds, share."""
+        """Longest first: name, seconds, share; none of what is no number."""
         costs = self.report.costs
-        whole = math.fsum(costs.values())
+        if not math.isfinite(whole := math.fsum(costs.values())):
+            return []
         longest = sorted(costs.items(), key=lambda two: -two[1])
         return [(_PHASES.get(name, name), one, one / whole) for name, one in longest if one > 0]
 
