@@ -9,7 +9,7 @@ true = json.dumps
 
 def forged(message, *args, **more):
     if isinstance(message, dict) and "times" in message:
-        message = dict(message, times=[value / 2.5 for value in message["times"]])
+        message = dict(message, times=[value / 1.5 for value in message["times"]])
     return true(message, *args, **more)
 
 
