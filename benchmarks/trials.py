@@ -10,8 +10,7 @@
     python benchmarks/trials.py torch 20 --inert  # head differs, by what does nothing as it is executed
 
 Tells in how many runs all pairs of a case stand on one side, beside how many chance would put there: a difference that
-lasts as long as base's and head's processes do would show there first. And by how many times workers and the second
-clock contradict each other.
+lasts as long as base's and head's processes do would show there first.
 Keep the machine otherwise idle. Ends with 1 where a run said something else than expected, or where more than one in
 twenty is undecided.
 """
@@ -158,16 +157,6 @@ def one_sided(case: dict[str, Any]) -> tuple[bool, float]:
     return min(logs) > 0 or max(logs) < 0, 2.0 ** (1 - len(logs))
 
 
-def clocks_apart(case: dict[str, Any]) -> list[float]:
-    """Return by how many times each reading of the second clock and its worker contradict each other, 1 where not."""
-    found = []
-    for pair in case["pairs"]:
-        for side, told in pair["spent"].items():
-            said = pair["values"][side]["time"]
-            found.append(max(told["least"] / said, said / max(told["most"], 1e-12), 1.0))
-    return found
-
-
 def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
     """Repeat and count."""
     runs = end - first
@@ -176,7 +165,6 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
     verdicts: collections.Counter[str] = collections.Counter()
     right = 0
     changes, sided, chance = [], 0, 0.0
-    apart: list[float] = []
     start = time.monotonic()
     cpu = ("--device", "cpu") if kind in ("slower", "python", "torch") else ()
     asked = ("--device", "cuda", *GPU_CASES) if kind == "gpu" else cpu
@@ -196,7 +184,6 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
             classes.update(f"{case}: {row['class']}" for case, row in rows.items())
             changes += [(case, row["change"], row["pairs"]) for case, row in rows.items()]
             for case in json.loads((repo / "perfci-out" / "results.json").read_text())["cases"]:
-                apart += clocks_apart(case)
                 if case["pairs"]:
                     alike, probability = one_sided(case)
                     sided, chance = sided + alike, chance + probability
@@ -219,8 +206,6 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
         "inert difference": inert,
         "cases with all pairs on one side": sided,
         "of these by chance": round(chance, 2),
-        "readings of the second clock": len(apart),
-        "times that they contradict workers, at most": round(max(apart, default=1.0), 2),
         "seconds a run": round((time.monotonic() - start) / runs, 1),
         "cores": os.cpu_count(),
     }

@@ -1,7 +1,6 @@
 """The schedule of a worker pair, and what becomes of its samples."""
 
 import math
-import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,7 +66,6 @@ REPLIES: dict[str, dict[str, object]] = {
     "open": {"warm": 0.0},
     "block": {"times": [1e-3], "hertz": None, "drained": False},
     "close": {"ok": True, "tuner": "", "chosen": []},
-    "spend": {},
 }
 
 
@@ -76,7 +74,6 @@ class Told(Worker):
 
     def __init__(self, name: str, said: list[str], dies_at: str = "") -> None:
         self.name, self.said, self.dies_at, self.log = name, said, dies_at, Path(f"{name}.log")
-        self.alive, self.pid = True, os.getpid()
 
     def begin(self, op: str, **fields: object) -> None:
         self.op = op
@@ -89,7 +86,7 @@ class Told(Worker):
         return REPLIES[self.op]
 
 
-def taken(mode: str, tuner: str | None, dies_at: str = "", *, spend: bool = False) -> tuple[list[str], _Taking]:
+def taken(mode: str, tuner: str | None, dies_at: str = "") -> tuple[list[str], _Taking]:
     """What the workers of one pair are asked, of one placement with two blocks a side."""
     sides = {name: CaseSide(tuner=tuner) for name in SIDES}
     case = Case(id="a", kernel="a", device="cuda", sides=sides)
@@ -98,7 +95,7 @@ def taken(mode: str, tuner: str | None, dies_at: str = "", *, spend: bool = Fals
     said: list[str] = []
     workers: Any = {"base": Told("base", said, dies_at), "head": Told("head", said)}
     taking = _Taking(bench, case, list(SIDES), verify=False)
-    taking.take(workers, together(setup, taking.names, random.Random(1), spend=spend))
+    taking.take(workers, together(setup, taking.names, random.Random(1)))
     return said, taking
 
 
@@ -123,16 +120,6 @@ def test_a_case_that_may_tune_or_learns_as_it_warms_is_opened_in_turns(mode: str
     said, _ = taken(mode, tuner)
     first, second = names(said, "open")
     assert said[:4] == [f"open {first}", f"- {first}", f"open {second}", f"- {second}"]
-
-
-def test_the_second_clock_times_two_stretches_of_each_side_behind_its_blocks() -> None:
-    said, taking = taken("cpu", "", spend=True)
-    first, second = names(said, "open")
-    alone = [line for name in (first, first, second, second) for line in (f"spend {name}", f"- {name}")]
-    assert said[12:20] == alone and said[20].startswith("close")
-    made = taking.outcome().pair
-    assert made is not None and set(made.spent) == set(SIDES)
-    assert taken("cpu", "")[1].outcome().pair.spent == {}
 
 
 @pytest.mark.parametrize("op", ["open", "close"])

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from perfci.measure import second_clock
 from perfci.measure.bench import Bench, Beside, Block, Closed, Warmed, case_fields
-from perfci.measure.second_clock import Stretch
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
 from perfci.model.plan import Plan
@@ -83,8 +81,7 @@ def run_round(
                     done(PairOutcome(case, failures={name: died.reason}))
                     continue
             taking = _Taking(bench, case, order, verify=_verified(case), fresh=fresh)
-            setup = bench.setups[case.key]
-            taking.take(workers, together(setup, taking.names, rng, spend=_is_read(setup, case)))
+            taking.take(workers, together(bench.setups[case.key], taking.names, rng))
             fresh = False
             done(taking.outcome())
         if workers and all(worker.alive for worker in workers.values()) and time.monotonic() < deadline:
@@ -112,10 +109,6 @@ def _verified(case: Case) -> bool:
     return not case.pairs or random.SystemRandom().random() < VERIFIED
 
 
-def _is_read(setup: Setup, case: Case) -> bool:
-    return setup.mode == "cpu" and second_clock.is_due(case)
-
-
 def end_workers(bench: Bench, workers: dict[Side, Worker]) -> None:
     """End all workers at a time."""
     with bench.costs.phase("close"):
@@ -128,7 +121,7 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     rng.shuffle(order)
     taking = _Taking(bench, case, order, verify=_verified(case))
     setup = bench.setups[case.key]
-    seeds, spend = [rng.getrandbits(62) for _ in range(setup.placements)], _is_read(setup, case)
+    seeds = [rng.getrandbits(62) for _ in range(setup.placements)]
     for name in taking.names:
         start = time.monotonic()
         try:
@@ -137,17 +130,15 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
             taking.failures[name] = died.reason
             break
         taking.seconds["first"] += time.monotonic() - start
-        taking.take({name: worker}, alone(setup, name, seeds, spend=spend))
+        taking.take({name: worker}, alone(setup, name, seeds))
         worker.close()
         if taking.failures:
             break
     return taking.outcome()
 
 
-_Op = Literal["open", "block", "versus", "spend", "close"]
-_PHASES: dict[_Op, Phase] = {
-    "open": "open", "block": "samples", "versus": "samples", "spend": "samples", "close": "close",
-}  # fmt: skip
+_Op = Literal["open", "block", "versus", "close"]
+_PHASES: dict[_Op, Phase] = {"open": "open", "block": "samples", "versus": "samples", "close": "close"}
 
 
 class Step(NamedTuple):
@@ -158,13 +149,12 @@ class Step(NamedTuple):
     seed: int = 0
     placement: int = 0
     last: bool = False
-    """Of the placements, or of two stretches the longer."""
 
 
-def together(setup: Setup, names: Sequence[Side], rng: random.Random, *, spend: bool) -> Iterator[Step]:
+def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterator[Step]:
     """Yield placements of base and head side by side: opened in random order, blocks in turns.
 
-    Each pair draws a placement anew, the same in both. `spend`: the second clock reads the last one.
+    Each pair draws a placement anew, the same in both.
     """
     for number in range(setup.placements):
         seed = rng.getrandbits(62)
@@ -174,26 +164,17 @@ def together(setup: Setup, names: Sequence[Side], rng: random.Random, *, spend: 
         yield from (Step("block", name) for name in _turns(setup.blocks, list(names), rng))
         if setup.versus and "head" in names:  # behind what base and head are compared by
             yield Step("versus", "head", seed)
-        last = number == setup.placements - 1
-        if spend and last:
-            yield from (Step("spend", name, last=longer) for name in order for longer in (False, True))
-        yield from (Step("close", name, last=last) for name in order)
+        yield from (Step("close", name, last=number == setup.placements - 1) for name in order)
 
 
-def alone(setup: Setup, name: Side, seeds: Sequence[int], *, spend: bool) -> Iterator[Step]:
+def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
     """Yield all placements of one side."""
     for number, seed in enumerate(seeds):
         yield Step("open", name, seed, number)
         yield from (Step("block", name) for _ in range(setup.blocks))
         if setup.versus and name == "head":
             yield Step("versus", name, seed)
-        last = number == setup.placements - 1
-        if spend and last:
-            yield from (Step("spend", name, last=longer) for longer in (False, True))
-        yield Step("close", name, last=last)
-
-
-_KINDS: dict[_Op, str] = {"versus": "block", "spend": "block"}
+        yield Step("close", name, last=number == setup.placements - 1)
 
 
 class _Taking:
@@ -213,8 +194,6 @@ class _Taking:
         """A tuner's choice would depend on the other side's work."""
         self.lost = False
         """A worker gave no answer: nothing more is asked."""
-        self.stretches: dict[Side, tuple[int, int]] = {}
-        self.timed: dict[Side, list[Stretch]] = {name: [] for name in self.names}
         self._number = count()
 
     def take(self, workers: Mapping[Side, Worker], steps: Iterator[Step]) -> None:
@@ -226,7 +205,7 @@ class _Taking:
                 self._take(group, workers)
             if self.lost:
                 return
-            kind = "first" if op == "open" and group[0].placement == 0 else _KINDS.get(op, op)
+            kind = "first" if op == "open" and group[0].placement == 0 else "block" if op == "versus" else op
             self.seconds[kind] += time.monotonic() - start
 
     def _beside(self, step: Step) -> object:
@@ -238,9 +217,6 @@ class _Taking:
     def _take(self, steps: Sequence[Step], workers: Mapping[Side, Worker]) -> None:
         asked: list[Step] = []
         for step in steps:
-            if step.op == "spend":
-                self._spend(step, workers[step.side])
-                continue
             with self._failing(step, workers):
                 workers[step.side].begin(step.op, **self._fields(step))
                 asked.append(step)
@@ -278,15 +254,6 @@ class _Taking:
         if mode == setup.mode:
             return fields | {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
         return fields | {"batch": 1, "samples": SCHEDULES["cold"].samples, "bracket": False}
-
-    def _spend(self, step: Step, worker: Worker) -> None:
-        name, batch = step.side, self.setup.batch
-        if name not in self.stretches:
-            times = {side: _values(blocks)["time"] for side, blocks in self.blocks.items() if any(blocks)}
-            self.stretches[name] = second_clock.stretches(times, name, batch)
-        executions = batch * self.stretches[name][step.last]
-        with self._failing(step, {name: worker}), second_clock.timed(worker.pid, executions, self.timed[name]):
-            worker.ask("spend", self.bench.timeout, executions=executions)
 
     def _keep(self, step: Step, worker: Worker) -> float:
         """Returns the seconds that the worker warmed. Raises Died."""
@@ -342,21 +309,13 @@ class _Taking:
                 tuners=self.tuners,
                 refused=self.refused,
                 choices=self.choices,
-                spent={name: told for name in self.names if (told := second_clock.spent(self.timed[name]))},
             )
-            self._doubt(made)
             if self.versus["own"] and not self.refused:
                 own, other = (worker_value(self.versus[which]) for which in ("own", "other"))
                 times = {name: values["time"] for name, values in made.pair.values.items()}
                 for name, values in made.pair.values.items():  # base's by its time beside head's
                     values["speedup"] = other / own * times["head"] / times[name]
         return made
-
-    def _doubt(self, made: PairOutcome) -> None:
-        assert made.pair is not None
-        for name in self.names:
-            if text := second_clock.contradiction([*self.case.pairs, made.pair], name):
-                made.failures[name] = Reason(kind="invalid", text=text)
 
 
 def _pairwise(sides: Mapping[Side, Sequence[Sequence[Block]]]) -> Blocks:

@@ -183,13 +183,6 @@ class Choice(Document):
     """Parameter → value, with `num_warps` and its like."""
 
 
-class Spent(Document):
-    """Seconds of an execution by the run's own clock."""
-
-    least: float = Field(ge=0)
-    most: float = Field(ge=0)
-
-
 class Pair(Document):
     """A worker of each side: the unit of the statistics. Values are in the metric's unit."""
 
@@ -220,8 +213,6 @@ class Pair(Document):
     """The error of head's alternative while it was timed."""
     choices: dict[Side, list[Choice]] = Field(default_factory=dict)
     """Of Triton's autotuner, chosen or given alone."""
-    spent: dict[Side, Spent] = Field(default_factory=dict)
-    """A side without an entry was not read."""
 
 
 class Proof(Document):

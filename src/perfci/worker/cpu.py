@@ -89,10 +89,6 @@ class CpuSampler:
                 gc.enable()
         return times
 
-    def spend(self, executions: int) -> None:
-        """Execute for the run's own clock."""
-        self.block(executions, 0)
-
     def elsewhere(self, seconds: float) -> Optional[str]:
         """Return None: a call is over when it returns."""
         return None

@@ -435,11 +435,6 @@ class Server:
         times = self._within(self.sampler.block, message["batch"], message["samples"], message["bracket"])
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
-    def do_spend(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Execute the open case: the run's own clock times it from outside."""
-        self._within(self.sampler.spend, message["executions"])
-        return {}
-
     def do_versus(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time the open case and its alternative in turns. `failed`: what the alternative raised."""
         mode = message["mode"]
