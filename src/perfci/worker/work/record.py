@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,11 +37,10 @@ _BALLAST = 500
 
 
 _NOISE = 1 << 17
-_QUIET = (
-    "LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_FAST", "STORE_DEREF", "POP_", "COPY",
-    "SWAP", "DUP_", "ROT_", "PUSH_NULL", "CACHE", "RESUME", "NOP", "JUMP_", "EXTENDED_ARG", "KW_NAMES", "PRECALL",
-    "RETURN_", "MAKE_", "BUILD_",
-)  # fmt: skip
+_QUIET = re.compile(
+    "(LOAD|STORE)_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|POP_|COPY|SWAP|DUP_|ROT_|PUSH_NULL|CACHE|RESUME|NOP|JUMP_|PRECALL|"
+    "EXTENDED_ARG|KW_NAMES|RETURN_|MAKE_|BUILD_"
+)
 """Instructions that call no operator."""
 
 
@@ -183,7 +183,7 @@ def _stirred(torch: Any) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=4096)
 def _working(code: Any) -> bytes:
-    return bytes(not dis.opname[one].startswith(_QUIET) for one in code.co_code)
+    return bytes(_QUIET.match(dis.opname[one]) is None for one in code.co_code)
 
 
 def _works(code: Any, at: int) -> bool:
