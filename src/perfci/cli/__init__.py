@@ -32,14 +32,18 @@ FIRST = (
 )
 
 
+def _has_policy() -> bool:
+    here = Path.cwd()
+    return any((folder / "perfci.yaml").exists() for folder in (here, *here.parents))
+
+
 class Verbs(TyperGroup):
     """The verbs, each with its whole first sentence in the help, where typer cuts it to a line; without a verb the help
     is shown."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Return the verb's words. Without any, where no policy is, the help says what comes first."""
-        here = (Path.cwd(), *Path.cwd().parents)
-        if not args and ctx.parent is None and not any((folder / "perfci.yaml").exists() for folder in here):
+        if not args and ctx.parent is None and not _has_policy():
             self.epilog = FIRST
         return super().parse_args(ctx, args or ["--help"])
 
