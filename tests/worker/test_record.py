@@ -18,6 +18,7 @@ from perfci.worker.work.driver import KERNEL
 IMAGE = "ab" * 32
 TENSOR = 1 << 40
 TEXTURE = 77
+LEFT_OVER = 0x7F12_3456_7890
 
 
 class Launch(SimpleNamespace):
@@ -99,8 +100,8 @@ class Memory:
         self.listed = [{"kind": "tensor", "bytes": 64, "digest": "d"}]
         return 0, 0, 512
 
-    def of_host(self, address: int) -> None:
-        return None
+    def of_host(self, address: int) -> tuple[str, int] | None:
+        return ("/lib/torch.so", 7) if address == LEFT_OVER else None
 
     def digest(self, begin: int, size: int) -> str:
         return "d"
@@ -251,3 +252,12 @@ def test_an_address_in_a_packed_structure_of_ones_own_is_not_compared(process: A
     of.driver.shift = 4
     unread = of.draw(*STEADY).work.unread
     assert unread == (["kernel kernel: an address stands where compilers put none"] if own else [])
+
+
+def test_what_leads_into_a_file_is_its_place_there_unless_a_part_is_left_over(process: Any) -> None:
+    def parameter(*captures: int) -> Any:
+        return process().draw(*((1, number) for number in captures)).work.nodes[0].parameters[0]
+
+    still = parameter(*[LEFT_OVER] * 6)
+    assert still.host == [] and still.bytes[16:] not in ("00" * 8, LEFT_OVER.to_bytes(8, "little").hex())
+    assert parameter(LEFT_OVER, LEFT_OVER, 3, 4, LEFT_OVER, LEFT_OVER).host == [8]

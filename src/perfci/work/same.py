@@ -160,7 +160,8 @@ def _mask(node: Node) -> int:
     for one in node.parameters or []:
         own = bytearray(len(one.bytes) // 2)
         for at in one.loose:
-            own[at : at + 1] = b"\xff"[: len(own) - at] if at < len(own) else b""
+            if at < len(own):
+                own[at] = 0xFF
         mask += own
     return int.from_bytes(mask, "little")
 

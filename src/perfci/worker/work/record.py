@@ -450,9 +450,10 @@ class _Recorder:
             if not own and not self.memory.shared:
                 taken = {at for first, *_ in places for at in range(first, first + _WORD)}
                 for at, word in words.items():
-                    if taken.isdisjoint(range(at, at + _WORD)) and (leads := self.memory.of_host(word)) is not None:
-                        taken.update(range(at, at + _WORD))
-                        if leads[0]:
+                    whole = range(at, at + _WORD)
+                    if taken.isdisjoint(whole) and (leads := self.memory.of_host(word)) is not None:
+                        taken.update(whole)
+                        if leads[0] and unwritten.isdisjoint(whole):  # else but a part of it is left over
                             plain[at : at + _WORD] = _digest(os.path.basename(leads[0]), leads[1])
                         else:
                             host.append(at)
