@@ -24,7 +24,7 @@ def documents() -> dict:
             work["settings"] = {"the environment": "0" * 64}  # which were not recorded then
             for node in work["nodes"]:
                 for parameter in node.get("parameters") or []:
-                    parameter["unwritten"] = parameter.get("loose", [])  # no plain captures told them apart then
+                    parameter["unwritten"] = parameter.pop("loose", [])  # bytes that differed from capture to capture
     return found
 
 

@@ -104,7 +104,7 @@ def no_data(document: dict, path: tuple) -> bool:
     """Whether a value may differ: it says only what is compared, or which machine code, which is another test."""
     return (
         path[-1] in ("own", "image", "title")
-        or {"host", "loose", "unwritten"} & set(path)
+        or {"host", "heap", "unwritten"} & set(path)
         or at(document, path) in ([], {}, None)
     )
 
@@ -122,7 +122,7 @@ def test_a_difference_anywhere_is_none_of_the_same_work(name: str, data: st.Data
     for one in lists["head"]:
         at(one, path[:-1])[path[-1]] = changed(at(one, path))
     if parameter is not None and (
-        0 in parameter.get("loose", []) or set(parameter.get("host", [])) & set(range(-7, 1))
+        0 in parameter.get("unwritten", []) or set(parameter.get("host", [])) & set(range(-7, 1))
     ):
         return  # the first byte is padding
     try:
@@ -136,7 +136,7 @@ def test_a_difference_anywhere_is_none_of_the_same_work(name: str, data: st.Data
 def test_what_is_left_out_is_a_difference(name: str, data: st.DataObject) -> None:
     lists = {"base": case(name)["base"], "head": copy.deepcopy(case(name)["base"])}
     places = [path for path in leaves(lists["head"][0]) if isinstance(path[-1], int)]
-    lengths = {path[:-1] for path in places if path[:-1] and not {"host", "loose", "unwritten"} & set(path)}
+    lengths = {path[:-1] for path in places if path[:-1] and not {"host", "heap", "unwritten"} & set(path)}
     path = data.draw(st.sampled_from(sorted(lengths, key=str)))
     try:
         for one in lists["head"]:
@@ -230,69 +230,21 @@ def test_nodes_are_whole_or_not_compared(node: dict, words: str) -> None:
 
 
 def test_padding_of_a_librarys_kernel_is_no_data() -> None:
-    """It is what differs between processes or captures of both sides; of own code, that is a difference."""
-    base = [simple(**parameter("00112233")), simple(**parameter("00552233"))]
-    head = [simple(**parameter("00992233")), simple(**parameter("00772233"))]
+    """It is what every process shows that nobody writes; of own code, that is a difference."""
+    base = [simple(**parameter(held, unwritten=[1])) for held in ("00112233", "00552233")]
+    head = [simple(**parameter(held, unwritten=[1, 2])) for held in ("00992233", "00772233")]
     assert told(base, head) == ""
-    for one in head:
-        one["nodes"][0]["parameters"][0]["bytes"] = "00992234"
-    assert "parameter 0, bytes from 0 00112233 → 00552233" in told(base, head), "head's are alike"
-    loose = [simple(**parameter("00112233", loose=[1, 2], unwritten=[1, 2]))] * 2
-    assert told(loose, [simple(**parameter("00445533", loose=[2], unwritten=[2]))] * 2) == "", "of one number"
-    counted = [simple(**parameter("00112233", loose=[1])), simple(**parameter("00552233", loose=[1]))]
-    assert "bytes from 0" in told(counted, counted[:1] * 2), "somebody computes what plain captures differ in"
-    assert "bytes from 0" in told(counted[:1] * 2, counted[1:] * 2)
-    own = [simple(own=True, **parameter("00112233")), simple(own=True, **parameter("00552233"))]
+    assert "bytes from 0 00__2233 → 00__2244" in told(base, [simple(**parameter("00992244", unwritten=[1]))] * 2)
+    written = [base[0], simple(**parameter("00552233"))]
+    assert "parameter 0, bytes from 0 00112233 → 00552233" in told(written, head), "one process writes it"
+    own = [simple(own=True, **parameter(held, unwritten=[1])) for held in ("00112233", "00552233")]
     assert "base differs from process to process" in told(own, own[:1] * 2)
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_number_that_one_side_alone_computes_anew_is_no_padding(swapped: bool) -> None:
-    """A length that grows from call to call, a stride that hangs on the process."""
-    steady = [simple(**parameter("10000000"))] * 2
-    for anew in (
-        [simple(**parameter("20000000", loose=[0], unwritten=[0]))] * 2,
-        [simple(**parameter("20000000")), simple(**parameter("30000000"))],
-    ):
-        sides = (anew, steady) if swapped else (steady, anew)
-        assert "parameter 0, bytes from 0 " in told(*sides)
-    seldom = [simple(**parameter("10000000", loose=[0], unwritten=[0])), simple(**parameter("10000000"))]
-    assert told([simple(**parameter("20000000"))] * 2, seldom) == "", "what one process of a side shows nobody writes"
-
-
-NULL, SET = {"places": []}, {"places": [[0, 0, 0, 512]]}
-
-
-def test_what_like_launches_of_every_process_leave_unwritten_is_no_number() -> None:
-    """Two launches of a kernel, of which each process shows the second to have padding."""
-
-    def twice(held: str, unwritten: list[int], *flags: dict, **more: Any) -> dict:
-        parts = [("00", *flags[:1]), ("00", *flags[1:])]
-        beside = [{"offset": 8, "bytes": "00" * 8, **dict(NULL, **(part[1] if part[1:] else {}))} for part in parts]
-        like = parameter("00552233", loose=[1, 2], unwritten=unwritten)["parameters"]
-        first = {"parameters": [*parameter(held)["parameters"], beside[0]]} | more
-        return simple() | {"nodes": [simple(**first)["nodes"][0], simple(parameters=[*like, beside[1]])["nodes"][0]]}
-
-    base, head = twice("00112233", [1]), twice("00662233", [1])
-    assert told([base] * 2, [head] * 2) == told([base, head], [base] * 2) == ""
-    differs = "node 1 of 2, kernel `f`: parameter 0, bytes from 0"
-    for other in (twice("00667733", [1]), twice("00662233", [2])):
-        assert differs in told([base] * 2, [other] * 2)
-    for unlike in (
-        {"grid": [2, 1, 1]},
-        {"launch": {"priority": "01"}},
-    ):  # which may read more
-        lists = [[twice(held, [1], **unlike)] * 2 for held in ("00112233", "00662233")]
-        assert differs in told(*lists)
-    lists = [[twice(held, [1], SET, NULL)] * 2 for held in ("00112233", "00662233")]
-    assert differs in told(*lists), "a pointer tells what is read"
-    longer, other = twice("00112244", [1]), twice("00662244", [1])  # as one of more dimensions does
-    assert differs in told([longer] * 2, [other] * 2)
-
-
 def test_padding_is_none_where_another_image_may_read_it() -> None:
-    base = [simple(**parameter("00112233")), simple(**parameter("00552233"))]
-    assert "differs from process to process" in told(base, [simple(image="cd" * 32, **parameter("00112233"))] * 2)
+    base = [simple(**parameter(held, unwritten=[1])) for held in ("00112233", "00552233")]
+    head = [simple(image="cd" * 32, **parameter("00112233", unwritten=[1]))] * 2
+    assert "differs from process to process" in told(base, head)
 
 
 def test_addresses_of_the_host_are_no_data_where_every_process_has_one() -> None:
@@ -311,6 +263,15 @@ def test_where_a_side_holds_an_address_of_the_host_or_a_number_nobody_reads_it()
     assert "parameter 0, bytes from 8" in told(same, [simple(**parameter(other))] * 2), "mapped in one of them"
     numbers = [simple(**parameter(other)), simple(**parameter(number))]
     assert "base differs from process to process" in told(numbers, [simple(**parameter(other))] * 2)
+
+
+def test_an_address_of_the_heap_is_no_data_where_each_process_has_another() -> None:
+    """A number within the heap, such as a length, is the same in both processes of a side."""
+    first, second, third = ([simple(**parameter(f"{n}0" * 8, heap=[0]))] for n in (1, 2, 3))
+    assert told(first + second, third + first) == ""
+    assert "parameter 0, bytes from 0" in told(first * 2, second * 2)
+    assert "head differs from process to process" in told(first * 2, second + third)
+    assert "differs from process to process" in told(first + second, third + [simple(**parameter("40" * 8))])
 
 
 def test_what_differs_within_a_side_is_no_work_to_compare() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,6 +117,16 @@ class Sampler:
 EVENTS: list[str] = []
 
 
+FILLS: list[int] = []
+
+
+@contextmanager
+def filled(torch: Any, fill: int) -> Iterator[None]:
+    FILLS.append(fill)
+    yield
+    FILLS.clear()
+
+
 @contextmanager
 def listened() -> Iterator[None]:
     EVENTS.append("listen")
@@ -125,7 +135,7 @@ def listened() -> Iterator[None]:
 
 
 class Captured:
-    """The captures of a process: of each draw, five of the first one."""
+    """The captures of a process: of each draw, five of the first one, of which the third and fourth fill the stack."""
 
     def __init__(self, folder: Path, *, own: bool = False) -> None:
         self.folder, self.driver = folder, Driver()
@@ -140,8 +150,8 @@ class Captured:
         self.record = record.Record(images, folder, ["/side/lib"])
         self.record.driver = self.driver  # type: ignore[assignment]
 
-    def draw(self, *captures: tuple[int, int], last: bool = False) -> Recorded:
-        """`captures`: grid and number of each."""
+    def draw(self, *captures: tuple[int, int | None], last: bool = False) -> Recorded:
+        """`captures`: grid and number of each; None where nobody writes it."""
         self.left = [[Launch(grid=grid, number=number)] for grid, number in captures]
         number = self.record.number
         self.record.add([lambda: EVENTS.append("call")], 1, last=last)
@@ -156,7 +166,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "Memory", Memory)
     monkeypatch.setattr(record, "GraphSampler", Sampler)
     monkeypatch.setattr(record, "drawing_again", lambda torch: lambda: None)
-    monkeypatch.setattr(record, "_stirred", lambda torch: nullcontext())
+    monkeypatch.setattr(record, "_filled", filled)
     monkeypatch.setattr(record.Record, "_settings", lambda self: {})
 
 
@@ -170,14 +180,19 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def captured(sampler: Any, batch: int) -> int:
         of = next(one for one in made if getattr(one, "left", None))
-        of.driver.captures.append(of.left.pop(0))
+        launches = of.left.pop(0)
+        for launch in launches:
+            launch.number = (
+                int.from_bytes(bytes(FILLS or [0]) * 8, "little") if launch.number is None else launch.number
+            )
+        of.driver.captures.append(launches)
         return len(of.driver.captures) - 1
 
     monkeypatch.setattr(record, "_captured", captured)
     return begin
 
 
-STEADY = [(1, 100)] * 6
+STEADY = [(1, 100)] * 5
 
 
 def compared(process: Any, base: list[list[tuple[int, int]]], head: list[list[tuple[int, int]]], **more: Any) -> str:
@@ -211,19 +226,24 @@ def test_a_librarys_number_counts_in_every_draw(process: Any) -> None:
 
 
 def test_what_each_process_leaves_unwritten_is_no_number_in_any_draw(process: Any) -> None:
-    loose = [(1, number) for number in (100, 100, 103, 104, 105, 105)]
-    assert compared(process, [loose, [(1, 7)]], [loose, [(1, 9)]]) == ""
-    assert "bytes from 8" in compared(process, [loose, [(1, 7)]], [STEADY, [(1, 9)]]), "base alone computes it anew"
+    left = [(1, 99), (1, 100), (1, None), (1, None), (1, 103)]
+    assert compared(process, [left, [(1, 7)]], [left, [(1, 9)]]) == ""
+    assert "bytes from 8" in compared(process, [left, [(1, 7)]], [STEADY, [(1, 9)]]), "head writes it"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_first_capture_finds_no_memory_in_its_place_and_does_not_count(process: Any, own: bool) -> None:
+    assert compared(process, [[(2, 7), *STEADY[1:]]], [STEADY], own=own) == ""
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_path_that_only_some_executions_take_is_no_known_work(process: Any, own: bool) -> None:
-    second = [(1 + n % 2, 100) for n in range(6)]
+    second = [(1 + n % 2, 100) for n in range(5)]
     assert "its launch differs from capture to capture" in compared(process, [STEADY], [second], own=own)
 
 
 def test_own_numbers_that_change_from_call_to_call_are_no_known_work(process: Any) -> None:
-    counting = [(1, 100 + n) for n in range(6)]
+    counting = [(1, 100 + n) for n in range(5)]
     assert "its parameter 0 differs from capture to capture" in compared(process, [counting], [counting], own=True)
 
 
@@ -242,7 +262,7 @@ def test_a_managed_variable_is_not_compared(process: Any) -> None:
 
 
 def test_what_lies_behind_a_texture_is_not_compared(process: Any) -> None:
-    unread = process().draw(*[(1, TEXTURE)] * 6).work.unread
+    unread = process().draw(*[(1, TEXTURE)] * 5).work.unread
     assert unread == ["kernel kernel: it reads a texture or a surface, whose contents are not compared"]
 
 
@@ -255,9 +275,9 @@ def test_an_address_in_a_packed_structure_of_ones_own_is_not_compared(process: A
 
 
 def test_what_leads_into_a_file_is_its_place_there_unless_a_part_is_left_over(process: Any) -> None:
-    def parameter(*captures: int) -> Any:
+    def parameter(*captures: int | None) -> Any:
         return process().draw(*((1, number) for number in captures)).work.nodes[0].parameters[0]
 
-    still = parameter(*[LEFT_OVER] * 6)
+    still = parameter(*[LEFT_OVER] * 5)
     assert still.host == [] and still.bytes[16:] not in ("00" * 8, LEFT_OVER.to_bytes(8, "little").hex())
-    assert parameter(LEFT_OVER, LEFT_OVER, 3, 4, LEFT_OVER, LEFT_OVER).host == [8]
+    assert parameter(LEFT_OVER, LEFT_OVER, None, None, LEFT_OVER).host == [8]

@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 
 from perfci.worker.maps import Piece
 from perfci.worker.work.elf import demangled, functions, variables
-from perfci.worker.work.memory import Memory, _bounds
-from perfci.worker.work.record import _Capture, _padding, _stirred, _unsteady, _Values, drawing_again
+from perfci.worker.work.memory import HEAP, Memory, _bounds
+from perfci.worker.work.record import _Capture, _filled, _padding, _unsteady, _Values, drawing_again
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -56,34 +57,39 @@ def values(held: str, *addresses: int, function: str = "f") -> _Values:
 ADDRESS, NUMBER = "00" * 8, "11" * 8
 
 
+def filled(*launches: _Values | None, fills: Sequence[int | None] = (None, 0xA1, 0xB2, None)) -> list[_Capture]:
+    return [_Capture([one], [], fill) for one, fill in zip(launches, fills, strict=True)]
+
+
 @pytest.mark.parametrize(
-    ("captures", "padding"),
+    ("launches", "padding"),
     [
-        ([values(one) for one in ("001122", "001122", "00ff22", "00ff22", "003322", "003322")], [(set(), {1}, {1})]),
-        # Without a stir, too: somebody may compute it.
-        ([values(one) for one in ("001122", "00dd22", "00ff22", "001122", "001122")], [(set(), {1}, set())]),
-        ([values("001122"), values("00ff22"), values("00ee22")], [(set(), {1}, set())]),
-        ([values("001122"), values("001122")], [(set(), set(), set())]),
+        ([values(one) for one in ("001122", "00a122", "00b222", "003322")], [(set(), {1})]),
+        # Somebody computes it, or writes one of the bytes that filled the stack.
+        ([values(one) for one in ("001122", "00a122", "003322", "004422")], [(set(), set())]),
+        ([values(one) for one in ("00a122", "00a122", "00a122", "00a122")], [(set(), set())]),
         # Always an address: data, wherever it leads to.
-        ([values(ADDRESS, 0), values(NUMBER, 0)], [(set(), set(), set())]),
-        # An address in one, and none in the other.
-        ([values(ADDRESS, 0), values(NUMBER)], [({0}, set(range(8)), set())]),
-        ([values(ADDRESS + ADDRESS, 0, 8), values(ADDRESS + ADDRESS, 0)], [({8}, set(), set())]),
+        ([values(ADDRESS, 0)] * 4, [(set(), set())]),
+        # An address in some, and none in the others.
+        ([values(ADDRESS, 0), values("a1" * 8), values("b2" * 8), values(NUMBER)], [({0}, set(range(8)))]),
+        ([values(ADDRESS + ADDRESS, 0, 8), *[values(ADDRESS + ADDRESS, 0)] * 3], [({8}, set())]),
         # Another launch, or one of the side's own.
-        ([values("001122"), values("00ff22", function="g")], None),
-        ([values("001122"), values("00ff2233")], None),
-        ([values("001122"), None], None),
-        ([None, None], None),
+        ([*[values("001122")] * 3, values("00ff22", function="g")], None),
+        ([*[values("001122")] * 3, values("00ff2233")], None),
+        ([*[values("001122")] * 3, None], None),
+        ([*[values("001122")] * 3, values("001122")._replace(own=True)], None),
+        ([None] * 4, None),
     ],
 )
-def test_padding_is_what_differs_from_capture_to_capture(captures: list, padding: list | None) -> None:
-    assert _padding([[one] for one in captures]) == [padding]
+def test_padding_is_what_holds_the_byte_that_filled_the_stack(launches: list, padding: list | None) -> None:
+    assert _padding(filled(*launches)) == [padding]
 
 
 def test_captures_that_launch_more_or_less_tell_of_no_padding() -> None:
     """Which launch is which is not known: what differs may be data of two."""
-    assert _padding([[values("00"), values("00")], [values("01")]]) == []
-    assert _padding([]) == []
+    several = filled(*[values("00")] * 4)
+    assert _padding([*several[:-1], _Capture([values("00"), values("01")], [])]) == []
+    assert _padding([]) == _padding(several[:2]) == [], "a byte of one capture may be a number"
 
 
 def launched(held: str, *addresses: int, own: bool = True, grid: int = 1, function: str = "f") -> _Values:
@@ -154,7 +160,7 @@ def test_names_of_cpp_are_written_for_people() -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_bytes_that_nobody_writes_differ_between_stirred_calls(tmp_path: Path) -> None:
+def test_bytes_that_nobody_writes_hold_what_fills_the_stack(tmp_path: Path) -> None:
     """As an operator's structures do: a function's variables, and no other call between."""
     path = tmp_path / "left.so"
     code = '#include <string.h>\nvoid left(char *out) { char some[2048]; __asm__("" : "=m"(some)); memcpy(out, some, 2048); }'
@@ -166,15 +172,12 @@ def test_bytes_that_nobody_writes_differ_between_stirred_calls(tmp_path: Path) -
         left(out)
         return out.raw
 
-    still = [called() for _ in range(5)]
-    with _stirred(None):
-        stirred = [called() for _ in range(5)]
-
-    def differing(several: list[bytes]) -> int:
-        return sum(len(set(values)) > 1 for values in zip(*several, strict=True))
-
-    assert differing(stirred) > 1500
-    assert differing(still) < 500
+    plain = called()
+    for fill in (0x5A, 0xC3):
+        with _filled(None, fill):
+            held = called()
+        assert held.count(fill) > 1500
+        assert plain.count(fill) < 500
     assert sys.gettrace() is None or "coverage" in sys.modules
 
 
@@ -200,12 +203,14 @@ def test_an_address_of_the_host_leads_to_a_place_in_a_file_or_is_no_small_number
     memory = Memory.__new__(Memory)
     memory.mapped = [
         Piece(1 << 22, 1 << 23, "r-xp", "/usr/bin/python3"),  # not position-independent
+        Piece(1 << 23, 1 << 24, "rw-p", HEAP),
         Piece(high, high + (1 << 30), "rw-p", ""),
         Piece(high + (1 << 30), high + (2 << 30), "r-xp", "/lib/torch.so", 4096),
     ]
     for number in (0, 5_000_000, 1 << 22, high - 1, high + (2 << 30), (1 << 63) + 5):
         assert memory.of_host(number) is None
     assert memory.of_host(high + 64) is memory.of_host(high + 16_000_000) is None, "a number beside half an address"
+    assert memory.of_host((1 << 23) + 64) == (HEAP, 0)
     assert memory.of_host(high + (1 << 29)) == ("", 0)
     assert memory.of_host(high + (1 << 30) + 7) == ("/lib/torch.so", 4096 + 7)
 

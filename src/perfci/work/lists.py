@@ -26,10 +26,10 @@ class Parameter(Document):
     """Of each address its offset, then as in Place."""
     host: Items[Size] = Field(default_factory=list)
     """In a library kernel: offsets of host addresses that the GPU cannot follow."""
-    loose: Items[Size] = Field(default_factory=list)
-    """In a library kernel: bytes that differ between captures in one process."""
+    heap: Items[Size] = Field(default_factory=list)
+    """Of addresses of the heap that small numbers may equal."""
     unwritten: Items[Size] = Field(default_factory=list)
-    """Of these, those that differ only where the stack was overwritten before."""
+    """In a library kernel: bytes that nobody writes."""
 
 
 class End(Document):

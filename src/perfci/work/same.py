@@ -4,7 +4,6 @@ What is not known to be the same is a difference. Lists of two processes of a si
 but for padding in library kernels' parameters: nobody writes it, and it holds whatever lay there.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,10 +26,6 @@ _PARTS = {
 _ADDRESSES = ":names addresses"
 """Ends the digest of memory that holds addresses: what lies there was not read."""
 _WORD = 8
-_NUMBER = 4
-"""Bytes of one value: where both sides leave some of them unwritten, others may be alike by chance."""
-_MOST_MASKS = 64
-"""Of like launches: each is compared with all."""
 _NAME, _REASON = 60, 400
 """Characters of a kernel's name, and of a recorded reason."""
 
@@ -102,97 +97,42 @@ def _unknown(one: Recorded) -> str:
 
 
 def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[int, int, int]]:
-    """Bytes, as node, parameter and offset, that differ between captures or processes, and those of addresses of the
-    host, held by every process, or by some of a side and not by all: the same kernel reads them in none."""
+    """Bytes, as node, parameter and offset, that are the same kernel's padding: every process shows that nobody writes
+    them, or they hold addresses of the host."""
     found: set[tuple[int, int, int]] = set()
     if all(one.work is base[0].work for one in (*base, *head)):
         return found
     walks = [[node for _, node in walk(one.work)] for one in (*base, *head)]
-    unwritten = [_unwritten(nodes) for nodes in walks]
     for number, nodes in enumerate(zip(*walks, strict=False)):
         # Another image may have other parameters in the same places, and own code may compute what differs.
         if len({node.image for node in nodes}) != 1 or any(node.own is not False for node in nodes):
             continue
         for index, same in enumerate(zip(*(node.parameters or [] for node in nodes), strict=False)):
-            values = [bytes.fromhex(one.bytes) for one in same]
-            if len({len(value) for value in values}) != 1:
+            if len({len(one.bytes) for one in same}) != 1:
                 continue
-            ours, theirs = same[: len(base)], same[len(base) :]
-            found |= {(number, index, at) for at in _loose(ours, theirs)}
-            found |= {(number, index, at) for at in _in_all(of[number][index] for of in unwritten)}
-            for at in _of_host(ours, theirs):
+            found |= {(number, index, at) for at in _in_all(one.unwritten for one in same)}
+            for at in _of_host(same[: len(base)], same[len(base) :]):
                 found |= {(number, index, place) for place in range(at, at + _WORD)}
     return found
 
 
-def _unwritten(nodes: Sequence[Node]) -> list[list[set[int]]]:
-    """Return for each node and parameter the bytes that a launch of the process shows to be unwritten which is the same
-    kernel on the same grid, with the same numbers wherever its own do not change, in all its parameters."""
-    groups: dict[object, list[int]] = {}
-    for number, node in enumerate(nodes):
-        places = tuple(
-            (one.offset, len(one.bytes), tuple(at for at, *_ in one.places)) for one in node.parameters or []
-        )
-        launch = node.function, node.image, node.grid, node.block, node.shared, str(node.launch), places
-        groups.setdefault(launch, []).append(number)
-    found: list[list[set[int]]] = [[set() for _ in node.parameters or []] for node in nodes]
-    for group in groups.values():
-        held = {number: bytes.fromhex("".join(one.bytes for one in nodes[number].parameters or [])) for number in group}
-        masks: dict[int, list[int]] = {}
-        for number in group:
-            masks.setdefault(_mask(nodes[number]), []).append(number)
-        for mask, showing in itertools.islice(masks.items(), _MOST_MASKS):
-            plain = {number: int.from_bytes(value, "little") & ~mask for number, value in held.items()}
-            shown: dict[int, list[set[int]]] = {}
-            for number in showing:
-                parts = shown.setdefault(plain[number], [set() for _ in found[number]])
-                for part, one in zip(parts, nodes[number].parameters or [], strict=True):
-                    part.update(one.unwritten)
-            for number in group:
-                for part, more in zip(found[number], shown.get(plain[number], []), strict=False):
-                    part.update(more)
-    return found
+def _of_host(*sides: Sequence[Parameter]) -> set[int]:
+    """Where every process holds an address of the host, or some of a side whose others hold something else; of the
+    heap, where each of a side holds another."""
+    found = _in_all(one.host for side in sides for one in side)
+    for side in sides:
+        some = set().union(*(one.host for one in side)) - _in_all(one.host for one in side)
+        found |= {at for at in some if len(_words(side, at)) > 1}
+    heap = _in_all(one.heap for side in sides for one in side)
+    return found | {at for at in heap if all(len(_words(side, at)) == len(side) for side in sides)}
 
 
-def _mask(node: Node) -> int:
-    """Ones where bytes of its parameters, one behind the other, change from capture to capture."""
-    mask = bytearray()
-    for one in node.parameters or []:
-        own = bytearray(len(one.bytes) // 2)
-        for at in one.loose:
-            if at < len(own):
-                own[at] = 0xFF
-        mask += own
-    return int.from_bytes(mask, "little")
+def _words(side: Iterable[Parameter], at: int) -> set[str]:
+    return {one.bytes[2 * at : 2 * (at + _WORD)] for one in side}
 
 
-def _of_host(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
-    """Where every process holds an address of the host, or some of a side whose others hold something else."""
-    sides = [[set(one.host) for one in side] for side in (base, head)]
-    found = _in_all(itertools.chain(*sides))
-    for side, hosts in zip((base, head), sides, strict=True):
-        for at in set().union(*hosts) - _in_all(hosts):
-            if len({one.bytes[2 * at : 2 * (at + _WORD)] for one in side}) > 1:
-                found.add(at)
-    return found
-
-
-def _in_all(several: Iterable[set[int]]) -> set[int]:
-    return set.intersection(*several)
-
-
-def _loose(base: Sequence[Parameter], head: Sequence[Parameter]) -> set[int]:
-    """Bytes that nobody writes, as processes differ in them or show. What each process of one side has for itself, and
-    none of the other, is a value that somebody computes; and so is what plain captures of a process differ in."""
-    some, every, computed = [], [], set[int]()
-    for side in (base, head):
-        held = zip(*(bytes.fromhex(one.bytes) for one in side), strict=True)
-        apart = {at for at, values in enumerate(held) if len(set(values)) > 1}
-        computed |= set().union(*(set(one.loose) - set(one.unwritten) for one in side))
-        some.append(apart.union(*(one.unwritten for one in side)))
-        every.append(apart | _in_all(set(one.unwritten) for one in side))
-    both = {at // _NUMBER for at in some[0] & some[1]}
-    return {at for n in (0, 1) for at in some[n] if at not in every[n] or at // _NUMBER in both} - computed
+def _in_all(several: Iterable[Iterable[int]]) -> set[int]:
+    return set.intersection(*map(set, several))
 
 
 # ---------------------------------------------------------------- what differs between two lists

@@ -35,6 +35,8 @@ _LEAST_HALF = 1 << 24
 """Smaller numbers of 4 bytes are taken for numbers, whatever lies beside them."""
 _LEAST_ADDRESS = 1 << 20
 """Smaller words are numbers."""
+HEAP = "[heap]"
+"""In the kernel's list of mappings; near zero where the interpreter is not position-independent."""
 _LEAST_PAIR, _BELOW = 1 << 42, 1 << 36
 """Below the first lie mappings of the driver's own, to which pairs of small numbers of 4 bytes point; where torch's
 memory does, too, others' may so many bytes below it."""
@@ -66,11 +68,13 @@ class Memory:
 
     def of_host(self, address: int) -> Optional[tuple[str, int]]:
         """Return where an address of this process's memory leads to: in a mapped file path and offset, else an empty
-        path; None for what may be a small number beside half an address."""
+        path; HEAP for what may also be a number; None for what may be a small number beside half an address."""
         at = bisect.bisect_right(self.mapped, (address, float("inf"))) - 1
-        if address < _LEAST_PAIR or at < 0 or address >= self.mapped[at].end:
+        if at < 0 or address >= self.mapped[at].end:
             return None
         piece = self.mapped[at]
+        if address < _LEAST_PAIR:
+            return (HEAP, 0) if piece.path == HEAP else None
         if piece.path.startswith("/"):
             return piece.path, piece.offset + address - piece.begin
         return ("", 0) if address & 0xFFFFFFFF >= _LEAST_HALF else None

@@ -22,13 +22,10 @@ from ..proof.flags import flags
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, OpaqueWork
 from .elf import demangled
 from .images import Images
-from .memory import Memory
+from .memory import HEAP, Memory
 
 _WORD = 8
 _MOST_NODES = 20_000
-STIRRED = False, False, True, True, False, False
-"""Captures of the first draw: what differs in those alone whose stack was stirred before is a byte that nobody
-writes."""
 MOST_TITLE = 20_000
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
@@ -36,7 +33,6 @@ _BALLAST = 500
 """Of up to 4 KiB, as of torch's calls."""
 
 
-_NOISE = 1 << 17
 _QUIET = re.compile(
     "(LOAD|STORE)_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|POP_|COPY|SWAP|DUP_|ROT_|PUSH_NULL|CACHE|RESUME|NOP|JUMP_|PRECALL|"
     "EXTENDED_ARG|KW_NAMES|RETURN_|MAKE_|BUILD_"
@@ -44,7 +40,7 @@ _QUIET = re.compile(
 """Instructions that call no operator."""
 
 
-class _Noise(ctypes.Structure):
+class _Block(ctypes.Structure):
     _fields_ = [("held", ctypes.c_ubyte * (1 << 15))]
 
 
@@ -80,29 +76,28 @@ class Record:
         torch, pool = sampler.rig.torch, sampler.rig.pool
         redraw = drawing_again(torch)
         captures: list[_Capture] = []
-        held: list[int] = []
-        turns = (False,) if self.number else STIRRED
-        try:
-            for turn, stirring in enumerate(turns, 1):
-                held += [_LIBC.malloc(ctypes.c_size_t(16 + 16 * size)) for size in os.urandom(_BALLAST * stirring)]
-                redraw()
-                with _stirred(torch) if stirring else contextlib.nullcontext():
-                    graph = _captured(sampler, batch)
-                memory = Memory(torch, self.driver, pool, contents=turn == len(turns))
-                recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
-                captures.append(_Capture(list(recorder.values(graph)), list(recorder.besides(graph))))
-            launches = [
-                None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0].launches
-            ]
-            if not self.number:
-                self.launches, self.padding = launches, _padding([one.launches for one in captures])
-            if why := _unsteady(captures):
-                recorder.unread.add(why)
-            recorder.padding = self.padding if launches == self.launches else []
-            found = recorder.graph(graph)
-        finally:
-            for address in held:
-                _LIBC.free(ctypes.c_void_p(address))
+        fills: list[Optional[int]] = (
+            [None] if self.number else [None, *random.SystemRandom().sample(range(256), 2), None]
+        )
+        if not self.number:
+            redraw()
+            _captured(sampler, batch)  # whose memory the others find in its place
+        for turn, fill in enumerate(fills, 1):
+            redraw()
+            with contextlib.nullcontext() if fill is None else _filled(torch, fill):
+                graph = _captured(sampler, batch)
+            memory = Memory(torch, self.driver, pool, contents=turn == len(fills))
+            recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
+            captures.append(_Capture(list(recorder.values(graph)), list(recorder.besides(graph)), fill))
+        launches = [
+            None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0].launches
+        ]
+        if not self.number:
+            self.launches, self.padding = launches, _padding(captures)
+        if why := _unsteady(captures):
+            recorder.unread.add(why)
+        recorder.padding = self.padding if launches == self.launches else []
+        found = recorder.graph(graph)
         for digest in recorder.images_of_own:
             (self.folder / digest).write_bytes(self.images.held[digest])
         written = {
@@ -158,23 +153,22 @@ def displace_heap() -> None:
 
 
 @contextlib.contextmanager
-def _stirred(torch: Any) -> Iterator[None]:
-    """Overwrite the stack before each instruction of Python: bytes of a launch's structures that nobody writes hold
-    what calls before left there, and differ then."""
-    noise = bytearray(os.urandom(_NOISE))
+def _filled(torch: Any, fill: int) -> Iterator[None]:
+    """Fill the unused stack with a byte before each instruction of Python: where that byte is in a launch's structures,
+    nobody wrote another."""
+    block = _Block.from_buffer(bytearray([fill]) * ctypes.sizeof(_Block))
 
-    def stir(frame: Any, event: str, _: Any) -> Any:
-        frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = stir, True, False  # in this order, for Python 3.12
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        frame.f_trace, frame.f_trace_opcodes, frame.f_trace_lines = trace, True, False  # in this order, for Python 3.12
         if event == "call" or (event == "opcode" and _works(frame.f_code, frame.f_lasti)):
-            first = int.from_bytes(os.urandom(2), "little")
-            _LIBC.getpid(_Noise.from_buffer(noise, first))  # a structure by value lies on the stack
-        return stir
+            _LIBC.getpid(block)  # a structure by value lies on the stack
+        return trace
 
     if torch is not None and "torch._dynamo" in sys.modules:  # which would compile it, too
-        stir = torch.compiler.disable(stir)
+        trace = torch.compiler.disable(trace)
     before = sys.gettrace()
     sys._getframe().f_trace_opcodes = True  # which Python 3.12 asks as tracing begins
-    sys.settrace(stir)
+    sys.settrace(trace)
     try:
         yield
     finally:
@@ -206,6 +200,8 @@ class _Capture(NamedTuple):
     launches: list[Optional[_Values]]
     besides: list[object]
     """What else each node is, and what waits for what."""
+    fill: Optional[int] = None
+    """The byte that filled the stack before."""
 
 
 class _Padding(NamedTuple):
@@ -213,22 +209,22 @@ class _Padding(NamedTuple):
 
     none: set[int]
     """Words that only look like addresses."""
-    loose: set[int]
-    """Bytes that differ between captures."""
     unwritten: set[int]
-    """Of these, those that plain captures agree in, before and behind the stirred ones."""
+    """Bytes that nobody writes."""
 
 
-_NO_PADDING = _Padding(set(), set(), set())
+_NO_PADDING = _Padding(set(), set())
 
 
-def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[list[_Padding]]]:
+def _padding(captures: Sequence[_Capture]) -> list[Optional[list[_Padding]]]:
     """Return the padding of each launch's parameters, None where nothing may be left out; nothing where launches cannot
-    be matched. The first two captures and the last two are plain. A word that is an address in only some is none."""
-    if len({len(one) for one in captures}) != 1:
+    be matched. Bytes that hold what filled the stack, another byte each time, are written by nobody. A word that is an
+    address in only some captures is none."""
+    fills = [one.fill for one in captures]
+    if len({len(one.launches) for one in captures}) != 1 or len({*fills} - {None}) < 2:
         return []
     found: list[Optional[list[_Padding]]] = []
-    for same in zip(*captures):
+    for same in zip(*(one.launches for one in captures)):
         several = [one for one in same if one is not None and not one.own]
         shapes = {(one.function, tuple(map(len, one.parameters))) for one in several}
         if len(several) < len(captures) or len(shapes) != 1:
@@ -238,11 +234,10 @@ def _padding(captures: Sequence[Sequence[Optional[_Values]]]) -> list[Optional[l
         for index, value in enumerate(several[0].parameters):
             always = set.intersection(*(set(one.addresses[index]) for one in several))
             free = set(range(len(value))).difference(*(range(at, at + _WORD) for at in always))
-            held = [one.parameters[index] for one in several]
-            loose = {at for at in free if len({one[at] for one in held}) > 1}
-            unwritten = {at for at in loose if held[0][at] == held[1][at] and held[-2][at] == held[-1][at]}
+            filled = [(fill, one.parameters[index]) for fill, one in zip(fills, several) if fill is not None]
+            unwritten = {at for at in free if all(held[at] == fill for fill, held in filled)}
             none = set().union(*(one.addresses[index] for one in several)) - always
-            parts.append(_Padding(none, loose, unwritten))
+            parts.append(_Padding(none, unwritten))
         found.append(parts)
     return found
 
@@ -439,25 +434,29 @@ class _Recorder:
                 raise OpaqueWork("an address stands where compilers put none")
             if any(self.driver.is_texture(word) for at, word in words.items() if not at % _WORD):
                 raise OpaqueWork("it reads a texture or a surface, whose contents are not compared")
-            none, loose, unwritten = padding[index] if padding is not None else _NO_PADDING
+            none, unwritten = padding[index] if padding is not None else _NO_PADDING
             plain, places = bytearray(value), []
             for at, word in words.items():
                 place = None if at % _WORD or at in none else self.memory.find(word)
                 if place is not None:
                     plain[at : at + _WORD] = bytes(_WORD)
                     places.append([at, *place])
-            host = []
+            host, heap = [], []
             if not own and not self.memory.shared:
                 taken = {at for first, *_ in places for at in range(first, first + _WORD)}
                 for at, word in words.items():
                     whole = range(at, at + _WORD)
-                    if taken.isdisjoint(whole) and (leads := self.memory.of_host(word)) is not None:
-                        taken.update(whole)
-                        if leads[0] and unwritten.isdisjoint(whole):  # else but a part of it is left over
-                            plain[at : at + _WORD] = _digest(os.path.basename(leads[0]), leads[1])
-                        else:
-                            host.append(at)
-            kinds = {"host": host, "loose": sorted(loose), "unwritten": sorted(unwritten)}
+                    if not taken.isdisjoint(whole) or (leads := self.memory.of_host(word)) is None:
+                        continue
+                    if leads[0] == HEAP:
+                        heap += [] if at % _WORD else [at]
+                        continue
+                    taken.update(whole)
+                    if leads[0] and unwritten.isdisjoint(whole):  # else but a part of it is left over
+                        plain[at : at + _WORD] = _digest(os.path.basename(leads[0]), leads[1])
+                    else:
+                        host.append(at)
+            kinds = {"host": host, "heap": heap, "unwritten": sorted(unwritten)}
             found.append({"offset": offset, "bytes": plain.hex(), "places": places, **kinds})
         return found
 
