@@ -271,7 +271,7 @@ def test_an_address_of_the_heap_is_no_data_where_each_process_has_another() -> N
     assert told(first + second, third + first) == ""
     assert "parameter 0, bytes from 0" in told(first * 2, second * 2)
     assert "head differs from process to process" in told(first * 2, second + third)
-    assert "differs from process to process" in told(first + second, third + [simple(**parameter("40" * 8))])
+    assert "differs from process to process" in told(first + second, [*third, simple(**parameter("40" * 8))])
 
 
 def test_what_differs_within_a_side_is_no_work_to_compare() -> None:

@@ -29,10 +29,9 @@ _MOST_NODES = 20_000
 MOST_TITLE = 20_000
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
-_BALLAST = 500
-"""Of up to 4 KiB, as of torch's calls."""
-
-
+_CACHED, _CHUNKS = range(24, 1033, 16), 7
+"""Sizes that a thread of glibc caches free chunks of, and how many of each (malloc.c: TCACHE_MAX_BINS,
+TCACHE_FILL_COUNT)."""
 _QUIET = re.compile(
     "(LOAD|STORE)_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|POP_|COPY|SWAP|DUP_|ROT_|PUSH_NULL|CACHE|RESUME|NOP|JUMP_|PRECALL|"
     "EXTENDED_ARG|KW_NAMES|RETURN_|MAKE_|BUILD_"
@@ -81,9 +80,11 @@ class Record:
         )
         if not self.number:
             redraw()
+            displace_heap()
             _captured(sampler, batch)  # whose memory the others find in its place
         for turn, fill in enumerate(fills, 1):
             redraw()
+            displace_heap()
             with contextlib.nullcontext() if fill is None else _filled(torch, fill):
                 graph = _captured(sampler, batch)
             memory = Memory(torch, self.driver, pool, contents=turn == len(fills))
@@ -147,9 +148,12 @@ def drawing_again(torch: Any) -> Callable[[], None]:
 
 
 def displace_heap() -> None:
-    """Allocate random sizes for good: heap addresses in padding then differ between forks, and show."""
-    for size in os.urandom(_BALLAST):
-        _LIBC.malloc(ctypes.c_size_t(16 + 16 * size))
+    """Leave other chunks to each fork, and as many: heap addresses in padding then differ between forks, and show,
+    while glibc takes the same ways, which leave the same numbers there."""
+    for size in _CACHED:
+        chunks = [_LIBC.malloc(ctypes.c_size_t(size)) for _ in range(2 * _CHUNKS)]
+        for chunk in random.SystemRandom().sample(chunks, _CHUNKS):
+            _LIBC.free(ctypes.c_void_p(chunk))
 
 
 @contextlib.contextmanager
