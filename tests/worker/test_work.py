@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfci.worker.maps import Piece
+from perfci.worker.work.captures import Capture, Values, drawing_again, filled, padding_of, why_unsteady
 from perfci.worker.work.elf import demangled, functions, variables
-from perfci.worker.work.memory import HEAP, Memory, _bounds
-from perfci.worker.work.record import _Capture, _filled, _padding, _unsteady, _Values, drawing_again
+from perfci.worker.work.memory import HEAP, Destination, Memory, _bounds
 from tests.work.recorded import documents
 
 IMAGES = [bytes.fromhex(held) for held in documents()["images"].values()]
@@ -46,19 +46,20 @@ def test_damaged_images_name_something_or_nothing(image: bytes, data: st.DataObj
 TENSOR = 1 << 40
 
 
-def unsteady(*launches: _Values | None) -> str:
-    return _unsteady([_Capture([one], [0]) for one in launches])
+def unsteady(*launches: Values | None) -> str:
+    """The first two times over: as what finds no memory in its place."""
+    return why_unsteady([Capture([one], [0]) for one in (*launches[:1], *launches)])
 
 
-def values(held: str, *addresses: int, function: str = "f") -> _Values:
-    return _Values(function, [bytes.fromhex(held)], [dict.fromkeys(addresses, (False, TENSOR))])
+def values(held: str, *addresses: int, function: str = "f") -> Values:
+    return Values(function, [bytes.fromhex(held)], [dict.fromkeys(addresses, Destination(False, TENSOR))])
 
 
 ADDRESS, NUMBER = "00" * 8, "11" * 8
 
 
-def filled(*launches: _Values | None, fills: Sequence[int | None] = (None, 0xA1, 0xB2, None)) -> list[_Capture]:
-    return [_Capture([one], [], fill) for one, fill in zip(launches, fills, strict=True)]
+def stirred(*launches: Values | None, fills: Sequence[int | None] = (None, 0xA1, 0xB2, None)) -> list[Capture]:
+    return [Capture([one], [], fill) for one, fill in zip(launches, fills, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -82,17 +83,17 @@ def filled(*launches: _Values | None, fills: Sequence[int | None] = (None, 0xA1,
     ],
 )
 def test_padding_is_what_holds_the_byte_that_filled_the_stack(launches: list, padding: list | None) -> None:
-    assert _padding(filled(*launches)) == [padding]
+    assert padding_of(stirred(*launches)) == [padding]
 
 
 def test_captures_that_launch_more_or_less_tell_of_no_padding() -> None:
     """Which launch is which is not known: what differs may be data of two."""
-    several = filled(*[values("00")] * 4)
-    assert _padding([*several[:-1], _Capture([values("00"), values("01")], [])]) == []
-    assert _padding([]) == _padding(several[:2]) == [], "a byte of one capture may be a number"
+    several = stirred(*[values("00")] * 4)
+    assert padding_of([*several[:-1], Capture([values("00"), values("01")], [])]) == []
+    assert padding_of([]) == padding_of(several[:2]) == [], "a byte of one capture may be a number"
 
 
-def launched(held: str, *addresses: int, own: bool = True, grid: int = 1, function: str = "f") -> _Values:
+def launched(held: str, *addresses: int, own: bool = True, grid: int = 1, function: str = "f") -> Values:
     launch = ((grid, 1, 1), (128, 1, 1), 0)
     return values(held, *addresses, function=function)._replace(own=own, launch=launch)
 
@@ -117,8 +118,8 @@ def test_executions_that_launch_something_else_each_time_are_not_compared(captur
     assert said.startswith(why) and bool(said) == bool(why)
 
 
-def pointing(address: int, *, own: bool = True, graph: bool = False) -> _Values:
-    return _Values("f", [bytes(8)], [{0: (graph, address)}], own, ((1, 1, 1), (32, 1, 1), 0))
+def pointing(address: int, *, own: bool = True, graph: bool = False) -> Values:
+    return Values("f", [bytes(8)], [{0: Destination(graph, address)}], own, ((1, 1, 1), (32, 1, 1), 0))
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -127,13 +128,24 @@ def test_executions_that_read_other_memory_at_times_are_not_compared(own: bool) 
     said = "kernel f: its parameter 0 leads elsewhere from capture to capture"
     assert unsteady(here, here) == unsteady(graph, graph) == ""
     assert unsteady(here, there) == unsteady(here, graph) == said
+    assert unsteady(pointing(512, own=own, graph=True), graph) == said
+
+
+def test_the_first_capture_may_have_its_own_memory_elsewhere_and_nothing_else() -> None:
+    def captured(offset: int, *, inside: bool = True, beside: int = 0) -> Capture:
+        return Capture([pointing(offset, graph=inside)], [beside, Destination(inside, offset)])
+
+    steady = [captured(0)] * 3
+    assert why_unsteady([captured(512), *steady]) == ""
+    assert why_unsteady([*steady, captured(512)]) == "what it gives the GPU differs from capture to capture"
+    assert why_unsteady([captured(0, inside=False), *steady]) == why_unsteady([captured(0, beside=1), *steady]) != ""
 
 
 def test_executions_that_do_more_at_times_are_not_compared() -> None:
     one = launched("00")
-    several = [_Capture([one], [0, 1]), _Capture([one], [0])]
-    assert _unsteady(several) == "what it gives the GPU differs from capture to capture"
-    assert _unsteady(several[:1]) == ""
+    several = [Capture([one], [0, 1]), Capture([one], [0])]
+    assert why_unsteady(several) == "what it gives the GPU differs from capture to capture"
+    assert why_unsteady(several[:1]) == why_unsteady([*several[:1] * 3]) == ""
 
 
 @pytest.mark.torch
@@ -174,7 +186,7 @@ def test_bytes_that_nobody_writes_hold_what_fills_the_stack(tmp_path: Path) -> N
 
     plain = called()
     for fill in (0x5A, 0xC3):
-        with _filled(None, fill):
+        with filled(None, fill):
             held = called()
         assert held.count(fill) > 1500
         assert plain.count(fill) < 500

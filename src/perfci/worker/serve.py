@@ -31,9 +31,10 @@ from .scripts.held import Stuck, leave_all
 from .scripts.kernel import ScriptKernel
 from .scripts.reached import device_bytes
 from .scripts.reaching import end_sessions
+from .work.captures import displace_heap
 from .work.driver import OpaqueWork
 from .work.images import Images
-from .work.record import Record, displace_heap
+from .work.record import Record
 
 SETS_APART = 256
 """Between the numbers of two placements' first sets: at least `MOST_SETS` of measure/timing.py."""

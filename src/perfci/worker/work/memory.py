@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ..maps import pieces
 from .driver import Driver
@@ -40,6 +40,15 @@ HEAP = "[heap]"
 _LEAST_PAIR, _BELOW = 1 << 42, 1 << 36
 """Below the first lie mappings of the driver's own, to which pairs of small numbers of 4 bytes point; where torch's
 memory does, too, others' may so many bytes below it."""
+
+
+class Destination(NamedTuple):
+    """Where an address leads to, comparable from capture to capture."""
+
+    inside: bool
+    """It lies in the graph's own memory, which each capture has elsewhere."""
+    offset: int
+    """In its block there, else the address; bytes."""
 
 
 class Memory:
@@ -85,12 +94,11 @@ class Memory:
             self.known[address] = address >= _LEAST_ADDRESS and self.driver.memory(address) is not None
         return self.known[address]
 
-    def settled(self, address: int) -> tuple[bool, int]:
-        """Return whether an address lies in the graph's own memory, which each capture has elsewhere, and the offset in
-        its block, else the address."""
+    def destination(self, address: int) -> Destination:
+        """Return where an address leads to."""
         block = self._block(address)
         inside = block is not None and block[0] == "of the graph"
-        return inside, address - block[1] if inside and block is not None else address
+        return Destination(inside, address - block[1] if inside and block is not None else address)
 
     def find(self, address: int) -> Optional[tuple[int, int, int]]:
         """Return the allocation's number, the offset and the alignment, or None."""
