@@ -27,7 +27,7 @@ define install
 endef
 
 run: $(VENV)/runs
-	$(BIN)/perfci compare --base HEAD --measure-all
+	$(BIN)/perfci compare HEAD --measure-all
 
 test: $(VENV)/ready $(NPM)
 	$(BIN)/python -m pytest -m "not slow and not alone" $(BESIDE)

@@ -167,7 +167,7 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
     changes, sided, chance = [], 0, 0.0
     start = time.monotonic()
     cpu = ("--device", "cpu") if kind in ("slower", "python", "torch") else ()
-    asked = ("--device", "cuda", *GPU_CASES) if kind == "gpu" else cpu
+    asked = ("--device", "cuda", *(word for case in GPU_CASES for word in ("-k", case))) if kind == "gpu" else cpu
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder)
         base = make(kind, repo)

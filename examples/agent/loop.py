@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 clone, copy, *program = sys.argv[1:]
-judge = ["perfci", "compare", "--base", "HEAD", "--only", "src/**", "--claim", "*: 10%", "--json"]
+judge = ["perfci", "compare", "HEAD", "--only", "src/**", "--claim", "*: 10%", "--json"]
 answer: dict = {}
 for attempt in range(1, 11):
     subprocess.run(program, cwd=copy, input=json.dumps(answer), text=True, check=True)

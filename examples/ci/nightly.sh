@@ -20,7 +20,7 @@ git checkout --quiet --detach "$now"
 out=$results/$(date +%Y-%m-%d-%H%M%S)
 mkdir -p "$results"
 code=0
-log=$(perfci compare --base "$last" --committed --out "$out" "$@" 2>&1) || code=$?
+log=$(perfci compare "$last" --committed --out "$out" "$@" 2>&1) || code=$?
 if [ "$code" -le 1 ]; then # judged: the next night compares with this one
     git update-ref "$judged" "$now"
 fi

@@ -18,4 +18,4 @@ if [ -n "$branch" ]; then
     git fetch --quiet origin "+refs/heads/$branch:refs/remotes/origin/$branch" || lost "$branch"
     base=origin/$branch
 fi
-exec perfci compare --base "$base" --committed "$@"
+exec perfci compare "$base" --committed "$@"

@@ -25,10 +25,10 @@ def test_nothing_there_is_about_the_suite_that_ships(tmp_path, capsys):
     assert settle([], tmp_path) == ["run", *suite, *out]
     assert settle(["run", "--quick"], tmp_path) == ["run", *suite, *out, "--quick"]
     assert settle(["list", "--plan"], tmp_path) == ["list", *suite, "--plan"]
-    mount = f'docker run --gpus all -v "$PWD:{tmp_path}" perfci compare --base main'
+    mount = f'docker run --gpus all -v "$PWD:{tmp_path}" perfci compare main'
     line = f"nothing is mounted at {tmp_path}, so this is the suite that ships; for a repository: {mount}"
     assert told(capsys) == [line] * 3
-    for args in (["doctor"], ["--help"], ["compare", "--base", "main"], ["init"]):
+    for args in (["doctor"], ["--help"], ["compare", "main"], ["init"]):
         assert settle(args, tmp_path) == args
     assert told(capsys) == []
 
@@ -62,7 +62,7 @@ def test_without_a_base_or_a_repository_the_tree_is_measured_alone(repo, tmp_pat
 
 
 def test_arguments_are_taken_as_they_are(repo, capsys):
-    for arguments in (["compare", "--base", "HEAD~1", "a*"], ["compare", "--prepare", "/sides"]):
+    for arguments in (["compare", "HEAD~1", "-k", "a*"], ["compare", "--prepare", "/sides"]):
         assert settle(arguments, repo.root) == arguments
         said = capsys.readouterr().err
         assert all("GPU" in line for line in said.splitlines())

@@ -91,7 +91,7 @@ def test_the_commit_is_found_past_merges_commits_that_do_not_build_and_a_case_th
     line.plain(5)
     before = repo.git("status", "--porcelain", "--branch"), repo.git("for-each-ref")
 
-    run, found = bisected(repo, line.commits["first"], "main", "adding")
+    run, found = bisected(repo, line.commits["first"], "main", "-k", "adding")
 
     assert run.code == 0, run.out + run.err
     (one,) = found["ranges"]
@@ -111,7 +111,7 @@ def test_one_unchanged_range_ends_at_once(repo: Repo) -> None:
     line = Line(repo)
     line.plain(3)
 
-    run, found = bisected(repo, "main~3", "main", "adding", "--json")
+    run, found = bisected(repo, "main~3", "main", "-k", "adding", "--json")
 
     assert run.code == 1, run.err
     assert json.loads(run.out) == found
@@ -129,13 +129,13 @@ def test_killed_in_the_middle_it_goes_on(repo: Repo) -> None:
     culprit = line.commit("adds with care")
     line.plain(3)
     journal = repo.root / "perfci-out" / "bisect" / "journal.jsonl"
-    process = repo.start("bisect", "main~6", "main", "adding", start_new_session=True)
+    process = repo.start("bisect", "main~6", "main", "-k", "adding", start_new_session=True)
     until(process, lambda: len(compared(journal)) >= 2, seconds=300)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     kept = compared(journal)
 
-    run, found = bisected(repo, "main~6", "main", "adding")
+    run, found = bisected(repo, "main~6", "main", "-k", "adding")
 
     assert run.code == 0, run.out + run.err
     assert f"going on behind {len(kept)} comparisons (--restart begins anew)" in run.err
@@ -143,7 +143,7 @@ def test_killed_in_the_middle_it_goes_on(repo: Repo) -> None:
     assert one["named"]["commit"] == culprit
     assert [one["whole"], *one["steps"]][:2] == kept[:2]
 
-    again = repo.perfci("bisect", "main~6", "main", "adding", "--budget", "1s", timeout=600)
+    again = repo.perfci("bisect", "main~6", "main", "-k", "adding", "--budget", "1s", timeout=600)
     assert "going on" not in again.err, "what has ended begins anew"
 
 
@@ -156,7 +156,7 @@ def test_faster_is_found_too_and_its_parent_is_held_against_it(repo: Repo) -> No
     culprit = line.commit("quick again")
     line.commit("plain")
 
-    run, found = bisected(repo, "main~2", "main", "adding")
+    run, found = bisected(repo, "main~2", "main", "-k", "adding")
 
     assert run.code == 0, run.out + run.err
     assert found["ranges"][0]["named"]["commit"] == culprit
@@ -166,13 +166,13 @@ def test_faster_is_found_too_and_its_parent_is_held_against_it(repo: Repo) -> No
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("nowhere", "main", "adding"), 2, "'nowhere': no such branch, tag or commit here"),
-        (("main", "main", "adding"), 2, "main and main are the same commit: name two"),
-        (("main", "main~1", "adding"), 2, "main~1 is an ancestor of main: name the older one first"),
-        (("main~1", "main", "ading"), 2, "ading: matches no case: did you mean 'adding'?"),
-        (("main~1", "main", "*"), 2, "one case is asked for, and there are 2: name one of adding"),
-        (("main~1", "main", "adding", "--metric", "registers"), 2, "registers: is not decided by pairs"),
-        (("main~1", "main", "adding", "--limit", "2"), 2, "--limit"),
+        (("nowhere", "main", "-k", "adding"), 2, "'nowhere': no such branch, tag or commit here"),
+        (("main", "main", "-k", "adding"), 2, "main and main are the same commit: name two"),
+        (("main", "main~1", "-k", "adding"), 2, "main~1 is an ancestor of main: name the older one first"),
+        (("main~1", "main", "-k", "ading"), 2, "ading: matches no case: did you mean 'adding'?"),
+        (("main~1", "main", "-k", "*"), 2, "one case is asked for, and there are 2: name one of adding"),
+        (("main~1", "main", "-k", "adding", "--metric", "registers"), 2, "registers: is not decided by pairs"),
+        (("main~1", "main", "-k", "adding", "--limit", "2"), 2, "--limit"),
     ],
 )
 def test_mistakes_are_one_line(repo: Repo, args: tuple[str, ...], code: int, said: str) -> None:
@@ -189,7 +189,7 @@ def test_an_end_without_the_case_cannot_be_measured(repo: Repo) -> None:
     line = Line(repo)
     repo.write("kernels/later.py", adding(name="later"))
     line.commit("later")
-    run, found = bisected(repo, "main~1", "main", "later")
+    run, found = bisected(repo, "main~1", "main", "-k", "later")
     assert run.code == 3, run.out + run.err
     assert found["ranges"][0]["ending"] == "unmeasured"
     assert last(run).startswith("no commit is accused: whether time changes from "), last(run)
@@ -216,11 +216,11 @@ def test_commits_from_before_the_suite_are_asked_with_that_of_another(repo: Repo
     repo.write("kernels/adding.py", "import perfci\nfrom work import work\n\n@perfci.kernel" + unchecked)
     repo.commit("perfci comes")
 
-    run, found = bisected(repo, "main~3", "main", "adding", "--suite", "main")
+    run, found = bisected(repo, "main~3", "main", "-k", "adding", "--suite", "main")
 
     assert run.code == 0, run.out + run.err
     assert found["ranges"][0]["named"]["commit"] == culprit
-    without = repo.perfci("bisect", "main~3", "main", "adding", "--restart")
+    without = repo.perfci("bisect", "main~3", "main", "-k", "adding", "--restart")
     assert without.code == 3 and "does not declare it" in without.out, without.out + without.err
 
 
@@ -232,7 +232,7 @@ def test_of_another_line_the_commit_where_they_part_is_taken(repo: Repo) -> None
     repo.git("checkout", "-q", "main")
     line.commit("plain")
     repo.git("revert", "--no-edit", "HEAD")  # the same files need no measurement
-    run, found = bisected(repo, "release", "main", "adding")
+    run, found = bisected(repo, "release", "main", "-k", "adding")
     assert found["ranges"][0]["good"]["commit"] == parted
     assert found["seconds"] == 0 and not (repo.root / "perfci-out" / "bisect" / "comparisons").exists()
     assert last(run).endswith(f"the files are those of {parted[:10]}")

@@ -144,7 +144,7 @@ def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     repo.write("kernels/k.py", kernel)
     repo.write("perfci.yaml", "version: 1\nsuite: [kernels/*.py]\nlimits: [{cases: '*', metric: time, max: 1ns}]\n")
     repo.commit("base")
-    run = repo.perfci("profile", "sines", "--base", "HEAD", "--python", sys.executable)
+    run = repo.perfci("profile", "-k", "sines", "--base", "HEAD", "--python", sys.executable)
     assert run.code == 0, run.out + run.err
     assert "PROFILED: 1 case, not judged" in run.out
     seen = run.report["profiles"][0]
@@ -157,5 +157,5 @@ def test_a_profile_says_what_was_seen_and_judges_nothing(repo: Repo) -> None:
     listed = plain.out.splitlines()[-1]
     assert listed.startswith("Files in perfci-out/: report.md · ") and "samples.jsonl" in listed
     assert "profile/" not in listed and "profile.csv" not in listed  # which an earlier run wrote
-    missed = repo.perfci("profile", "sinus", "--python", sys.executable)
+    missed = repo.perfci("profile", "-k", "sinus", "--python", sys.executable)
     assert missed.code == 2 and "sinus" in missed.err

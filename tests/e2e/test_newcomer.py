@@ -251,7 +251,7 @@ def test_explain_without_a_gpu_says_that_nothing_is_known(repo: Repo) -> None:
     repo.write("k.py", adding())
     repo.commit()
     repo.write("k.py", adding() + "\n# a line\n")
-    run = repo.perfci("explain", "*", "--base", "HEAD")
+    run = repo.perfci("explain", "-k", "*", "--base", "HEAD")
     assert run.code == 3, run.out + run.err
     assert run.err.splitlines()[-1] == (
         "perfci: explain: torch uses no GPU here, and without one no work can be recorded: see perfci doctor"

@@ -26,7 +26,7 @@ def test_a_command_on_the_cpu_is_profiled_in_both_sides(repo: Repo, nsys: str) -
     repo.write("app.py", RANGES.format(steps=3))
     repo.commit("base")
     repo.write("app.py", RANGES.format(steps=5))
-    run = repo.perfci("profile", "app", "--base", "HEAD")
+    run = repo.perfci("profile", "-k", "app", "--base", "HEAD")
     assert run.code == 0, run.out + run.err
     (case,) = run.results["cases"]
     profiles = {name: side["profile"] for name, side in case["sides"].items()}
@@ -68,7 +68,7 @@ def test_calls_of_the_os_runtime_are_listed_where_they_are_asked_for(repo: Repo,
     repo.write("perfci.yaml", f"version: 1\npython: {PLAIN_PYTHON}\ndevices: [cpu]\ncommands: [{command}]\n")
     repo.write("app.py", WAITS)
     repo.commit("base")
-    run = repo.perfci("profile", "app", "--trace", "osrt")
+    run = repo.perfci("profile", "-k", "app", "--trace", "osrt")
     assert run.code == 0, run.out + run.err
     (told,) = run.report["profiles"]
     sleep, wait = (
@@ -83,9 +83,9 @@ def test_calls_of_the_os_runtime_are_listed_where_they_are_asked_for(repo: Repo,
     assert '<th scope="row">clock_nanosleep</th>' in (out / "report.html").read_text()
     lines = list(csv.DictReader((out / "profile.csv").open()))
     assert {line["name"] for line in lines if line["what"] == "OS time"} >= {"clock_nanosleep", "sem_wait"}
-    found = repo.perfci("profile", "app", "--trace", "osrt,ram")
+    found = repo.perfci("profile", "-k", "app", "--trace", "osrt,ram")
     assert found.code == 2 and found.err.startswith("perfci: --trace osrt,ram: write osrt, memory or osrt,memory")
-    run = repo.perfci("profile", "app")
+    run = repo.perfci("profile", "-k", "app")
     assert run.report["profiles"][0]["uses"] == [], "nobody asked"
 
 

@@ -52,7 +52,7 @@ def test_a_step_names_case_metric_size_commits_and_the_bisect_that_decides():
     assert one.low < 1.03 < one.high
     assert (one.kind, one.worse) == ("step", True)
     assert (one.good, one.bad) == (commit(29).sha, commit(30).sha)
-    assert one.command == ["perfci", "bisect", commit(29).sha, commit(30).sha, "sdpa/n=128", "--device", "cpu"]
+    assert one.command == ["perfci", "bisect", commit(29).sha, commit(30).sha, "-k", "sdpa/n=128", "--device", "cpu"]
     assert found.exit_code == 1
 
 
@@ -68,7 +68,7 @@ def test_the_words_of_a_check():
 
 def test_the_command_means_the_case_alone_and_its_metric():
     (one,) = checked(nights(wobble(1.0, 30) + wobble(0.9, 6), case="a[b]*c d", metric="bandwidth", unit="B/s")).changes
-    assert one.command[4] == "a[[]b][*]c d"
+    assert one.command[4:6] == ["-k", "a[[]b][*]c d"]
     assert one.command[-2:] == ["--metric", "bandwidth"]
     assert one.worse is True  # less bandwidth
     assert "'a[[]b][*]c d'" in render(checked(nights(wobble(1.0, 30) + wobble(0.9, 6), case="a[b]*c d")))

@@ -156,11 +156,11 @@ def test_faults_are_told_and_counted(store: Store, tmp_path: Path) -> None:
 def test_the_verb_shows_a_case_and_names_what_it_left_out(store: Store, tmp_path: Path) -> None:
     example(store)
     (tmp_path / "store/nights/2026/11/junk").touch()
-    code, out, err = perfci(tmp_path, "history", "show", "sdpa/n*", "--store", "store", "--limit", "3")
+    code, out, err = perfci(tmp_path, "history", "show", "-k", "sdpa/n*", "--store", "store", "--limit", "3")
     assert code == 0 and out.startswith("sdpa/n=128  time on AMD EPYC 9654, hot\n")
     assert out.count("Change") == 3
     assert err == "perfci: left out: nights/2026/11/junk is no document of a history\n"
-    _, out, _ = perfci(tmp_path, "history", "show", "sdpa/n*", "--store", "store", "--limit", "1", "--json")
+    _, out, _ = perfci(tmp_path, "history", "show", "-k", "sdpa/n*", "--store", "store", "--limit", "1", "--json")
     (series,) = json.loads(out)["series"]
     assert series["entries"][0]["reference"] == {
         "class": "unchanged", "ratio": 1.0, "low": 0.998, "high": 1.002, "level": 0.99, "pairs": 24, "limit": None,
@@ -180,6 +180,6 @@ def test_what_is_not_there_is_told_with_what_is() -> None:
 @pytest.mark.slow
 def test_nothing_to_show_is_an_error_of_usage(store: Store, tmp_path: Path) -> None:
     store.add(night(0))
-    code, _, said = perfci(tmp_path, "history", "show", "sdpa/*", "--store", "store", "--metric", "registers")
+    code, _, said = perfci(tmp_path, "history", "show", "-k", "sdpa/*", "--store", "store", "--metric", "registers")
     told = "perfci: sdpa/*: no such metric or device is recorded of it: there is time on AMD EPYC 9654\n"
     assert (code, said) == (2, told)

@@ -24,7 +24,7 @@ from tests.render.shown import printed
 
 SHA = "4d5993f" + "0" * 33
 WORDS = [
-    "perfci", "compare", "--base", SHA, "--out", "a  folder/of mine", "k/@org/team #1 GH-7", "k/x=a|b`c``d`",
+    "perfci", "compare", SHA, "--out", "a  folder/of mine", "-k", "k/@org/team #1 GH-7", "k/x=a|b`c``d`",
     "k/http://evil.example www.evil.example a@b.example", "k/$(id) 'quoted' \\ \"twice\"", "k/zero\u200bwidth\u202e",
     "k/new\nline\ttab", "k/bytes\udcff\udc80", "k/größer_*bold*_<b>", "",
 ]  # fmt: skip
@@ -67,7 +67,7 @@ def test_a_shell_reads_the_very_words() -> None:
     line = shell(WORDS)
     assert invisible(line) == []
     assert read_by_a_shell(line) == [os.fsencode(word) for word in WORDS]
-    assert line.startswith(f"perfci compare --base {SHA} --out 'a  folder/of mine' ")  # written as people write it
+    assert line.startswith(f"perfci compare {SHA} --out 'a  folder/of mine' ")  # written as people write it
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,7 +103,7 @@ def test_report_html(broken: Report) -> None:
     lines = code_lines(html.render(broken))
     assert lines.count(shell(WORDS)) == 2  # beside the verdict, and at the end
     for number in range(2):
-        assert shell(["perfci", "compare", "--base", SHA, "--device", "cuda", f"matmul/n={64 * (number + 1)}"]) in lines
+        assert shell(["perfci", "compare", SHA, "--device", "cuda", "-k", f"matmul/n={64 * (number + 1)}"]) in lines
 
 
 def test_junit(broken: Report) -> None:
@@ -129,7 +129,7 @@ def test_what_github_shows_holds_only_commands_that_perfci_made(broken: Report) 
             assert lines == comment.commands(comment.PublicationVerdict(said))
             assert not any(invisible(line) for line in lines)
             assert "evil.example" not in "".join(lines) or one is slower
-    assert read_by_a_shell(lines[1])[:4] == [b"perfci", b"compare", b"--base", SHA.encode()]
+    assert read_by_a_shell(lines[1])[:3] == [b"perfci", b"compare", SHA.encode()]
     text = comment.render(publication(broken))
     assert "\nFix this and run again.\n" in text
 

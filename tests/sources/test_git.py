@@ -224,7 +224,7 @@ def test_without_a_name_base_is_the_default_branch_of_origin_then_main_or_master
     assert repo.resolve_base(None, False).ref == "origin/main"
     git(root, "update-ref", "-d", "refs/remotes/origin/main")
     git(root, "branch", "-q", "-D", "master")
-    with refused("name one with --base REF"):
+    with refused("name one, such as perfci compare REF"):
         repo.resolve_base(None, False)
 
 

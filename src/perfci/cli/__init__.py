@@ -21,6 +21,7 @@ import perfci
 from perfci.cli import history, options
 from perfci.cli.options import HERE, OUT, taking
 from perfci.model.base import DeviceKind, PerfciError, UsageError
+from perfci.model.text import escaped
 
 DEBUG = "--debug"
 """Anywhere on a command line: tracebacks are shown."""
@@ -170,8 +171,27 @@ def run(cases: options.Cases = None, **asked: Any) -> None:
 @app.command(epilog=OF_MACHINE)
 @taking(options.Deciding, options.Measuring)
 def compare(
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BASE",
+            help="Branch, tag or commit to compare with: its merge-base with HEAD is measured. "
+            "By default the main branch.",
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Argument(metavar="HEAD", help="Branch, tag or commit to measure. By default this tree as it is."),
+    ] = None,
     cases: options.Cases = None,
-    base: options.Base = None,
+    base: Annotated[str | None, typer.Option(hidden=True)] = None,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="Where there is no perfci.yaml: how much slower benchmarks may get, such as 2%.",
+        ),
+    ] = None,
     pull_request: options.PullRequest = False,
     shard: Annotated[
         str | None,
@@ -216,6 +236,14 @@ def compare(
     **asked: Any,
 ) -> None:
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
+    if named is not None and base is not None:
+        raise UsageError(f"{escaped(named, 300)}, --base {escaped(base, 300)}: name one base")
+    if named is not None:
+        from perfci.cli.measure import require_ref
+
+        require_ref(named, asked["where"])
+    if head is not None and (gpus is not None or shard is not None):
+        raise UsageError(f"{escaped(head, 300)}: --gpus and --shard measure this tree: leave out HEAD, or them")
     if gpus is not None and shard is not None:
         raise UsageError("--gpus: a shard is measured on one GPU: leave out --gpus, or --shard")
     if creep and (gpus is not None or shard is not None):
@@ -226,7 +254,15 @@ def compare(
         raise UsageError("--claim: is decided on one GPU in one job: leave out --gpus and --shard")
     if attempt is not None and not claim:
         raise UsageError("--attempt: counts claims: give one, such as --claim 'softmax*: 10%'")
-    asked |= {"cases": cases, "base": base, "pull_request": pull_request, "env": env, "only": only}
+    asked |= {
+        "cases": cases,
+        "base": named or base,
+        "head": head,
+        "limit": limit,
+        "pull_request": pull_request,
+        "env": env,
+        "only": only,
+    }
     asked["measure_all"] = measure_all
     asked |= {"claim": claim, "attempt": attempt, "described": described}
     if gpus is not None:
@@ -569,7 +605,10 @@ def _called(words: list[str]) -> int:
         return ended.exit_code
     except TyperException as error:
         path = _path(command, words)
-        return _say(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", 2)
+        text = _sentence(error.format_message())
+        if text.startswith("Got unexpected extra argument"):
+            text += ": cases go behind -k"
+        return _say(f"{path}: {text} (see `{path} --help`)", 2)
     except PerfciError as error:
         return _say(str(error), error.exit_code)
     except KeyboardInterrupt:

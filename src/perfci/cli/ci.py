@@ -34,7 +34,7 @@ from perfci.model.claims import CLAIM_LINE, Claim
 from perfci.model.publication import Publication
 from perfci.model.publication import Shard as Published
 from perfci.model.results import UNMEASURED, Results
-from perfci.model.text import count, listed, short
+from perfci.model.text import chosen, count, listed, short
 from perfci.render.comment import render_summary
 from perfci.render.escape import code, prose
 from perfci.render.view import ICONS
@@ -355,7 +355,7 @@ def _command(settings: Settings, compares: bool) -> list[str]:
     words = ["perfci", "compare" if compares else "run", "--committed"]
     for device in settings.device:
         words += ["--device", device]
-    return [*words, *settings.cases]
+    return [*words, *chosen(settings.cases)]
 
 
 def _answer(outcome: Finished, settings: Settings, context: event.Context, out: Path, artifact: str) -> JobAnswer:

@@ -86,7 +86,7 @@ def record(
 
 @app.command()
 def show(
-    cases: Annotated[str, typer.Argument(metavar="CASE", help="A glob on case ids: 'sdpa/*'.")],
+    cases: Annotated[str, typer.Option("-k", metavar="GLOB", help="Cases whose ids match, such as 'sdpa/*'.")],
     store: StoreName,
     metric: Annotated[str, typer.Option(metavar="NAME", help="Which metric.")] = "time",
     device: Annotated[

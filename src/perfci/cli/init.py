@@ -58,19 +58,19 @@ def write_first(where: Path, repo: Repository | None) -> None:
     if proposal.scripts:
         _say_scripts(commit, proposal)
     else:
-        typer.echo(f"{commit} `perfci compare --base HEAD --measure-all` measures the tree against itself.")
-        typer.echo(f"Change {EXAMPLE}, and `perfci compare --base HEAD` judges your change.")
+        typer.echo(f"{commit} `perfci compare HEAD --measure-all` measures the tree against itself.")
+        typer.echo(f"Change {EXAMPLE}, and `perfci compare HEAD` judges your change.")
 
 
 def _say_scripts(commit: str, proposal: Proposal) -> None:
     name = kernel_names(proposal.scripts, {})[proposal.first]
     typer.echo(
-        f"{commit} `perfci compare --base HEAD --measure-all '{name}/*'` measures the tree against itself by what the "
+        f"{commit} `perfci compare HEAD --measure-all -k '{name}/*'` measures the tree against itself by what the "
         f"timers of {proposal.first} call: its cases. `perfci list` runs all "
         f"{count(len(proposal.scripts), 'benchmark file')} to show theirs."
     )
     typer.echo(
-        "Change your code, and `perfci compare --base HEAD` judges the change by all that `budget:` has time for. "
+        "Change your code, and `perfci compare HEAD` judges the change by all that `budget:` has time for. "
         "How to keep some of them, and to say which results are right, stands at the head of perfci.yaml."
     )
 

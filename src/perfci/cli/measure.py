@@ -1,6 +1,7 @@
 """`perfci run`, `perfci compare` and `perfci calibrate`."""
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -13,8 +14,10 @@ from typing import Any, Literal, NoReturn, get_args
 
 import typer
 
+from perfci.cli.options import known_cases
 from perfci.cli.output import tell, tell_files, write_all
 from perfci.cli.progress import Console, Teller
+from perfci.cli.proposal import propose
 from perfci.judge.judge import judge
 from perfci.measure.calibrate.forecast import CALIBRATION
 from perfci.measure.calibrate.trials import conclude, ready
@@ -26,16 +29,18 @@ from perfci.measure.run import Measurement, failed_results
 from perfci.model.base import DeviceKind, MachineError, PerfciError, UsageError
 from perfci.model.claims import Claim
 from perfci.model.policy import Traced
+from perfci.model.policy_text import FILE
 from perfci.model.report import Report
 from perfci.model.results import Results
 from perfci.model.text import did_you_mean, escaped
 from perfci.model.units import parse_duration
 from perfci.render import calibration as rendered
+from perfci.sources.git import Repository
 from perfci.system.files import write_atomic
 from perfci.system.users import keep_outputs
 
 _AS_ASKED = (
-    "base", "quick", "resume", "committed", "pull_request", "counters", "strict", "profile", "raw",
+    "base", "head", "quick", "resume", "committed", "pull_request", "counters", "strict", "profile", "raw",
 )  # fmt: skip
 """Fields of a request that are the command line's."""
 CALIBRATION_FILES = ("calibration.md", "calibration.json", "results.json", "samples.jsonl", "logs/")
@@ -179,10 +184,12 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
         fields |= read_kept(os.environ, mode, pull_request=bool(asked.get("pull_request")))
     if asked.get("creep"):
         if not asked.get("base") and not asked.get("resume"):
-            raise UsageError("--creep: name the reference, such as the last release: --base v1.2")
+            raise UsageError("--creep: name the reference, such as the last release: perfci compare v1.2 --creep")
         if asked.get("pull_request"):
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
         fields["purpose"] = "reference"
+    fields |= {"committed": True} if asked.get("head") else {}
+    fields |= {"limit": limit_alone(asked["limit"], where)} if asked.get("limit") else {}
     fields |= {"only": asked["only"]} if asked.get("only") else {}
     fields |= {"claims": [parse_claim(text) for text in asked["claim"]]} if asked.get("claim") else {}
     if said := asked.get("described"):
@@ -194,6 +201,31 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
     command = shlex.split(os.environ.get(COMMAND, "")) or ["perfci", *sys.argv[1:]]
     fields |= {"cases": asked["cases"] or [], "devices": parse_devices(asked["device"])}
     return Request.of(mode, where, out, command=command, **fields, **environments(mode, asked))
+
+
+def require_ref(name: str, where: Path) -> None:
+    """Raise UsageError where a name of BASE is one of cases."""
+    if re.search(r"[*?\[]", name) or name in known_cases():
+        repo = Repository.find(where)
+        if repo is None or repo.names_nothing(name):
+            word = shlex.quote(escaped(name, 300))
+            raise UsageError(f"{escaped(name, 300)}: is no commit: cases go behind -k: perfci compare -k {word}")
+
+
+def limit_alone(text: str, where: Path) -> str:
+    """Return the policy of `--limit` for the benchmark scripts in `where`. Raises UsageError."""
+    if not re.fullmatch(r"\d+(\.\d+)?%", text):
+        raise UsageError(f"--limit {escaped(text, 80)}: write a percentage such as 2%")
+    repo = Repository.find(where)
+    root = where if repo is None else repo.root
+    if (root / FILE).exists():
+        raise UsageError(f"--limit: limits stand in {root / FILE}: change them there, or leave out --limit")
+    policy = propose(root, [] if repo is None else repo.files()).limited(text)
+    if policy is None:
+        raise UsageError(
+            f"--limit: no benchmark that calls a known timer is in {root}: write a first case with `perfci init`"
+        )
+    return policy
 
 
 def read_machine(variables: Mapping[str, str]) -> dict[str, Any]:

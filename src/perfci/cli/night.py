@@ -121,7 +121,7 @@ def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Seque
             commits=(base, head),
             purpose=purpose,
             comparisons=1 if purpose == "seam" else len(judged),
-            command=["perfci", "compare", "--committed", "--base", base, *creep, *more],
+            command=["perfci", "compare", base, "--committed", *creep, *more],
         )
         return Comparison(purpose, made, words)
 

@@ -16,7 +16,8 @@ HERE = Path()
 OUT = Path("perfci-out")
 
 
-def _known(incomplete: str) -> list[str]:
+def known_cases(incomplete: str = "") -> list[str]:
+    """Return the cases that were measured here last, and globs of each kernel's."""
     import json
 
     from perfci.system.bounded import Unread, regular
@@ -34,12 +35,23 @@ def _known(incomplete: str) -> list[str]:
 
 Cases = Annotated[
     list[str] | None,
-    typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'. All by default.", autocompletion=_known),
+    typer.Option(
+        "-k",
+        metavar="GLOB",
+        help="Cases whose ids match, such as 'matmul/*'; may be given again. All by default.",
+        autocompletion=known_cases,
+    ),
 ]
 SomeCases = Annotated[
-    list[str], typer.Argument(metavar="CASE", help="Globs on case ids: 'matmul/*'.", autocompletion=_known)
+    list[str],
+    typer.Option(
+        "-k",
+        metavar="GLOB",
+        help="Cases whose ids match, such as 'matmul/*'; may be given again.",
+        autocompletion=known_cases,
+    ),
 ]
-OneCase = Annotated[str, typer.Argument(metavar="CASE", help="The id of one case.", autocompletion=_known)]
+OneCase = Annotated[str, typer.Option("-k", metavar="CASE", help="The id of one case.", autocompletion=known_cases)]
 Base = Annotated[
     str | None,
     typer.Option(metavar="REF", help="Branch, tag or commit to compare with: its merge-base with HEAD is measured."),
@@ -54,7 +66,7 @@ Pythons = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[base:]PATH",
-        help="Interpreter of the code under test; `base:` of base alone, and without --base this tree is compared with "
+        help="Interpreter of the code under test; `base:` of base alone, and without a base this tree is compared with "
         "itself.",
     ),
 ]

@@ -66,6 +66,11 @@ class Proposal:
         """Return the text of `perfci.yaml`; None without scripts."""
         return POLICY.format("\n".join(self.lines), ON_GPU * (not self.cpu)) if self.scripts else None
 
+    def limited(self, regression: str) -> str | None:
+        """Return a policy with this one limit; None without scripts."""
+        limit = f'limits: [{{cases: "*", metric: time, regression: {regression}}}]'
+        return "\n".join(["version: 1", *self.lines, limit, ""]) if self.scripts else None
+
 
 @dataclass(frozen=True)
 class _File:

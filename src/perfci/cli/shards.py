@@ -32,7 +32,8 @@ from perfci.system.files import Appender, disk_errors, each_line, read_lines, wr
 from perfci.system.users import keep_outputs
 
 _PLANNED = {
-    "cases": "CASE", "base": "--base", "pull_request": "--pull-request", "quick": "--quick", "device": "--device",
+    "cases": "-k", "base": "BASE", "head": "HEAD", "limit": "--limit",
+    "pull_request": "--pull-request", "quick": "--quick", "device": "--device",
     "python": "--python", "committed": "--committed", "measure_all": "--measure-all", "env": "--env",
     "prepare": "--prepare", "only": "--only",
 }  # fmt: skip

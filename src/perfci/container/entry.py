@@ -52,7 +52,7 @@ def settle(args: Sequence[str], where: Path) -> list[str]:
         if gpu is None:
             say(f"no GPU here, so perfci measures on the CPU: `docker run --gpus all` gives GPUs ({why})")
     if _is_empty(where) and (not args or args[0] in OF_THE_SUITE):
-        mount = f'docker run --gpus all -v "$PWD:{where}" perfci compare --base main'
+        mount = f'docker run --gpus all -v "$PWD:{where}" perfci compare main'
         say(f"nothing is mounted at {where}, so this is the suite that ships; for a repository: {mount}")
         verb, *rest = args or ["run"]
         out = [] if verb == "list" else ["--out", str(where / OUT)]

@@ -325,7 +325,7 @@ def _change(device: Device, one: ScannedSeries, change: Change) -> Proposal:
     before, after = (device.heads[one.nights[column]] for column in (change.before, change.after))
     good, bad = before.commit.sha, after.commit.sha
     better = direction(one.curve.metric)
-    command = ["perfci", "bisect", good, bad, glob.escape(one.curve.case), "--device", device.kind]
+    command = ["perfci", "bisect", good, bad, "-k", glob.escape(one.curve.case), "--device", device.kind]
     if one.curve.metric != "time":
         command += ["--metric", one.curve.metric]
     return Proposal(

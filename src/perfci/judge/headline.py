@@ -189,7 +189,7 @@ def _unjudged(results: Results, context: Context, cases: str, todo: str) -> Head
     if context.compared:
         return None
     sentence = f"Measured: {cases}; no absolute limit applies, and there is nothing to compare with"
-    todo = "Compare them with others (--base), or give absolute limits."
+    todo = "Compare them with a base's (perfci compare), or give absolute limits."
     return Headline("undecided", sentence, todo, unjudged=True)
 
 

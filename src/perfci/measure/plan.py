@@ -124,7 +124,7 @@ def remarks(what: What, plan: Plan, sides: Mapping[Side, SideWork]) -> list[str]
     if sides["head"].info.dirty:
         notes.append("head is the working tree with changes that are not committed")
     if what.mode == "run" and plan.judged:
-        notes.append("compared with nothing: only absolute limits were judged (`perfci compare --base REF` compares)")
+        notes.append("compared with nothing: only absolute limits were judged (`perfci compare REF` compares)")
     if plan.purpose == "reference":
         notes.append("compared with the reference: `creep` limits stand in the place of `regression`")
     if plan.purpose == "seam":

@@ -127,13 +127,13 @@ def find_sources(request: Request) -> Sources:
     if repo is None and (what.mode == "compare" or what.committed):
         raise UsageError(f"{root}: not a git repository: compare needs one (`git init`, commit), or use `perfci run`")
     if what.only and what.itself:
-        raise UsageError("--only: no base holds head to anything: name one with --base")
-    head = repo.head_commit() if repo else None
+        raise UsageError("--only: no base holds head to anything: name one: perfci compare BASE --only …")
+    head = (repo.commit(what.head) if what.head else repo.head_commit()) if repo else None
     base: NamedCommit | None = None
     if repo and what.commits:
         base, head = repo.commit(what.commits[0]), repo.commit(what.commits[1])
     elif repo and what.mode == "compare":
-        base = head if what.itself else repo.resolve_base(what.base, what.pull_request)
+        base = head if what.itself else repo.resolve_base(what.base, what.pull_request, what.head)
     if repo and head and base and head.sha == base.sha and not (what.environments or what.commits):
         _require_change(request, repo, head, base)
     if what.suite is not None and repo:
@@ -141,6 +141,9 @@ def find_sources(request: Request) -> Sources:
         if text is None:
             raise UsageError(f"{what.suite[:10]}: has no {FILE}: name a commit that has one")
         notes.append(f"policy and suite are those of {what.suite[:10]}")
+    elif what.limit:
+        text = what.limit.encode()
+        notes.append(f"there is no {FILE}: the benchmarks that perfci finds are held to --limit")
     elif what.committed and repo and head:
         text = repo.read(head.sha, FILE)
     else:
@@ -152,7 +155,7 @@ def find_sources(request: Request) -> Sources:
     if not policies["head"].suite and not policies["head"].commands:
         raise UsageError(f"{FILE}: nothing to measure: name files under suite, or commands")
     policy_from: Side = "head"
-    if base and (what.suite is not None or what.itself):
+    if base and (what.suite is not None or what.itself or what.limit):
         texts["base"], policies["base"] = texts["head"], policies["head"]
         notes += ["base is the tree of head: what differs is the environment"] if what.itself else []
     elif base and repo:
@@ -176,15 +179,15 @@ def _require_change(request: Request, repo: Repository, head: NamedCommit, base:
     dirty = repo.is_dirty(exclude=_own(request))
     if dirty and not request.what.committed:
         return
-    name = escaped(base.ref, 300)
+    name, ours = escaped(base.ref, 300), escaped(request.what.head or "HEAD", 300)
     same = repo.commit(base.ref).sha == head.sha
     if dirty:
         todo = "commit what is changed, or leave out --committed, which measures HEAD as it is committed"
     elif same:
-        todo = "change something first, or compare HEAD with itself by --base HEAD"
+        todo = f"change something first, or compare it with itself: perfci compare {ours}"
     else:
-        todo = "switch to what is to be measured, or compare HEAD with itself by --base HEAD"
-    raise UsageError(f"HEAD is {name if same else f'an ancestor of {name}'}: nothing to compare: {todo}")
+        todo = f"switch to what is to be measured, or compare it with itself: perfci compare {ours}"
+    raise UsageError(f"{ours} is {name if same else f'an ancestor of {name}'}: nothing to compare: {todo}")
 
 
 def _own(request: Request) -> list[Path]:

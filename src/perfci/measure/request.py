@@ -51,6 +51,10 @@ class What(Document, frozen=True):
 
     mode: Literal["run", "compare"]
     base: str | None = None
+    head: str | None = None
+    """A commit in place of the working tree; with `committed`."""
+    limit: str = ""
+    """The policy where the tree has none, of `--limit`."""
     pull_request: bool = False
     """HEAD is a pull request's merge commit: base is its first parent."""
     committed: bool = False
@@ -150,7 +154,8 @@ class How(Document, frozen=True):
 
 
 WRITTEN = {
-    "base": "--base", "cases": "CASE", "devices": "--device", "python": "--python", "base_python": "--python base:",
+    "base": "BASE", "head": "HEAD", "cases": "-k", "limit": "--limit",
+    "devices": "--device", "python": "--python", "base_python": "--python base:",
     "env": "--env", "quick": "--quick", "committed": "--committed", "only": "--only", "pull_request": "--pull-request",
     "claims": "--claim", "attempt": "--attempt", "described": "", "seed": SEED, "purpose": "--creep",
     "measure_all": "--measure-all", "exact_pairs": "--pairs", "budget": "--budget", "strict": "--strict",

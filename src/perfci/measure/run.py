@@ -26,7 +26,7 @@ from perfci.measure.plan import fitted, identity, make_plan, piped, remarks, sha
 from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.proof.work import prove_work
-from perfci.measure.request import Progress, Request
+from perfci.measure.request import Progress, Request, What
 from perfci.measure.rounds import launch_gap_notes
 from perfci.measure.sides.planned import require_cases
 from perfci.model.base import MachineError, PerfciError, PolicyError, Side
@@ -359,12 +359,14 @@ class Measurement:
 
     def _begun(self, place: Place, run: str, plan: Plan) -> Results:
         sources, what = place.sources, self.request.what
-        base = None if what.itself or not sources.base else sources.base.sha
+        commits = {} if what.itself else {"base": sources.base, "head": sources.head}
         return Results(
             run=run,
             mode=what.mode,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=reproduction(self.request.how.command, base),
+            command=reproduction(
+                self.request.how.command, what, {name: one.sha for name, one in commits.items() if one}
+            ),
             repository=sources.root.name,
             fingerprint=place.facts,
             environments=place.environments,
@@ -416,17 +418,24 @@ def _new_run() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def reproduction(command: Sequence[str], base: str | None) -> list[str]:
-    """Return the command line with base's commit: it measures the same once branches have moved."""
-    words = list(command)
-    if base is None:
-        return words
-    for index, word in enumerate(words):
-        if word == "--base" and index + 1 < len(words):
-            return [*words[: index + 1], base, *words[index + 2 :]]
-        if word.startswith("--base="):
-            return [*words[:index], f"--base={base}", *words[index + 1 :]]
-    return [*words, "--base", base]
+def reproduction(command: Sequence[str], what: What, commits: Mapping[str, str]) -> list[str]:
+    """Return the command line with commits in place of their names: it measures the same once branches have moved."""
+    words, base = list(command), commits.get("base")
+    for named, commit in ((what.base, base), (what.head, commits.get("head"))):
+        for index, word in enumerate(words[2:], 2):
+            behind = words[index - 1] if index > 2 else ""
+            if commit and word == f"--base={named}":
+                words[index] = f"--base={commit}"
+            elif commit and word == named and (behind in _TAKING_NONE or not behind.startswith("-")):
+                words[index] = commit
+                break
+    if base and "compare" in words and base not in words and f"--base={base}" not in words:
+        words.insert(words.index("compare") + 1, base)
+    return words
+
+
+_TAKING_NONE = ("--base", "--quick", "--strict", "--resume", "--json", "--committed", "--creep", "--measure-all")
+"""Options before a commit, which is the value of another."""
 
 
 def failed_results(measurement: Measurement, error: PerfciError | KeyboardInterrupt) -> Results | None:

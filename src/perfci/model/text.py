@@ -68,6 +68,11 @@ def did_you_mean(name: str, known: Iterable[str], other: str = "", least: float 
     return f"did you mean {close[0]!r}?" if close else other
 
 
+def chosen(cases: Iterable[str]) -> list[str]:
+    """Return the words of a command line that name cases."""
+    return [word for case in cases for word in ("-k", case)]
+
+
 def shell(words: Sequence[str], *, spanned: bool = False) -> str:
     """Return the words as one line for a shell.
 

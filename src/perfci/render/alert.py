@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perfci.history.alert import Alert, Alerts
 from perfci.history.document import Commit
 from perfci.model.metrics import OBSERVED, RANGE, known_metric
-from perfci.model.text import count, shell, short, shorten
+from perfci.model.text import chosen, count, shell, short, shorten
 from perfci.model.units import limit_percent, show, show_span
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, name, prose, visible
@@ -140,9 +140,11 @@ def _commands(rows: Sequence[Alert]) -> list[str]:
     for (bad, good, creep), alerts in sorted(groups.items(), key=lambda group: group[0]):
         fetch = f"git fetch origin {bad} && git switch --detach FETCH_HEAD"
         cases = list(dict.fromkeys(glob.escape(one.case) for one in alerts))
-        what = ["perfci", "compare", "--base", good] if good else ["perfci", "run"]
+        what = ["perfci", "compare", good] if good else ["perfci", "run"]
         found += [fetch] if fetch not in found else []
-        found.append(shell([*what, *(["--creep"] if creep and good else []), "--device", alerts[0].device, *cases]))
+        found.append(
+            shell([*what, *(["--creep"] if creep and good else []), "--device", alerts[0].device, *chosen(cases)])
+        )
         found += [shell(_bisect(one, good)) for one in alerts if good and _decided_by_pairs(one.metric)]
     return found
 
@@ -155,7 +157,18 @@ def _decided_by_pairs(metric: str) -> bool:
 def _bisect(one: Alert, good: str) -> list[str]:
     several = ["--all"] if one.against == "reference" else []
     metric = [] if one.metric == "time" else ["--metric", one.metric]
-    return ["perfci", "bisect", *several, *metric, "--device", one.device, good, one.bad.sha, glob.escape(one.case)]
+    return [
+        "perfci",
+        "bisect",
+        *several,
+        *metric,
+        "--device",
+        one.device,
+        good,
+        one.bad.sha,
+        "-k",
+        glob.escape(one.case),
+    ]
 
 
 def _plain(one: Alert) -> str:

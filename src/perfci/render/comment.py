@@ -10,7 +10,7 @@ from functools import cached_property
 from perfci.judge.status import order
 from perfci.model.publication import ACCEPT_LABEL, ACCEPT_LINE, Artifact, Attempt, MainStanding, Publication
 from perfci.model.report import Row
-from perfci.model.text import shell, shorten
+from perfci.model.text import chosen, shell, shorten
 from perfci.render import parts
 from perfci.render.escape import Safe, code, fence, link, markdown, prose, visible
 from perfci.render.fit import LIMIT, SHARED, Fold, Most, fit
@@ -146,10 +146,10 @@ def commands(verdict: PublicationVerdict) -> list[str]:
         glob.escape(row.case) for row in view.leading if row.case != row.file and row.case.isprintable()
     )
     cases = [name for name in names if len(name) <= _LONGEST_CASE][:_MOST_CASES]
-    what = ["perfci", "compare", "--base", base] if view.comparing and base else ["perfci", "run"]
+    what = ["perfci", "compare", base] if view.comparing and base else ["perfci", "run"]
     return [
         f"git fetch origin {head or verdict.publication.origin.head_sha} && git switch --detach FETCH_HEAD",
-        shell([*what, *cases]),
+        shell([*what, *chosen(cases)]),
     ]
 
 

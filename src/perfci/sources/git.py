@@ -223,13 +223,17 @@ class Repository:
         """Tell whether a remote is named origin."""
         return "origin" in os.fsdecode(self.git("remote").stdout).split()
 
-    def resolve_base(self, ref: str | None, pull_request: bool) -> NamedCommit:
-        """Return the commit that HEAD is compared with.
+    def names_nothing(self, rev: str) -> bool:
+        """Tell whether no commit bears a name."""
+        return self._resolve(rev) is None
+
+    def resolve_base(self, ref: str | None, pull_request: bool, of: str | None = None) -> NamedCommit:
+        """Return the commit that HEAD, or `of`, is compared with.
 
         For a pull request's merge commit its first parent; otherwise the merge-base of HEAD and `ref`, by default
         origin's default branch, else `main` or `master`. Raises UsageError.
         """
-        head = self.head_commit()
+        head = self.commit(of) if of is not None else self.head_commit()
         if head is None:
             raise UsageError(f"{escaped(self.root)}: has no commit yet, so there is no base: commit first")
         if pull_request and len(parents := self.parents(head.sha)) > 1:
@@ -243,10 +247,10 @@ class Repository:
         done = self.git("merge-base", head.sha, other.sha, allow=(0, 1))
         if done.returncode == 0:
             return self._commit(other.ref, _output(done).splitlines()[0])
-        name = escaped(other.ref, 300)
+        name, ours = escaped(other.ref, 300), escaped(of or "HEAD", 300)
         if self.is_shallow():
-            raise UsageError(f"{name}: no common commit with HEAD in this shallow clone: {self.whole(other.ref)}")
-        raise UsageError(f"{name}: has no common commit with HEAD: name another base with --base REF")
+            raise UsageError(f"{name}: no common commit with {ours} in this shallow clone: {self.whole(other.ref)}")
+        raise UsageError(f"{name}: has no common commit with {ours}: name another base")
 
     def read(self, sha: str, path: str) -> bytes | None:
         """Return a commit's file, or None. Follows links only inside the commit. `path`: without `..` or newlines."""
@@ -301,7 +305,7 @@ class Repository:
                 return self._commit(_output(self.git("rev-parse", "--abbrev-ref", full_ref)), sha)
         raise UsageError(
             "no base: there is no origin/HEAD, origin/main, origin/master, main or master here: "
-            "name one with --base REF"
+            "name one, such as perfci compare REF"
         )
 
     def _commit(self, ref: str, sha: str) -> NamedCommit:

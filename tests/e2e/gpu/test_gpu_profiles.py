@@ -209,8 +209,9 @@ def test_nsys_and_rotating_time_agree(repo: Repo) -> None:
     On an H200 they were within 3 %, on an H100 at its power limit within 7 %: clocks differ, then.
     """
     planted(repo, profile="always")
-    run = repo.perfci("run", "--committed", "attention", "matmul", "layernorm",
-                      "scale", timeout=600)  # fmt: skip
+    run = repo.perfci(
+        "run", "--committed", "-k", "attention", "-k", "matmul", "-k", "layernorm", "-k", "scale", timeout=600
+    )
     assert run.code in (0, 3), run.out + run.err
     lines = []
     for case in run.results["cases"]:
@@ -230,7 +231,9 @@ def test_profile_keeps_what_people_open(repo: Repo) -> None:
     """One command, base and head, deep counters; a secret of the caller stands in none of the files."""
     planted(repo, counters="deep")
     repo.env["PERFCI_SECRET_TOKEN"] = canary = "canary" + "0d15ea5e" * 4
-    run = repo.perfci("profile", "scale", "matmul", "replayed", "--base", "HEAD", "--raw", timeout=600)
+    run = repo.perfci(
+        "profile", "-k", "scale", "-k", "matmul", "-k", "replayed", "--base", "HEAD", "--raw", timeout=600
+    )
     assert run.code == 0, run.out + run.err
     out = repo.root / "perfci-out"
     kept = sorted(path.name for folder in ("profile", "raw") for path in (out / folder).iterdir())
@@ -265,7 +268,7 @@ def test_counters_that_cannot_be_had_cost_their_rows_alone(repo: Repo, tmp_path:
     fake.write_text(f'#!/bin/sh\ncase "$*" in *--version*) exec {real} --version;; esac\n{script}\n')
     fake.chmod(0o755)
     repo.env["PATH"] = f"{fake.parent}:{os.environ['PATH']}"
-    run = repo.perfci("compare", "--base", "HEAD", "--budget", "90s", "matmul", "scale", timeout=600)
+    run = repo.perfci("compare", "--base", "HEAD", "--budget", "90s", "-k", "matmul", "-k", "scale", timeout=600)
     assert run.code == 1, run.out + run.err
     row = row_of(run, "matmul", "tensor_active")
     assert row["class"] == "invalid", told(run)

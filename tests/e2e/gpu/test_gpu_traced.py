@@ -114,7 +114,7 @@ def programs(tmp_path_factory, gpu: None) -> Path:
 def test_the_loop_of_a_program_is_what_nsys_itself_says(repo: Repo, nsys: str, programs: Path) -> None:
     repo.write("perfci.yaml", POLICY.format(bin=programs))
     repo.commit("head")
-    run = repo.perfci("profile", "*", timeout=800)
+    run = repo.perfci("profile", "-k", "*", timeout=800)
     assert run.code == 0, run.out + run.err
     told = {case["case"]: case for case in run.report["profiles"]}
     seen = {case["id"]: case["sides"]["head"]["profile"] for case in run.results["cases"]}
@@ -148,11 +148,11 @@ def test_peak_memory_of_a_program_is_gated(repo: Repo, nsys: str, programs: Path
     policy = POLICY.format(bin=programs).replace(", trace: [osrt, memory]", "")
     repo.write("perfci.yaml", policy)
     repo.commit("head")
-    run = repo.perfci("run", "steady", timeout=800)
+    run = repo.perfci("run", "-k", "steady", timeout=800)
     rows = {row["metric"]: row for row in run.report["rows"] if row["case"] == "steady"}
     assert (rows["peak_memory"]["class"], rows["peak_memory"]["head"]) == ("unchanged", 32 * MIB), run.out + run.err
     assert rows["device_busy"]["class"] == "unchanged", run.out + run.err
     repo.write("perfci.yaml", policy.replace("max: 100MB", "max: 20MB"))
-    run = repo.perfci("run", "steady", timeout=800)
+    run = repo.perfci("run", "-k", "steady", timeout=800)
     rows = {row["metric"]: row for row in run.report["rows"] if row["case"] == "steady"}
     assert run.code == 1 and rows["peak_memory"]["class"] == "violation", run.out + run.err

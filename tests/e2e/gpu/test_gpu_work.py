@@ -329,7 +329,7 @@ def test_equal_work_is_told_and_no_planted_change_is_taken_for_it(repo: Repo) ->
     write(repo, head=False)
     repo.commit("base")
     write(repo, head=True)
-    run = repo.perfci("explain", "*", "--base", "HEAD", "--json", timeout=800)
+    run = repo.perfci("explain", "-k", "*", "--base", "HEAD", "--json", timeout=800)
     print(run.err[-3000:])
     found = {case.partition("name=")[2]: one for case, one in json.loads(run.out).items()}
     for name, one in found.items():

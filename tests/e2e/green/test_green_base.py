@@ -104,7 +104,7 @@ def test_the_command_that_an_error_tells_can_be_copied(behind: Repo, tmp_path: P
     behind.write("kernels/adding.py", adding(200_000))
     behind.policy("limits: [{cases: '*', metric: time, regression: 0.01%}]\n")
     behind.commit("slow")
-    asked = ["compare", "--base", "main", "--budget", "5m", "adding", "[a@org/team|`#1`  www.e.example]*"]
+    asked = ["compare", "--base", "main", "--budget", "5m", "-k", "adding", "-k", "[a@org/team|`#1`  www.e.example]*"]
     process = behind.start(*asked)
     journal = behind.root / "perfci-out" / "journal.jsonl"
     until(process, lambda: pairs(journal))

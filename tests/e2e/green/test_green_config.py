@@ -30,7 +30,7 @@ def changed(repo: Repo, policy: str) -> None:
     repo.commit("other limits")
 
 
-@pytest.mark.parametrize("args", [("list",), ("compare", "--base", "HEAD", "adding", *QUICK)])
+@pytest.mark.parametrize("args", [("list",), ("compare", "--base", "HEAD", "-k", "adding", *QUICK)])
 def test_a_typo_in_a_limits_glob(repo: Repo, args: tuple[str, ...]) -> None:
     """Whichever cases were asked for: nothing is measured, and the nearest name is told."""
     project(repo, "limits:\n  - {cases: adding, regression: 50%}\n  - {cases: ['adding', 'ading*'], regression: 9%}\n")
@@ -53,7 +53,7 @@ def test_a_typo_in_a_commands_glob_is_found_once_it_has_run(repo: Repo) -> None:
     project(repo, "metrics: {p99: {unit: s}}\n" + command + "limits:\n  - {cases: 'serve/*', metric: p99, max: 1s}\n")
     assert "no case that serve/* matches reports p99: they report time" in last(repo.perfci("run", *QUICK))
     project(repo, command)
-    asked = ("adding", "serve/btch=8")  # one that is there does not hide one that is not
+    asked = ("-k", "adding", "-k", "serve/btch=8")  # one that is there does not hide one that is not
     assert repo.perfci("list", *asked).code == 0
     run = repo.perfci("run", *asked, *QUICK)
     assert (run.code, last(run)) == (2, "perfci: serve/btch=8: matches no case: did you mean 'serve/batch=8'?")
@@ -117,7 +117,7 @@ def test_a_kernels_own_bound_without_a_unit_whichever_case_is_asked_for(repo: Re
     project(repo, TIME)
     own = adding().replace('["cpu"]', '["cuda"], limits=[{"metric": "sm_throughput", "min": 0.85}]')
     repo.write("kernels/other.py", own.replace("def adding", "def other"))
-    run = repo.perfci("run", "adding", *QUICK)
+    run = repo.perfci("run", "-k", "adding", *QUICK)
     assert run.code == 2
     assert last(run).startswith("perfci: kernels/other.py:")
     assert "limits[0].min: 0.85 has no unit: write 85%" in last(run)
@@ -164,7 +164,7 @@ def test_a_case_that_is_gone_is_missing_though_its_limits_wait_for_another_machi
     repo.git("rm", "-q", "kernels/adding.py")
     repo.write("kernels/summing.py", adding(name="summing"))
     repo.commit("another one")
-    run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
+    run = repo.perfci("compare", "--base", "HEAD^", "-k", "adding", *QUICK)
     assert (run.code, run.classes()) == (1, {"adding": "missing"}), run.out + run.err
 
 
@@ -174,14 +174,14 @@ def test_a_command_whose_device_head_edits_is_gone(repo: Repo) -> None:
     command = "commands:\n  - {{name: app, run: 'sleep 0.01', device: {}}}\n"
     project(repo, command.format("cpu") + TIME)
     changed(repo, command.format("cuda") + TIME)
-    run = repo.perfci("compare", "--base", "HEAD^", "app", *QUICK)
+    run = repo.perfci("compare", "--base", "HEAD^", "-k", "app", *QUICK)
     assert run.code == 1
     (row,) = [row for row in run.report["rows"] if row["device"] == "cpu"]
     assert (row["class"], row["effect"]) == ("missing", "fail")
     assert "in base, not in head: head declares it with device: cuda" in row["reason"]
     assert "FAIL" in run.out and "PASS" not in run.out
     # The other way round it is a new case here, and base's belongs to another machine.
-    other = repo.perfci("compare", "--base", "HEAD", "app", *QUICK)
+    other = repo.perfci("compare", "--base", "HEAD", "-k", "app", *QUICK)
     assert other.classes() == {"app": "skipped"}
 
 
@@ -245,7 +245,7 @@ def test_a_case_that_may_be_gone_and_is_answers_nothing(repo: Repo) -> None:
     repo.git("mv", "kernels/adding.py", "kernels/summing.py")
     repo.write("kernels/summing.py", adding(name="summing"))
     repo.commit("another one")
-    run = repo.perfci("compare", "--base", "HEAD^", "adding", *QUICK)
+    run = repo.perfci("compare", "--base", "HEAD^", "-k", "adding", *QUICK)
     assert (run.code, run.report["verdict"]) == (0, "undecided"), run.out + run.err
     assert run.classes() == {"adding": "missing"}
     assert run.report["sentence"] == "Undecided: nothing was measured: `adding` is missing in head"

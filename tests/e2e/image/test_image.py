@@ -230,7 +230,7 @@ def test_without_arguments_it_compares_the_repository_and_gives_the_caller_the_r
 def test_what_is_slower_fails_the_gate(image: Image, project: Project) -> None:
     project.repo.write("kernels/adding.py", adding(spin=20_000))
     project.hand_over()
-    done = image.run(project.root, "compare", "adding")
+    done = image.run(project.root, "compare", "-k", "adding")
     assert done.returncode == 1, done.stderr
     assert [row["class"] for row in project.report()["rows"]] == ["regression"]
     assert project.owners() == {project.user}
@@ -264,7 +264,7 @@ def test_nsys_records_what_runs_as_the_owner_of_the_workspace(image: Image, proj
     project.repo.write("app.py", RANGES)
     project.hand_over()
     for _ in range(2):  # on a busy machine nsys at times writes no report, which perfci says: then once more
-        done = image.run(project.root, "profile", "app")
+        done = image.run(project.root, "profile", "-k", "app")
         assert done.returncode == 0, done.stderr
         results = json.loads((project.out / "results.json").read_text())
         (case,) = results["cases"]
@@ -284,7 +284,7 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
     project.repo.write("perfci.yaml", POLICY.format(budget="3m", user=project.user).replace("40%", "0.1%"))
     project.repo.commit("a limit that no run of a minute can decide")
     project.hand_over()
-    docker("run", "--detach", "--name", name, "--volume", f"{project.root}:/workspace", image.name, "compare", "adding",
+    docker("run", "--detach", "--name", name, "--volume", f"{project.root}:/workspace", image.name, "compare", "-k", "adding",
            "--base", "HEAD", "--measure-all")  # fmt: skip
     try:
         journal = project.out / "journal.jsonl"
@@ -300,7 +300,7 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
     kept = len(pairs(journal))
     assert project.owners() == {project.user}
     done = image.run(
-        project.root, "compare", "adding", "--base", "HEAD", "--measure-all", "--resume", "--budget", "30s"
+        project.root, "compare", "-k", "adding", "--base", "HEAD", "--measure-all", "--resume", "--budget", "30s"
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr  # about a limit of 0.1 % chance has a say
     assert len(pairs(journal)) > kept
@@ -308,7 +308,7 @@ def test_docker_stop_keeps_finished_pairs_and_resume_goes_on(image: Image, proje
 
 
 def test_with_nothing_mounted_it_measures_the_suite_that_ships(image: Image) -> None:
-    done = image.run(None, "run", "--quick", "layernorm/*")
+    done = image.run(None, "run", "--quick", "-k", "layernorm/*")
     assert done.returncode == 0, done.stderr
     assert any("nothing is mounted at /workspace" in line for line in lines(done))
     assert "layernorm" in done.stdout
@@ -336,7 +336,7 @@ def test_without_arguments_and_with_nothing_mounted_it_runs_the_suite_that_ships
 
 def test_as_another_user_everything_runs_as_that_one(image: Image, project: Project) -> None:
     options = ("--user", f"{project.user}:{project.user}")
-    done = image.run(project.root, "run", "adding", options=options)
+    done = image.run(project.root, "run", "-k", "adding", options=options)
     assert done.returncode == 0, done.stderr
     assert any(f"runs as uid {project.user} throughout" in line for line in lines(done))
     assert project.owners() == {project.user}
@@ -354,7 +354,7 @@ def test_a_workspace_that_is_read_only_needs_a_folder_for_the_output(image: Imag
     out.mkdir()
     project.hand_over(out)
     options = ("--volume", mount, "--volume", f"{out}:/out", "--read-only", "--tmpfs", "/tmp:exec", "--network", "none")
-    done = image.run(None, "compare", "adding", "--out", "/out", options=options)
+    done = image.run(None, "compare", "-k", "adding", "--out", "/out", options=options)
     assert done.returncode == 0, done.stderr
     assert (out / "report.json").is_file()
     assert project.owners(out) == {project.user}

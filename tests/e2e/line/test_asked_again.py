@@ -11,7 +11,7 @@ from perfci.model.results import Case, CaseSide, Proof
 from perfci.sources.git import NamedCommit
 
 SAID = Request.of(
-    "compare", Path("/here"), Path("/there"), base="v1", cases=["a/*"], devices=["cpu"], python="py",
+    "compare", Path("/here"), Path("/there"), base="v1", head="v2", limit="version: 1", cases=["a/*"], devices=["cpu"], python="py",
     base_python="other", env={"head": {"A": "b"}}, only=["src/**"],
     claims=[Claim(cases="a*", fall=0.1)], attempt=2, described="a* 10%", quick=True, committed=True, pull_request=True, seed=3,
     purpose="reference", measure_all=True, exact_pairs=9, budget=2.5, strict=True, raw=True,

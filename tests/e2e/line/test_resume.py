@@ -32,7 +32,7 @@ def two(repo: Repo) -> Repo:
     return repo
 
 
-ASKED = ["--base", "HEAD~1", "--budget", "5m", "--strict", "--measure-all", "add*"]
+ASKED = ["--base", "HEAD~1", "--budget", "5m", "--strict", "--measure-all", "-k", "add*"]
 
 
 @pytest.mark.slow
@@ -59,9 +59,9 @@ def test_what_an_interrupted_comparison_advises_goes_on_with_it(two: Repo) -> No
 def contradicted(two: Repo) -> None:
     """What is said again and is another is refused in one line, at once; what is the same is not."""
     for words, named in (
-        (["--base", "HEAD"], "--base"),
+        (["HEAD"], "BASE"),
         (["PERFCI_SEED=8"], "PERFCI_SEED"),
-        (["oth*"], "CASE"),
+        (["-k", "oth*"], "-k"),
         (["--env", "A=b"], "--env"),
     ):
         variables = [word for word in words if word.startswith("PERFCI_")]
@@ -83,7 +83,7 @@ def contradicted(two: Repo) -> None:
 @pytest.mark.slow
 def test_an_interrupted_calibration_goes_on_with_its_pairs(two: Repo) -> None:
     folder = "perfci-out/calibration"
-    run, before = interrupted(two, "PERFCI_SEED=7", "calibrate", "--pairs", "8", "add*", folder=folder)
+    run, before = interrupted(two, "PERFCI_SEED=7", "calibrate", "--pairs", "8", "-k", "add*", folder=folder)
     assert run.err.splitlines()[-1] == "perfci: interrupted: go on with --resume"
     again = two.perfci("calibrate", "--resume")
     assert again.code in (0, 1), again.out + again.err

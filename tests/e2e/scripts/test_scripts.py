@@ -188,10 +188,10 @@ def test_scripts_that_are_not_asked_for_are_not_run(project: Repo, tmp_path: Pat
     policy = (project.root / "perfci.yaml").read_text()
     limit = 'limits: [{cases: "classed/*", metric: time, regression: 40%}, '
     project.write("perfci.yaml", policy.replace("limits: [", limit))
-    listed = project.perfci("list", "listed/size=100/*", "caught")
+    listed = project.perfci("list", "-k", "listed/size=100/*", "-k", "caught")
     assert [line.split("\t")[0] for line in listed.out.splitlines()] == ["caught", "listed/size=100/provider=ours"]
     assert listed.code == 0, listed.err
-    lost = project.perfci("list", "clased/*", "caught")
+    lost = project.perfci("list", "-k", "clased/*", "-k", "caught")
     assert "clased/*: matches no case: did you mean 'classed/*'?" in lost.err
     assert lost.code == 2
     typed = (project.root / "perfci.yaml").read_text()
@@ -201,10 +201,10 @@ def test_scripts_that_are_not_asked_for_are_not_run(project: Repo, tmp_path: Pat
     assert absent.code == 2
     project.write("perfci.yaml", typed)
     project.write("benchmarks/calls.py", "import sys\nsys.exit('requires SM100')\n")
-    skipped = project.perfci("list", "calls", "caught")
+    skipped = project.perfci("list", "-k", "calls", "-k", "caught")
     assert "calls: matches no case: benchmarks/calls.py is skipped: requires SM100" in skipped.err
     assert not marker.exists()
-    project.perfci("list", "c*")
+    project.perfci("list", "-k", "c*")
     assert marker.exists()
 
 
@@ -271,7 +271,7 @@ def test_what_base_calls_and_head_does_not_reach_has_failed(project: Repo, devic
     project.write("perfci.yaml", policy.replace("    device: cpu\n", device))
     project.commit()
     project.write("benchmarks/caught.py", "import nothing_of_this_name\n")
-    run = project.perfci("compare", "caught", "--base", "HEAD")
+    run = project.perfci("compare", "-k", "caught", "--base", "HEAD")
     assert run.code == 1
     assert (
         "`benchmarks/caught.py` has no case in head: fails before its first call of a timer" in run.report["sentence"]
@@ -285,5 +285,5 @@ def test_head_keeps_base_s_name_where_another_file_is_called_alike(project: Repo
     project.commit()
     project.write("benchmarks/a/caught.py", dedent(SCRIPTS["caught"]))
     project.write("ops.py", OPS.replace('"caught": 4_000', '"caught": 40_000'))
-    run = project.perfci("compare", "*caught", "--base", "HEAD", "--budget", "40s")
+    run = project.perfci("compare", "-k", "*caught", "--base", "HEAD", "--budget", "40s")
     assert run.classes() == {"caught": "regression", "a_caught": "added"}, run.out + run.err

@@ -150,7 +150,7 @@ def test_a_run_goes_on_on_the_gpus_that_it_was_begun_on(tmp_path: Path) -> None:
         "base_python": "py", "env": {"head": {"A": "1"}}, "quick": True, "seed": 3, "purpose": "seam",
         "measure_all": not plan.what.measure_all, "exact_pairs": 9, "comparisons": 2, "models": 2, "suite": "5" * 40,
         "commits": ("1" * 40, "2" * 40), "question": Question(metric="time"), "only": ["src/**"],
-        "claims": [Claim.parse("*: 10%")], "attempt": 2, "described": "a 1%",
+        "claims": [Claim.parse("*: 10%")], "attempt": 2, "described": "a 1%", "head": "main", "limit": "version: 1",
     }  # fmt: skip
     assert others.keys() == What.model_fields.keys() - {"mode"}
     for name, value in others.items():

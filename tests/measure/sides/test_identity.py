@@ -265,7 +265,7 @@ def moved(of: Built) -> None:
 def committed(of: Built) -> None:
     of.repo.commit("more")
     of.request = of.request.but(base="main~2")
-    of.document(lambda told: told["asked"].update(marks({"--base": "main~2"})))
+    of.document(lambda told: told["asked"].update(marks({"BASE": "main~2"})))
 
 
 def committed_base(of: Built) -> None:
@@ -276,7 +276,8 @@ def committed_base(of: Built) -> None:
 OF_PREPARED: dict[str, Callable[[Built], object]] = {
     "its folder": moved,
     "the command (run or compare)": asking(mode="run"),
-    "--base": asking(base="main~0"),
+    "BASE": asking(base="main~0"),
+    "HEAD": asking(head="main~1"),
     "the set of --env": asking(env={"head": {"A": "1"}}),
     "--committed": asking(committed=True),
     "the pull request": asking(pull_request=True),

@@ -95,7 +95,7 @@ def roofline(
         return None
     attainable, bound = max(times)
     share = attainable / seconds
-    if not 0 < share < math.inf:
+    if not 0 < share * 100 < math.inf:  # it is told in percent
         return None
     memory = moved / memory_time if memory_time else None
     compute, kind = found if found else (None, "")

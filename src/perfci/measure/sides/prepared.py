@@ -73,7 +73,8 @@ def _asked(request: Request, folder: Path) -> dict[str, Any]:
         "perfci's version": perfci.__version__,
         "its folder": str(folder),  # paths below it are in what was built
         "the command (run or compare)": request.what.mode,
-        "--base": request.what.base,
+        "BASE": request.what.base,
+        "HEAD": request.what.head,
         "the set of --env": request.what.env,
         "--committed": request.what.committed,
         "the pull request": request.what.pull_request,

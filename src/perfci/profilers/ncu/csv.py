@@ -179,7 +179,8 @@ def _records(file: Iterable[str]) -> Iterator[str]:
     """Without ncu's own lines (`==PROF== …`), NUL and empty ones: ncu writes no line break into a field."""
     for line in file:
         if line.strip() and not line.startswith("=="):
-            yield line.replace("\0", "�")
+            # A file that ends behind a comma is cut there, and its last cell not empty.
+            yield line.removesuffix(",").replace("\0", "�")
 
 
 def _from_row(cells: Mapping[str, str], unit: Mapping[str, str], mark: str, metrics: Sequence[str]) -> Launch:

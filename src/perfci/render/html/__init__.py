@@ -109,9 +109,9 @@ def _commands(shown: View, case: str, device: DeviceKind) -> list[str]:
     base, head = ((sides[side].commit or "" if side in sides else "") for side in SIDES)
     if shown.report.environments is not None and shown.report.environments.asked:
         return [shell(shown.report.command)]  # no commit holds what was compared
-    what = ["perfci", "compare", "--base", base or "HEAD"] if shown.comparing else ["perfci", "run"]
+    what = ["perfci", "compare", base or "HEAD"] if shown.comparing else ["perfci", "run"]
     checkout = [f"git switch --detach {head}"] if _COMMIT.fullmatch(head) and not shown.dirty("head") else []
-    return [*checkout, shell([*what, "--device", device, glob.escape(case)])]
+    return [*checkout, shell([*what, "--device", device, "-k", glob.escape(case)])]
 
 
 @cache
