@@ -219,16 +219,16 @@ def _completed(repo: Repo, line: str) -> list[str]:
 def test_the_shell_completes_verbs_options_and_cases(repo: Repo) -> None:
     assert _completed(repo, "perfci co") == ["compare"]
     assert _completed(repo, "perfci compare --measure") == ["--measure-all"]
-    assert _completed(repo, "perfci compare sd") == []  # nothing was measured here yet
+    assert _completed(repo, "perfci compare -k sd") == []  # nothing was measured here yet
     out = repo.root / "perfci-out"
     out.mkdir()
     hostile = '{"id": "sdpa/$(touch x)"}'
     cases = f'{{"cases": [{{"id": "sdpa/n=1"}}, {{"id": "sdpa/n=2"}}, {{"id": "matmul"}}, {hostile}]}}'
     (out / "results.json").write_text(cases)
-    assert _completed(repo, "perfci compare sd") == ["sdpa/*", "sdpa/n=1", "sdpa/n=2"]
-    assert _completed(repo, "perfci profile ma") == ["matmul"]
+    assert _completed(repo, "perfci compare -k sd") == ["sdpa/*", "sdpa/n=1", "sdpa/n=2"]
+    assert _completed(repo, "perfci profile -k ma") == ["matmul"]
     (out / "results.json").write_text("[1")
-    assert _completed(repo, "perfci compare sd") == []
+    assert _completed(repo, "perfci compare -k sd") == []
 
 
 def test_the_shell_takes_what_install_completion_writes(repo: Repo, tmp_path: Path) -> None:

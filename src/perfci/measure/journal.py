@@ -72,7 +72,7 @@ def gone_on(request: Request, folder: Path | None = None) -> Request:
 
 def _same(request: Request, name: str, was: object) -> bool:
     if name == "base" and (repo := Repository.find(request.where.repository)):
-        return repo.resolve_base(request.what.base, request.what.pull_request).sha == was
+        return repo.resolve_base(request.what.base, request.what.pull_request, request.what.head).sha == was
     return bool(getattr(request.what, name) == was)
 
 

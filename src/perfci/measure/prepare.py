@@ -176,7 +176,7 @@ def find_sources(request: Request) -> Sources:
 def _require_change(request: Request, repo: Repository, head: NamedCommit, base: NamedCommit) -> None:
     if request.what.base is not None and means_itself(request.what.base, head.sha):
         return
-    dirty = repo.is_dirty(exclude=_own(request))
+    dirty = request.what.head is None and repo.is_dirty(exclude=_own(request))
     if dirty and not request.what.committed:
         return
     name, ours = escaped(base.ref, 300), escaped(request.what.head or "HEAD", 300)

@@ -210,7 +210,8 @@ class Measurement:
         """Write down what is known before the first check."""
         what, how, limits = self.request.what, self.request.how, place.limits
         cases, plan, budget = settled.cases, settled.plan, settled.budget
-        begun = begun_with(self.request, place.sources.base, cases.all)
+        request = self.request.but(command=self._command(place))
+        begun = begun_with(request, place.sources.base, cases.all)
         marks = identity(self.request, place, plan, cases.all)
         journal = Journal(self.request.where.out, marks, settled.run, how.resume, begun)
         stack.callback(journal.close)
@@ -357,16 +358,19 @@ class Measurement:
             self.results = self._begun(place, _new_run(), make_plan(self.request, place, [], known))
             raise
 
+    def _command(self, place: Place) -> list[str]:
+        what, sources = self.request.what, place.sources
+        named = {} if what.itself else {"base": sources.base, "head": sources.head}
+        commits = {name: commit.sha for name, commit in named.items() if commit is not None}
+        return reproduction(self.request.how.command, what, commits)
+
     def _begun(self, place: Place, run: str, plan: Plan) -> Results:
         sources, what = place.sources, self.request.what
-        commits = {} if what.itself else {"base": sources.base, "head": sources.head}
         return Results(
             run=run,
             mode=what.mode,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=reproduction(
-                self.request.how.command, what, {name: one.sha for name, one in commits.items() if one}
-            ),
+            command=self._command(place),
             repository=sources.root.name,
             fingerprint=place.facts,
             environments=place.environments,
@@ -421,12 +425,15 @@ def _new_run() -> str:
 def reproduction(command: Sequence[str], what: What, commits: Mapping[str, str]) -> list[str]:
     """Return the command line with commits in place of their names: it measures the same once branches have moved."""
     words, base = list(command), commits.get("base")
+    for index, word in enumerate(words):
+        if base and word.startswith("--base="):
+            words[index] = f"--base={base}"
+        elif base and words[index - 1] == "--base" and index:
+            words[index] = base
     for named, commit in ((what.base, base), (what.head, commits.get("head"))):
         for index, word in enumerate(words[2:], 2):
             behind = words[index - 1] if index > 2 else ""
-            if commit and word == f"--base={named}":
-                words[index] = f"--base={commit}"
-            elif commit and word == named and (behind in _TAKING_NONE or not behind.startswith("-")):
+            if commit and word == named and (behind in _TAKING_NONE or not behind.startswith("-")):
                 words[index] = commit
                 break
     if base and "compare" in words and base not in words and f"--base={base}" not in words:
@@ -434,7 +441,7 @@ def reproduction(command: Sequence[str], what: What, commits: Mapping[str, str])
     return words
 
 
-_TAKING_NONE = ("--base", "--quick", "--strict", "--resume", "--json", "--committed", "--creep", "--measure-all")
+_TAKING_NONE = ("--quick", "--strict", "--resume", "--json", "--committed", "--creep", "--measure-all")
 """Options before a commit, which is the value of another."""
 
 

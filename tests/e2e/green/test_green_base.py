@@ -52,7 +52,7 @@ def test_a_head_that_is_an_ancestor_of_its_base_is_refused(behind: Repo, ref: st
     line = refused(behind, "--base", ref)
     assert line == (
         f"perfci: HEAD is an ancestor of {ref}: nothing to compare: switch to what is to be measured, "
-        "or compare HEAD with itself by --base HEAD"
+        "or compare it with itself: perfci compare HEAD"
     )
 
 
@@ -64,7 +64,7 @@ def test_a_base_that_is_head_under_another_name_is_refused(behind: Repo, args: l
     name = "next" if "next" in args else "main"
     assert line == (
         f"perfci: HEAD is {name}: nothing to compare: change something first, "
-        "or compare HEAD with itself by --base HEAD"
+        "or compare it with itself: perfci compare HEAD"
     )
 
 

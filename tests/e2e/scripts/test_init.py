@@ -36,7 +36,7 @@ def test_scripts_are_proposed_and_what_is_left_out_is_said(repo: Repo) -> None:
         "note   left out, as they time by themselves: benchmarks/events.py: see `timers:` in docs/scripts.md" in lines
     )
     assert "runs-on: [self-hosted, gpu]" in (repo.root / ".github/workflows/perf.yml").read_text()
-    assert "`perfci compare --base HEAD --measure-all 'test_bench/*'` measures" in lines[-2], "it needs no Triton"
+    assert "`perfci compare HEAD --measure-all -k 'test_bench/*'` measures" in lines[-2], "it needs no Triton"
     assert "`perfci list` runs all 5 benchmark files to show theirs." in lines[-2]
 
 
@@ -55,7 +55,7 @@ def test_what_runs_is_no_glob_over_tests_and_the_shortest_with_all_imports_is_fi
         "  - {script: [bench/a.py, bench/b.py], device: cpu}", "  - {script: bench/deep/b.py, device: cpu}",
         "  - {pytest: bench/deep/c_test.py, device: cpu}", "  - {pytest: bench/a_test.py, device: cpu}",
     ]  # fmt: skip
-    assert "`perfci compare --base HEAD --measure-all 'bench_b/*'` measures" in run.out
+    assert "`perfci compare HEAD --measure-all -k 'bench_b/*'` measures" in run.out
 
 
 def test_a_build_is_proposed_where_the_scripts_need_one(repo: Repo) -> None:
