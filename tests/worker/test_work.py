@@ -193,6 +193,29 @@ def test_bytes_that_nobody_writes_hold_what_fills_the_stack(tmp_path: Path) -> N
     assert sys.gettrace() is None or "coverage" in sys.modules
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of glibc's heap")
+def test_forks_allocate_in_the_same_ways_at_other_places() -> None:
+    """So that numbers which malloc leaves on the stack are the same in each, and addresses are not."""
+    code = """
+import ctypes, os, random, sys
+from perfci.worker.work.captures import _allocated, displace_heap
+libc = ctypes.CDLL(None)
+kept = [_allocated(random.randrange(16, 3000)) for _ in range(4000)]
+for chunk in random.sample(kept, 2000):
+    libc.free(ctypes.c_void_p(chunk))
+for _ in range(8):
+    if os.fork() == 0:
+        displace_heap()
+        print(*(_allocated(size) for size in (24, 184, 600, 1000, 5000, 40000) for _ in range(3)), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    places = [[int(address) for address in line.split()] for line in told]
+    assert len(places) == 8 and len({one[0] for one in places}) > 4
+    assert len({tuple(address - one[0] for address in one) for one in places}) == 1
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("before", range(0, 24, 4))
 @pytest.mark.parametrize("behind", [0, 2, 4])

@@ -21,9 +21,11 @@ WORD = 8
 """Bytes of an address."""
 _LIBC = ctypes.CDLL(None)
 _LIBC.malloc.restype = ctypes.c_void_p
-_CACHED, _CHUNKS = range(24, 1033, 16), 7
-"""Sizes that a thread of glibc caches free chunks of, and how many of each (malloc.c: TCACHE_MAX_BINS,
-TCACHE_FILL_COUNT)."""
+_LIBC.sbrk.restype = ctypes.c_void_p
+_TOP_PAD, _PAD = -2, 16 << 20
+"""M_TOP_PAD of mallopt(3), and bytes."""
+_SIZES = *(100 << 10 >> halved for halved in range(7)), *range(1032, 23, -16)
+"""From below M_MMAP_THRESHOLD (mallopt(3)) down to each size that glibc's threads cache (malloc.c: TCACHE_MAX_BINS)."""
 _QUIET = re.compile(
     "(LOAD|STORE)_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|POP_|COPY|SWAP|DUP_|ROT_|PUSH_NULL|CACHE|RESUME|NOP|JUMP_|PRECALL|"
     "EXTENDED_ARG|KW_NAMES|RETURN_|MAKE_|BUILD_"
@@ -52,12 +54,19 @@ def drawing_again(torch: Any) -> Callable[[], None]:
 
 
 def displace_heap() -> None:
-    """Leave other chunks to each fork, and as many: heap addresses in padding then differ between forks, and show,
-    while glibc takes the same ways, which leave the same numbers there."""
-    for size in _CACHED:
-        chunks = [_LIBC.malloc(ctypes.c_size_t(size)) for _ in range(2 * _CHUNKS)]
-        for chunk in random.SystemRandom().sample(chunks, _CHUNKS):
-            _LIBC.free(ctypes.c_void_p(chunk))
+    """Use up what is free of the heap, for good, and go on a random distance behind it. Heap addresses in padding then
+    differ between forks, and show, while malloc takes the same ways in each, which leave the same numbers there."""
+    _LIBC.mallopt(_TOP_PAD, _PAD)
+    end = _LIBC.sbrk(ctypes.c_ssize_t(0))
+    for size in _SIZES:
+        while (_allocated(size) or end) < end:
+            pass
+    _allocated(_SIZES[0] + 16 * random.SystemRandom().randrange(1500))
+
+
+def _allocated(size: int) -> Optional[int]:
+    address: Optional[int] = _LIBC.malloc(ctypes.c_size_t(size))
+    return address
 
 
 @contextlib.contextmanager

@@ -56,6 +56,7 @@ class Record:
         writes, and whether one capture launches what another does. Raises OpaqueWork, what capture raises, OSError.
         """
         self.known.clear()  # a handle may be another function's by now
+        displace_heap()
         sampler = GraphSampler(fns)
         with self.images.listened():
             for fn in [*[fns[0]] * (0 if self.number else WARM_CALLS), *fns]:  # as a pair's first placement and others
@@ -70,7 +71,6 @@ class Record:
             fills = [None, None, *random.SystemRandom().sample(range(256), 2), None]
         for turn, fill in enumerate(fills, 1):
             redraw()
-            displace_heap()
             with contextlib.nullcontext() if fill is None else filled(torch, fill):
                 graph = _captured(sampler, batch)
             memory = Memory(torch, self.driver, pool, contents=turn == len(fills))
