@@ -26,6 +26,7 @@ from perfci.measure.plan import fitted, identity, make_plan, piped, remarks, sha
 from perfci.measure.profiling.collect import Profilers, find_profilers, observe
 from perfci.measure.proof.same_code import draw_audit, prove, seeks_proof
 from perfci.measure.proof.work import prove_work
+from perfci.measure.renamed import renamed
 from perfci.measure.request import Progress, Request, What
 from perfci.measure.rounds import launch_gap_notes
 from perfci.measure.sides.planned import require_cases
@@ -221,7 +222,9 @@ class Measurement:
         results.cases = cases.all
         results.files = [failure for one in cases.declarations.values() for failure in one.files]
         results.imports = cases.declarations["head"].imports
-        results.notes = [*place.sources.notes, *settled.unproved, *cases.idle, *remarks(what, plan, place.sides)]
+        trees = {name: side.tree for name, side in place.sides.items()}
+        results.notes = [*place.sources.notes, *settled.unproved, *cases.idle, *renamed(cases.all, trees)]
+        results.notes += remarks(what, plan, place.sides)
         explained = what.question is None or what.question.explained
         profiled = cases.open and explained and ("cuda" in place.benches or not plan.judged)
         profilers = find_profilers(place, plan, how, self.request.where.out) if profiled else None

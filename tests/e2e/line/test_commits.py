@@ -47,3 +47,13 @@ def test_benchmarks_are_held_to_a_limit_where_no_policy_is(repo: Repo) -> None:
     repo.policy()
     both = repo.perfci("compare", "HEAD", "--limit", "20%")
     assert both.code == 2 and "perfci.yaml: change them there, or leave out --limit" in both.err
+
+
+def test_a_renamed_case_is_told_beside_what_is_missing(repo: Repo) -> None:
+    repo.policy("limits: [{cases: '*', metric: time, regression: 50%}]\n")
+    repo.write("kernels/adding.py", adding())
+    repo.commit("base")
+    repo.write("kernels/adding.py", adding(name="plus"))
+    run = repo.perfci("compare", "HEAD", *QUICK)
+    assert "adding of base has the code of plus of head: renamed?" in run.out, run.out + run.err
+    assert run.classes() == {"adding": "missing", "plus": "added"}
