@@ -78,6 +78,17 @@ def test_ten_files_of_each_side_convict_and_acquit(tool, tmp_path):
     assert same.exit_code == 0 and set(classes(same).values()) == {"unchanged"}
 
 
+def test_commands_of_two_names_are_no_pair_and_the_note_says_how_they_are(tmp_path):
+    def renamed(root):
+        for number, one in enumerate(root["results"]):
+            one["command"] = f"other {number}"
+
+    made = import_files(sides(tmp_path, "hyperfine", 8, head=renamed), Policy(version=1))
+    assert "no command is in both: hyperfine names cases by command: give both one --command-name NAME" in made.notes
+    told = import_files(sides(tmp_path, "hyperfine", 8), Policy(version=1)).notes
+    assert not any("command-name" in note for note in told)
+
+
 def test_google_benchmark_that_fails_in_both_sides_says_so_beside_what_it_measured(tmp_path):
     _, report = compared(tmp_path, "google-benchmark", 10, 1.2)
     found = classes(report)

@@ -295,12 +295,15 @@ def _sentence(cases: Sequence[CaseCalibration], results: Results, failing: FailR
     bounds = f"95 %: {noise_percent(failing.low)} to {noise_percent(failing.high)}"
     rate = f"{noise_percent(failing.failing / failing.runs)} of runs fail on unchanged code ({bounds})"
     unchanged = [case.replayed.unchanged for case in cases if case.replayed]
-    found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of criteria are `unchanged`"
+    found = f"{lead}: {rate}; {np.mean(unchanged) * 100:.1f} % of criteria say that nothing changed"
     taken = [(case.replayed.pairs, case.seconds) for case in cases if case.replayed and case.replayed.unchanged > 0]
-    if not taken:
-        return found
-    time = show(float(np.median([pairs * seconds for pairs, seconds in taken])), "s")
-    return f"{found}, in the median after {np.median([pairs for pairs, _ in taken]):g} pairs and {time}"
+    if taken:
+        time = show(float(np.median([pairs * seconds for pairs, seconds in taken])), "s")
+        found += f", in the median after {np.median([pairs for pairs, _ in taken]):g} pairs and {time}"
+    limits = [_held(case) for case in cases if case.asked is not None]
+    if missed := limits.count(False):
+        found += f"; {missed} of {count(len(limits), 'limit')} cannot be held"
+    return found
 
 
 # The policy that it proposes

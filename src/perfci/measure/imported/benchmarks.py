@@ -164,6 +164,9 @@ def _notes(tool: str, read: Mapping[Side, Sequence[File]], plan: Plan) -> list[s
             "what differs between machines passes for the change"
         )
     notes += too_few(plan)
+    cases = [{case for file in read[name] for case in file.cases} for name in plan.sides]
+    if tool == "hyperfine" and cases[0].isdisjoint(cases[-1]):
+        notes.append("no command is in both: hyperfine names cases by command: give both one --command-name NAME")
     moments = {name: [_moment(file.about) for file in read[name]] for name in plan.sides}
     before, after = ([one for one in moments[name] if one is not None] for name in ("base", "head"))
     known = len(before) == len(after) == plan.max_pairs > 1
