@@ -81,7 +81,7 @@ def test_no_name_is_markup_and_none_leads_out_of_the_folder():
         assert "\u202e" not in page
         assert "<b>" not in page
         assert "<i>damaged" not in page
-        assert page.count("<script") == 3
+        assert page.count("<script") == 4
         assert "default-src 'none'" in html.unescape(page)
 
 

@@ -1,5 +1,6 @@
 """The site in Chromium: it fits, draws, reads out every night by keyboard, and nothing in its data runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_every_night_is_read_out_by_keyboard_and_leads_to_commit_and_run(tab):
              canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value))"""
     )
     assert drawn
+
+
+def test_a_case_begins_with_its_first_bad_night_and_what_to_copy(tab):
+    page = tab(f"cases/{page_name(CASE)}", 390, "light").page
+    told = page.locator(".change").first
+    text = " ".join(told.locator("p").inner_text().split())
+    assert re.fullmatch(
+        r"\+3\.02 % \(±0\.\d+\), for the worse since 2026-11-27, the first bad night: between [0-9a-f]{10} and [0-9a-f]{10}, "
+        r"Change 26\. Proposed 2026-\d\d-\d\d; to decide:", text,
+    ), text  # fmt: skip
+    assert re.fullmatch(
+        rf"perfci bisect [0-9a-f]{{12}} [0-9a-f]{{12}} -k {CASE} --device cpu", told.locator("pre").inner_text()
+    )
+    assert told.bounding_box()["y"] < page.locator(".plot").first.bounding_box()["y"]
+    told.get_by_role("button").click()
+    sync_api.expect(told.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
 
 
 def test_the_overview_filters(tab):

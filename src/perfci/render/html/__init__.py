@@ -32,7 +32,7 @@ from perfci.render.view import View
 
 _HERE = Path(__file__).parent
 _STYLES = ("uPlot.min.css", "style.css")
-_SCRIPTS = ("uPlot.iife.min.js", "report.js")
+_SCRIPTS = ("uPlot.iife.min.js", "copy.js", "report.js")
 _LONGEST = 4000
 _SIGNS: dict[Effect, str] = {"fail": "✗", "undecided": "?", "warn": "!", "pass": "✓"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -29,7 +29,8 @@ POINTS = 150
 _WIDTH, _HEIGHT = 220, 40
 _TITLE = 60
 _RUN = re.compile(r"(https://[A-Za-z0-9.-]+(?::[0-9]+)?/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)/actions/runs/[0-9]+")
-_SCRIPTS, _STYLES = ("uPlot.iife.min.js", "history.js"), ("uPlot.min.css", "style.css", "history.css")
+_SHA = re.compile(r"[0-9a-f]{40}")
+_SCRIPTS, _STYLES = ("uPlot.iife.min.js", "copy.js", "history.js"), ("uPlot.min.css", "style.css", "history.css")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ class Entry:
     def limit(self) -> str:
         """Its limit; empty without one."""
         return limit_percent(self.standing.limit) if self.standing and self.standing.limit is not None else ""
+
+    def title(self, change: Proposal) -> str:
+        """The title of the first commit behind a change."""
+        heads = (head for head in self.device.heads if head.commit.sha == change.bad)
+        return next((shorten(visible(head.commit.title), _TITLE) for head in heads), "")
 
     @property
     def last(self) -> str:
@@ -199,7 +205,11 @@ def _case(case: str, own: Sequence[Entry], facts: dict[int, _Facts]) -> str:
         "nights": [facts[key].data for key in places],
         "series": [_series(one, facts[id(one.device)].first, places[id(one.device)]) for one in own],
     }
-    commands = [[shell(change.command) for change in one.changes] for one in own]
+    # Whole hashes would break in the middle of a line on a phone.
+    commands = [
+        [shell([word[:12] if _SHA.fullmatch(word) else word for word in change.command]) for change in one.changes]
+        for one in own
+    ]
     values = [_last(one.curve) for one in own]
     return _page(
         "series.html.j2", case, data, case=case, entries=own, commands=commands, values=values, change=words.change,

@@ -590,15 +590,5 @@
   }
 
   addEventListener("hashchange", show);
-  document.addEventListener("click", (event) => {
-    const button = event.target.closest(".copy");
-    if (!button) return;
-    const text = $("pre", button.parentElement);
-    getSelection().selectAllChildren(text);
-    navigator.clipboard?.writeText(text.textContent.trim()).then(
-      () => { button.textContent = "Copied"; },
-      () => { button.textContent = "Selected"; },
-    );
-  });
   show();
 })();
