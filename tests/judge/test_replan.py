@@ -96,6 +96,7 @@ def test_the_advice_is_that_of_what_main_is_compared_with() -> None:
     advised = {"change": "raise the limit in base first", "last": "perfci bisect; if it is intended, leave it"}
     for purpose, words in advised.items():
         made = measured()
+        made.policy_from = "base"
         made.plan.purpose = purpose
         report = judge_by(parse_policy(POLICY), made)
         assert report.verdict == "fail"

@@ -176,7 +176,7 @@ def compare(
         typer.Argument(
             metavar="BASE",
             help="Branch, tag or commit to compare with: its merge-base with HEAD is measured. "
-            "By default the main branch.",
+            "By default origin's main branch, else main.",
         ),
     ] = None,
     head: Annotated[
@@ -229,7 +229,10 @@ def compare(
     attempt: Annotated[
         int | None,
         typer.Option(
-            metavar="K", min=1, max=10**6, help="Of a search that claims again: it spends 1 / K (K + 1) of α."
+            metavar="K",
+            min=1,
+            max=10**6,
+            help="The claim is the K-th of a search, which share α: it has 1 / K (K + 1) of it.",
         ),
     ] = None,
     described: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -238,10 +241,10 @@ def compare(
     """Measure this tree against a base commit and judge every limit, or do one shard's part of that."""
     if named is not None and base is not None:
         raise UsageError(f"{escaped(named, 300)}, --base {escaped(base, 300)}: name one base")
-    if named is not None:
+    for name in filter(None, [named, head]):
         from perfci.cli.measure import require_ref
 
-        require_ref(named, asked["where"])
+        require_ref(name, asked["where"])
     if head is not None and (gpus is not None or shard is not None):
         raise UsageError(f"{escaped(head, 300)}: --gpus and --shard measure this tree: leave out HEAD, or them")
     if gpus is not None and shard is not None:

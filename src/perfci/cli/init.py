@@ -8,7 +8,6 @@ import typer
 
 from perfci.cli.proposal import Proposal, propose
 from perfci.model.base import UsageError
-from perfci.model.text import count
 from perfci.sources.git import Repository, lacks_a_name
 from perfci.system.files import write_atomic
 from perfci.worker.scripts.script import kernel_names
@@ -63,11 +62,11 @@ def write_first(where: Path, repo: Repository | None) -> None:
 
 
 def _say_scripts(commit: str, proposal: Proposal) -> None:
-    name = kernel_names(proposal.scripts, {})[proposal.first]
+    name, of = kernel_names(proposal.scripts, {})[proposal.first], len(proposal.scripts)
     typer.echo(
         f"{commit} `perfci compare HEAD --measure-all -k '{name}/*'` measures the tree against itself by what the "
-        f"timers of {proposal.first} call: its cases. `perfci list` runs all "
-        f"{count(len(proposal.scripts), 'benchmark file')} to show theirs."
+        f"timers of {proposal.first} call: its cases. `perfci list` runs "
+        f"{'it to show them' if of == 1 else f'all {of} benchmark files to show theirs'}."
     )
     typer.echo(
         "Change your code, and `perfci compare HEAD` judges the change by all that `budget:` has time for. "

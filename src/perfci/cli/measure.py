@@ -189,7 +189,7 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
             raise UsageError("--creep: is asked of main, and of no pull request: leave it out")
         fields["purpose"] = "reference"
     fields |= {"committed": True} if asked.get("head") else {}
-    fields |= {"limit": limit_alone(asked["limit"], where)} if asked.get("limit") else {}
+    fields |= {"limit": limit_alone(asked["limit"], where, alone=not asked.get("head"))} if asked.get("limit") else {}
     fields |= {"only": asked["only"]} if asked.get("only") else {}
     fields |= {"claims": [parse_claim(text) for text in asked["claim"]]} if asked.get("claim") else {}
     if said := asked.get("described"):
@@ -204,21 +204,28 @@ def read_request(mode: Literal["run", "compare"], *, keeps: bool = False, **aske
 
 
 def require_ref(name: str, where: Path) -> None:
-    """Raise UsageError where a name of BASE is one of cases."""
+    """Raise UsageError where BASE or HEAD names no commit."""
+    repo, told = Repository.find(where), escaped(name, 300)
+    if repo is None or not repo.names_nothing(name):
+        return
     if re.search(r"[*?\[]", name) or name in known_cases():
-        repo = Repository.find(where)
-        if repo is None or repo.names_nothing(name):
-            word = shlex.quote(escaped(name, 300))
-            raise UsageError(f"{escaped(name, 300)}: is no commit: cases go behind -k: perfci compare -k {word}")
+        raise UsageError(f"{told}: is no commit: cases go behind -k: perfci compare -k {shlex.quote(told)}")
+    if ".." in name:
+        raise UsageError(f"{told}: is a range: write its ends apart: perfci compare BASE HEAD")
+    try:
+        repo.commit(name)
+    except UsageError as error:
+        raise UsageError(f"{error}; cases go behind -k") from None
 
 
-def limit_alone(text: str, where: Path) -> str:
-    """Return the policy of `--limit` for the benchmark scripts in `where`. Raises UsageError."""
+def limit_alone(text: str, where: Path, *, alone: bool) -> str:
+    """Return the policy of `--limit` for the benchmark scripts in `where`, which is measured where `alone`. Raises
+    UsageError."""
     if not re.fullmatch(r"\d+(\.\d+)?%", text):
         raise UsageError(f"--limit {escaped(text, 80)}: write a percentage such as 2%")
     repo = Repository.find(where)
     root = where if repo is None else repo.root
-    if (root / FILE).exists():
+    if alone and (root / FILE).exists():
         raise UsageError(f"--limit: limits stand in {root / FILE}: change them there, or leave out --limit")
     policy = propose(root, [] if repo is None else repo.files()).limited(text)
     if policy is None:

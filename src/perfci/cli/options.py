@@ -66,8 +66,8 @@ Pythons = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[base:]PATH",
-        help="Interpreter of the code under test; `base:` of base alone, and without a base this tree is compared with "
-        "itself.",
+        help="Interpreter of the code under test; in a comparison `base:` is base's alone; without a base this tree "
+        "is compared with itself.",
     ),
 ]
 Variables = Annotated[

@@ -47,8 +47,8 @@ def judge_files(
     files = write_all(folder, report, measured=(measured, path.parent))
     if costs and not json:
         print_costs(report, Console())
-    else:
-        tell(report, folder, files, json=json)
+        raise typer.Exit
+    tell(report, folder, files, json=json)
     raise typer.Exit(report.exit_code)
 
 

@@ -48,6 +48,7 @@ def headline(
         changed = context.compared and failed.failure not in UNREAD
         sentence = _worst_of(failing) + (_SINCE.get(context.purpose, "") if changed else "")
         todo = _advice(rows, "fail", short, on_main=on_main)
+        todo = todo.replace(" in base first", "") if results.policy_from == "head" else todo
         return Headline("fail", sentence, todo, needs_review=changed and context.purpose == "change")
     if context.starved:
         return Headline("error", starved.sentence(results, context), starved.advice(short))

@@ -12,7 +12,7 @@ from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from perfci.measure.request import Progress, Request
+from perfci.measure.request import Progress, Request, What
 from perfci.measure.sides.untouched import Seal
 from perfci.model.base import MachineError, Side, UsageError, matches
 from perfci.model.metrics import resolve
@@ -141,15 +141,18 @@ def find_sources(request: Request) -> Sources:
         if text is None:
             raise UsageError(f"{what.suite[:10]}: has no {FILE}: name a commit that has one")
         notes.append(f"policy and suite are those of {what.suite[:10]}")
-    elif what.limit:
-        text = what.limit.encode()
-        notes.append(f"there is no {FILE}: the benchmarks that perfci finds are held to --limit")
     elif what.committed and repo and head:
         text = repo.read(head.sha, FILE)
     else:
         text = (root / FILE).read_bytes() if (root / FILE).is_file() else None
+    if what.limit:
+        text = _limited(what, repo, base, text)
+        notes.append(f"there is no {FILE}: the benchmarks that perfci finds are held to --limit")
+    if text is None and what.head:
+        todo = "merge a branch that has one, or give --limit"
+        raise UsageError(f"{escaped(what.head, 300)}: has no {FILE}: {todo}")
     if text is None:
-        raise UsageError(f"{root / FILE}: there is no policy: write one with `perfci init`")
+        raise UsageError(f"{root / FILE}: there is no policy: write one with `perfci init`, or give compare --limit 5%")
     texts: dict[Side, str] = {"head": _decode(text, FILE)}
     policies: dict[Side, Policy] = {"head": parse_policy(texts["head"])}
     if not policies["head"].suite and not policies["head"].commands:
@@ -171,6 +174,17 @@ def find_sources(request: Request) -> Sources:
             if keys and not request.how.profile:
                 notes.append(f"{BASE_JUDGES}: {FILE} differs in {', '.join(keys)}")
     return Sources(repo, root, base, head, policies, policy_from, notes, texts)
+
+
+def _limited(what: What, repo: Repository | None, base: NamedCommit | None, head: bytes | None) -> bytes:
+    """Return the policy of `--limit`. Raises UsageError where a side has one: base's is to judge."""
+    of_base = repo.read(base.sha, FILE) if repo and base else None
+    for side, text in (("base", of_base), ("head", head)):
+        if text is not None:
+            raise UsageError(
+                f"--limit: {side} has a {FILE}, whose limits hold: change them there, or leave out --limit"
+            )
+    return what.limit.encode()
 
 
 def _require_change(request: Request, repo: Repository, head: NamedCommit, base: NamedCommit) -> None:

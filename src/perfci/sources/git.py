@@ -210,7 +210,7 @@ class Repository:
     def _instead(self, rev: str) -> str:
         told = self.git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads", "refs/tags", "refs/remotes")
         named = os.fsdecode(told.stdout).splitlines()
-        hint = did_you_mean(rev, named)
+        hint = did_you_mean({"main": "master", "master": "main"}.get(rev, rev), named, least=0.7)
         fetch = f", or run `{fetching(rev)}`" if self.has_origin() else ""
         return f"{hint and f'{hint} Else '}see `git branch --all`{fetch}"
 

@@ -20,6 +20,16 @@ BAD = {
     "verb without its cases": (["explain"], "perfci explain: Missing option '-k' (see `perfci explain --help`)"),
     "cases without -k": (["run", "add*"], "(add*): cases go behind -k (see `perfci run --help`)"),
     "cases as base": (["compare", "add*"], "add*: is no commit: cases go behind -k: perfci compare -k 'add*'"),
+    "a case as base": (
+        ["compare", "adding"],
+        "'adding': no such branch, tag or commit here: see `git branch --all`; cases go",
+    ),
+    "a case as head": (["compare", "main", "addin"], "here: see `git branch --all`; cases go behind -k"),
+    "a range": (["compare", "main..HEAD"], "main..HEAD: is a range: write its ends apart: perfci compare BASE HEAD"),
+    "another default branch": (
+        ["compare", "master"],
+        "'master': no such branch, tag or commit here: did you mean 'main'?",
+    ),
     "two bases": (["compare", "main", "--base", "HEAD"], "main, --base HEAD: name one base"),
     "another head on GPUs": (
         ["compare", "main", "main", "--gpus", "all"],

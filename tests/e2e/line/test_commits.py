@@ -44,9 +44,21 @@ def test_benchmarks_are_held_to_a_limit_where_no_policy_is(repo: Repo) -> None:
         "total" in case and "there is no perfci.yaml: the benchmarks that perfci finds are held to --limit" in run.out
     )
     assert not (repo.root / "perfci.yaml").exists()
+    assert "if it is intended, raise the limit." in run.out
+    repo.git("switch", "-q", "-c", "other")
+    repo.commit("slower")
+    repo.git("switch", "-q", "main")
     repo.policy()
+    lacks = repo.perfci("compare", "main", "other")
+    assert lacks.code == 2 and "other: has no perfci.yaml: merge a branch that has one, or give --limit" in lacks.err
+    assert repo.perfci("compare", "main", "other", "--limit", "20%", *QUICK).classes() == {case: "regression"}
+    said = "has a perfci.yaml, whose limits hold: change them there, or leave out --limit"
     both = repo.perfci("compare", "HEAD", "--limit", "20%")
     assert both.code == 2 and "perfci.yaml: change them there, or leave out --limit" in both.err
+    repo.commit("policy")
+    repo.git("rm", "-q", "perfci.yaml")
+    loosened = repo.perfci("compare", "HEAD", "--limit", "90%")
+    assert loosened.code == 2 and f"--limit: base {said}" in loosened.err
 
 
 def test_a_renamed_case_is_told_beside_what_is_missing(repo: Repo) -> None:
@@ -57,3 +69,13 @@ def test_a_renamed_case_is_told_beside_what_is_missing(repo: Repo) -> None:
     run = repo.perfci("compare", "HEAD", *QUICK)
     assert "adding of base has the code of plus of head: renamed?" in run.out, run.out + run.err
     assert run.classes() == {"adding": "missing", "plus": "added"}
+
+
+def test_a_benchmark_without_its_plugin_says_what_to_install(repo: Repo) -> None:
+    repo.write("benchmarks/test_bench_total.py", BENCHMARK.format(20))
+    repo.write("pytest.ini", "[pytest]\naddopts = -p no:benchmark\n")
+    repo.commit("base")
+    run = repo.perfci("compare", "HEAD", "--limit", "20%", "--measure-all", *QUICK)
+    assert run.code == 2 and "needs the fixture `benchmark`: install pytest-benchmark" in run.err + run.out, (
+        run.out + run.err
+    )

@@ -246,6 +246,8 @@ def _listed(script: Script, tree: str, times: tuple[float, float]) -> _Listed:
     if not found.ends:
         raise Unlisted("calls no timer that perfci knows in this process: name its own under `timers:`")
     text = found.ends[0].text
+    if "FixtureLookupError: ('benchmark'" in text:
+        raise Unlisted("needs the fixture `benchmark`: install pytest-benchmark for the code under test")
     if all(end.skipped for end in found.ends):
         raise Unsupported(text)
     needs = (script.device == "cuda" or script.chosen) and not script.base.get(script.file, {}).get("calls")
