@@ -196,14 +196,14 @@ def test_a_caller_that_may_use_some_cores_measures_on_these(tmp_path):
 
 
 def test_the_callers_words_are_kept_and_overruled_where_they_name_places(tmp_path):
-    made = terms(tmp_path, "--base", "main", "--out", "elsewhere", "--", "sdpa/*")
+    made = terms(tmp_path, "-k", "sdpa/*", "--out", "elsewhere", "--", "main")
     repo, out = str(tmp_path / "repo"), str(tmp_path / "repo" / "perfci-out")
     places = ["--repo", repo, "--out", out]
     build = arguments(made, "build", "v", Counting(True))["command"]
-    own = ["compare", "--base", "main", "--out", "elsewhere"]
-    assert build == [*own, *places, "--prepare", "/perfci-sides", "--", "sdpa/*"]
+    own = ["compare", "-k", "sdpa/*", "--out", "elsewhere"]
+    assert build == [*own, *places, "--prepare", "/perfci-sides", "--", "main"]
     measure = arguments(made, "measure", "v", Counting(False))["command"]
-    assert measure[-5:] == ["--prepared", "/perfci-sides", "--no-counters", "--", "sdpa/*"]
+    assert measure[-5:] == ["--prepared", "/perfci-sides", "--no-counters", "--", "main"]
     listed = replace(made, job=replace(made.job, verb="list", words=["--plan"]))
     assert arguments(listed, "list", None, Counting(False))["command"] == ["list", "--plan", "--repo", repo]
 
@@ -304,6 +304,9 @@ def test_mistakes_are_told_before_any_container(repo, tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     assert "is not for a container: choose run, compare, profile, list, doctor" in mistake("calibrate")
     assert "no such branch, tag or commit" in mistake("compare", "--base", "nothing")
+    assert "'nothing': no such branch, tag or commit" in mistake("compare", "nothing")
+    assert "'nothing': no such branch, tag or commit" in mistake("compare", "main", "nothing")
+    assert "limits stand in" in mistake("compare", "--limit", "5%")
     assert "holds the repository" in mistake("run", "--out", str(tmp_path))
     assert "would hide a part of the image" in mistake("run", "--out", "/etc")
     (repo.root / "perfci-out").symlink_to(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import typer
 
-from perfci.cli.measure import Finished, environments, folders, interrupt, read_machine
+from perfci.cli.measure import Finished, environments, folders, interrupt, limit_alone, read_machine
 from perfci.cli.report import read_results
 from perfci.container.start import ONCE, TWICE, Job, start
 from perfci.judge.judge import judge
@@ -32,9 +32,11 @@ def run_in_container(
     if (where / OUT).is_symlink() and out == (where / OUT).resolve():
         out = where / OUT  # which is refused: it may be the repository's own
     mode: Literal["run", "compare"] = "compare" if verb == "compare" or (verb == "profile" and asked["base"]) else "run"
+    base, head, limit = asked.get("named") or asked.get("base"), asked.get("head"), asked.get("limit")
     request = Request.of(
-        mode, where, out, base=asked.get("base"), committed=asked.get("committed", False),
-        resume=asked.get("resume", False), **environments(mode, asked), **read_machine(os.environ),
+        mode, where, out, base=base, head=head, committed=asked.get("committed", False) or head is not None,
+        limit=limit_alone(limit, where, alone=head is None) if limit else "", resume=asked.get("resume", False),
+        **environments(mode, asked), **read_machine(os.environ),
     )  # fmt: skip
     signal.signal(signal.SIGTERM, interrupt)
     rest += [word for word in sys.argv if word == "--debug"]  # which this command line was rid of
