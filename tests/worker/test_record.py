@@ -279,4 +279,10 @@ def test_what_leads_into_a_file_is_its_place_there_unless_a_part_is_left_over(pr
 
     still = parameter(*[LEFT_OVER] * 5)
     assert still.host == [] and still.bytes[16:] not in ("00" * 8, LEFT_OVER.to_bytes(8, "little").hex())
-    assert parameter(LEFT_OVER, LEFT_OVER, None, None, LEFT_OVER).host == [8]
+    left = parameter(LEFT_OVER, LEFT_OVER, None, None, LEFT_OVER)
+    assert left.host == [] and left.unwritten == [*range(8, 16)]
+
+
+def test_padding_of_a_draw_is_none_of_one_that_launches_another_grid(process: Any) -> None:
+    left = [(1, 99), (1, 100), (1, None), (1, None), (1, 103)]
+    assert "bytes from 8" in compared(process, [left, [(2, 7)]], [left, [(2, 9)]])

@@ -25,9 +25,8 @@ class Parameter(Document):
     places: Items[tuple[Size, Size, Size, Size]]
     """Of each address its offset, then as in Place."""
     host: Items[Size] = Field(default_factory=list)
-    """In a library kernel: offsets of host addresses that the GPU cannot follow."""
-    heap: Items[Size] = Field(default_factory=list)
-    """Of addresses of the heap that small numbers may equal."""
+    """In a library kernel: offsets of words that may be addresses of the host, which the GPU cannot follow, and lead
+    into no file."""
     unwritten: Items[Size] = Field(default_factory=list)
     """In a library kernel: bytes that nobody writes."""
 

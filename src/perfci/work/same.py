@@ -117,14 +117,10 @@ def _padding(base: Sequence[Recorded], head: Sequence[Recorded]) -> set[tuple[in
 
 
 def _of_host(*sides: Sequence[Parameter]) -> set[int]:
-    """Where every process holds an address of the host, or some of a side whose others hold something else; of the
-    heap, where each of a side holds another."""
+    """Where every process holds an address of the host, and each of a side another. A number, or a part of one beside
+    half an address, would be the same in both."""
     found = _in_all(one.host for side in sides for one in side)
-    for side in sides:
-        some = set().union(*(one.host for one in side)) - _in_all(one.host for one in side)
-        found |= {at for at in some if len(_words(side, at)) > 1}
-    heap = _in_all(one.heap for side in sides for one in side)
-    return found | {at for at in heap if all(len(_words(side, at)) == len(side) for side in sides)}
+    return {at for at in found if all(len(_words(side, at)) == len(side) for side in sides)}
 
 
 def _words(side: Iterable[Parameter], at: int) -> set[str]:

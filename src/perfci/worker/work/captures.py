@@ -15,17 +15,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from .memory import Destination
+from ..maps import pieces
+from .memory import HEAP, Destination
 
 WORD = 8
 """Bytes of an address."""
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.PyDLL(None)  # which keeps other threads of Python out
 _LIBC.malloc.restype = ctypes.c_void_p
-_LIBC.sbrk.restype = ctypes.c_void_p
 _TOP_PAD, _PAD = -2, 16 << 20
 """M_TOP_PAD of mallopt(3), and bytes."""
 _SIZES = *(100 << 10 >> halved for halved in range(7)), *range(1032, 23, -16)
 """From below M_MMAP_THRESHOLD (mallopt(3)) down to each size that glibc's threads cache (malloc.c: TCACHE_MAX_BINS)."""
+_MOST = 1 << 16
+"""Chunks of one size."""
 _QUIET = re.compile(
     "(LOAD|STORE)_(FAST|CONST|GLOBAL|DEREF|CLOSURE)|POP_|COPY|SWAP|DUP_|ROT_|PUSH_NULL|CACHE|RESUME|NOP|JUMP_|PRECALL|"
     "EXTENDED_ARG|KW_NAMES|RETURN_|MAKE_|BUILD_"
@@ -56,11 +58,14 @@ def drawing_again(torch: Any) -> Callable[[], None]:
 def displace_heap() -> None:
     """Use up what is free of the heap, for good, and go on a random distance behind it. Heap addresses in padding then
     differ between forks, and show, while malloc takes the same ways in each, which leave the same numbers there."""
+    heap = [one for one in pieces() if one.path == HEAP]
+    if not heap:
+        return  # of another malloc
     _LIBC.mallopt(_TOP_PAD, _PAD)
-    end = _LIBC.sbrk(ctypes.c_ssize_t(0))
     for size in _SIZES:
-        while (_allocated(size) or end) < end:
-            pass
+        for _ in range(_MOST):
+            if not heap[0].begin <= (_allocated(size) or 0) < heap[-1].end:
+                break
     _allocated(_SIZES[0] + 16 * random.SystemRandom().randrange(1500))
 
 
@@ -99,7 +104,10 @@ def _working(code: Any) -> bytes:
 
 def _works(code: Any, at: int) -> bool:
     """Tell whether an instruction may call into C."""
-    return bool(_working(code)[at])
+    try:
+        return bool(_working(code)[at])
+    except TypeError:  # a constant of it cannot be hashed
+        return True
 
 
 class Values(NamedTuple):
@@ -184,6 +192,7 @@ def why_unsteady(captures: Sequence[Capture]) -> str:
 
 
 def _differing(captures: Sequence[Capture]) -> str:
+    fills = [one.fill for one in captures]
     if any(one.besides != captures[0].besides for one in captures):
         return "what it gives the GPU differs from capture to capture"
     for same in zip(*(one.launches for one in captures)):
@@ -197,7 +206,8 @@ def _differing(captures: Sequence[Capture]) -> str:
                 return f"kernel {several[0].function}: its parameter {index} leads elsewhere from capture to capture"
             if not several[0].own:
                 continue
-            plain = [bytearray(one.parameters[index]) for one in several]
+            # What fills the stack is in the padding of own structures, too.
+            plain = [bytearray(one.parameters[index]) for one, fill in zip(same, fills) if one and fill is None]
             for value in plain:
                 for at in addresses:
                     value[at : at + WORD] = bytes(WORD)

@@ -31,8 +31,6 @@ _SMALL = 1 << 16
 """Bytes up to which a copy to the host is digested faster."""
 _LARGEST = 8 << 30
 """Bytes: a second of an H200."""
-_LEAST_HALF = 1 << 24
-"""Smaller numbers of 4 bytes are taken for numbers, whatever lies beside them."""
 _LEAST_ADDRESS = 1 << 20
 """Smaller words are numbers."""
 HEAP = "[heap]"
@@ -76,17 +74,15 @@ class Memory:
         self.bounds = _bounds(sorted([*own, *((one.begin, one.end) for one in self.mapped if one.begin >= low)]))
 
     def of_host(self, address: int) -> Optional[tuple[str, int]]:
-        """Return where an address of this process's memory leads to: in a mapped file path and offset, else an empty
-        path; HEAP for what may also be a number; None for what may be a small number beside half an address."""
+        """Return where a word leads to, if it is an address of this process's memory, and may also be a number: in a
+        mapped file path and offset, else an empty path."""
         at = bisect.bisect_right(self.mapped, (address, float("inf"))) - 1
         if at < 0 or address >= self.mapped[at].end:
             return None
         piece = self.mapped[at]
-        if address < _LEAST_PAIR:
-            return (HEAP, 0) if piece.path == HEAP else None
-        if piece.path.startswith("/"):
-            return piece.path, piece.offset + address - piece.begin
-        return ("", 0) if address & 0xFFFFFFFF >= _LEAST_HALF else None
+        if address < _LEAST_PAIR and piece.path != HEAP:
+            return None
+        return (piece.path, piece.offset + address - piece.begin) if piece.path.startswith("/") else ("", 0)
 
     def is_known(self, address: int) -> bool:
         """Tell whether the driver knows an address."""

@@ -29,7 +29,7 @@ from .captures import (
 from .driver import CHILD, COPY, EMPTY, KERNEL, MEMSET, NODE_KINDS, CopyParams, Driver, KernelParams, OpaqueWork
 from .elf import demangled
 from .images import Images
-from .memory import HEAP, Destination, Memory
+from .memory import Destination, Memory
 
 _MOST_NODES = 20_000
 MOST_TITLE = 20_000
@@ -56,7 +56,8 @@ class Record:
         writes, and whether one capture launches what another does. Raises OpaqueWork, what capture raises, OSError.
         """
         self.known.clear()  # a handle may be another function's by now
-        displace_heap()
+        if not self.number:
+            displace_heap()
         sampler = GraphSampler(fns)
         with self.images.listened():
             for fn in [*[fns[0]] * (0 if self.number else WARM_CALLS), *fns]:  # as a pair's first placement and others
@@ -77,7 +78,8 @@ class Record:
             recorder = _Recorder(self.driver, self.images, memory, self.own, self.known)
             captures.append(Capture(list(recorder.values(graph)), list(recorder.besides(graph)), fill))
         launches = [
-            None if one is None else (one.function, [*map(len, one.parameters)]) for one in captures[0].launches
+            None if one is None else (one.function, one.launch, [*map(len, one.parameters)])
+            for one in captures[0].launches
         ]
         if not self.number:
             self.launches, self.padding = launches, padding_of(captures[1:])
@@ -291,22 +293,19 @@ class _Recorder:
                 if place is not None:
                     plain[at : at + WORD] = bytes(WORD)
                     places.append([at, *place])
-            host, heap = [], []
+            host = []
             if not own and not self.memory.shared:
-                taken = {at for first, *_ in places for at in range(first, first + WORD)}
+                taken = {at for first, *_ in places for at in range(first, first + WORD)} | unwritten
                 for at, word in words.items():
                     whole = range(at, at + WORD)
                     if not taken.isdisjoint(whole) or (leads := self.memory.of_host(word)) is None:
                         continue
-                    if leads[0] == HEAP:
-                        heap += [] if at % WORD else [at]
-                        continue
                     taken.update(whole)
-                    if leads[0] and unwritten.isdisjoint(whole):  # else but a part of it is left over
+                    if leads[0]:
                         plain[at : at + WORD] = _digest(os.path.basename(leads[0]), leads[1])
                     else:
                         host.append(at)
-            kinds = {"host": host, "heap": heap, "unwritten": sorted(unwritten)}
+            kinds = {"host": host, "unwritten": sorted(unwritten)}
             found.append({"offset": offset, "bytes": plain.hex(), "places": places, **kinds})
         return found
 
