@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from perfci.render.terminal import print_costs, print_decided, print_report
 from perfci.render.view import View
-from tests.render import shown
+from tests.render import build, shown
 from tests.render.build import (
     HOSTILE,
     IMPROVED,
@@ -182,3 +182,14 @@ def test_costs_are_listed_with_their_imports():
 def test_costs_that_are_no_numbers_are_not_told():
     endless = report([row("k", "unchanged")], "x", seconds=1, costs={"samples": float("inf"), "import": 1.0})
     assert "samples" not in shown.printed(print_costs, endless)
+
+
+def test_columns_that_do_not_tell_a_change_say_why() -> None:
+    """Each is the median of a side; a change is that of pairs."""
+    one, other = row("a/n=1", "unchanged", ratio=1.0), row("b/n=1", "unchanged", ratio=1.0)
+    told = build.report([one, other], "x")
+    words = "a change is that of pairs measured side by side, and decides: they disagree for a/n=1"
+    assert not any("side by side" in remark for remark in View(told).remarks)
+    assert one.interval is not None and one.base is not None
+    one.change, one.interval.low, one.interval.high, one.head = 1.0007, 0.999, 1.002, one.base * 1.014
+    assert any(remark.endswith(words) for remark in View(told).remarks)

@@ -13,7 +13,7 @@ from typing import assert_never
 from perfci.judge.hints import IMPORTS
 from perfci.model.base import SIDES, DeviceKind, Side
 from perfci.model.report import CLASSES, CaseFacts, CaseProfile, Class, Measured, Report, Row, Verdict
-from perfci.model.text import count, one_line
+from perfci.model.text import count, listed, one_line
 from perfci.model.units import limit_percent, parse_price, show, show_change, show_span, significant
 from perfci.render.escape import visible
 from perfci.render.facts import device_facts, environments, timing
@@ -29,6 +29,8 @@ _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
 """Share of a phase, seconds of an import to be told; imports listed."""
 MOST_PROFILES = 20
 """Cases whose profiles are shown."""
+_APART = 0.01
+"""Of two ratios, logarithmic: less is rounding."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
 
 
@@ -350,8 +352,20 @@ class View:
             found
             + ["what has no answer fails the run too (--strict, or undecided in fail_on)"] * self.report.strict
             + self.report.notes
+            + self.apart
             + self.claims
         )
+
+    @cached_property
+    def apart(self) -> list[str]:
+        """Why the columns of a row do not tell its change."""
+        found = [row for row in self.report.rows if _apart(row)]
+        if not found:
+            return []
+        return [
+            "base and head are each side's medians, a change is that of pairs measured side by side, and decides: they "
+            f"disagree for {listed(dict.fromkeys(row.case for row in found), 3)}"
+        ]
 
     @cached_property
     def checked(self) -> list[CaseFacts]:
@@ -412,6 +426,14 @@ class View:
                 pairs.append((side, ", ".join(filter(None, (_name(code.commit), named, code.subject, state, built)))))
         pairs += [("limits", f"of {report.policy_from}"), ("started", report.started), ("run", _name(report.run))]
         return [(name, value) for name, value in pairs if value]
+
+
+def _apart(row: Row) -> bool:
+    """Tell whether the ratio of a row's columns lies outside of its change's interval, and well apart."""
+    if row.kind != "regression" or not (row.base and row.head and row.change and row.interval):
+        return False
+    ratio = row.head / row.base
+    return not row.interval.low <= ratio <= row.interval.high and abs(math.log(ratio / row.change)) > _APART
 
 
 def _name(text: str | None) -> str:

@@ -11,6 +11,7 @@ from textwrap import dedent
 import pytest
 
 from perfci.measure.request import MEASURE_ALL
+from perfci.model.text import chosen
 from tests.e2e.conftest import SYSTEM_PYTHON, Repo, Run, adding, as_root, two_users  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.tools, pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")]
@@ -210,14 +211,14 @@ def test_what_a_case_reads_must_be_the_same(proving: Repo, name: str) -> None:
     for path in ("gone/flag", "now"):
         (proving.root / path).unlink()
     (proving.root / "now").symlink_to("v2")
-    assert planned(proving, name) == {name: ("", f"it reads {READS[name][2]}, which differs")}
+    assert planned(proving, *chosen([name])) == {name: ("", f"it reads {READS[name][2]}, which differs")}
 
 
 @pytest.mark.slow
 def test_what_is_read_and_is_the_same_is_proved(proving: Repo) -> None:
     read(proving, *READS)
     proving.write("README.md", "More.")
-    assert planned(proving, *READS) == dict.fromkeys(READS, ("code", CODE))
+    assert planned(proving, *chosen(READS)) == dict.fromkeys(READS, ("code", CODE))
 
 
 UNTOUCHED = {
@@ -319,7 +320,7 @@ def test_what_strace_cannot_vouch_for_is_measured(
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("s")
         listening.listen()
-        ((by, reason),) = planned(proving, "a").values()
+        ((by, reason),) = planned(proving, *chosen(["a"])).values()
     assert by == "" and why in reason
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfci.model.text import chosen
 from perfci.worker.bench import Bench
 from tests.e2e.conftest import Repo, adding
 
@@ -76,7 +77,7 @@ def test_a_file_that_a_case_seldom_reads_is_known_and_its_slow_down_is_found(pro
         proving.write(name, text)
     proving.commit()
     proving.write("slow.py", SLOW["slow.py"])
-    run = compared(proving, *SELDOM)
+    run = compared(proving, *chosen(SELDOM))
     assert proofs(run) == dict.fromkeys(SELDOM, ("", "it reads tree/slow.py, which differs"))
     # Beside other work pairs drift: one is then inconclusive, and fails the run all the same.
     slower = {row["case"] for row in run.report["rows"] if row["effect"] == "fail" and row["head"] > 2 * row["base"]}
@@ -173,7 +174,7 @@ def test_a_change_that_reaches_a_case_by_another_file_is_measured(proving: Repo,
             proving.write(name, text)
         if files is before:
             proving.commit()
-    assert planned(proving, "a") == {"a": ("", why)}
+    assert planned(proving, *chosen(["a"])) == {"a": ("", why)}
 
 
 @pytest.mark.slow
@@ -296,7 +297,7 @@ def test_what_a_build_leaves_differs_or_is_gone(proving: Repo) -> None:  # noqa:
     proving.write("build.sh", build(mode="644", pipe="", temporary="", source="fast"))
     proving.commit()
     proving.write("build.sh", build(mode="600", pipe="mkfifo pipe", temporary='touch "$TMPDIR/made"', source="slow"))
-    told = planned(proving, *BUILT)
+    told = planned(proving, *chosen(BUILT))
     assert told == {name: ("", why) if why else ("code", CODE) for name, (_, why) in BUILT.items()}
-    run = compared(proving, *BUILT, "--measure-all", "--budget", "20s")
+    run = compared(proving, *chosen(BUILT), "--measure-all", "--budget", "20s")
     assert "failed" not in run.classes().values(), run.out
