@@ -275,7 +275,8 @@ def test_the_action_measures_a_fork_in_the_image_that_it_names(image: Image, tmp
     assert (job.outputs["verdict"], job.outputs["regressions"]) == ("fail", "1")
     assert job.outputs["report-path"] == str(checkout / "perfci-out")
     results = json.loads((checkout / "perfci-out" / "results.json").read_text())
-    assert results["command"][:3] == ["perfci", "compare", "--committed"]
+    verb, base, how = results["command"][1:4]
+    assert (verb, base, how) == ("compare", results["sides"]["base"]["commit"], "--committed")
     assert "SEEN" in (checkout / "perfci-out" / "logs" / "head.log").read_text()
     assert [
         path
