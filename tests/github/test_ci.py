@@ -179,7 +179,8 @@ def test_an_unchanged_pull_request_passes_and_its_code_sees_no_secret(hub: Hub) 
     }  # fmt: skip
     assert job.report["sides"]["base"]["commit"] == payload["pull_request"]["base"]["sha"]
     assert job.report["sides"]["head"]["commit"] == hub.merge
-    assert job.report["command"][:3] == ["perfci", "compare", "--committed"]
+    base = payload["pull_request"]["base"]["sha"]
+    assert job.report["command"][:4] == ["perfci", "compare", base, "--committed"]
     assert job.summary
     assert job.annotations == []
     seen = spied.read_text()
@@ -380,7 +381,7 @@ def test_a_job_measures_one_shard_and_no_attempt_measures_it_again(hub: Hub) -> 
     results = json.loads((checkout / "perfci-out" / "results.json").read_text())
     assert (results["part"]["plan"], results["part"]["shards"], results["plan"]["m"]) == (digest, [2], 2)
     assert [case["id"] for case in results["cases"]] == ["b"]
-    assert results["command"][:3] == ["perfci", "compare", "--committed"]
+    assert results["command"][1:4] == ["compare", results["sides"]["base"]["commit"], "--committed"]
 
     there = measure()
     assert there.code == 2 and "holds shard 2/2 of this plan, which is measured once" in there.log

@@ -19,7 +19,7 @@ from perfci.measure.request import Request
 from perfci.model.base import PerfciError, UsageError
 from perfci.model.criteria import Purpose
 from perfci.model.policy_text import FILE
-from perfci.model.text import escaped, short
+from perfci.model.text import chosen, escaped, short
 from perfci.sources.git import Repository
 from perfci.system.bounded import read_document
 from perfci.system.files import disk_errors, remove_tree, write_atomic
@@ -100,7 +100,7 @@ def _as_given(asked: Mapping[str, Any], where: Path) -> list[str]:
     words = [word for device in asked.get("device") or [] for word in ("--device", device)]
     words += [word for name, value in valued if value for word in (f"--{name}", str(value))]
     words += ["--repo", str(where)] if where != Path.cwd() else []
-    return [*words, *(asked.get("cases") or [])]
+    return [*words, *chosen(asked.get("cases") or [])]
 
 
 def comparisons(repo: Repository, plan: NightPlan, request: Request, more: Sequence[str]) -> Iterator[Comparison]:

@@ -139,7 +139,7 @@ def test_a_night_makes_each_comparison_by_its_own_limits_and_ends_with_the_worst
         plan = results(repo, name)["plan"]
         assert (plan["purpose"], plan["comparisons"], plan["m"]) == (name, 2, 4)
     assert report(repo, "reference")["sides"]["base"]["ref"] == "v1.0"
-    assert report(repo, "reference")["command"][-4:] == ["--creep", "--device", "cpu", "*"]
+    assert report(repo, "reference")["command"][-5:] == ["--creep", "--device", "cpu", "-k", "*"]
     assert not (repo.root / "perfci-night" / "seam").exists()
 
     repo.git("tag", "v1.1", second)
