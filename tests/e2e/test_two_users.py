@@ -430,7 +430,7 @@ def test_sides_are_built_first_and_measured_later(repo: Repo) -> None:
         assert run.code == 2, run.out + run.err
         assert words in run.err and len(run.err.strip().splitlines()) == 1, run.err
 
-    refused("--base has changed", "compare", "--base", "main")
+    refused("BASE has changed", "compare", "--base", "main")
     refused("give one", "compare", "--prepare", str(folder))
     (repo.root / "new.txt").write_text("new")
     refused("the working tree has changed")
