@@ -328,7 +328,7 @@ def test_without_arguments_and_with_nothing_mounted_it_runs_the_suite_that_ships
         done = docker("logs", name)
     finally:
         docker("rm", "--force", name)
-    mount = 'docker run --gpus all -v "$PWD:/workspace" perfci compare --base main'
+    mount = 'docker run --gpus all -v "$PWD:/workspace" perfci compare main'
     assert any("nothing is mounted at /workspace" in line and line.endswith(mount) for line in lines(done))
     for kernel in ("layernorm/shape=64x768", "matmul/n=256", "sdpa/seq=128", "voxelize/points=5000"):
         assert kernel in done.stdout
