@@ -193,3 +193,5 @@ def test_columns_that_do_not_tell_a_change_say_why() -> None:
     assert one.interval is not None and one.base is not None
     one.change, one.interval.low, one.interval.high, one.head = 1.0007, 0.999, 1.002, one.base * 1.014
     assert any(remark.endswith(words) for remark in View(told).remarks)
+    one.base = -one.base  # as a stranger's report may say
+    assert View(told).remarks

@@ -30,7 +30,7 @@ _LARGE, _DEAR, _MOST_IMPORTS = 0.05, 1.0, 5
 MOST_PROFILES = 20
 """Cases whose profiles are shown."""
 _APART = 0.01
-"""Of two ratios, logarithmic: less is rounding."""
+"""Of two ratios, relative: less is rounding."""
 ONE_IN_A_HUNDRED = "1 run in 100 on unchanged code fails"
 
 
@@ -433,7 +433,7 @@ def _apart(row: Row) -> bool:
     if row.kind != "regression" or not (row.base and row.head and row.change and row.interval):
         return False
     ratio = row.head / row.base
-    return not row.interval.low <= ratio <= row.interval.high and abs(math.log(ratio / row.change)) > _APART
+    return not row.interval.low <= ratio <= row.interval.high and abs(ratio / row.change - 1) > _APART
 
 
 def _name(text: str | None) -> str:
