@@ -6,6 +6,7 @@
     python benchmarks/trials.py torch 20     # a case of torch, unchanged
     python benchmarks/trials.py extension 20 # examples/extension, built for base and for head, unchanged
     python benchmarks/trials.py gpu 30       # six cases on a GPU, from 4 µs to 0.2 ms, unchanged, r = 1 %
+    python benchmarks/trials.py host 30      # host times of these cases, unchanged, r = 25 %
     python benchmarks/trials.py gpu 30 10    # only the runs from the eleventh on: each run has a seed of its own
     python benchmarks/trials.py torch 20 --inert  # head differs, by what does nothing as it is executed
 
@@ -79,8 +80,13 @@ GPU_CASES = (
 GPU_POLICY = """
 version: 1
 suite: [kernels/*.py]
-limits: [{cases: "*", metric: time, regression: 1%}]
+limits: [{{cases: "*", metric: {}}}]
 """
+ON_GPU = {
+    "gpu": GPU_POLICY.format("time, regression: 1%"),
+    "host": GPU_POLICY.format("host_time, regression: 25%, min_change: 5us"),
+}
+"""Kind → policy."""
 PYTHON = """
 import perfci
 
@@ -120,11 +126,11 @@ def make(kind: str, repo: Path) -> str:
     """Fill `repo` for one kind of trial; returns the base to compare with."""
     if kind == "extension":
         shutil.copytree(ROOT / "examples" / "extension", repo, dirs_exist_ok=True)
-    elif kind == "gpu":
+    elif kind in ON_GPU:
         (repo / "kernels").mkdir()
         for name in GPU_FILES:
             shutil.copy(ROOT / "kernels" / f"{name}.py", repo / "kernels")
-        (repo / "perfci.yaml").write_text(GPU_POLICY)
+        (repo / "perfci.yaml").write_text(ON_GPU[kind])
     else:
         perfci(repo, "init")
     if kind in ("python", "torch"):
@@ -151,9 +157,9 @@ def differ(repo: Path) -> None:
     git(repo, "commit", "-q", "-a", "-m", "inert")
 
 
-def one_sided(case: dict[str, Any]) -> tuple[bool, float]:
+def one_sided(case: dict[str, Any], metric: str) -> tuple[bool, float]:
     """Return whether all pairs of a case stand on one side, and how probable that is where neither is slower."""
-    logs = [math.log(pair["values"]["head"]["time"] / pair["values"]["base"]["time"]) for pair in case["pairs"]]
+    logs = [math.log(pair["values"]["head"][metric] / pair["values"]["base"][metric]) for pair in case["pairs"]]
     return min(logs) > 0 or max(logs) < 0, 2.0 ** (1 - len(logs))
 
 
@@ -167,7 +173,8 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
     changes, sided, chance = [], 0, 0.0
     start = time.monotonic()
     cpu = ("--device", "cpu") if kind in ("slower", "python", "torch") else ()
-    asked = ("--device", "cuda", *(word for case in GPU_CASES for word in ("-k", case))) if kind == "gpu" else cpu
+    asked = ("--device", "cuda", *(word for case in GPU_CASES for word in ("-k", case))) if kind in ON_GPU else cpu
+    metric = "host_time" if kind == "host" else "time"
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder)
         base = make(kind, repo)
@@ -185,7 +192,7 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
             changes += [(case, row["change"], row["pairs"]) for case, row in rows.items()]
             for case in json.loads((repo / "perfci-out" / "results.json").read_text())["cases"]:
                 if case["pairs"]:
-                    alike, probability = one_sided(case)
+                    alike, probability = one_sided(case, metric)
                     sided, chance = sided + alike, chance + probability
             proven = [case for case, row in rows.items() if row["class"] == "regression"]
             if kind == "slower":
@@ -220,7 +227,7 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["init", "slower", "python", "torch", "extension", "gpu"])
+    parser.add_argument("kind", choices=["init", "slower", "python", "torch", "extension", *ON_GPU])
     parser.add_argument("runs", type=int)
     parser.add_argument("first", type=int, nargs="?", default=0)
     parser.add_argument("--inert", action="store_true")

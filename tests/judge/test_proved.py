@@ -139,3 +139,40 @@ def test_every_rendering_says_that_it_was_proved() -> None:
         assert "1 of 2 cases proved unchanged, and not measured" in text
     assert "unchanged: proved: no file that it reads differs" in junit.render(report)
     assert "copy" not in csv.render(report), "there are no values"
+
+
+BY_WORK = Proof(by="work", reason="base and head give the GPU the same work")
+HOSTS = [limit(), limit(metric="host_time", bound=0.25)]
+
+
+def hosted(head: float, **fields):
+    """A case whose work is proved, its host times measured, in s."""
+    return case(pairs=pairs([20e-6] * 12, [head] * 12, "host_time"), proof=BY_WORK.model_copy(update=fields))
+
+
+@pytest.mark.parametrize("head, class_", [(20e-6, "unchanged"), (320e-6, "regression")])
+def test_the_same_work_answers_for_everything_but_the_host(head: float, class_: str) -> None:
+    report = judge(results([hosted(head, host="host_time within 25 %")], HOSTS))
+    rows = {row.metric: row for row in report.rows}
+    assert rows["time"].proved and rows["time"].class_ == "unchanged"
+    assert not rows["host_time"].proved and rows["host_time"].class_ == class_
+    assert report.verdict == ("fail" if class_ == "regression" else "pass")
+    assert any("but for the host times of 1 case" in note for note in report.notes)
+
+
+def test_the_same_code_answers_for_the_host_too() -> None:
+    report = judge(results([proved()], [limit("copy"), limit("copy", "host_time", bound=0.25)]))
+    assert [row.proved for row in report.rows] == [True, True]
+
+
+@pytest.mark.parametrize(("base", "effect"), [(None, "warn"), (20e-6, "fail")])
+def test_a_host_time_that_cannot_be_told_apart_is_invalid(base: float | None, effect: str) -> None:
+    """It fails where base's can."""
+    made = hosted(20e-6)
+    made.pairs, made.sides["base"].host = [], base
+    for one in made.sides.values():
+        one.timing = one.timing.model_copy(update={"host": "host and GPU cannot be told apart"})
+    report = judge(results([made], HOSTS))
+    row = next(row for row in report.rows if row.metric == "host_time")
+    assert (row.class_, row.effect) == ("invalid", effect)
+    assert row.reason == "not measured: host and GPU cannot be told apart"

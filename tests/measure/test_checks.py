@@ -14,19 +14,21 @@ from perfci.measure import checker, checks
 from perfci.measure.bench import Bench, CheckReply
 from perfci.measure.cases import Declarations
 from perfci.measure.checker import Checker
-from perfci.measure.checks import _forget_tuning, lanes, settle_all
+from perfci.measure.checks import _forget_tuning, lanes, longer_hosts, settle_all, settle_hosts
 from perfci.measure.costs import Costs
 from perfci.measure.request import Request
 from perfci.measure.run import Measurement
-from perfci.measure.timing import Probe
+from perfci.measure.timing import Probe, Setup
 from perfci.model.base import SIDES
 from perfci.model.fingerprint import GpuFacts
 from perfci.model.results import Case, CaseSide, Check, Reason, Results
+from perfci.model.timing import Timing
 from perfci.system import facts
 from perfci.system.child import Died
 from perfci.system.starter import Worker
 from perfci.worker.checks import redraw
 from tests.e2e.conftest import Repo
+from tests.judge.build import limit
 
 SUITE = """
 import os
@@ -362,3 +364,49 @@ def test_what_base_could_not_capture_stays_cold_once_base_has_failed() -> None:
     found = {name: Declarations(cases={one.key: {"timing": None}}) for name in SIDES}
     settle_all([one], place, found, probes)
     assert bench.setups[one.key].mode == "cold"
+
+
+def hosted(base: float | None, head: float | None, ident: str = "k") -> Case:
+    sides = {
+        name: CaseSide(timing=Timing(mode="rotating"), host=host)
+        for name, host in zip(SIDES, (base, head), strict=True)
+    }
+    return Case(id=ident, kernel=ident, device="cuda", sides=sides)
+
+
+@pytest.mark.parametrize("waits", [None, "base", "head"])
+def test_a_case_that_waits_for_the_gpu_in_either_side_has_no_host_time(waits: str | None) -> None:
+    case = hosted(10e-6, 10e-6)
+    other = hosted(10e-6, 10e-6, "other")
+    setups = {one.key: Setup("rotating", 1, 1, 1, 1) for one in (case, other)}
+    probes = {
+        one.key: {name: Probe(1e-5, {}, host=1e-5, host_waits=name == waits) for name in SIDES} for one in (case, other)
+    }
+    place: Any = SimpleNamespace(benches={"cuda": SimpleNamespace(setups=setups)})
+    settle_hosts([case, other], place, [limit("k", "host_time")], probes)
+    assert (setups[case.key].host > 0) == (waits is None) and setups[other.key].host == 0, "asked of one alone"
+    for side in case.sides.values():
+        assert side.timing is not None and (side.timing.host or "").startswith("host and GPU" if waits else "")
+    assert all(side.timing is not None and side.timing.host is None for side in other.sides.values())
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "told"),
+    [
+        (10e-6, 340e-6, True),
+        (10e-6, 29e-6, False),
+        (100e-6, 190e-6, False),
+        (100e-6, 210e-6, True),
+        (None, 1.0, False),
+        (1e-5, None, False),
+    ],
+)
+def test_a_much_longer_host_time_is_told_where_no_limit_asks(
+    base: float | None, head: float | None, told: bool
+) -> None:
+    case = hosted(base, head)
+    notes = longer_hosts([case, hosted(1e-5, 1e-5, "other")], [limit("other", "host_time")])
+    assert bool(notes) == told
+    assert longer_hosts([case], [limit("k", "host_time")]) == []
+    if told:
+        assert "no limit asks: k (" in notes[0] and " → " in notes[0]

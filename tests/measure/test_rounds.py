@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +66,7 @@ def test_a_case_that_starves_the_gpu_is_named() -> None:
 REPLIES: dict[str, dict[str, object]] = {
     "open": {"warm": 0.0},
     "block": {"times": [1e-3], "hertz": None, "drained": False},
+    "host": {"times": [3e-6, 1e-6, 2e-6], "waits": False},
     "close": {"ok": True, "tuner": "", "chosen": []},
 }
 
@@ -86,11 +88,11 @@ class Told(Worker):
         return REPLIES[self.op]
 
 
-def taken(mode: str, tuner: str | None, dies_at: str = "") -> tuple[list[str], _Taking]:
-    """What the workers of one pair are asked, of one placement with two blocks a side."""
+def taken(mode: str, tuner: str | None, dies_at: str = "", **more: Any) -> tuple[list[str], _Taking]:
+    """What the workers of one pair are asked, of one placement with two blocks a side, where `more` says no other."""
     sides = {name: CaseSide(tuner=tuner) for name in SIDES}
     case = Case(id="a", kernel="a", device="cuda", sides=sides)
-    setup = Setup(mode, batch=1, samples=1, placements=1, blocks=2, seconds=0.1)
+    setup = replace(Setup(mode, batch=1, samples=1, placements=1, blocks=2, seconds=0.1), **more)
     bench: Any = SimpleNamespace(setups={case.key: setup}, costs=Costs(), timeout=1.0)
     said: list[str] = []
     workers: Any = {"base": Told("base", said, dies_at), "head": Told("head", said)}
@@ -120,6 +122,32 @@ def test_a_case_that_may_tune_or_learns_as_it_warms_is_opened_in_turns(mode: str
     said, _ = taken(mode, tuner)
     first, second = names(said, "open")
     assert said[:4] == [f"open {first}", f"- {first}", f"open {second}", f"- {second}"]
+
+
+@pytest.mark.parametrize("placements", [1, 3])
+def test_host_times_are_taken_in_turns_behind_the_last_blocks(placements: int) -> None:
+    said, taking = taken("rotating", "", placements=placements, host=8, hold=1e-4)
+    asked = [line for line in said if not line.startswith("- ")]
+    (first, second, *rest) = names(said, "host")
+    assert rest == [second, first] and first != second
+    assert asked.index(f"host {first}") == len(asked) - 6, "before the last closing, once all is timed"
+    pair = taking.outcome().pair
+    assert pair is not None and pair.seconds["host"] >= 0
+    assert pair.values == {name: {"time": 1e-3, "host_time": 2e-6} for name in SIDES}, "their median"
+
+
+def test_where_the_work_is_proved_host_times_alone_are_taken() -> None:
+    said, taking = taken(tuner="", **vars(Setup("rotating", 1, 1, 8, 2, host=8).of_host()))
+    assert {line.split()[0] for line in said} == {"open", "-", "host", "close"}
+    pair = taking.outcome().pair
+    assert pair is not None and pair.values == {name: {"host_time": 2e-6} for name in SIDES}
+
+
+def test_a_host_time_that_is_none_leaves_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for times in ([], [1e-6, math.nan], [1e-6, -1e-6]):
+        monkeypatch.setitem(REPLIES, "host", {"times": times, "waits": False})
+        pair = taken("rotating", "", host=1)[1].outcome().pair
+        assert pair is not None and all(math.isnan(values["host_time"]) for values in pair.values.values())
 
 
 @pytest.mark.parametrize("op", ["open", "close"])

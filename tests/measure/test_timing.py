@@ -4,17 +4,22 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfci.measure.timing import (
+    HOST_EXECUTIONS,
+    HOST_SHARE,
+    LEAST_PAIR,
     LONGEST_SAMPLE,
+    MOST_HOLD,
     MOST_SETS,
     REPLAY,
     ROTATION,
     SCHEDULES,
     Probe,
     Refused,
+    Setup,
     settle,
 )
 from perfci.model.fingerprint import GpuFacts, NvmlFacts
@@ -109,3 +114,17 @@ def test_workers_that_do_not_fit_together_alternate_and_say_so() -> None:
     small, said = settle("auto", {"base": gpu_probe(), "head": gpu_probe()}, exclusive, 1)
     assert small.alternating
     assert "EXCLUSIVE_PROCESS" in said["base"].alternating
+
+
+@settings(max_examples=200)
+@given(
+    gpu=st.floats(1e-6, 1.0), hosts=st.lists(st.floats(1e-6, 0.5), min_size=1, max_size=2), planned=st.floats(0.0, 5.0)
+)
+def test_host_times_take_their_share_of_a_pair_or_one_execution_of_each_side(
+    gpu: float, hosts: list[float], planned: float
+) -> None:
+    probes = [Probe(gpu, {}, graph_seconds=gpu, host=host) for host in hosts]
+    setup = Setup("rotating", 1, 1, 1, 1, seconds=planned).with_host(probes)
+    assert setup.hold >= min(MOST_HOLD, 1.5 * max(hosts)) and 1 <= setup.host <= HOST_EXECUTIONS
+    taken = 2 * setup.host * (gpu + setup.hold)
+    assert setup.host == 1 or taken <= 1.5 * HOST_SHARE * max(LEAST_PAIR, planned), "rounded to whole executions"

@@ -267,3 +267,30 @@ def test_of_as_many_files_as_github_names_not_all_are_known() -> None:
     for many, ignored in ((0, False), (299, True), (300, False)):
         assert ignoring.ignores([f"docs/{n}" for n in range(many)]) is ignored
     assert not ignoring.ignores(["docs/1", "src/1"])
+
+
+HOST = '{cases: ["*"], metric: host_time, regression: 25%, min_change: 5us}'
+
+
+def test_a_host_time_is_asked_of_kernels_on_a_gpu() -> None:
+    gpu, cpu = Subject("k", "cuda"), Subject("k", "cpu", reports=frozenset({"time"}))
+    command = Subject("tool", "cuda", reports=frozenset({"time"}), command=True)
+    (found,) = criteria(policy(HOST), [gpu, cpu, command])
+    assert (found.case_key, found.metric, found.min_change, found.waits) == (
+        "k@cuda",
+        "host_time",
+        pytest.approx(5e-6),
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        (Subject("k", "cpu"), "on the CPU a case's time is its host time"),
+        (Subject("k", "cuda", command=True), "a process"),
+    ],
+)
+def test_a_limit_on_host_time_that_names_a_case_without_one_waits(subject: Subject, why: str) -> None:
+    (found,) = criteria(policy(HOST.replace("*", "k")), [subject])
+    assert why in found.waits

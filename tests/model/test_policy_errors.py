@@ -58,7 +58,7 @@ BAD = {
     "no end": (LIMIT + "{metric: registers, max: .inf}", "limits[0].max: inf is no finite number"),
     "too large": (LIMIT + "{metric: dram_bandwidth, max: 1e308TB/s}", "limits[0].max: '1e308TB/s' is no finite number"),
     "bytes for a count": (LIMIT + "{metric: throughput, min: 2TB/s}", "limits[0].min: '2TB/s' has no known unit: write it like '5000/s'"),
-    "a least change elsewhere": (LIMIT + "{metric: tflops, regression: 2%, min_change: 1us}", "perfci.yaml:4: limits[0].min_change: belongs to a limit with metric: time"),
+    "a least change elsewhere": (LIMIT + "{metric: tflops, regression: 2%, min_change: 1us}", "perfci.yaml:4: limits[0].min_change: belongs to a limit on time or host_time"),
     "no cases": (LIMIT + "{cases: [], regression: 2%}", "limits[0].cases: [] does not fit: must not be empty"),
     "severity": (LIMIT + "{regression: 2%, fail_on: error}", "limits[0].fail_on: 'error' is not allowed: write 'broken', 'missing' or 'undecided'"),
     "duration": (GOOD + "budget: soon", "perfci.yaml:3: budget: 'soon' does not begin with a number"),

@@ -258,7 +258,7 @@ def _read(asked: Trial, results: Results) -> BisectStep:
     row = next(row for row in report.rows if row.kind == "regression")
     found.limit, found.pairs, found.reason = row.limit, row.pairs, one_line(row.reason, 1000)
     found.change, found.interval = row.change, row.interval
-    if case.proved and case.proof is not None:
+    if case.proof is not None and case.answered(row.metric):
         found.answer, found.reason = "no", case.proof.reason
     elif row.class_ == "regression" or (asked.purpose == "whole" and row.class_ == "improvement"):
         found.answer = "yes"

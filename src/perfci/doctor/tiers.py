@@ -7,7 +7,7 @@ from perfci.doctor.machine import Machine, clipped
 from perfci.doctor.profilers import counters, nsys
 from perfci.doctor.pytorch import inside
 from perfci.model.doctor import TierState
-from perfci.model.metrics import CATALOGUE, Tier
+from perfci.model.metrics import CATALOGUE, HOST_TIME, Tier
 from perfci.profilers.nsys.command import InstalledNsys
 
 
@@ -24,7 +24,8 @@ def tiers(machine: Machine) -> list[TierState]:
 
 def state(tier: Tier, source: str, why: str) -> TierState:
     """Return a tier's state; `why`: there is no source, or a doubt."""
-    names = [metric.name for metric in CATALOGUE.values() if metric.tier == tier]
+    known = (metric.name for metric in CATALOGUE.values() if metric.tier == tier)
+    names = [name for name in known if name != HOST_TIME or not why]  # which the CPU's timing lacks
     return TierState(tier=tier, given=bool(source), source=source, why=why, metrics=names)
 
 

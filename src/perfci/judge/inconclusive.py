@@ -61,7 +61,7 @@ def undecided(context: Context, case: Case, criterion: Criterion, found: Answer,
 def unproved(context: Context, case: Case, criterion: Criterion, found: Answer, broken: str) -> str:
     """Return why a bound has no answer. `broken`: how head's workers break it."""
     n = found.decision.n
-    first = context.looks.earliest if case.proved else context.looks.first
+    first = context.looks.earliest if case.answered(criterion.metric) else context.looks.first
     if n < first:
         return f"{n} of the {first} workers that a decision needs{stopped(case)}{enough(case)}"
     more = _more(context, case, criterion, found)

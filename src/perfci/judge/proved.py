@@ -20,7 +20,7 @@ def proved_row(case: Case, criterion: Criterion) -> Row | None:
 
     What is the same keeps limits on its change, and observed bounds as base keeps them.
     """
-    if case.proof is None or not case.proved or not (criterion.relative or criterion.observed):
+    if case.proof is None or not case.answered(criterion.metric) or not (criterion.relative or criterion.observed):
         return None
     return criterion_row(case, criterion, "unchanged", "pass", f"proved: {case.proof.reason}", proved=True)
 
@@ -39,8 +39,10 @@ def remarks(context: Context, cases: Sequence[Case]) -> list[str]:
     notes = []
     for by, why in _BY.items():
         proved = [case for case in asked if case.proved and case.proof is not None and case.proof.by == by]
-        numbers = [case for case in proved if case.measured("head")]
+        hosts = [case for case in proved if case.host_open]
+        numbers = [case for case in proved if case.measured("head") and case not in hosts]
         aside = f" but for {count(len(numbers), 'number')} of head" if numbers else ""
+        aside += f" but for the host times of {count(len(hosts), 'case')}" if hosts else ""
         if proved:
             n = f"{len(proved)} of {count(len(asked), 'case')}"
             notes.append(f"{n} proved unchanged, and not measured{aside}: {why}")

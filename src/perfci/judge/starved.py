@@ -42,7 +42,7 @@ def _asked(context: Context, case: Case) -> bool:
     base, head = state(case, "base"), state(case, "head")
     if head.status != "ok":
         return False
-    compares = context.compared and base.status == "ok" and not case.proved
+    compares = context.compared and base.status == "ok" and (not case.proved or case.host_open)
     compares = compares and not differences(base, head, context.environments)
     asked = [one for one in context.criteria.get(case.key, []) if one.timed]
     return any(compares or not one.relative for one in asked)

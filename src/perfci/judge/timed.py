@@ -11,7 +11,7 @@ from perfci.judge.words import change_words, show_clock, still_worse
 from perfci.model.base import SIDES
 from perfci.model.comparison import alternatives
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import DERIVED
+from perfci.model.metrics import DERIVED, HOST_TIME
 from perfci.model.profile import concerns
 from perfci.model.report import UNANSWERED, Class, Effect, Interval, Row
 from perfci.model.results import Case
@@ -31,7 +31,9 @@ def timed_row(context: Context, case: Case, criterion: Criterion) -> Row:
     """Return the row of a case that runs in head, where relative in base."""
     found = answer(case, criterion, context.looks, context.m, ended=True)
     decision = found.decision
-    if criterion.metric == "speedup" and (unlike := _unlike(context, case, criterion)) is not None:
+    if criterion.metric == HOST_TIME and (untold := _untold(case, criterion)) is not None:
+        row = untold
+    elif criterion.metric == "speedup" and (unlike := _unlike(context, case, criterion)) is not None:
         row = unlike
     elif decision.status == "invalid":
         row = _invalid(context, case, criterion, found)
@@ -84,6 +86,16 @@ def _unlike(context: Context, case: Case, criterion: Criterion) -> Row | None:
         reason = f"not measured: {_alternative_name(case)} failed: {refused}"
         return criterion_row(case, criterion, "invalid", effect_if_missing(criterion), reason)
     return None
+
+
+def _untold(case: Case, criterion: Criterion) -> Row | None:
+    """Of a host time that cannot be told from the GPU's: head is not at fault where base's cannot be either."""
+    timing = case.sides["head"].timing
+    if timing is None or timing.host is None:
+        return None
+    base = case.sides.get("base")
+    effect = "warn" if base is not None and base.host is None else effect_if_missing(criterion)
+    return criterion_row(case, criterion, "invalid", effect, f"not measured: {timing.host}")
 
 
 def _alternative_name(case: Case) -> str:
@@ -252,7 +264,7 @@ def _absolute(context: Context, case: Case, criterion: Criterion, found: Answer)
             class_ = "inconclusive"
             reason = unproved(context, case, criterion, found, broken)
     effect = _effect(context, case, class_, criterion)
-    if class_ == "violation" and case.proved and case.proof is not None:
+    if class_ == "violation" and case.answered(criterion.metric) and case.proof is not None:
         effect, reason = "warn", f"{broken}, and base's as well: {case.proof.reason}"
     elif class_ == "violation" and base is not None and criterion.broken_by(base):
         effect, reason = _already_broken(context, case, criterion, base, broken)

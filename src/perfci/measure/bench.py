@@ -66,6 +66,14 @@ class Beside(Document):
     failed: str
 
 
+class Hosted(Document):
+    """The answer to `host`."""
+
+    times: Items[float]
+    """Seconds of the host for each execution."""
+    waits: bool
+
+
 class Closed(Document):
     """The answer to `close`."""
 

@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from statistics import median
 
-from perfci.measure.bench import Bench, CheckReply, Refusal, case_fields
+from perfci.measure.bench import Bench, CheckReply, Hosted, Refusal, case_fields
 from perfci.measure.budget import Budget
 from perfci.measure.cases import Declarations
 from perfci.measure.journal import Journal
@@ -333,6 +334,10 @@ def _found(
     peak = max(told.peak, opened.peak)
     probe = Probe(opened.seconds, told.settings or opened.settings, opened.footprint, peak, clocks=opened.clocks,
                   room=opened.room, most_sets=opened.sets or MOST_SETS)  # fmt: skip
+    if case.device == "cuda":
+        hosted = worker.tell(Hosted, "host", bench.timeout, executions=0, hold=0.0, seed=bench.seed)
+        probe = replace(probe, host=_finite(median(hosted.times or [math.nan])), host_waits=hosted.waits)
+        side.host = None if hosted.waits else probe.host
     versus = side.versus is not None and not side.versus.wrong and name == "head"
     if versus:
         probe = replace(probe, versus="cold" if case.device == "cuda" else "graph")

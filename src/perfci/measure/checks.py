@@ -14,9 +14,12 @@ from perfci.measure.journal import Journal
 from perfci.measure.place import Place
 from perfci.measure.sides.untouched import beside
 from perfci.measure.timing import Probe, Refused, settle
-from perfci.model.base import DeviceKind, Side
+from perfci.model.base import SIDES, DeviceKind, Side
+from perfci.model.criteria import Criterion
+from perfci.model.metrics import HOST_TIME
 from perfci.model.results import Case, Reason
 from perfci.model.text import listed
+from perfci.model.units import show
 from perfci.stats.least_time import least_seconds
 from perfci.system.facts import whole_cores
 from perfci.system.starter import Wait, close_all, wait_first
@@ -28,6 +31,8 @@ LANES, CORES = 4, 4
 compiles and loads."""
 STRETCH = 15.0
 """Seconds after which checks are written down before others begin: a killed run keeps them."""
+LONGER, LONGER_BY = 2.0, 20e-6
+"""Factor and seconds beyond which a host time is told where no limit asks for it."""
 Probes = dict[str, dict[Side, Probe]]
 
 
@@ -244,6 +249,39 @@ def settle_all(cases: Sequence[Case], place: Place, declarations: Mapping[Side, 
             if (ceilings := place.facts.ceilings.get(case.device)) is not None:
                 tf32 = timing.settings.get("tf32") is True
                 side.least = least_seconds(side.work, ceilings, side.dtype, tf32=tf32)
+
+
+def settle_hosts(cases: Sequence[Case], place: Place, criteria: Sequence[Criterion], probes: Probes) -> None:
+    """Fix how host times are taken where a limit asks for them, or say why they cannot be."""
+    asked = {one.case_key for one in criteria if one.timed and one.metric == HOST_TIME}
+    for case in cases:
+        bench = place.benches.get(case.device)
+        if bench is None or case.key not in asked or case.key not in bench.setups:
+            continue
+        working = {name: one for name, one in probes[case.key].items() if case.sides[name].status == "ok"}
+        waiting = [name for name, one in working.items() if one.host is None or one.host_waits]
+        if not waiting:
+            bench.setups[case.key] = bench.setups[case.key].with_host(working.values())
+        who = " and ".join(waiting)
+        for name in working if waiting else ():
+            if (timing := case.sides[name].timing) is not None:
+                timing.host = f"host and GPU cannot be told apart: in {who} it waits for the GPU, or fills its queue"
+
+
+def longer_hosts(cases: Sequence[Case], criteria: Sequence[Criterion]) -> list[str]:
+    """Return a note on cases whose host time no limit asks for, much longer in head as they were examined."""
+    asked = {one.case_key for one in criteria if one.metric == HOST_TIME}
+    found = []
+    for case in cases:
+        base, head = (case.sides[name].host if name in case.sides else None for name in SIDES)
+        if base is None or head is None or case.key in asked:
+            continue
+        if head > LONGER * base and head - base > LONGER_BY:
+            found.append(f"{case.id} ({show(base, 's')} → {show(head, 's')})")
+    if not found:
+        return []
+    told = "the host takes more than twice as long in head until an execution returns, as examined, and no limit asks: "
+    return [f"{told}{listed(found, 5)}: see {HOST_TIME}"]
 
 
 def unredrawn(cases: Sequence[Case]) -> list[str]:

@@ -56,7 +56,9 @@ def claimants(
     Whatever becomes of one is no change of its original: neither its pairs nor what fails in them.
     """
     claimed = {one.case_key for one in claims.criteria}
-    taken = {case.key: case for case in cases if case.key in claimed and comparable(case, environments)}
+    taken = {
+        case.key: case for case in cases if case.key in claimed and not case.proved and comparable(case, environments)
+    }
     stand_ins = [_stand_in(case, journal.claimed.get(key, ClaimPairs())) for key, case in taken.items()]
     try:
         yield stand_ins

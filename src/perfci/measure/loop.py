@@ -164,7 +164,7 @@ class Loop:
 
     def _look(self, case: Case) -> int:
         plan = self.plan
-        return plan.first_to_show if self._criteria(case) and not case.proved else plan.looks.first
+        return plan.first_to_show if self._criteria(case) and (not case.proved or case.host_open) else plan.looks.first
 
     def _needs(self, cases: Sequence[Case]) -> list[Need]:
         found = []
@@ -234,9 +234,10 @@ class Loop:
         return "continue" not in found and not wide
 
     def _criteria(self, case: Case) -> list[Criterion]:
-        """Criteria that pairs decide; without base's where base does not ask the same."""
+        """Criteria that pairs decide; without changes that a proof answers, or where base does not ask the same."""
         compared = comparable(case, self.environments)
-        return [one for one in self.plan.timed if one.case_key == case.key and (compared or not one.relative)]
+        asked = (one for one in self.plan.timed if one.case_key == case.key)
+        return [one for one in asked if not one.relative or (compared and not case.answered(one.metric))]
 
     def _goes_on(self, case: Case) -> bool:
         """Tell whether a case takes further pairs, and write into it why not: one hopeless at a planned look does not,

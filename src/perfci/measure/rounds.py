@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, groupby
+from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from perfci.measure.bench import Bench, Beside, Block, Closed, Warmed, case_fields
+from perfci.measure.bench import Bench, Beside, Block, Closed, Hosted, Warmed, case_fields
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
+from perfci.model.metrics import HOST_TIME
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Choice, Clock, Pair, Phase, Reason
 from perfci.model.text import listed
@@ -137,8 +139,14 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     return taking.outcome()
 
 
-_Op = Literal["open", "block", "versus", "close"]
-_PHASES: dict[_Op, Phase] = {"open": "open", "block": "samples", "versus": "samples", "close": "close"}
+_Op = Literal["open", "block", "host", "versus", "close"]
+_PHASES: dict[_Op, Phase] = {
+    "open": "open",
+    "block": "samples",
+    "host": "samples",
+    "versus": "samples",
+    "close": "close",
+}
 
 
 class Step(NamedTuple):
@@ -162,6 +170,9 @@ def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterato
         rng.shuffle(order)
         yield from (Step("open", name, seed, number) for name in order)
         yield from (Step("block", name) for name in _turns(setup.blocks, list(names), rng))
+        if setup.host and number == setup.placements - 1:
+            turns = _turns(2, list(names), rng) if setup.host > 1 else rng.sample(names, len(names))
+            yield from (Step("host", name, seed) for name in turns)
         if setup.versus and "head" in names:  # behind what base and head are compared by
             yield Step("versus", "head", seed)
         yield from (Step("close", name, last=number == setup.placements - 1) for name in order)
@@ -172,6 +183,8 @@ def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
     for number, seed in enumerate(seeds):
         yield Step("open", name, seed, number)
         yield from (Step("block", name) for _ in range(setup.blocks))
+        if setup.host and number == setup.placements - 1:
+            yield from (Step("host", name, seed) for _ in range(min(2, setup.host)))
         if setup.versus and name == "head":
             yield Step("versus", name, seed)
         yield Step("close", name, last=number == setup.placements - 1)
@@ -187,6 +200,7 @@ class _Taking:
         self.failures: dict[Side, Reason] = {}
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
         self.versus: dict[str, list[list[float]]] = {"own": [], "other": []}
+        self.hosts: dict[Side, list[float]] = {}
         self.refused = ""
         self.tuners: dict[Side, str] = {}
         self.choices: dict[Side, list[Choice]] = {}
@@ -206,7 +220,7 @@ class _Taking:
             if self.lost:
                 return
             kind = "first" if op == "open" and group[0].placement == 0 else "block" if op == "versus" else op
-            self.seconds[kind] += time.monotonic() - start
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
 
     def _beside(self, step: Step) -> object:
         """Equal for steps that workers may take at once: nothing is timed then, nor tuned."""
@@ -242,10 +256,13 @@ class _Taking:
             return fields | {"seed": step.seed, "placement": step.placement, **case_fields(self.case, step.side)}
         if step.op == "versus":
             return self._beside_it(step)
+        if step.op == "host":
+            return {"executions": -(-setup.host // 2), "hold": setup.hold, "seed": step.seed}
         if step.op == "block":
             return {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
         check = _tolerance_side(self.case).check
-        return {"verify": step.last and self.verify, "rtol": check.rtol, "atol": check.atol}
+        verify = step.last and self.verify and setup.blocks > 0  # else nothing is timed that could be wrong
+        return {"verify": verify, "rtol": check.rtol, "atol": check.atol}
 
     def _beside_it(self, step: Step) -> dict[str, Any]:
         setup, mode = self.setup, self.setup.versus
@@ -263,6 +280,8 @@ class _Taking:
             return worker.fit(Warmed, step.op, reply).warm
         if step.op == "block":
             self.blocks[step.side][-1].append(worker.fit(Block, step.op, reply))
+        elif step.op == "host":
+            self.hosts.setdefault(step.side, []).extend(worker.fit(Hosted, step.op, reply).times)
         elif step.op == "versus":
             beside = worker.fit(Beside, step.op, reply)
             self.refused = self.refused or beside.failed[:400]
@@ -289,6 +308,13 @@ class _Taking:
             first = min(first, self.seconds["open"] / further)
         return self.seconds | {"first": first}
 
+    def _values(self, name: Side) -> dict[str, float]:
+        values = _values(self.blocks[name]) if self.setup.blocks else {}
+        if self.setup.host:
+            hosts = self.hosts.get(name, [])
+            values[HOST_TIME] = median(hosts) if _sound(hosts) else math.nan  # the system interrupts some of them
+        return values
+
     def outcome(self) -> PairOutcome:
         made = PairOutcome(self.case, failures=self.failures)
         if not self.failures:
@@ -298,11 +324,11 @@ class _Taking:
             made.pair = Pair(
                 index=len(self.case.pairs),
                 first=self.first,
-                values={name: _values(blocks[name]) for name in self.names},
+                values={name: self._values(name) for name in self.names},
                 samples={name: sum(map(len, made.samples[name])) for name in self.names},
                 spread={name: _spread(made.samples[name]) for name in self.names},
                 clock=_clocks({name: [b for placement in blocks[name] for b in placement] for name in self.names}),
-                scatter=scatter_of(_pairwise(blocks)) if len(self.names) > 1 else None,
+                scatter=scatter_of(_pairwise(blocks)) if len(self.names) > 1 and self.setup.blocks else None,
                 blocks=sum(map(len, blocks[self.names[0]])),
                 seconds=self._own_seconds(),
                 gaps=gaps if any(gaps.values()) else {},

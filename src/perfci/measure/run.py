@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from perfci.measure.budget import Budget
 from perfci.measure.cases import Declarations, ended, mains, merge, redeclared, require_some, subjects
-from perfci.measure.checks import check_all, missed, settle_all, unredrawn
+from perfci.measure.checks import check_all, longer_hosts, missed, settle_all, settle_hosts, unredrawn
 from perfci.measure.claims import CLAIM_ROUNDS, claimants, fit_claims, loop_plan, plan_claims
 from perfci.measure.costs import Costs
 from perfci.measure.coverage import everything, require_covered
@@ -247,6 +247,7 @@ class Measurement:
             )
         run.journal.restore(cases.measured)
         settle_all(cases.measured, place, cases.declarations, probes)
+        settle_hosts(cases.measured, place, run.plan.criteria, probes)
 
     def _prove_work(self, run: _Run) -> None:
         if seeks_proof(self.request.what, run.place, run.plan):
@@ -258,7 +259,7 @@ class Measurement:
         place, results, some = run.place, run.results, bool(run.cases.open)
         self._together(run.budget)
         run.budget.count_builds()  # what is kept was built by checks; the rest is compiled for each pair
-        if proved := [case for case in run.cases.all if case.proved]:
+        if proved := [case for case in run.cases.all if case.proved and not case.host_open]:
             self.progress.decided(results.model_copy(update={"cases": proved}))
         if some:
             self.progress.stage("measuring")
@@ -312,7 +313,7 @@ class Measurement:
 
     def _end(self, run: _Run) -> None:
         measured, results = run.cases.measured, run.results
-        results.notes += [*missed(measured), *unredrawn(measured)]
+        results.notes += [*missed(measured), *unredrawn(measured), *longer_hosts(run.cases.all, run.plan.criteria)]
         results.notes += [*launch_gap_notes(measured, run.plan), *run.watch.notes()]
         results.moments = run.watch.moments
         with self.costs.phase("snapshot", whole=True):
@@ -320,7 +321,7 @@ class Measurement:
         self.settle(results)
 
     def _decided(self, results: Results, cases: list[Case]) -> None:
-        if unproved := [case for case in cases if not case.proved]:
+        if unproved := [case for case in cases if not case.proved or case.host_open]:
             self.progress.decided(results.model_copy(update={"cases": unproved}))
 
     def _together(self, budget: Budget) -> None:

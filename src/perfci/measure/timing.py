@@ -1,7 +1,7 @@
 """A case's timing mode and amounts, settled before its first pair, the same in base and head."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,6 +25,14 @@ LONGEST_SAMPLE = 0.25
 """Seconds of a CPU batch in the slower side."""
 MEMORY_SHARE = 0.9
 """Share of the GPU's memory for two workers."""
+HOST_SHARE = 0.03
+"""Of a pair, for host times."""
+HOST_EXECUTIONS, HOST_ALONE = 8, 40
+"""Of each side in a pair whose host time is taken; of one that takes nothing else."""
+LEAST_PAIR = 0.3
+"""Seconds of a pair of replayed graphs, with what opens and closes them."""
+HOLD, LEAST_HOLD, MOST_HOLD = 1.5, 50e-6, 50e-3
+"""The GPU is held back for this many times an execution's host time, within these seconds."""
 CONTEXT = 600 * 2**20
 """Bytes of a CUDA context and of libraries."""
 
@@ -59,6 +67,10 @@ class Probe:
     room: int = 0
     """Bytes of memory that one more set takes, with what it makes besides its inputs."""
     most_sets: int = MOST_SETS
+    host: float | None = None
+    """Seconds of the host for one execution; None on a CPU."""
+    host_waits: bool = False
+    """It lasts until the GPU is done with what lies before."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,10 @@ class Setup:
     """Pairs of workers that fit into the GPU's memory."""
     versus: Mode | None = None
     """Timing mode of the case beside its alternative, in head."""
+    host: int = 0
+    """Executions of each side whose host time a pair takes."""
+    hold: float = 0.0
+    """Seconds that a kernel spins before each of them."""
 
     @property
     def planned(self) -> float:
@@ -97,6 +113,19 @@ class Setup:
     def smallest(self) -> "Setup":
         """Return the smallest pair: one placement, two blocks."""
         return replace(self, placements=1, blocks=2)
+
+    def of_host(self) -> "Setup":
+        """Return the pair of host times alone."""
+        host = HOST_ALONE if self.host > 1 else self.host
+        return replace(self, placements=1, blocks=0, versus=None, host=host, sets=min(self.sets, HOST_ALONE))
+
+    def with_host(self, probes: Iterable[Probe]) -> "Setup":
+        """Return the pair that takes host times, too, within `HOST_SHARE` of it, but one of each side at least."""
+        known = [probe for probe in probes if probe.host is not None]
+        hold = min(MOST_HOLD, max(LEAST_HOLD, HOLD * max(probe.host or 0.0 for probe in known)))
+        each = max(probe.graph_seconds or probe.seconds for probe in known) + hold
+        executions = HOST_SHARE * max(LEAST_PAIR, self.planned) / (2 * each)
+        return replace(self, host=_clamp(executions, 1, HOST_EXECUTIONS), hold=hold)
 
 
 class Refused(Exception):

@@ -123,9 +123,9 @@ def differences(base: CaseSide, head: CaseSide, environments: Environments | Non
 
 
 def comparable(case: Case, environments: Environments | None = None) -> bool:
-    """Tell whether pairs can say how head's times differ from base's."""
+    """Tell whether pairs can say how head differs from base, of a proved case in its host time."""
     base, head = case.sides.get("base"), case.sides["head"]
-    if base is None or case.proved or base.status != "ok" or head.status != "ok":
+    if base is None or (case.proved and not case.host_open) or base.status != "ok" or head.status != "ok":
         return False
     return not differences(base, head, environments)
 

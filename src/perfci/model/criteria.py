@@ -18,7 +18,7 @@ from typing import Any, Literal, Self, assert_never
 from pydantic import Field, model_validator
 
 from perfci.model.base import DeviceKind, Document
-from perfci.model.metrics import OBSERVED, Direction, Metric, Tier
+from perfci.model.metrics import HOST_TIME, OBSERVED, Direction, Metric, Tier
 from perfci.model.policy import FAIL_ON, FailOn, Limit, Outcome, Regex, bound_in_unit
 from perfci.model.timing import Timing
 from perfci.model.units import item_of, limit_percent, show
@@ -278,7 +278,7 @@ def asked(limit: Limit, metric: Metric, device: DeviceKind) -> dict[Kind, dict[s
         if metric.unit == "s":
             found[kind] |= {
                 "min_change": limit.min_change or 0.0,
-                "tick": TIMER_TICK[device] if limit.min_change is None else 0.0,
+                "tick": TIMER_TICK[device] if limit.min_change is None and metric.name != HOST_TIME else 0.0,
             }
     if limit.min is not None:
         found["min"] = {**of, "better": of["better"] or "higher", "bound": bound_in_unit(limit.min, metric)}

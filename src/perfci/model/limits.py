@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from perfci.model.base import DeviceKind, Loc, Mistake, UsageError, matches
 from perfci.model.criteria import Criterion, LimitSource, Purpose, against, asked, asked_in
-from perfci.model.metrics import OBSERVED, CustomMetric, Metric, resolve
+from perfci.model.metrics import HOST_TIME, OBSERVED, CustomMetric, Metric, resolve
 from perfci.model.plan import Declared
 from perfci.model.policy import Limit, Policy, own_limit
 from perfci.model.text import did_you_mean, listed
@@ -88,12 +88,23 @@ def unseen(limit: Limit, subject: Subject, kernels: Collection[str]) -> str:
     return f"{own[0]!r} takes kernels too, and a command is profiled only for a limit of its own"
 
 
+def hostless(subject: Subject) -> str:
+    """Return why a case has no host time, or empty."""
+    if subject.command:
+        return "host times are of kernels, and this is a process of its own"
+    return "" if subject.device == "cuda" else "on the CPU a case's time is its host time"
+
+
 def asked_of(limit: Limit, metric: Metric, subject: Subject, *, relative: bool) -> bool:
     """Tell whether a limit asks this case for a metric: one that names it does, a glob where the case reports it.
 
     A case that stops to report is still asked; what head alone reports is held to bounds. `relative`: on the change.
     """
-    if subject.reports is None or subject.id in limit.cases:
+    if subject.id in limit.cases:
+        return True
+    if metric.name == HOST_TIME and hostless(subject):
+        return False
+    if subject.reports is None:
         return True
     reports = subject.reports if relative else subject.reports | subject.bounded
     return ("time" if metric.tier == "timing" else metric.name) in reports
@@ -188,6 +199,8 @@ def _asked(
         metric = resolve(limit.metric, policy.metrics)
         for kind, fields in asked(limit, metric, subject.device).items():
             profiled = fields["tier"] in OBSERVED
+            waits = elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else "")
+            waits = waits or (hostless(subject) if metric.name == HOST_TIME else "")
             if profiled or asked_of(limit, metric, subject, relative=against(kind) == "base"):
                 yield Criterion(
                     case=subject.id,
@@ -197,7 +210,7 @@ def _asked(
                     added=added,
                     source=source,
                     named=subject.id in limit.cases,
-                    waits=elsewhere(limit, subject) or (unseen(limit, subject, kernels) if profiled else ""),
+                    waits=waits,
                     **fields,
                 )
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from perfci.model.base import Document, UsageError
 from perfci.model.text import did_you_mean
 
+HOST_TIME = "host_time"
 Direction = Literal["lower", "higher"]
 Tier = Literal["timing", "trace", "counters", "static", "reported"]
 OBSERVED: frozenset[Tier] = frozenset({"trace", "counters", "static"})
@@ -198,6 +199,7 @@ TABLE: dict[str, Quantity] = table(
         work=PerTime("floating-point operations or bytes, or no ceiling of them was measured", ("least",), 0.01)),
     _timing("speedup", "x", "time of the alternative that the case declares over its own, both in head's process",
         better="higher", alone=True),
+    _timing(HOST_TIME, "s", "time of the host for one execution on a GPU until it returns", better="lower"),
     # Launch configurations and memory
     _static("peak_memory", "B", "device memory of the inputs, and what an execution needs besides; of a command all "
         "that it holds at most", better="lower", exact=True, sources=("checks", "trace"), spoiled_by=("calls",)),

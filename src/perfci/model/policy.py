@@ -16,7 +16,17 @@ from pydantic import (
 )
 
 from perfci.model.base import DeviceKind, Document, Loc, Mistake, matches
-from perfci.model.metrics import CATALOGUE, OBSERVED, CustomMetric, Direction, Metric, of_ncu, resolve, unknown
+from perfci.model.metrics import (
+    CATALOGUE,
+    HOST_TIME,
+    OBSERVED,
+    CustomMetric,
+    Direction,
+    Metric,
+    of_ncu,
+    resolve,
+    unknown,
+)
 from perfci.model.suite import InsidePath, Script, SuiteEntry, as_list, as_values
 from perfci.model.text import compiled, did_you_mean
 from perfci.model.timing import TimingMode
@@ -153,7 +163,7 @@ class Limit(Document):
     """The change for the worse since the reference, such as the last release, that must be found: asked by the nightly
     comparison with it, and of no pull request."""
     min_change: ShortDuration | None = None
-    """A change in `time` smaller than this is never a regression, nor creep."""
+    """A change in `time` or `host_time` smaller than this is never a regression, nor creep."""
     min: Quantity | None = None
     """An absolute lower bound, with its unit: `80%`, `2TB/s`."""
     max: Quantity | None = None
@@ -431,8 +441,8 @@ def check_limit(limit: Limit, custom: dict[str, CustomMetric]) -> None:
             text = f"{limit.metric[:80]!r} is no metric, nor can ncu have it: write it like smsp__inst_executed.sum"
         raise Mistake(text, "metric") from None
     changes = {name: bound for name in CHANGES if (bound := getattr(limit, name)) is not None}
-    if limit.min_change is not None and (metric.name != "time" or not changes):
-        raise Mistake("belongs to a limit with metric: time and regression or creep", "min_change")
+    if limit.min_change is not None and (metric.name not in ("time", HOST_TIME) or not changes):
+        raise Mistake("belongs to a limit on time or host_time, with regression or creep", "min_change")
     if limit.better is not None and metric.better not in (None, limit.better):
         raise Mistake(f"of {metric.name} {metric.better} is better: leave it out", "better")
     for name, bound in changes.items():

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field
 
 from perfci.model.base import Amount, DeviceKind, Document, Items, Side
 from perfci.model.fingerprint import Environments, Fingerprint
-from perfci.model.metrics import CustomMetric
+from perfci.model.metrics import HOST_TIME, CustomMetric
 from perfci.model.plan import Plan
 from perfci.model.policy import FAIL_ON, FailOn
 from perfci.model.profile import Profile
@@ -128,6 +128,8 @@ class CaseSide(Document):
     """Metrics of a command's first execution, by which globs ask; None where not known."""
     profile: Profile | None = None
     """None where it was not profiled."""
+    host: float | None = None
+    """Seconds of the host for an execution, as examined on a GPU; None where not told apart from the GPU's."""
     tuner: str | None = None
     """Why processes of this code may run different kernels, seen before timing. Empty: for no reason; None: not
     asked, as on the CPU."""
@@ -202,7 +204,7 @@ class Pair(Document):
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time of base and head: `first` placement with its warm-up, without what new workers load for all cases;
-    `open` and `close` of the others, `block` for the blocks."""
+    `open` and `close` of the others, `block` for the blocks, `host` for host times."""
     at: float | None = None
     """When it ended, in seconds since 1970; None in older runs."""
     gaps: dict[Side, int] = Field(default_factory=dict)
@@ -227,6 +229,8 @@ class Proof(Document):
     """Drawn to be measured all the same."""
     number: str = Field("", max_length=1000)
     """The limit that asks for a number whatever the code, `time max 5 ms`: head alone is measured."""
+    host: str = Field("", max_length=1000)
+    """The limit that asks for host time, which the same GPU work leaves open: it alone is measured, in both sides."""
 
 
 def _apart(pairs: list[Pair]) -> list[Pair]:
@@ -287,9 +291,18 @@ class Case(Document):
         """Proved, and nothing of it was executed: it shares no α."""
         return self.proved and self.proof is not None and self.proof.by != "work"
 
+    @property
+    def host_open(self) -> bool:
+        """Proved but for its host time, which a limit asks."""
+        return self.proved and self.proof is not None and bool(self.proof.host)
+
+    def answered(self, metric: str) -> bool:
+        """Return whether a proof answers for a metric: the same GPU work does not for the host's time."""
+        return self.proved and (self.code_proved or metric != HOST_TIME)
+
     def measured(self, side: Side) -> bool:
-        """Return whether a side is timed: of a proved case head, if a limit asks for a number."""
-        if not self.proved or self.proof is None:
+        """Return whether a side is timed: of a proved case head, if a limit asks for a number; both for host time."""
+        if not self.proved or self.proof is None or self.host_open:
             return True
         return side == "head" and bool(self.proof.number)
 

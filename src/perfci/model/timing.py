@@ -39,6 +39,8 @@ class Timing(Document):
     """Why a pair's workers live one after the other; None where together."""
     reads: str | None = None
     """A command's format, or the tool that wrote an imported file."""
+    host: str | None = None
+    """Why host times that a limit asks for cannot be taken."""
     statistic: str | None = None
     """Of an imported file's times: samples, mean, median."""
     machine: str | None = None

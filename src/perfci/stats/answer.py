@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfci.model.criteria import Criterion, least_change
-from perfci.model.metrics import CATALOGUE
+from perfci.model.metrics import CATALOGUE, HOST_TIME
 from perfci.model.plan import Looks
 from perfci.model.results import Case, CaseSide
 from perfci.stats.decide import (
@@ -72,7 +72,7 @@ def _absolute(case: Case, criterion: Criterion, looks: Looks, m: int, *, ended: 
         decision = invalid("nonpositive", len(head))
     elif case.origin == "imported":
         decision = _centred(head, criterion)
-    elif case.proved:
+    elif case.answered(criterion.metric):
         decision = _number(head, criterion, looks, ended=ended)
     else:
         decision = decide_bound(head, criterion.bound, criterion.beyond, looks, m, ended=ended)
@@ -206,6 +206,8 @@ def limit_in_effect(criterion: Criterion, value: float | None, least: float) -> 
 def _obvious(case: Case, criterion: Criterion, looks: Looks, m: int) -> Answer | None:
     """By the looks before the first one: clock and limit come from their pairs alone, whatever pairs follow."""
     sign = criterion.sign
+    if criterion.metric == HOST_TIME:  # its pairs may fall between two values, as cores do
+        return None
     for n, share in zip(looks.obvious_pairs, looks.obvious_spending, strict=True):
         ratios = log_ratios(case, criterion.metric, n).first(n)
         if len(ratios.x) < n or not one_peak(case, n):

@@ -24,6 +24,7 @@ from .checks import check
 from .cpu import CpuSampler
 from .gpu import ColdSampler, allocated, give_back, rig, transient
 from .graph import GraphSampler, probe
+from .host import host_times
 from .imports.asked import AskingFinder
 from .leash import PR_SET_PTRACER, PR_SET_PTRACER_ANY, leash, prctl
 from .proof.steps import prove
@@ -448,6 +449,10 @@ class Server:
             return dict(versus.in_turns(own, other, message), failed="")
         except Exception as error:
             return {"own": [], "other": [], "failed": described(error)}
+
+    def do_host(self, message: dict[str, Any]) -> dict[str, Any]:
+        """See `host.host_times`."""
+        return dict(self._within(host_times, self._fns(False), message["executions"], message["hold"], message["seed"]))
 
     def _fns(self, alternative: bool) -> list[Any]:
         if not alternative:

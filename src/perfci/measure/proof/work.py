@@ -24,7 +24,7 @@ from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import SIDES, MachineError, Side, UsageError
 from perfci.model.comparison import differences
 from perfci.model.criteria import Criterion
-from perfci.model.metrics import CATALOGUE, RANGE
+from perfci.model.metrics import CATALOGUE, HOST_TIME, RANGE
 from perfci.model.plan import Plan
 from perfci.model.results import Case, Proof
 from perfci.model.text import one_line
@@ -77,7 +77,9 @@ def prove_work(
             case.proof = journal.worked.get(case.key, case.proof)
     for case in cases:
         if case.proved and case.key in bench.setups:  # a number is all that may be asked
-            bench.setups[case.key] = bench.setups[case.key].smallest()
+            setup = bench.setups[case.key]
+            alone = case.host_open and case.proof is not None and not case.proof.number
+            bench.setups[case.key] = setup.of_host() if alone else setup.smallest()
 
 
 def _prove(
@@ -100,9 +102,16 @@ def _prove(
         if why := answers[case.id].why_not:
             case.proof.reason = one_line(f"{case.proof.reason}; and the GPU's work: {why}", 1000)
         else:
-            case.proof = Proof(by="work", reason=SAME_WORK, number=number(case, plan.criteria))
+            host = _host(case, plan) if place.benches["cuda"].setups[case.key].host else ""
+            others = [one for one in plan.criteria if one.metric != HOST_TIME]
+            case.proof = Proof(by="work", reason=SAME_WORK, number=number(case, others), host=host)
     if lot:
         draw_audit(sought, f"{lot}/work")
+
+
+def _host(case: Case, plan: Plan) -> str:
+    asked = (one for one in plan.timed if one.case_key == case.key and one.metric == HOST_TIME)
+    return next((one.words() for one in asked), "")
 
 
 def _unrecordable(case: Case, place: Place, criteria: Sequence[Criterion]) -> str:
