@@ -107,7 +107,7 @@ def test_commands_are_for_cases_whose_names_print_and_for_metrics_that_pairs_dec
     assert "perfci compare" in words.render(STATES["spills"], HERE)
     assert "'norm[[]x]/n=1'" in words.render(STATES["both"], HERE), "a glob that matches the name alone"
     text = words.render(STATES["creep"], HERE)
-    assert f"perfci bisect --all --device cpu {commit(-30).sha} {commit(4).sha} -k {CASE}" in text
+    assert f"perfci bisect --all {commit(-30).sha} {commit(4).sha} -k {CASE} --device cpu" in text
     assert f"perfci compare {commit(-30).sha} --creep --device cpu -k {CASE}" in text
     assert commit(-30).sha not in words.render(STATES["both"], HERE), "the commit before the step is nearer"
 

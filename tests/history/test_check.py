@@ -315,6 +315,9 @@ def test_a_limit_over_on_two_nights_is_an_alert_and_told_once():
     assert told.exit_code == 1
     assert "0 changes proposed, 2 over a limit" in render(told)
     assert f"+19.0 % (±0.3) against {commit(2).sha[:10]}, over its limit of 2 %, since {at(3)[:10]}" in render(told)
+    decides = f"perfci bisect {commit(2).sha} {commit(3).sha} -k sdpa/n=128 --device cpu"
+    assert f"  since {commit(3).sha[:10]}; to decide:\n  {decides}\n" in render(told)
+    assert f"  perfci bisect --all {told.over[1].base} {commit(3).sha} -k sdpa/n=128" in render(told)
     told = checked(walk([1.0, *[1.19] * 9], creep=0.05))
     assert [one.state for one in told.standings] == ["over"]
     assert render(told).count("against v1.2") == 1

@@ -5,6 +5,7 @@ The alert of a reference or a bound goes on in the next one; that of a step, who
 only stays.
 """
 
+import glob
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -198,3 +199,14 @@ class _Limit:
             good=good, bad=night.commit, since=night.started,
         )  # fmt: skip
         return alert
+
+
+def bisect(case: str, metric: str, device: DeviceKind, good: str, bad: str, *, several: bool = False) -> list[str]:
+    """Return the words of the bisect that decides between two commits; none where they are one.
+
+    `several`: small changes may add up.
+    """
+    if good == bad:
+        return []
+    words = ["perfci", "bisect", *(["--all"] if several else []), good, bad, "-k", glob.escape(case)]
+    return [*words, "--device", device, *([] if metric == "time" else ["--metric", metric])]

@@ -4,7 +4,6 @@ Nothing is concluded across devices and epochs, and nothing accused: a bisect be
 decides.
 """
 
-import glob
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from perfci.history.alert import Alerts, find_alerts, moment
+from perfci.history.alert import Alerts, bisect, find_alerts, moment
 from perfci.history.limits import HeldAgainst, Holds, direction
 from perfci.history.series import Curve, Device, Key
 from perfci.history.stores.base import Fault
 from perfci.model.base import DeviceKind, Document
+from perfci.model.metrics import decided_by_pairs
 from perfci.stats.changes import RECENT, Change, Scanned, scan
 from perfci.stats.segments import LEVEL
 
@@ -110,6 +110,8 @@ class Over(_OfCase):
     """Relative; None of a bound."""
     reason: str
     """Why it is over a bound."""
+    command: list[str]
+    """The bisect that decides, as words; empty where no commit before is known, or pairs do not decide the metric."""
 
 
 class Silent(_OfCase):
@@ -239,11 +241,14 @@ def _over(device: Device, alerts: Alerts, nights: Sequence[int]) -> Iterator[Ove
         if alert.left or not _is_recent(alert.told, device, nights):
             continue
         ratio, low, high = (None, None, None) if alert.change is None else alert.change.ratios
+        before = (alert.base or alert.good) if decided_by_pairs(alert.metric) else None
+        commits = (before.sha, alert.bad.sha) if before is not None else ("", "")
         yield Over(
             case=alert.case, metric=alert.metric, device=device.kind, device_name=device.name, against=alert.against,
             alert=bool(alert.begun), since=alert.since, good=alert.good.sha if alert.good else "", bad=alert.bad.sha,
             base=alert.base.sha if alert.base else "", reference=alert.name, ratio=ratio, low=low, high=high,
             limit=alert.limit, reason=alert.reason,
+            command=bisect(alert.case, alert.metric, device.kind, *commits, several=alert.against == "reference"),
         )  # fmt: skip
 
 
@@ -325,14 +330,11 @@ def _change(device: Device, one: ScannedSeries, change: Change) -> Proposal:
     before, after = (device.heads[one.nights[column]] for column in (change.before, change.after))
     good, bad = before.commit.sha, after.commit.sha
     better = direction(one.curve.metric)
-    command = ["perfci", "bisect", good, bad, "-k", glob.escape(one.curve.case), "--device", device.kind]
-    if one.curve.metric != "time":
-        command += ["--metric", one.curve.metric]
     return Proposal(
         case=one.curve.case, metric=one.curve.metric, device=device.kind, device_name=device.name,
         epoch=after.epoch, reference=after.reference_name, kind=change.kind,
         worse=None if better is None else (change.size > 0) == (better == "lower"),
         change=math.exp(change.size), low=math.exp(change.low), high=math.exp(change.high), level=LEVEL,
         good=good, bad=bad, since=after.started, known=device.heads[one.nights[change.known]].started,
-        command=command if good != bad else [],
+        command=bisect(one.curve.case, one.curve.metric, device.kind, good, bad),
     )  # fmt: skip

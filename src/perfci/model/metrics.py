@@ -392,6 +392,12 @@ def known_metric(name: str) -> Metric | None:
     return CATALOGUE.get(name) or of_ncu(name)
 
 
+def decided_by_pairs(name: str) -> bool:
+    """Tell whether pairs of workers decide limits on a metric, so that a bisect can ask for it."""
+    known = known_metric(name)
+    return not RANGE.fullmatch(name) and (known is None or known.tier not in OBSERVED)
+
+
 def resolve(name: str, custom: Mapping[str, CustomMetric]) -> Metric:
     """Return the metric from the catalogue, of a range, the policy's own, or ncu's. Raises KeyError."""
     if name in CATALOGUE:

@@ -4,9 +4,9 @@ import glob
 import math
 from collections.abc import Sequence
 
-from perfci.history.alert import Alert, Alerts
+from perfci.history.alert import Alert, Alerts, bisect
 from perfci.history.document import Commit
-from perfci.model.metrics import OBSERVED, RANGE, known_metric
+from perfci.model.metrics import decided_by_pairs
 from perfci.model.text import chosen, count, shell, short, shorten
 from perfci.model.units import limit_percent, show, show_span
 from perfci.render import parts
@@ -145,30 +145,12 @@ def _commands(rows: Sequence[Alert]) -> list[str]:
         found.append(
             shell([*what, *(["--creep"] if creep and good else []), "--device", alerts[0].device, *chosen(cases)])
         )
-        found += [shell(_bisect(one, good)) for one in alerts if good and _decided_by_pairs(one.metric)]
+        found += [
+            shell(bisect(one.case, one.metric, one.device, good, one.bad.sha, several=one.against == "reference"))
+            for one in alerts
+            if good and decided_by_pairs(one.metric)
+        ]
     return found
-
-
-def _decided_by_pairs(metric: str) -> bool:
-    known = known_metric(metric)
-    return not RANGE.fullmatch(metric) and (known is None or known.tier not in OBSERVED)
-
-
-def _bisect(one: Alert, good: str) -> list[str]:
-    several = ["--all"] if one.against == "reference" else []
-    metric = [] if one.metric == "time" else ["--metric", one.metric]
-    return [
-        "perfci",
-        "bisect",
-        *several,
-        *metric,
-        "--device",
-        one.device,
-        good,
-        one.bad.sha,
-        "-k",
-        glob.escape(one.case),
-    ]
 
 
 def _plain(one: Alert) -> str:

@@ -47,7 +47,13 @@ def _lines(found: HistoryCheck) -> Iterator[str]:
     yield from _rest(len(found.changes))
     if found.over:
         yield ""
-    yield from map(_over, found.over[:MOST])
+    told = {shell(one.command) for one in found.changes[:MOST]}
+    for over in found.over[:MOST]:
+        yield _over(over)
+        if over.command and (decides := shell(over.command)) not in told:
+            told.add(decides)
+            yield f"  since {short(over.bad)}; to decide:"
+            yield f"  {decides}"
     yield from _rest(len(found.over))
     unanswered = [one for one in found.standings if one.limit is not None and one.state == "silent"]
     if unanswered:
