@@ -330,9 +330,12 @@ def test_a_matrix_of_jobs_begins_with_cases_against_jobs():
     second = build([presence("k/n=3", "failed", "wrong result"), row("k/n=1", "improvement", ratio=0.5)], "y")
     text = comment.render(publication(first, second, names=("h100", "b200")))
     table = text[text.index("| case and metric") :].split("\n\n")[0].splitlines()
-    assert table[0] == "| case and metric | ❌ b200 | ❌ h100 |"
+    assert table[0] == "| case and metric | in each job |"
     rows = [line.replace("\u00a0", " ") for line in table[2:]]
-    assert rows == ["| `k/n=3` | ❌ failed | – |", "| `k/n=1` time | ✅ -50.0 % faster | ❌ +100 % slower |"]
+    assert rows == [
+        "| `k/n=3` | ❌ failed · b200 |",
+        "| `k/n=1` time | ✅ -50.0 % faster · b200<br>❌ +100 % slower · h100 |",
+    ]
     assert "k/n=2" not in text
 
 

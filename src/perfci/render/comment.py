@@ -175,7 +175,7 @@ def _matrix(verdict: PublicationVerdict, most: int) -> Safe:
         return Safe("")
     moved.sort(key=lambda one: min(map(order, one.values())))
     return parts.matrix(
-        [f"{view.icon} {shard.name}" for shard, view in jobs],
+        [shard.name for shard, _ in jobs],
         [[(view, one.get(job)) for job, (_, view) in enumerate(jobs)] for one in moved[:most]],
         {"rows": len(moved) - most, "jobs": len(verdict.shards) - _MOST_COLUMNS},
     )

@@ -162,12 +162,15 @@ def _numbers(shown: View, row: Row, failing: bool) -> Safe:
     return Safe("<br>".join(lines) or "–")
 
 
-def _moved(shown: View, row: Row | None) -> Safe:
-    if row is None:
-        return Safe("–")
-    answered = row.class_ not in UNANSWERED and row.change is not None and math.isfinite(row.change)
-    told = shown.change(row, interval=False) if answered else row.class_
-    return Safe(f"{_mark(row)}{_NO_BREAK}{_amount(told)}")
+def _moved(names: Sequence[str], jobs: Sequence[tuple[View, Row | None]]) -> Safe:
+    """A line for each job: a comment is 390 pixels wide on a phone."""
+    lines = []
+    for name, (shown, row) in zip(names, jobs, strict=True):
+        if row is not None:
+            answered = row.class_ not in UNANSWERED and row.change is not None and math.isfinite(row.change)
+            told = shown.change(row, interval=False) if answered else row.class_
+            lines.append(f"{_mark(row)}{_NO_BREAK}{_amount(told)} · {escape.cell(name, 40)}")
+    return Safe("<br>".join(lines))
 
 
 def _launched(kernel: KernelRow, side: Side) -> Safe:
