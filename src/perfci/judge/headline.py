@@ -47,7 +47,7 @@ def headline(
         failing = [row for row in worst if row.effect == "fail"]
         changed = context.compared and failed.failure not in UNREAD
         sentence = _worst_of(failing) + (_SINCE.get(context.purpose, "") if changed else "")
-        todo = _advice(rows, "fail", short, on_main=on_main)
+        todo = _advice(rows, "fail", short, on_main=on_main, changed=results.changed)
         todo = todo.replace(" in base first", "") if results.policy_from == "head" else todo
         return Headline("fail", sentence, todo, needs_review=changed and context.purpose == "change")
     if context.starved:
@@ -223,8 +223,9 @@ def _passing(worst: list[Row], compared: bool) -> str:
     return "All limits hold: " + ", ".join(parts) + "; compared with nothing"
 
 
+_RAISE = "raise the limit in base first"
 _ADVICE: dict[Class, str] = {
-    "regression": "See what moved between base and head; if it is intended, raise the limit in base first.",
+    "regression": f"See what moved between base and head; if it is intended, {_RAISE}.",
     "violation": "Bring the value back to its bound; where the bound is out of date, move it in base first.",
     "missing": "Bring the case or metric back; if it is to go, leave missing out of its limits' fail_on in base first.",
     "failed": "Fix the case: its row says what happened.",
@@ -236,8 +237,10 @@ _ADVICE: dict[Class, str] = {
 }
 
 
-def _advice(rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, on_main: bool = False) -> str:
-    """`short`: cases without their first look."""
+def _advice(
+    rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, on_main: bool = False, changed: str = ""
+) -> str:
+    """`short`: cases without their first look. `changed`: files that differ."""
     worst = next((row for row in rows if row.effect == effect), None)
     if worst is None:
         return ""
@@ -249,4 +252,6 @@ def _advice(rows: list[Row], effect: Effect, short: Sequence[Case] = (), *, on_m
         return "Find the commits with perfci bisect; if all of it is intended, raise the limit, or make a release."
     if worst.class_ == "regression" and on_main:
         return "Find the commit with perfci bisect; if it is intended, leave it: the next night compares with this one."
+    if worst.class_ == "regression" and changed:
+        return f"See what moved between base and head ({one_line(changed)}); if it is intended, {_RAISE}."
     return _ADVICE.get(worst.class_, "")

@@ -200,6 +200,8 @@ class Pair(Document):
     """Empty where not measured beside every block of both."""
     scatter: Scatter | None = None
     """None where block values do not tell it."""
+    spent: dict[Side, float] = Field(default_factory=dict)
+    """How many times the machine spent what a worker says, 1 where not more; a side without an entry was not read."""
     blocks: int = 0
     """Blocks of each side."""
     seconds: dict[str, float] = Field(default_factory=dict)
@@ -436,6 +438,8 @@ class Results(Document):
     cases: Items[Case] = Field(default_factory=list)
     moments: Items[Moment] = Field(default_factory=list)
     """Before and after each round; empty without a GPU."""
+    changed: str = Field("", max_length=1000)
+    """The files that differ between base and head, with their lines, for people."""
     files: Items[FileFailure] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     """Comparisons made, and what was not measured and why."""
