@@ -11,7 +11,8 @@
     python benchmarks/trials.py torch 20 --inert  # head differs, by what does nothing as it is executed
 
 Tells in how many runs all pairs of a case stand on one side, beside how many chance would put there: a difference that
-lasts as long as base's and head's processes do would show there first.
+lasts as long as base's and head's processes do would show there first. And how many times the machine spent, by the
+second clock, what a worker says, at most.
 Keep the machine otherwise idle. Ends with 1 where a run said something else than expected, or where more than one in
 twenty is undecided.
 """
@@ -171,6 +172,7 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
     verdicts: collections.Counter[str] = collections.Counter()
     right = 0
     changes, sided, chance = [], 0, 0.0
+    spent: list[float] = []
     start = time.monotonic()
     cpu = ("--device", "cpu") if kind in ("slower", "python", "torch") else ()
     asked = ("--device", "cuda", *(word for case in GPU_CASES for word in ("-k", case))) if kind in ON_GPU else cpu
@@ -191,6 +193,7 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
             classes.update(f"{case}: {row['class']}" for case, row in rows.items())
             changes += [(case, row["change"], row["pairs"]) for case, row in rows.items()]
             for case in json.loads((repo / "perfci-out" / "results.json").read_text())["cases"]:
+                spent += [times for pair in case["pairs"] for times in pair["spent"].values()]
                 if case["pairs"]:
                     alike, probability = one_sided(case, metric)
                     sided, chance = sided + alike, chance + probability
@@ -213,6 +216,8 @@ def main(kind: str, end: int, first: int = 0, *, inert: bool = False) -> int:
         "inert difference": inert,
         "cases with all pairs on one side": sided,
         "of these by chance": round(chance, 2),
+        "readings of the second clock": len(spent),
+        "the largest of them": round(max(spent, default=1.0), 2),
         "seconds a run": round((time.monotonic() - start) / runs, 1),
         "cores": os.cpu_count(),
     }

@@ -3,6 +3,7 @@
 Where a suite repeats what somebody once met, it names the report.
 """
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -200,6 +201,44 @@ def test_the_same_without_the_attack_is_measured(repo: Repo, name: str) -> None:
 def test_replaced_functions_on_a_cpu(repo: Repo, name: str, replaced: str) -> None:
     run = attacked(repo, "cpu", name)
     found_out(run, name, f"{replaced}: what was timed and checked with it cannot be trusted")
+
+
+HONEST = """
+    import perfci
+
+    @perfci.kernel(devices=["cpu"])
+    def {name}(bench):
+        data = [bench.random.random() for _ in range({count})]
+        bench.reference(lambda: sorted(data))
+        return lambda: sorted(data)
+"""
+
+
+def forged(repo: Repo, name: str, count: int = 20_000) -> Run:
+    """A comparison of what sorts with a suite that does the same, and pretends to be faster."""
+    repo.policy("budget: 60s\nlimits: [{cases: '*', metric: time, regression: 20%}]")
+    repo.write(f"kernels/{name}.py", HONEST.format(name=name, count=count))
+    repo.commit("base")
+    shutil.copy(SUITES / f"{name}.py", repo.root / "kernels")
+    return repo.perfci("compare", "HEAD")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["instance", "frame", "json", "channel", "server", "socket"])
+def test_times_that_are_forged_in_the_worker_contradict_the_run_s_own_clock(repo: Repo, way: str) -> None:
+    """No function is replaced that times or checks: head would be 2900 times faster."""
+    run = forged(repo, f"forged_{way}")
+    found_out(run, f"forged_{way}", "fails in head: the worker says ")
+    told = r"the worker says [\d.]+ [nµ]s an execution, the machine spent [\d.]+ ms"
+    assert re.search(told, run.reasons()[f"forged_{way}"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["forged_slightly", "fewer_executions", "skipped_when_timed"])
+def test_what_the_run_s_own_clock_does_not_see_either(repo: Repo, name: str) -> None:
+    """As docs/security.md says."""
+    run = forged(repo, name, 200 if name == "fewer_executions" else 20_000)
+    assert run.code == 0 and run.classes() == {name: "improvement"}, run.out + run.err
 
 
 @pytest.mark.torch

@@ -1,6 +1,7 @@
 """The schedule of a worker pair, and what becomes of its samples."""
 
 import math
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,7 @@ def test_a_case_that_starves_the_gpu_is_named() -> None:
 REPLIES: dict[str, dict[str, object]] = {
     "open": {"warm": 0.0},
     "block": {"times": [1e-3], "hertz": None, "drained": False},
+    "warm": {},
     "host": {"times": [3e-6, 1e-6, 2e-6], "waits": False},
     "close": {"ok": True, "tuner": "", "chosen": []},
 }
@@ -76,6 +78,7 @@ class Told(Worker):
 
     def __init__(self, name: str, said: list[str], dies_at: str = "") -> None:
         self.name, self.said, self.dies_at, self.log = name, said, dies_at, Path(f"{name}.log")
+        self.pid = os.getpid()
 
     def begin(self, op: str, **fields: object) -> None:
         self.op = op
@@ -122,6 +125,24 @@ def test_a_case_that_may_tune_or_learns_as_it_warms_is_opened_in_turns(mode: str
     said, _ = taken(mode, tuner)
     first, second = names(said, "open")
     assert said[:4] == [f"open {first}", f"- {first}", f"open {second}", f"- {second}"]
+
+
+@pytest.mark.parametrize(("mode", "read"), [("cpu", {*SIDES}), ("rotating", set()), ("cold", set())])
+def test_blocks_of_both_sides_are_read_by_the_second_clock_on_a_cpu(mode: str, read: set[Side]) -> None:
+    said, taking = taken(mode, "", placements=2, blocks=4)
+    asked = [line for line in said if not line.startswith("- ")]
+    warm = [at for at, line in enumerate(asked) if line.startswith("warm")]
+    assert [asked[at + 1] for at in warm] == [asked[at].replace("warm", "block") for at in warm]
+    assert len(warm) == (16 if read else 0)
+    made = taking.outcome().pair
+    assert made is not None and set(made.spent) == read and set(made.spent.values()) <= {1.0}
+
+
+def test_a_worker_that_the_second_clock_contradicts_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfci.measure.second_clock.contradiction", lambda pairs, side: f"{side}: {len(pairs)} pairs")
+    made = taken("cpu", "")[1].outcome()
+    assert {name: one.text for name, one in made.failures.items()} == {name: f"{name}: 1 pairs" for name in SIDES}
+    assert {one.kind for one in made.failures.values()} == {"invalid"}
 
 
 @pytest.mark.parametrize("placements", [1, 3])

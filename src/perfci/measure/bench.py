@@ -49,6 +49,10 @@ class Warmed(Document):
     warm: Amount
 
 
+class Warm(Document):
+    """The answer to `warm`."""
+
+
 class Block(Document):
     """The answer to `block`."""
 

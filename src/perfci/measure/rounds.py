@@ -10,7 +10,8 @@ from itertools import count, groupby
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from perfci.measure.bench import Bench, Beside, Block, Closed, Hosted, Warmed, case_fields
+from perfci.measure import second_clock
+from perfci.measure.bench import Bench, Beside, Block, Closed, Hosted, Warm, Warmed, case_fields
 from perfci.measure.timing import SCHEDULES, Setup
 from perfci.model.base import Side
 from perfci.model.metrics import HOST_TIME
@@ -139,14 +140,18 @@ def _alternate(bench: Bench, case: Case, rng: random.Random) -> PairOutcome:
     return taking.outcome()
 
 
-_Op = Literal["open", "block", "host", "versus", "close"]
+_Op = Literal["open", "warm", "block", "host", "versus", "close"]
 _PHASES: dict[_Op, Phase] = {
     "open": "open",
+    "warm": "samples",
     "block": "samples",
     "host": "samples",
     "versus": "samples",
     "close": "close",
 }
+
+
+_KINDS: dict[_Op, str] = {"versus": "block", "warm": "block"}
 
 
 class Step(NamedTuple):
@@ -169,7 +174,7 @@ def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterato
         order = list(names)
         rng.shuffle(order)
         yield from (Step("open", name, seed, number) for name in order)
-        yield from (Step("block", name) for name in _turns(setup.blocks, list(names), rng))
+        yield from _blocks(setup, _turns(setup.blocks, list(names), rng))
         if setup.host and number == setup.placements - 1:
             turns = _turns(2, list(names), rng) if setup.host > 1 else rng.sample(names, len(names))
             yield from (Step("host", name, seed) for name in turns)
@@ -178,11 +183,18 @@ def together(setup: Setup, names: Sequence[Side], rng: random.Random) -> Iterato
         yield from (Step("close", name, last=number == setup.placements - 1) for name in order)
 
 
+def _blocks(setup: Setup, turns: Sequence[Side]) -> Iterator[Step]:
+    for name in turns:
+        if setup.mode == "cpu":  # in a request of its own: the second clock reads what is timed
+            yield Step("warm", name)
+        yield Step("block", name)
+
+
 def alone(setup: Setup, name: Side, seeds: Sequence[int]) -> Iterator[Step]:
     """Yield all placements of one side."""
     for number, seed in enumerate(seeds):
         yield Step("open", name, seed, number)
-        yield from (Step("block", name) for _ in range(setup.blocks))
+        yield from _blocks(setup, [name] * setup.blocks)
         if setup.host and number == setup.placements - 1:
             yield from (Step("host", name, seed) for _ in range(min(2, setup.host)))
         if setup.versus and name == "head":
@@ -201,6 +213,7 @@ class _Taking:
         self.seconds = dict.fromkeys(("first", "open", "block", "close"), 0.0)
         self.versus: dict[str, list[list[float]]] = {"own": [], "other": []}
         self.hosts: dict[Side, list[float]] = {}
+        self.readings: dict[Side, list[second_clock.Reading]] = {}
         self.refused = ""
         self.tuners: dict[Side, str] = {}
         self.choices: dict[Side, list[Choice]] = {}
@@ -219,7 +232,7 @@ class _Taking:
                 self._take(group, workers)
             if self.lost:
                 return
-            kind = "first" if op == "open" and group[0].placement == 0 else "block" if op == "versus" else op
+            kind = "first" if op == "open" and group[0].placement == 0 else _KINDS.get(op, op)
             self.seconds[kind] = self.seconds.get(kind, 0.0) + time.monotonic() - start
 
     def _beside(self, step: Step) -> object:
@@ -231,6 +244,8 @@ class _Taking:
     def _take(self, steps: Sequence[Step], workers: Mapping[Side, Worker]) -> None:
         asked: list[Step] = []
         for step in steps:
+            if step.op == "block" and self.setup.mode == "cpu":
+                self.readings.setdefault(step.side, []).append(second_clock.Reading(workers[step.side].pid))
             with self._failing(step, workers):
                 workers[step.side].begin(step.op, **self._fields(step))
                 asked.append(step)
@@ -258,6 +273,8 @@ class _Taking:
             return self._beside_it(step)
         if step.op == "host":
             return {"executions": -(-setup.host // 2), "hold": setup.hold, "seed": step.seed}
+        if step.op == "warm":
+            return {"batch": setup.batch}
         if step.op == "block":
             return {"batch": setup.batch, "samples": setup.samples, "bracket": setup.bracket}
         check = _tolerance_side(self.case).check
@@ -275,11 +292,15 @@ class _Taking:
     def _keep(self, step: Step, worker: Worker) -> float:
         """Returns the seconds that the worker warmed. Raises Died."""
         reply = worker.answer(self.bench.timeout)
+        if step.op == "block" and step.side in self.readings:
+            self.readings[step.side][-1].end()
         if step.op == "open":
             self.blocks[step.side].append([])
             return worker.fit(Warmed, step.op, reply).warm
         if step.op == "block":
             self.blocks[step.side][-1].append(worker.fit(Block, step.op, reply))
+        elif step.op == "warm":
+            worker.fit(Warm, step.op, reply)
         elif step.op == "host":
             self.hosts.setdefault(step.side, []).extend(worker.fit(Hosted, step.op, reply).times)
         elif step.op == "versus":
@@ -308,6 +329,25 @@ class _Taking:
             first = min(first, self.seconds["open"] / further)
         return self.seconds | {"first": first}
 
+    def _spent(self) -> dict[Side, float]:
+        found = {}
+        for name, readings in self.readings.items():
+            blocks, value = (
+                [block for placement in self.blocks[name] for block in placement],
+                self._values(name)["time"],
+            )
+            executions = self.setup.batch * self.setup.samples
+            times = second_clock.spent(readings, [block.times for block in blocks], executions, value)
+            if times is not None:
+                found[name] = times
+        return found
+
+    def _doubt(self, made: PairOutcome) -> None:
+        assert made.pair is not None
+        for name in made.pair.spent:
+            if text := second_clock.contradiction([*self.case.pairs, made.pair], name):
+                made.failures[name] = Reason(kind="invalid", text=text)
+
     def _values(self, name: Side) -> dict[str, float]:
         values = _values(self.blocks[name]) if self.setup.blocks else {}
         if self.setup.host:
@@ -330,6 +370,7 @@ class _Taking:
                 clock=_clocks({name: [b for placement in blocks[name] for b in placement] for name in self.names}),
                 scatter=scatter_of(_pairwise(blocks)) if len(self.names) > 1 and self.setup.blocks else None,
                 blocks=sum(map(len, blocks[self.names[0]])),
+                spent=self._spent(),
                 seconds=self._own_seconds(),
                 gaps=gaps if any(gaps.values()) else {},
                 tuners=self.tuners,
@@ -341,6 +382,7 @@ class _Taking:
                 times = {name: values["time"] for name, values in made.pair.values.items()}
                 for name, values in made.pair.values.items():  # base's by its time beside head's
                     values["speedup"] = other / own * times["head"] / times[name]
+            self._doubt(made)
         return made
 
 

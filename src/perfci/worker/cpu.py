@@ -66,17 +66,17 @@ class CpuSampler:
                 return max(spent / calls / threads, 1e-9)
             calls *= 2
 
-    def block(self, batch: int, samples: int, bracket: bool = True) -> list[float]:
+    def block(self, batch: int, samples: int, bracket: bool = True, *, warm: bool = False) -> list[float]:
         """Return `samples` times of one execution, in seconds, each the mean over a batch of `batch` calls.
 
-        One untimed batch goes first: the other side has just used the caches.
+        One untimed batch goes first, as the other side has just used the caches, unless it is `warm`.
         """
         fn, clock = self.fn, time.perf_counter_ns
         times = []
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for index in range(samples + 1):
+            for index in range(warm, samples + 1):
                 calls = itertools.repeat(None, batch)
                 start = clock()
                 for _ in calls:

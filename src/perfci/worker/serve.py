@@ -150,6 +150,10 @@ class Server:
         self.asked: Optional[AskingFinder] = None
         self.ballast: list[Any] = []
         self.images: Optional[Images] = None
+        self.collecting = False
+        """Garbage is to be collected again."""
+        self.warmed = False
+        """The untimed batch of the block that is asked for next was executed."""
         self.unreadable = ""
         """Why machine code is not seen."""
         os.register_at_fork(after_in_child=channel.close)
@@ -161,6 +165,8 @@ class Server:
             message = self.channel.receive()
             if message is None or message["op"] == "bye":
                 return
+            self.warmed &= message["op"] == "block"
+            self._collect()
             try:
                 reply = getattr(self, "do_" + message["op"])(message)
             except Exception as error:
@@ -168,6 +174,17 @@ class Server:
                 reply = {"error": {"kind": "exception", "text": described(error)}, "poisoned": self.poisoned()}
                 reply["poisoned"] |= isinstance(error, Stuck) or not self._left()
             self.channel.send(reply)
+
+    def _keep_garbage(self) -> None:
+        """Until the next request but a warm block's: answers are timed from outside."""
+        self.collecting |= gc.isenabled()
+        gc.disable()
+
+    def _collect(self) -> None:
+        if self.collecting and not self.warmed:
+            gc.enable()
+            self.collecting = False
+            types.SimpleNamespace()  # it counts, so that Python collects what is due: before what is timed next
 
     def _left(self) -> bool:
         """End a failed case's scripts. False where one does not, or the device no longer answers."""
@@ -432,9 +449,19 @@ class Server:
             # Left for the run, which takes a new worker if the failed capture has broken this one.
             return {"refused": described(error)}
 
+    def do_warm(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Execute the untimed batch of a block on the CPU."""
+        self._keep_garbage()
+        self._within(self.sampler.block, message["batch"], 0)
+        self.warmed = True
+        return {}
+
     def do_block(self, message: dict[str, Any]) -> dict[str, Any]:
         """Time one block of samples."""
-        times = self._within(self.sampler.block, message["batch"], message["samples"], message["bracket"])
+        self._keep_garbage()
+        block = functools.partial(self.sampler.block, warm=True) if self.warmed else self.sampler.block
+        self.warmed = False
+        times = self._within(block, message["batch"], message["samples"], message["bracket"])
         return {"times": times, "hertz": self.sampler.hertz, "drained": self.sampler.drained}
 
     def do_versus(self, message: dict[str, Any]) -> dict[str, Any]:
