@@ -300,3 +300,10 @@ def test_four_times_as_many_cases_are_four_times_the_work():
         return next(seen)
 
     assert calls(100) < 5 * calls(25)
+
+
+def test_the_files_that_differ_stand_in_what_to_do_about_a_regression() -> None:
+    slower = results([case(ratio=2.0)], changed="`a.py` +1 -1")
+    assert judge(slower).advice.startswith("See what moved between base and head (`a.py` +1 -1); if it is intended, ")
+    assert judge(results([case(ratio=2.0)])).advice.startswith("See what moved between base and head; if it is ")
+    assert "a.py" not in judge(results([case()], changed="`a.py` +1 -1")).advice

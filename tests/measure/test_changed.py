@@ -27,14 +27,19 @@ def test_what_has_most_lines_comes_first_and_bytecode_not_at_all(trees: dict[Sid
     (trees["head"] / "weights.bin").write_bytes(bytes(range(256)))
     (trees["head"] / "__pycache__").mkdir()
     (trees["head"] / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"\0")
-    assert changed(trees) == "`gone.py` +0 -5, `k/a.py` +3 -1, `b.py` +1 -1, `weights.bin`"
+    assert changed(trees) == "`gone.py` +0 -5, `k/a.py` +3 -1, `b.py` +1 -1 and 1 more"
 
 
 def test_names_are_escaped_and_many_are_counted(trees: dict[Side, Path]) -> None:
     (trees["head"] / "new\nline`s.py").write_text("1\n" * 9)
     for number in range(5):
         (trees["head"] / f"{number}.py").write_text("1\n")
-    assert changed(trees) == "`new\\nline's.py` +9 -0, `0.py` +1 -0, `1.py` +1 -0, `2.py` +1 -0 and 2 more"
+    assert changed(trees) == "`new\\nline's.py` +9 -0, `0.py` +1 -0, `1.py` +1 -0 and 3 more"
+
+
+def test_a_binary_file_has_no_lines(trees: dict[Side, Path]) -> None:
+    (trees["head"] / "weights.bin").write_bytes(bytes(range(256)))
+    assert changed(trees) == "`weights.bin`"
 
 
 def test_of_equal_trees_or_one_nothing_is_told(trees: dict[Side, Path]) -> None:

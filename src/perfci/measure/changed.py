@@ -8,7 +8,7 @@ from perfci.model.base import PerfciError, Side
 from perfci.model.text import escaped, listed
 from perfci.sources.git import run_git
 
-_SHOWN, _LONGEST = 4, 80
+_SHOWN, _LONGEST = 3, 50
 """Files, and characters of a path."""
 _DIFF = ("diff", "--no-index", "--numstat", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
 
