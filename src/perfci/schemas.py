@@ -22,7 +22,7 @@ from perfci.measure.shards.document import SharedPlan
 from perfci.model.base import Document, UsageError
 from perfci.model.calibration import Calibration
 from perfci.model.doctor import Diagnosis
-from perfci.model.metrics import CATALOGUE, OBSERVED, PLAIN_NCU
+from perfci.model.metrics import CATALOGUE, HOST_TIME, OBSERVED, PLAIN_NCU
 from perfci.model.plan import Plan
 from perfci.model.policy import CHANGES, LIMIT_KEYS, UNITS_OF, Policy
 from perfci.model.report import Failure, Report
@@ -127,7 +127,12 @@ def _limits() -> dict[str, Any]:
             {"if": {"not": of(exact, by_ncu)}, "then": {"properties": {key: {"not": nothing} for key in CHANGES}}},
             {
                 "if": given("min_change"),
-                "then": {"allOf": [{"anyOf": [given(name) for name in CHANGES]}, of({"const": "time"}, default=True)]},
+                "then": {
+                    "allOf": [
+                        {"anyOf": [given(name) for name in CHANGES]},
+                        of({"enum": ["time", HOST_TIME]}, default=True),
+                    ]
+                },
             },
         ]
     }

@@ -207,6 +207,11 @@ def test_what_ncu_is_asked_for_is_taken_by_both(change):
     assert refuses(change) == (False, False)
 
 
+def test_a_least_change_of_host_times_is_taken_by_both():
+    assert refuses(limit(metric="host_time", regression="25%", min_change="5us")) == (False, False)
+    assert refuses(limit(metric="host_time", max="50us", min_change="5us")) == (True, True)
+
+
 @pytest.mark.parametrize("state", reports())
 def test_every_report_is_valid(state):
     report = reports()[state]
