@@ -22,7 +22,7 @@ def at(day: float) -> str:
 
 def commit(day: float, title: str = "") -> Commit:
     sha = hashlib.sha1(f"{day}".encode()).hexdigest()
-    return Commit(sha=sha, date=at(day - 0.25), title=title or f"Change {day:g}")
+    return Commit(sha=sha, date=at(day - 0.25), title=title or f"Change {day:g}", author="Ada <b>")
 
 
 def ratio(value: float, half: float = 0.002, pairs: int = 24) -> Ratio:

@@ -44,7 +44,7 @@ def test_the_first_night_of_a_repository_without_a_release_says_what_it_leaves_o
     plan = planned(tmp_path / "r")
     assert shas(plan) == (None, None, None)
     assert [note.split(":")[0] for note in plan.notes] == ["no reference", "nothing is recorded yet"]
-    assert plan.head.date == "2024-01-01T00:00:00Z"
+    assert (plan.head.date, plan.head.author) == ("2024-01-01T00:00:00Z", "A")
 
 
 def test_the_reference_is_the_highest_release_that_main_contains(tmp_path: Path) -> None:

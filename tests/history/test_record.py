@@ -84,7 +84,9 @@ def test_two_comparisons_make_a_night(repo: Repo, make: Make) -> None:
     rows = [row("sdpa/n=1", "regression", ratio=1.031, reason="3.1 % slower")]
     trail = Trail(case="sdpa/n=1", device="cuda", metric="time", ratios=[1.03, 1.032, 1.031])
     found = night(repo, make("before"), make("v1", rows=rows, trails=[trail]), reference="v1")
-    assert found.commit == Commit(sha=repo.commits["main"], date="2024-01-01T00:00:00Z", title="Title of main")
+    assert found.commit == Commit(
+        sha=repo.commits["main"], date="2024-01-01T00:00:00Z", title="Title of main", author="A"
+    )
     assert found.last is not None and found.last.sha == repo.commits["before"]
     assert (found.reference.name, found.reference.commit.sha) == ("v1", repo.commits["v1"])
     assert found.devices == {"cuda": "NVIDIA H200"}

@@ -56,7 +56,7 @@ def test_every_field_of_a_night(store: Store) -> None:
         "case": "a", "device": "cpu", "device_name": "AMD EPYC 9654", "metric": "time", "unit": "s", "timing": "hot",
         "entries": [{
             "started": at(3), "run": "run3", "attempt": 2, "url": "https://example.org/1", "sha": commit(3).sha,
-            "date": commit(3).date, "title": "Change 3", "epoch": "0123456789abcdef", "reference_name": "v1.2",
+            "date": commit(3).date, "title": "Change 3", "author": "Ada <b>", "epoch": "0123456789abcdef", "reference_name": "v1.2",
             "reference_sha": commit(-30).sha, "value": 1.02e-3, "scatter": 0.003, "last": {"class": "failed", **nothing},
             "reference": {"class": "regression", "ratio": 1.02, "low": 1.018, "high": 1.022, "level": 0.99, "pairs": 24, "limit": 0.02},
         }],

@@ -57,7 +57,7 @@ def test_a_case_begins_with_its_first_bad_night_and_what_to_copy(tab):
     text = " ".join(told.locator("p").inner_text().split())
     assert re.fullmatch(
         r"\+3\.02 % \(±0\.\d+\), for the worse since 2026-11-27, the first bad night: between [0-9a-f]{10} and [0-9a-f]{10}, "
-        r"Change 26\. Proposed 2026-\d\d-\d\d; to decide:", text,
+        r"Change 26 \(Ada <b>\)\. Proposed 2026-\d\d-\d\d; to decide:", text,
     ), text  # fmt: skip
     assert re.fullmatch(
         rf"perfci bisect [0-9a-f]{{12}} [0-9a-f]{{12}} -k {CASE} --device cpu", told.locator("pre").inner_text()

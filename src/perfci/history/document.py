@@ -40,6 +40,8 @@ class Commit(Document):
     date: Instant
     """When it was committed."""
     title: Text = ""
+    author: Text = ""
+    """Who wrote it, by the repository's mailmap."""
 
 
 class Reference(Document):

@@ -71,14 +71,17 @@ def _recorded(nights: Iterable[Night]) -> tuple[Commit | None, Reference | None]
 
 
 def described(repo: Repository, rev: str) -> Commit:
-    """Return a commit with date and title. Raises UsageError where it is not here."""
+    """Return a commit with date, title and author. Raises UsageError where it is not here."""
     found = repo.commit(rev)
-    seconds = repo.git("log", "-1", "--no-show-signature", "--format=%ct", found.sha).stdout
+    told = repo.git("log", "-1", "--no-show-signature", "--encoding=UTF-8", "--format=%ct%n%aN", found.sha).stdout
+    seconds, _, author = told.decode(errors="replace").partition("\n")
     try:
         date = datetime.fromtimestamp(int(seconds), UTC)
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"{short(found.sha)}: has no date that a calendar knows: name another commit") from None
-    return Commit(sha=found.sha, date=f"{date:%Y-%m-%dT%H:%M:%SZ}", title=found.subject)
+    return Commit(
+        sha=found.sha, date=f"{date:%Y-%m-%dT%H:%M:%SZ}", title=found.subject, author=escaped(author.strip(), 100)
+    )
 
 
 def _reference(repo: Repository, policy: Policy) -> Reference | None:

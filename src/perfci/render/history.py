@@ -55,7 +55,8 @@ def _night(head: Head, entry: Entry) -> dict[str, Any]:
     commit, reference = head.commit, head.reference
     return {
         "started": head.started, "run": head.run, "attempt": head.attempt, "url": head.url, "sha": commit.sha,
-        "date": commit.date, "title": commit.title, "epoch": head.epoch, "reference_name": head.reference_name,
+        "date": commit.date, "title": commit.title, "author": commit.author,
+        "epoch": head.epoch, "reference_name": head.reference_name,
         "reference_sha": reference.commit.sha if reference else "", "value": entry.value, "scatter": entry.scatter,
         "last": _answer(entry.last), "reference": _answer(entry.reference),
     }  # fmt: skip

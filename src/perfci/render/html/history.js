@@ -90,9 +90,14 @@
         context.lineTo(x1, y1);
         context.stroke();
       };
-      for (const night of seams) {
+      context.fillStyle = colour("soft");
+      context.font = `${12 * devicePixelRatio}px sans-serif`;
+      for (const [night, reference] of nights.seams) {
         const x = u.valToPos(night - 0.5, "x", true);
         stroke(x, top, x, top + height);
+        const right = x > left + 0.8 * width;
+        context.textAlign = right ? "right" : "left";
+        context.fillText(reference, x + (right ? -4 : 4) * devicePixelRatio, top + 14 * devicePixelRatio);
       }
       if (series.limit != null) {
         context.strokeStyle = colour("limit");

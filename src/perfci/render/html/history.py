@@ -27,7 +27,7 @@ MOST_NIGHTS = 2000
 POINTS = 150
 """Points of a sparkline."""
 _WIDTH, _HEIGHT = 220, 40
-_TITLE = 60
+_TITLE, _AUTHOR = 60, 30
 _RUN = re.compile(r"(https://[A-Za-z0-9.-]+(?::[0-9]+)?/[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)/actions/runs/[0-9]+")
 _SHA = re.compile(r"[0-9a-f]{40}")
 _SCRIPTS, _STYLES = ("uPlot.iife.min.js", "copy.js", "history.js"), ("uPlot.min.css", "style.css", "history.css")
@@ -78,14 +78,19 @@ class Entry:
         return limit_percent(self.standing.limit) if self.standing and self.standing.limit is not None else ""
 
     def title(self, change: Proposal) -> str:
-        """The title of the first commit behind a change."""
+        """The title and author of the first commit behind a change."""
         heads = (head for head in self.device.heads if head.commit.sha == change.bad)
-        return next((shorten(visible(head.commit.title), _TITLE) for head in heads), "")
+        return next((_told(head) for head in heads), "")
 
     @property
     def last(self) -> str:
         """Its last change, and when."""
         return f"{words.change(self.changes[0])}, {self.changes[0].since[:10]}" if self.changes else ""
+
+
+def _told(head: Head) -> str:
+    author = f" ({shorten(visible(head.commit.author), _AUTHOR)})" if head.commit.author else ""
+    return shorten(visible(head.commit.title), _TITLE) + author
 
 
 def page_name(case: str) -> str:
@@ -189,7 +194,7 @@ def _nights(device: Device) -> _Facts:
     return _Facts(first, {
         "at": [int(datetime.fromisoformat(head.started).timestamp()) for head in heads],
         "sha": [head.commit.sha for head in heads],
-        "title": [shorten(visible(head.commit.title), _TITLE) for head in heads],
+        "title": [_told(head) for head in heads],
         "commits": places,
         "place": [places.index(commit.rpartition("/")[0]) if commit else -1 for commit, _ in links],
         "run": [run.rpartition("/")[2] for _, run in links],
