@@ -607,7 +607,10 @@ def _called(words: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except TyperException as error:
-        path = _path(command, words)
+        path, verb = _path(command, words)
+        if possible := getattr(error, "possibilities", None):  # of a mistyped option
+            hidden = {name for one in verb.params if getattr(one, "hidden", False) for name in one.opts}
+            error.possibilities = [name for name in possible if name not in hidden]  # type: ignore[attr-defined]
         text = _sentence(error.format_message())
         if text.startswith("Got unexpected extra argument"):
             text += ": cases go behind -k"
@@ -623,15 +626,15 @@ def _called(words: list[str]) -> int:
         return _say(f"internal error: {text[:300]}: please report it with the output of --debug", 3)
 
 
-def _path(command: Any, words: list[str]) -> str:
-    """`perfci VERB`, as far as `words` name verbs: not each error of typer has its context."""
+def _path(command: Any, words: list[str]) -> tuple[str, Any]:
+    """`perfci VERB`, as far as `words` name verbs, and its command: not each error of typer has its context."""
     path = "perfci"
     for word in words:
-        command = getattr(command, "commands", {}).get(word)
-        if command is None:
+        verb = getattr(command, "commands", {}).get(word)
+        if verb is None:
             break
-        path += f" {word}"
-    return path
+        path, command = f"{path} {word}", verb
+    return path, command
 
 
 def _unread() -> bool:
