@@ -19,15 +19,13 @@ def changed(trees: Mapping[Side, Path]) -> str:
     if len(trees) < 2:
         return ""
     try:
-        told = run_git([*_DIFF, str(trees["base"]), str(trees["head"])], cwd=trees["base"], allow=(0, 1)).stdout
+        told = run_git([*_DIFF, str(trees["base"]), str(trees["head"])], cwd=Path("/"), allow=(0, 1)).stdout
     except PerfciError:  # it would tell where to look, and decides nothing
         return ""
     fields = told.decode(errors="surrogateescape").split("\0")
     found = []
     for counts, base, head in zip(fields[0::3], fields[1::3], fields[2::3], strict=False):
         tree, path = (trees["base"], base) if head == os.devnull else (trees["head"], head)
-        if "__pycache__" in Path(path).parts:
-            continue
         added, removed = counts.split("\t")[:2]
         name = escaped(Path(path).relative_to(tree).as_posix(), _LONGEST).replace("`", "'")
         lines = "" if added == "-" else f" +{added} -{removed}"  # of a binary file

@@ -5,13 +5,14 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import perfci
 from perfci.measure.bench import Bench
 from perfci.measure.cases import choose_devices, lost_gpu
+from perfci.measure.changed import changed
 from perfci.measure.commands.runner import Runner
 from perfci.measure.costs import Costs
 from perfci.measure.environments import Seen, alike, compare_environments, require_devices
@@ -123,6 +124,7 @@ def _open_sides(request: Request, progress: Progress, stack: ExitStack, costs: C
         with costs.phase("snapshot"):
             home = _home(request, scratch, account) if kept is None else kept.home
             sides = materialise(request, sources, home, progress, seed)
+            sources = replace(sources, changed=changed({name: side.tree for name, side in sides.items()}))
             if request.what.only:
                 require_only(sources, sides["base"], sides["head"], request.what.only)
     if request.planned is not None:

@@ -113,6 +113,8 @@ class Sources:
     policy_from: Side
     notes: list[str]
     texts: Mapping[Side, str]
+    changed: str = ""
+    """The files that differ, told before anything of the sides runs."""
 
     def policy_name(self, name: Side) -> str:
         """Return a side's policy's name in errors."""

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from perfci.measure.budget import Budget
 from perfci.measure.cases import Declarations, ended, mains, merge, redeclared, require_some, subjects
-from perfci.measure.changed import changed
 from perfci.measure.checks import check_all, longer_hosts, missed, settle_all, settle_hosts, unredrawn
 from perfci.measure.claims import CLAIM_ROUNDS, claimants, fit_claims, loop_plan, plan_claims
 from perfci.measure.costs import Costs
@@ -224,7 +223,7 @@ class Measurement:
         results.files = [failure for one in cases.declarations.values() for failure in one.files]
         results.imports = cases.declarations["head"].imports
         trees = {name: side.tree for name, side in place.sides.items()}
-        results.changed = changed(trees)
+        results.changed = place.sources.changed
         results.notes = [*place.sources.notes, *settled.unproved, *cases.idle, *renamed(cases.all, trees)]
         results.notes += remarks(what, plan, place.sides)
         explained = what.question is None or what.question.explained

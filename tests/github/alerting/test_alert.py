@@ -54,7 +54,7 @@ def test_the_first_night_over_is_no_issue_the_second_is_one_and_the_third_update
     assert issue["title"] == "perfci: main is over a limit on AMD EPYC 9654"
     assert "sdpa/n=128" in issue["body"] and "+7.00 %" in issue["body"]
     assert f"{HERE}/compare/{commit(0).sha}...{commit(1).sha}" in issue["body"]
-    assert f"perfci bisect --device cpu {commit(0).sha} {commit(1).sha} -k sdpa/n=128" in issue["body"]
+    assert f"perfci bisect {commit(0).sha} {commit(1).sha} -k sdpa/n=128 --device cpu" in issue["body"]
     assert told(hub, SLIPS[:3]).state == "unchanged"
     issue["title"] = "A better title"
     assert told(hub, SLIPS[:4]).state == "updated"

@@ -42,6 +42,7 @@ class Prepared(Document):
     root: str
     policy_from: Side
     notes: list[str]
+    changed: str
     begun: float
     sides: dict[Side, PreparedSide]
 
@@ -57,6 +58,7 @@ def write(request: Request, sources: Sources, sides: Mapping[Side, SideWork], be
         root=str(sources.root),
         policy_from=sources.policy_from,
         notes=sources.notes,
+        changed=sources.changed,
         begun=begun,
         sides={
             name: PreparedSide(
@@ -105,6 +107,7 @@ def load(request: Request, folder: Path, scratch: Path) -> tuple[Sources, dict[S
         policy_from=made.policy_from,
         notes=list(made.notes),
         texts={name: side.policy for name, side in made.sides.items()},
+        changed=made.changed,
     )
     sides: dict[Side, SideWork] = {}
     for name, one in made.sides.items():
