@@ -13,7 +13,7 @@ from ..warm import Warm
 BAD = {
     "no such verb": (["comapre"], "No such command 'comapre'"),
     "no such option": (["compare", "--bugdet", "1m"], "No such option: --bugdet (Possible options: --budget"),
-    "like a hidden option": (["compare", "--bse", "HEAD"], "No such option: --bse (see `perfci compare --help`)"),
+    "like a hidden option": (["compare", "--bases", "HEAD"], "No such option: --bases (see `perfci compare --help`)"),
     "option without value": (
         ["compare", "--base"],
         "perfci compare: Option '--base' requires an argument (see `perfci compare --help`)",
