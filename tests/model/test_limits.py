@@ -90,6 +90,10 @@ def wrong(limit: str, declared: Declared = DECLARED) -> list[str]:
             "{cases: 'serve/batch=8', metric: bandwidth, min: 2TB/s}",
             ": no case that serve/batch=8 matches reports bandwidth: they report p99",
         ),
+        (
+            "{cases: 'serve/*', metric: host_time, regression: 25%}",
+            ": no case that serve/* matches has a host_time: commands are processes of their own",
+        ),
     ],
 )
 def test_a_limit_that_judges_nothing_is_a_mistake(limit: str, expected: str) -> None:
@@ -105,6 +109,7 @@ def test_a_limit_that_judges_nothing_is_a_mistake(limit: str, expected: str) -> 
         "{cases: 'app', metric: registers, max: 64}",  # a profiler's to see
         "{cases: 'app', expect_kernels: flash}",
         "{cases: 'softmax/*', metric: tflops, min: 1TFLOP/s}",
+        "{cases: '*', metric: host_time, regression: 25%, min_change: 5us}",
     ],
 )
 def test_what_some_case_can_answer_is_none(limit: str) -> None:

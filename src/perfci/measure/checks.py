@@ -262,10 +262,11 @@ def settle_hosts(cases: Sequence[Case], place: Place, criteria: Sequence[Criteri
         waiting = [name for name, one in working.items() if one.host is None or one.host_waits]
         if not waiting:
             bench.setups[case.key] = bench.setups[case.key].with_host(working.values())
-        who = " and ".join(waiting)
-        for name in working if waiting else ():
+            continue
+        where = " and ".join(waiting)
+        for name in working:
             if (timing := case.sides[name].timing) is not None:
-                timing.host = f"host and GPU cannot be told apart: in {who} it waits for the GPU, or fills its queue"
+                timing.host = f"host and GPU cannot be told apart: in {where} it waits for the GPU, or fills its queue"
 
 
 def longer_hosts(cases: Sequence[Case], criteria: Sequence[Criterion]) -> list[str]:

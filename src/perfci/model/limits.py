@@ -296,6 +296,10 @@ def _unreported(limit: Limit, policy: Policy, declared: Declared, reports: Mappi
     possible = declared if metric.tier == "timing" else declared.model_copy(update={"unrun": []})
     if any(matched(pattern, (), possible) for pattern in limit.cases):
         return ""
+    if metric.name == HOST_TIME:
+        return (
+            f"no case that {listed(limit.cases, SHOWN)} matches has a {HOST_TIME}: commands are processes of their own"
+        )
     own = [ident for ident in declared.commands if names(limit, ident)]
     wanted = "time" if metric.tier == "timing" else metric.name
     if any(wanted in reports.get(ident, {wanted}) for ident in own):

@@ -121,7 +121,7 @@ def test_host_time(repo: Repo) -> None:
         assert rows[name, "host_time"]["class"] == "regression", name
     for name in ("same", "measured_same", "cold_same"):
         assert rows[name, "host_time"]["class"] == "unchanged", name
-    assert rows["five", "host_time"]["class"] in ("regression", "inconclusive", "unchanged")
+    assert rows["five", "host_time"]["change"] > 1, "it is seen, though of 25 µs it is less than the limit"
     for name in ("synchronises", "launches"):
         row = rows[name, "host_time"]
         assert (row["class"], "host and GPU cannot be told apart" in row["reason"]) == ("invalid", True)
